@@ -60,7 +60,7 @@ def _plain(text: str) -> dict[str, Any] | None:
     try:
         # Nothing of this runs in Python, where a compiler that traces the first region of a process would follow it.
         pairs, end = decoder.scan_once(bodies, 0)
-    except (StopIteration, ValueError):
+    except (StopIteration, ValueError, RecursionError):
         return None
     tables = [dict(each) for each in pairs]
     if end != len(bodies) or any(len(table) != len(each) for table, each in zip(tables, pairs, strict=True)):
@@ -71,7 +71,9 @@ def _plain(text: str) -> dict[str, Any] | None:
         *above, last = path.split(".")
         for part in above:
             place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                return None  # `tomllib` says what is wrong
         if last in place:
-            return None  # `tomllib` says what is wrong
+            return None
         place[last] = table
     return found

@@ -6,7 +6,6 @@ before MindSpore is imported, its import is waited for. Nothing is imported here
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +23,7 @@ def when_imported(name: str, then: Callable[[], object]) -> None:
 
 
 class _Waiting:
-    """Finds one module, as the other finders do, and is gone then."""
+    """Finds one module, as the other finders do, until it is imported: many ask for a module before, to see if it is there."""
 
     def __init__(self, name: str, then: Callable[[], object]) -> None:
         self.name, self._then = name, then
@@ -33,12 +32,16 @@ class _Waiting:
         """Return the module's spec, with a loader that says when it is loaded; None for any other module."""
         if name != self.name:
             return None
-        with suppress(ValueError):  # another thread's import was first
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        finders: list[Any] = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+        spec: ModuleSpec | None = next(filter(None, (each.find_spec(name, path, target) for each in finders)), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)  # type: ignore[assignment]
+            spec.loader = _Loader(spec.loader, self._imported)  # type: ignore[assignment]
         return spec
+
+    def _imported(self) -> None:
+        with suppress(ValueError):  # somebody has removed it
+            sys.meta_path.remove(self)
+        self._then()
 
 
 class _Loader:
@@ -46,6 +49,9 @@ class _Loader:
 
     def __init__(self, loader: Any, then: Callable[[], object]) -> None:
         self._loader, self._then = loader, then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Return the module that the other loader creates."""

@@ -16,7 +16,6 @@ __all__ = ["FORMAT", "VERSION", "Contents", "dump", "load"]
 
 FORMAT, VERSION = "unamp precision", 1
 
-_LONGEST = 1 << 20  # of a file that a person reads
 _LISTS = ("allow", "deny")
 _FLAGS = ("enabled", "promote", "widen_results", "cache")
 _POLICY = ("level", "dtype", *_LISTS, "preset", *_FLAGS, "reason")
@@ -47,18 +46,7 @@ def load(text: str) -> Contents:
     Raises:
         ValueError: for what is no such file; the message says where and what.
     """
-    import tomllib  # slow to import
-
-    if not isinstance(text, str):
-        raise TypeError(f"a precision file is text, not {type(text).__name__}")
-    if len(text) > _LONGEST:
-        raise ValueError(f"this is no precision file: it has more than {_LONGEST} characters")
-    try:
-        return _contents(tomllib.loads(text))
-    except RecursionError:
-        raise ValueError("this is no precision file: nested too deeply") from None
-    except ValueError as error:  # TOMLDecodeError is one
-        raise ValueError(f"this is no precision file: {error}") from error
+    return strict.toml(text, _contents, "precision file")
 
 
 def _contents(data: dict[str, Any]) -> Contents:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from unamp._compiler_marks import converted_by_adapter
 
-__all__ = ["MARK", "decorate"]
+__all__ = ["MARK", "decorate", "runs_later"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
@@ -30,13 +30,16 @@ def decorate(context: Callable[[], Context], function: F, mark: object) -> F:
 
     Args:
         context: called for each step.
-        function: the function.
+        function: the function; a `staticmethod` or `classmethod` stays one.
         mark: kept in the result's attribute `MARK`; its method ``regions`` returns what `context` opens, the innermost last.
     """
     import inspect  # slow to import, and a region used as a context manager does not need it
 
+    if isinstance(function, (staticmethod, classmethod)):
+        return type(function)(decorate(context, function.__func__, mark))
+    kind = runs_later(function)
     wrapper: Callable[..., Any]
-    if inspect.isasyncgenfunction(function):
+    if kind == "asynchronous generator":
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
@@ -55,13 +58,13 @@ def decorate(context: Callable[[], Context], function: F, mark: object) -> F:
                 except BaseException as error:
                     step, value = inner.athrow, error
 
-    elif inspect.iscoroutinefunction(function):
+    elif kind == "coroutine":
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             return await _awaited(context, function(*args, **kwargs))
 
-    elif inspect.isgeneratorfunction(function):
+    elif kind == "generator":
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -79,6 +82,26 @@ def decorate(context: Callable[[], Context], function: F, mark: object) -> F:
     with suppress(TypeError, ValueError):  # some builtins have none
         wrapper.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return wrapper  # type: ignore[return-value]
+
+
+def runs_later(function: object) -> str:
+    """Return the kind of object that a function returns to run its body later; empty where it runs when it is called.
+
+    Args:
+        function: a function, or an object that can be called.
+    """
+    import inspect
+
+    while isinstance(function, functools.partial):
+        function = function.func
+    for called in (function, type(function).__call__):
+        if inspect.isasyncgenfunction(called):
+            return "asynchronous generator"
+        if inspect.iscoroutinefunction(called):
+            return "coroutine"
+        if inspect.isgeneratorfunction(called):
+            return "generator"
+    return ""
 
 
 def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:

@@ -49,7 +49,7 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
 
     try:
         data = parse_table(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise wrong(str(error)) from error
     if unknown := data.keys() - _KEYS:
         raise wrong(f"unknown key {min(unknown)!r}; valid: {', '.join(sorted(_KEYS))}", min(unknown))

@@ -1,4 +1,4 @@
-"""JSON from elsewhere, read strictly: one kind of error, whatever is wrong with it.
+"""JSON and TOML from elsewhere, read strictly: one kind of error, whatever is wrong with it.
 
 Readers are functions of where a value stands and of the value; each returns it, or raises `BadJSON`, which says where.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from unamp._version import __version__
 
 __all__ = [
+    "DIGITS",
     "BadJSON",
     "Reader",
     "document",
@@ -25,13 +27,15 @@ __all__ = [
     "parsed",
     "plain_text",
     "text",
+    "toml",
     "whole",
 ]
 
 T = TypeVar("T")
 Reader = Callable[[str, Any], T]
 
-_DIGITS = 18  # of a whole number: whatever is longer counts nothing that a file of ours has
+#: Of a whole number at most: whatever is longer counts nothing that a file of ours has.
+DIGITS = 18
 _SHOWN = 40  # characters of what somebody wrote, in a message
 
 
@@ -53,6 +57,39 @@ def parsed(source: str) -> Any:
         raise BadJSON(f"not JSON: {error}") from error
     except RecursionError:
         raise BadJSON("nested too deeply") from None
+
+
+def toml(source: str, contents: Callable[[dict[str, Any]], T], what: str) -> T:
+    """Return the contents of a TOML file that a person reads and writes.
+
+    Args:
+        source: the text.
+        contents: reads its tables.
+        what: what it is, in a message: ``"precision file"``.
+
+    Raises:
+        TypeError: for what is no text.
+        ValueError: for what is no TOML, has more than a million characters, or is damaged.
+    """
+    import tomllib  # slow to import
+
+    if not isinstance(source, str):
+        raise TypeError(f"a {what} is text, not {type(source).__name__}")
+    try:
+        if len(source) > _LONGEST:
+            raise BadJSON(f"it has more than {_LONGEST} characters")
+        if _DEEP_KEY.search(source):  # tomllib takes hours for a key of a hundred thousand parts
+            raise BadJSON("nested too deeply")
+        return contents(tomllib.loads(source))
+    except RecursionError:
+        raise ValueError(f"this is no {what}: nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError is one
+        raise ValueError(f"this is no {what}: {error}") from error
+
+
+_LONGEST = 1 << 20
+#: A hundred words with dots between: a key, if it is no sentence in a string.
+_DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
 
 
 def document(
@@ -99,7 +136,7 @@ def _float(source: str) -> float:
 
 
 def _int(source: str) -> int:
-    if len(source) > _DIGITS:
+    if len(source) > DIGITS:
         raise BadJSON(f"the number {source[:_SHOWN]}... is too large")
     return int(source)
 

@@ -25,30 +25,22 @@ def edited(text: str, contents: Contents) -> str:
         document["policy"] = tomlkit.table()
     _update(document["policy"], policy_table(contents))
     wanted = {str(rule["pattern"]): layer_table(rule) for rule in contents.layers}
-    there: Any = document.get("layers", None)
-    kept = [table for table in there or () if str(table["pattern"]) in wanted]
-    if [str(table["pattern"]) for table in kept] == list(wanted)[: len(kept)] and len(kept) == len(there or ()):
-        for table in kept:
-            _update(table, wanted.pop(str(table["pattern"])))
-        rules = there
-    else:  # removed, or in another order: each keeps its comments, in its new place
-        by_pattern = {str(table["pattern"]): table for table in kept}
-        rules = tomlkit.aot()
-        for pattern in list(wanted):
-            if pattern in by_pattern:
-                _update(by_pattern[pattern], wanted[pattern])
-                rules.append(by_pattern[pattern])
-            else:
-                rules.append(_made(wanted[pattern]))
-        wanted = {}
-    if wanted and not isinstance(rules, AoT):
-        rules = tomlkit.aot()
-    for table in wanted.values():
-        rules.append(_made(table))
-    if rules is not None and len(rules):
+    rules: Any = document.get("layers", ())
+    # A list in one line is written anew: it has no place for tables.
+    there = {str(table["pattern"]): table for table in rules} if isinstance(rules, AoT) else {}
+    if not isinstance(rules, AoT) or list(there) != list(wanted)[: len(there)]:
+        rules = tomlkit.aot()  # removed, or in another order: each keeps its comments, in its new place
+        document.pop("layers", None)
+    for pattern, values in wanted.items():
+        if pattern in there:
+            _update(there[pattern], values)
+        table = there.get(pattern) or _made(values)
+        if not any(table is each for each in rules):
+            rules.append(table)
+    if len(rules):
         document["layers"] = rules
-    elif "layers" in document:
-        del document["layers"]
+    else:
+        document.pop("layers", None)
     return tomlkit.dumps(document)
 
 

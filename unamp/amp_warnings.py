@@ -92,7 +92,7 @@ def left_out(unsuitable: Mapping[str, Exception], covered: Sequence[Adapter]) ->
     """
     for framework, error in unsuitable.items():
         if not covered:
-            raise error
+            raise error.with_traceback(None)
         _once(("left out", framework), f"{framework} is imported, and no policy is in force on it: {error}")
 
 

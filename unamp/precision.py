@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,7 @@ from unamp import amp_warnings
 from unamp._precision_toml import Contents, dump, load
 from unamp.layers.applying import ever_applied
 from unamp.layers.rules import LayerRules
-from unamp.lists import is_word, operation_name
+from unamp.lists import is_word, operation_name, read
 from unamp.made_with import changes_since, lists_of, with_lists
 from unamp.policy import Policy
 from unamp.presets import with_version
@@ -60,7 +61,7 @@ class Precision:
         for entry, why in {"": reason, **known}.items():
             if not isinstance(why, str) or not why.isprintable():
                 raise ValueError(f"a reason must be printable text, not {why!r:.40}")
-            if entry and not is_word(entry) and entry not in (*policy.allow, *policy.deny):
+            if entry and not _is_listed(policy, entry):
                 raise ValueError(f"there is a reason for {entry!r}, which is on no list of the policy")
         vars(self).update(policy=policy, layers=layers, reason=reason, reasons=MappingProxyType(known))
 
@@ -72,6 +73,9 @@ class Precision:
 
     def __hash__(self) -> int:
         return hash((self.policy, self.layers))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), self.policy, self.layers, reason=self.reason, reasons=dict(self.reasons)), ()
 
     def __repr__(self) -> str:
         return f"Precision({self.policy!r}, {self.layers!r})"
@@ -138,8 +142,8 @@ class Precision:
         """Return whether an entry is on a list, whole."""
         if not is_word(entry):
             return entry in getattr(self.policy, name)
-        meant: tuple[str, ...] = getattr(Policy(preset="none").replace(**{name: entry}), name)
-        return bool(meant) and set(meant) <= set(getattr(self.policy, name))
+        meant = read(name, entry).meant
+        return bool(meant) and meant <= {*getattr(self.policy, name)}
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, pinned: bool = False) -> Precision:
@@ -161,6 +165,14 @@ class Precision:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
         amp_warnings.lists_changed(os.fspath(path), changes)
         return found
+
+
+def _is_listed(policy: Policy, entry: str) -> bool:
+    """Return whether a list of a policy has an entry, or something that it means: the other list may name the rest."""
+    found = read("reasons", entry)
+    stated = policy.stated()
+    lists = (*policy.allow, *policy.deny, *stated.get("allow", ()), *stated.get("deny", ()))
+    return (found.everything and entry in lists) or not (found.named | found.meant).isdisjoint(lists)
 
 
 def _named(policy: Policy) -> Policy:

@@ -144,7 +144,7 @@ class Region:
 
     def __call__(self, function: F) -> F:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
-        if not callable(function) or isinstance(function, type):
+        if isinstance(function, type) or not (callable(function) or isinstance(function, classmethod)):
             raise TypeError(f"a region decorates functions and methods, not {function!r:.80}")
         return decorate(self.here, function, self)
 
@@ -224,9 +224,9 @@ def autocast(
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
     """
-    cache = cache_enabled is not False
+    cache = True if cache_enabled is None else cache_enabled
     arguments = device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework
-    return _here(_autocast, arguments, enabled, promote)
+    return _here(_autocast, arguments, enabled, promote, cache)
 
 
 @not_converted
@@ -407,7 +407,7 @@ def _region_of_values(values: tuple[Any, ...], framework: str | None, device: st
     return _policy_region(Policy(*values), framework, device)
 
 
-def _here(make: Callable[..., Region], arguments: tuple[Any, ...], flag: object = True, other: object = True) -> Region:
+def _here(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: object) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
@@ -416,16 +416,24 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...], flag: object 
             if make is _policy_region and isinstance(arguments[0], Policy):
                 make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
             return CapturedRegion(adapter, _key_for(adapter.framework, make, *arguments))  # type: ignore[return-value]
-    if type(flag) is not bool or type(other) is not bool:
-        return make(*arguments)  # which raises; below, 1 would be taken for True
+    for flag in flags:
+        if type(flag) is not bool:
+            return make(*arguments)  # which raises; below, 1 would be taken for True
     try:
         return _remembered(adapters, make, arguments)
-    except TypeError:  # a list is not hashable
-        hashable = tuple(tuple(each) if type(each) is list else each for each in arguments)
+    except TypeError:
+        if _is_hashable(arguments):  # `make` has raised; asked again it would find an iterator among them empty
+            raise
+    hashable = tuple(tuple(each) if type(each) is list else each for each in arguments)
+    return _remembered(adapters, make, hashable) if _is_hashable(hashable) else make(*arguments)
+
+
+def _is_hashable(arguments: tuple[Any, ...]) -> bool:
     try:
-        return _remembered(adapters, make, hashable)
-    except TypeError:  # nor is a set; and where the argument itself is bad, `make` says so
-        return make(*arguments)
+        hash(arguments)
+    except TypeError:
+        return False
+    return True
 
 
 # A forked process goes on inside of the regions that were open: the rest of its ``with`` blocks computes under their policies,

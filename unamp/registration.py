@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
+from unamp._region_decorator import runs_later
 from unamp.adapter import Support
 from unamp.adapter.arguments import leaves, mapped
 from unamp.adapter.observer import traces
@@ -119,8 +120,12 @@ def register_operation(
         known.add(Operation(name, REGISTERED, named, spellings, registered=rule))
         _changed(operators)
         registration = Registration(name, operators)
-        for place in places:
-            registration._replace(place)
+        try:
+            for place in places:
+                registration._replace(place)
+        except BaseException:  # a class may refuse another apply
+            registration.undo()
+            raise
     return registration
 
 
@@ -297,9 +302,14 @@ def _check_function(function: object) -> None:
         raise TypeError(
             f"an operation is a function, or a class with an apply, not {shortened(function)}; pass what is called with tensors"
         )
+    said = getattr(function, "__qualname__", shortened(function))
+    if kind := runs_later(function):
+        raise TypeError(
+            f"{said} returns a {kind}, which runs when its call is over: no rule could be about it; register what it calls"
+        )
     known = next((found for name in NAMERS if (found := name(function))), None)
     if known is not None:
-        raise ValueError(f"{getattr(function, '__qualname__', shortened(function))} is the operation {known!r} already")
+        raise ValueError(f"{said} is the operation {known!r} already")
 
 
 def _name_of(value: object) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from unamp._compiler_marks import converted_by_adapter, not_compiled, not_converted
-from unamp._region_decorator import MARK
+from unamp._region_decorator import MARK, runs_later
 from unamp.adapter.arguments import mapped
 from unamp.adapter.registry import adapters_in_use
 from unamp.dtypes import FLOAT32, LOW_DTYPES
@@ -40,17 +40,16 @@ def float32_results(function: F) -> F:
     Raises:
         TypeError: for what is no function, and for a generator function, which returns nothing before it has ended.
     """
-    import inspect  # slow to import, and who only opens regions does without
-
     if not callable(function) or isinstance(function, type):
         raise TypeError(f"float32_results decorates a function, not {shortened(function)}; decorate what computes the result")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    kind, name = runs_later(function), getattr(function, "__name__", shortened(function))
+    if kind.endswith("generator"):
         raise TypeError(
-            f"float32_results cannot decorate the generator function {function.__name__}: decorate a function that computes "
-            "one of the values that it yields"
+            f"float32_results cannot decorate the generator function {name}: decorate a function that computes one of the "
+            "values that it yields"
         )
     wrapper: Callable[..., Any]
-    if inspect.iscoroutinefunction(function):
+    if kind == "coroutine":
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -66,7 +65,7 @@ def float32_results(function: F) -> F:
     setattr(wrapper, WIDENED, True)
     converted_by_adapter(wrapper)
     return not_compiled(
-        f"{getattr(function, '__name__', 'a function')} is decorated with unamp.float32_results, which MindSpore's compiler "
+        f"{name} is decorated with unamp.float32_results, which MindSpore's compiler "
         "cannot run: cast in its body (`.astype(mindspore.float32)`), or decorate the function that calls what is compiled"
     )(wrapper)  # type: ignore[return-value]
 

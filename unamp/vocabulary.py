@@ -127,15 +127,18 @@ class Vocabulary(Mapping[str, Operation]):
         with self._changing:  # another thread may be in the middle of a loop over the old ones
             self._operations = {**self._operations, operation.name: operation}
             for framework, spellings in operation.spellings.items():
-                self._spelled[framework] = {**self.spelled(framework), **dict.fromkeys(spellings, operation.name)}
+                spelled = {**self.spelled(framework), **dict.fromkeys(spellings, operation.name)}
+                self._spelled = {**self._spelled, framework: spelled}
             self.generation += 1
 
     def remove(self, name: str) -> None:
         """Forget an operation that was added."""
         with self._changing:
             self._operations = {known: operation for known, operation in self._operations.items() if known != name}
-            for framework, table in self._spelled.items():
-                self._spelled[framework] = {word: known for word, known in table.items() if known != name}
+            self._spelled = {
+                framework: {word: known for word, known in table.items() if known != name}
+                for framework, table in self._spelled.items()
+            }
             self.generation += 1
 
     @property
@@ -171,12 +174,14 @@ class Vocabulary(Mapping[str, Operation]):
             for word in words:
                 if own.setdefault(word, op) != op:
                     raise AdapterError(f"{package} spells {framework}.{word} as {op!r}; it is {own[word]!r} already")
-        self._spelled[framework] = own
+        changed = {}
         for op, words in brought.spellings.items():
             entry = self._operations[op]
             known = entry.spellings.get(framework, ())
             spellings = {**entry.spellings, framework: tuple(dict.fromkeys((*known, *words)))}
-            self._operations[op] = entry._replace(spellings=MappingProxyType(spellings))
+            changed[op] = entry._replace(spellings=spellings)
+        with self._changing:
+            self._spelled, self._operations = {**self._spelled, framework: own}, {**self._operations, **changed}
 
     def resolve(self, name: str, prefer: str | None = None) -> str:
         """Return the canonical name for any spelling.
@@ -226,6 +231,15 @@ class Vocabulary(Mapping[str, Operation]):
 @cache
 def vocabulary() -> Vocabulary:
     """Return the vocabulary, read from its data file and from those of installed adapters on the first call."""
+    with _reading:  # where two threads are the first, both get one: what is added to another would be lost
+        return _read()
+
+
+_reading = threading.RLock()
+
+
+@cache
+def _read() -> Vocabulary:
     read = Vocabulary({name: _operation(name, entry) for name, entry in load_table("vocabulary.toml")["ops"].items()})
     from unamp._entry_points import entry_points
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import unamp
 from unamp.adapter.records import OpRecord, Values
+from unamp.cli import arguments as cli_arguments
 from unamp.explaining import differences
 
 
@@ -257,6 +259,16 @@ def test_a_command_of_another_distribution_that_lacks_something_says_so() -> Non
     done = run(code, "conformance", "--framework", "torch", code=1, command=("-c",))
     assert "which is not installed; pip install 'unamp[conformance]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_framework_that_lacks_something_is_not_called_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strange.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(cli_arguments, "installed", lambda: {"strange": None, "gone": None})
+    with pytest.raises(typer.BadParameter, match="strange is installed and cannot be imported: No module named 'no_such_dep"):
+        cli_arguments.import_framework("strange")
+    with pytest.raises(typer.BadParameter, match=r"gone is not installed; pip install 'unamp\[gone\]'"):
+        cli_arguments.import_framework("gone")
 
 
 def test_a_file_that_is_no_text_is_no_trace(tmp_path: Path) -> None:

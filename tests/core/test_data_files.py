@@ -54,7 +54,17 @@ def test_the_vocabulary_is_read_quickly() -> None:
     "text",
     [
         *("a = 'b'", 'a = "b\\n"', "a = {b = 1}", "[[a]]\nb = 1", '[a]\n[a]\nb = "c"', "a = 1979-05-27", 'a."b" = 1', "a"),
-        *("a = 1\na = 2", '[a]\nb = "c"\n"b" = "d"', "a = 07:32:00", 'a = 1\n,"b": 2', 'a = """b # c"""', 'a = "b'),
+        *(
+            "[a]\nb = 1\n[a.b.c]",
+            "a = 'x'\n[a.b]",
+            "a = " + "[ " * 9999,
+            "a = 1\na = 2",
+            '[a]\nb = "c"\n"b" = "d"',
+            "a = 07:32:00",
+            'a = 1\n,"b": 2',
+            'a = """b # c"""',
+            'a = "b',
+        ),
     ],
 )
 def test_anything_else_is_left_to_tomllib(text: str) -> None:

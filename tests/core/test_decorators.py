@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 from collections.abc import AsyncIterator, Iterator
@@ -50,6 +51,37 @@ def test_decorated_method_recursion_and_exception(fake: Any) -> None:
         Model().forward(3)
     assert fake.in_force == []
     assert Model.static() == Model.of_class() == O2
+
+
+def test_static_and_class_methods_stay_what_they_are() -> None:
+    class Model:
+        @policy_region(O2)
+        @staticmethod
+        def static(x: int) -> tuple[object, int]:
+            return current_policy(), x
+
+        @policy_region(O2)
+        @classmethod
+        def of_class(cls, x: int) -> tuple[object, type, int]:
+            return current_policy(), cls, x
+
+    assert Model.static(1) == Model().static(1) == (O2, 1)
+    assert Model.of_class(1) == Model().of_class(1) == (O2, Model, 1)
+
+
+def test_decorated_objects_run_as_their_class_says() -> None:
+    class Later:
+        async def __call__(self) -> object:
+            await asyncio.sleep(0)
+            return current_policy()
+
+    class Steps:
+        def __call__(self) -> Iterator[object]:
+            yield current_policy()
+
+    assert asyncio.run(policy_region(O1)(Later())()) == O1
+    assert asyncio.run(policy_region(O1)(functools.partial(Later()))()) == O1
+    assert list(policy_region(O1)(Steps())()) == [O1]
 
 
 def test_decorated_generator_is_in_force_while_it_runs_and_not_in_between(fake: Any) -> None:

@@ -119,6 +119,40 @@ def test_a_call_names_a_file_beside_it_and_plain_arguments(call: dict[str, Any],
         unamp.Trace.from_json(json.dumps(data))
 
 
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"norm": -1.0}, "max_abs and norm must be 0 or more"),
+        ({"norm": "nan"}, "max_abs and norm must be 0 or more"),
+        ({"max_abs": "nan"}, "max_abs and norm must be 0 or more"),
+        ({"shape": [10**17] * 300_000}, "no tensor has so many dimensions"),
+    ],
+)
+def test_statistics_that_no_result_has_are_refused(values: dict[str, Any], says: str) -> None:
+    data = written()
+    data["records"][0]["values"] |= values
+    with pytest.raises(ValueError, match=says):
+        unamp.Trace.from_json(json.dumps(data))
+
+
+def test_a_shape_of_more_dimensions_than_any_is_refused() -> None:
+    data = written()
+    data["records"][0]["output_shape"] = [10**17] * 300_000
+    with pytest.raises(ValueError, match="no tensor has so many numbers"):
+        unamp.Trace.from_json(json.dumps(data))
+
+
+def test_a_trace_of_operations_that_are_registered_elsewhere_is_compared() -> None:
+    data = written()
+    for record in data["records"]:
+        record["op"] = "theirs::attention"
+    reference = unamp.Trace.from_json(json.dumps(data))
+    data["records"][0]["values"] |= {"norm": "inf", "sample": [9.0, 9.0, 9.0]}
+    data["records"].append(data["records"][1])
+    compared = unamp.compare_traces(reference, unamp.Trace.from_json(json.dumps(data)))
+    assert "an operation that is not registered here" in compared.table()
+
+
 def test_no_command_ends_in_a_traceback(tmp_path: Path) -> None:
     """`trace`, `compare` and `diff --trace`, each on a few hundred spoilt files."""
     sound, spoilt = tmp_path / "sound.json", tmp_path / "spoilt.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from documents import ROOT
 
@@ -54,6 +55,33 @@ print(*{"torch", "paddle", "mindspore", "tensorflow", "jax", "numpy"} & set(sys.
     assert _run(code).strip() == ""
 
 
+def test_threads_that_are_the_first_to_ask_get_one_vocabulary() -> None:
+    code = """
+import sys, threading, time
+import unamp
+module, found, asked = sys.modules["unamp.vocabulary"], [], threading.Event()
+load = module.load_table
+
+def loaded(name):
+    if not asked.is_set():
+        other.start()
+        asked.wait()
+        for _ in range(1000):  # the other has all the time that it wants
+            time.sleep(0)
+    return load(name)
+
+def ask():
+    asked.set()
+    found.append(unamp.vocabulary())
+
+other, module.load_table = threading.Thread(target=ask), loaded
+found.append(unamp.vocabulary())
+other.join()
+assert found[0] is found[1] is unamp.vocabulary()
+"""
+    _run(code)
+
+
 def test_a_library_on_unamp_imports_no_framework() -> None:
     code = """
 import sys, library
@@ -73,3 +101,27 @@ def test_public_names() -> None:
     assert len(set(unamp.__all__)) == len(unamp.__all__)
     for name in unamp.__all__:
         assert hasattr(unamp, name), name
+
+
+def test_an_import_is_waited_for_whoever_looks_for_the_module_before(tmp_path: Path) -> None:
+    (tmp_path / "awaited.py").write_text("import os\nif 'FAIL' in os.environ:\n    raise ImportError('not yet')\n")
+    code = """
+import importlib.util, os, sys
+from unamp._on_import import when_imported
+came = []
+when_imported("awaited", lambda: came.append(sys.modules["awaited"]))
+spec = importlib.util.find_spec("awaited")
+assert spec.loader.is_package("awaited") is False
+os.environ["FAIL"] = "1"
+try:
+    import awaited
+except ImportError:
+    del os.environ["FAIL"]
+assert came == []
+import awaited
+assert came == [awaited] and type(awaited.__loader__).__name__ == "SourceFileLoader"
+waiting = len(sys.meta_path)
+when_imported("awaited", lambda: None)
+assert len(sys.meta_path) == waiting and importlib.util.find_spec("awaited") is awaited.__spec__
+"""
+    _run(code, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))

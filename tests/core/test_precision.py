@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import tomllib
@@ -80,6 +81,14 @@ def test_classes_stand_for_their_layers() -> None:
     assert rule.pattern == f":{__name__}.Norm"
     assert matches(rule.pattern, "x", Norm())
     assert not matches(rule.pattern, "x", Base())
+
+
+def test_several_stars_in_a_row_are_no_more_than_one() -> None:
+    pattern, name = ".".join(["**"] * 40), ".".join(["layer"] * 40)
+    assert not matches(f"{pattern}.head", name, Norm())
+    assert matches(f"{pattern}.layer", name, Norm())
+    assert matches(f"{name}.{pattern}", f"{name}.x", Norm())
+    assert not matches(f"{name}.{pattern}", name, Norm())
 
 
 @pytest.mark.parametrize("pattern", ["", "a..b", ".a", "a:", ":", ":a.", "a\nb", "a.:b"])
@@ -202,6 +211,10 @@ def test_comments_of_a_person_survive() -> None:
     fewer = Precision(Policy(), LayerRules({"head": "float32"}))
     assert Precision.from_toml(fewer.to_toml(over=BY_HAND)) == fewer
     assert Precision.from_toml(WHOLE.to_toml(over=Precision(Policy()).to_toml())) == WHOLE
+    in_one_line = f'{HEAD}layers = [{{pattern = "head", policy = "float32"}}] # one\n\n[policy]\n'
+    assert Precision.from_toml(WHOLE.to_toml(over=in_one_line)) == WHOLE
+    more = Precision(Policy(), LayerRules({"head": "float32", "new": "float32"}))
+    assert Precision.from_toml(more.to_toml(over=in_one_line)) == more
 
 
 HEAD = 'format = "unamp precision"\nversion = 1\n'
@@ -229,6 +242,8 @@ HEAD = 'format = "unamp precision"\nversion = 1\n'
         (HEAD + "[layers]\na = 'float32'", "layers: must be a list"),
         (HEAD + "x = " + "[" * 100_000, "nested too deeply"),
         (HEAD + "x = '" + "a" * 2_000_000 + "'", "more than"),
+        (HEAD + ".".join(["a"] * 400_000) + " = 1", "nested too deeply"),
+        (HEAD + "[" + " . ".join(['"a"', "'b'"] * 50_000) + "]", "nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, says: str) -> None:
@@ -239,8 +254,19 @@ def test_what_is_wrong_is_said(text: str, says: str) -> None:
 def test_reasons_belong_to_entries() -> None:
     with pytest.raises(ValueError, match="reason for 'add', which is on no list"):
         Precision(POLICY, reasons={"add": "why"})
+    with pytest.raises(ValueError, match="reason for 'group:conv', which is on no list"):
+        Precision(POLICY, reasons={"group:conv": "why"})
+    with pytest.raises(ValueError, match="unknown group in reasons 'conf'"):
+        Precision(POLICY, reasons={"group:conf": "why"})
+    assert Precision(Policy(deny="*"), reasons={"*": "why"}).reasons == {"*": "why"}
     with pytest.raises(AttributeError):
         WHOLE.policy = POLICY
+
+
+def test_a_precision_is_pickled_and_copied() -> None:
+    for again in (pickle.loads(pickle.dumps(WHOLE)), copy.deepcopy(WHOLE)):
+        assert again == WHOLE
+        assert again.to_toml() == WHOLE.to_toml()
 
 
 def _written(data: Any) -> str:

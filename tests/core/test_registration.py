@@ -20,6 +20,19 @@ def mine(x: Any) -> Any:
     return x
 
 
+def steps(x: Any) -> Iterator[Any]:
+    yield x
+
+
+async def later(x: Any) -> Any:
+    return x
+
+
+class _Closed(type):
+    def __setattr__(cls, name: str, value: object) -> None:
+        raise TypeError(f"cannot set {name!r}")
+
+
 class Applied:
     @staticmethod
     def apply(x: Any) -> Any:
@@ -27,6 +40,10 @@ class Applied:
 
 
 class Inherits(Applied):
+    pass
+
+
+class Closed(Applied, metaclass=_Closed):
     pass
 
 
@@ -104,6 +121,8 @@ def test_a_class_with_an_inherited_apply() -> None:
         (NAME, (mine, int), {}, TypeError, "an operation is a function"),
         (NAME, (mine, lambda x: x), {}, ValueError, "stands under no name in a loaded module"),
         (NAME, (Applied,), {}, ValueError, "has an apply of its own"),
+        (NAME, (steps,), {}, TypeError, "steps returns a generator, which runs when its call is over"),
+        (NAME, (later,), {}, TypeError, "later returns a coroutine"),
     ],
 )
 def test_bad_input_registers_nothing(
@@ -113,6 +132,13 @@ def test_bad_input_registers_nothing(
     with pytest.raises(error, match=message):
         register_operation(name, *functions, **arguments)
     assert (dict(vocabulary()), vocabulary().generation) == (operations, generation)
+    assert not hasattr(mine, "__wrapped__")
+
+
+def test_what_cannot_be_replaced_leaves_nothing_registered() -> None:
+    with pytest.raises(TypeError, match="cannot set 'apply'"):
+        register_operation(NAME, mine, Closed)
+    assert NAME not in vocabulary()
     assert not hasattr(mine, "__wrapped__")
 
 

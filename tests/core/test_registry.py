@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 import types
 import warnings
 from collections.abc import Callable
@@ -201,6 +202,15 @@ def test_a_region_that_covers_nothing_but_an_unsuitable_framework_raises(
         with pytest.raises(unamp.FrameworkNotSupported, match=r"strange 0\.1 is too old"):
             ask()
     assert unamp.current_policy() is None
+
+
+def test_an_error_that_is_raised_again_does_not_keep_who_got_it_before(too_old: types.ModuleType, fake: Any) -> None:
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(unamp.FrameworkNotSupported) as error:
+            registry.adapter_for("strange")
+        lengths.append(len(traceback.extract_tb(error.value.__traceback__)))
+    assert len({*lengths}) == 1
 
 
 def test_an_unsuitable_framework_raises_where_it_is_asked_for_or_comes_in(too_old: types.ModuleType, fake: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import OrderedDict
 from typing import Any
 
@@ -70,3 +71,13 @@ def test_a_generator_function_is_refused() -> None:
 
     with pytest.raises(TypeError, match="cannot decorate the generator function steps"):
         unamp.float32_results(steps)
+    with pytest.raises(TypeError, match=r"cannot decorate the generator function functools\.partial"):
+        unamp.float32_results(functools.partial(steps))
+
+
+def test_an_object_whose_class_computes_later(fake: Any, tensor: Any) -> None:
+    class Later:
+        async def __call__(self) -> Any:
+            return tensor("float16")
+
+    assert asyncio.run(unamp.float32_results(Later())()).dtype == "float32"

@@ -100,6 +100,7 @@ def test_products_are_rounded_to_float32(train: Any) -> None:
         ({"backoff_factor": 0.0}, "backoff_factor must be between 0 and 1, not 0.0"),
         ({"growth_interval": 0}, "growth_interval must be at least 1, not 0"),
         ({"backoff_interval": 0}, "backoff_interval must be at least 1, not 0"),
+        ({"init_scale": 10**400}, "scale must be finite"),
         ({"minimum": 0.0}, "minimum must be a finite number of at least 2\\*\\*-126"),
         ({"minimum": 8.0, "maximum": 4.0}, "maximum must be at least the minimum 8.0, not 4.0"),
     ],
@@ -109,7 +110,23 @@ def test_bad_numbers(settings: dict[str, Any], message: str) -> None:
         unamp.GradScaler(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"growth_interval": 2.0}, {"growth_factor": "2"}, {"init_scale": [1.0, 2.0]}])
+class _Tensor:
+    """A tensor that is no integer has the method all the same, as PyTorch's."""
+
+    def __index__(self) -> int:
+        raise TypeError("only integer tensors can be converted to an index")
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __int__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"growth_interval": 2.0}, {"growth_interval": _Tensor()}, {"growth_factor": "2"}, {"init_scale": [1.0, 2.0]}],
+)
 def test_what_is_no_number_is_named(settings: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(settings)).removeprefix('init_')} must be "):
         unamp.GradScaler(**settings)
@@ -403,9 +420,11 @@ def test_pickles_and_copies_between_iterations(train: Any, scaled: Any, tensor: 
     for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
         train(again)
         assert again.get_scale() == 16.0
+    shallow = copy.copy(scaler)
     scaler.unscale_(optimizer(w=tensor("float32", 8.0)))
     with pytest.raises(RuntimeError, match="between update"):
         pickle.dumps(scaler)
+    assert pickle.loads(pickle.dumps(shallow)).get_scale() == 8.0  # the half iteration is the other one's
 
 
 def _state_of(form: str, train: Any) -> dict[str, Any]:

@@ -86,6 +86,38 @@ def test_another_threads_trace_is_another_threads(fake: Any) -> None:
     assert mine.records == []
 
 
+def test_a_trace_that_is_open_in_one_thread_is_not_opened_in_another(fake: Any) -> None:
+    shared, said = trace(), []
+
+    def use() -> None:
+        for what in (shared.__enter__, lambda: shared.__exit__(None, None, None)):
+            with pytest.raises(RuntimeError) as error:
+                what()
+            said.append(str(error.value))
+
+    with shared:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+        fake.sinks[0](LINEAR)
+    assert "open in another thread" in said[0]
+    assert "not the innermost open trace of this thread" in said[1]
+    assert (shared.records, fake.sinks) == ([LINEAR], [])
+
+
+def test_traces_close_in_reverse_order_and_else_stay_as_they_are(fake: Any) -> None:
+    outer, inner = trace(), trace()
+    for never_opened in (trace(), outer):
+        with pytest.raises(RuntimeError, match="traces close in reverse order"):
+            never_opened.__exit__(None, None, None)
+    with outer, inner:
+        with pytest.raises(RuntimeError, match="traces close in reverse order"):
+            outer.__exit__(None, None, None)
+        fake.sinks[-1](LINEAR)
+    assert outer.records == inner.records == [LINEAR]
+    assert fake.sinks == []
+
+
 def test_it_says_which_frameworks_were_watched(make_adapter: Callable[..., Any]) -> None:
     make_adapter("one"), make_adapter("two")
     with trace() as t:
@@ -183,6 +215,15 @@ def test_an_allow_entry_that_never_ran_is_named_once(fake: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run()
+
+
+def test_an_allow_entry_that_is_registered_no_more_never_ran(fake: Any) -> None:
+    registration = unamp.register_operation("mine::gone")
+    with pytest.warns(unamp.AmpWarning, match="mine::gone"), trace() as t, unamp.autocast("cpu", allow=["mine::gone"]):
+        fake.sinks[0](LINEAR)
+    registration.undo()
+    assert t.never_ran == ("mine::gone",)
+    assert "allowed, but never ran: mine::gone" in t.table()
 
 
 def test_a_collective_entry_of_which_nothing_ran_is_named_by_its_own_name(fake: Any) -> None:

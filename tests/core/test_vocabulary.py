@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +98,10 @@ def test_the_vocabulary_is_read_once_and_cannot_be_changed() -> None:
     assert len(vocabulary()) == len(OPERATIONS)
     assert "linear" in vocabulary()
     assert "nn.Linear" not in vocabulary()
+
+
+def test_operations_are_pickled() -> None:
+    assert pickle.loads(pickle.dumps(OPERATIONS)) == OPERATIONS
 
 
 def test_operations_that_keep_their_meaning() -> None:

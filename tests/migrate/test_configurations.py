@@ -136,6 +136,14 @@ def test_aliases_that_stand_for_too_much_are_named(tmp_path: Path) -> None:
     assert [why for _, why in report.errors] == ["its aliases stand for too much"]
 
 
+def test_sections_that_stand_in_each_other_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text('{"fp16":' * 100 + '{"enabled": true}' + "}" * 100)
+    assert [said for _, said in migrate_paths([path]).errors] == ["its sections stand in each other too deeply"]
+    path.write_text('{\n"amp": {"enabled": 1,\n "fp16": {"enabled": true}, "bf16": {"enabled": true}}}')
+    assert [(found.line, found.column) for _, found in migrate_paths([path]).findings] == [(2, 1), (3, 2), (3, 29)]
+
+
 def test_large_files_are_data(tmp_path: Path) -> None:
     (tmp_path / "data.yaml").write_text("fp16: true\n" + "# fp16\n" * 50_000)
     report = migrate_paths([tmp_path])

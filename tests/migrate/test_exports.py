@@ -49,6 +49,13 @@ def test_a_function_is_followed(package: Path, compat: str) -> None:
     assert dialect.startswith("from unamp.dialects.torch")
 
 
+def test_modules_that_lead_to_each_other_are_followed_once(package: Path) -> None:
+    for n in range(30):
+        (package / f"m{n}.py").write_text("".join(f"from .m{other} import autocast\n" for other in range(30)))
+    text, _ = migrated(package, "from .m0 import autocast\n", STEP.format("autocast", "autocast"))
+    assert text == STEP.format("autocast", "autocast")
+
+
 @pytest.mark.parametrize(
     "step",
     [

@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from unamp.cli.commands import app
-from unamp.migrate import files
+from unamp.migrate import files, migrate_paths
+from unamp.migrate.sarif import as_sarif
 
 OLD = "import torch\nwith torch.autocast('cuda'):\n    pass\n"
 NEW = "import torch\nimport unamp\nwith unamp.autocast('cuda', preset=\"torch-cuda\"):\n    pass\n"
@@ -138,6 +139,7 @@ def test_bad_files_are_named_and_the_others_are_done(tmp_path: Path) -> None:
     (tmp_path / "a_broken.py").write_text("import torch\nwith torch.autocast('cuda'\n")
     (tmp_path / "b_bytes.py").write_bytes(b"import torch\nx = '\xff'\ntorch.autocast('cuda')\n")
     (tmp_path / "c_coding.py").write_bytes(b"# coding: no-such\nimport torch\ntorch.autocast('cuda')\n")
+    (tmp_path / "c_rot13.py").write_bytes(b"# coding: rot13\nimport torch\ntorch.autocast('cuda')\n")
     (tmp_path / "d_circle.py").symlink_to(tmp_path / "e_circle.py")
     (tmp_path / "e_circle.py").symlink_to(tmp_path / "d_circle.py")
     (tmp_path / "f_gone.py").symlink_to(tmp_path / "nowhere.py")
@@ -151,15 +153,38 @@ def test_bad_files_are_named_and_the_others_are_done(tmp_path: Path) -> None:
         "a_broken": "it is no Python",
         "b_bytes": "it is not utf-8",
         "c_coding": "unknown encoding",
+        "c_rot13": "its encoding, rot13, is none of text",
         "d_circle": "",
         "e_circle": "",
         "f_gone": "No such file",
         "absent": "No such file",
     }.items():
         assert any(f"{name}.py: error: " in line and words in line for line in said), (name, said)
-    assert len(said) == 7
+    assert len(said) == 8
     data = json.loads(run(tmp_path, "--json", code=2).stdout)
-    assert len(data["errors"]) == 6
+    assert len(data["errors"]) == 7
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in a folder here")
+def test_a_pipe_in_a_folder_is_not_waited_for(script: Path) -> None:
+    os.mkfifo(script.with_name("pipe.py"))
+    assert run(script.parent, code=1).stdout.splitlines()[-1].startswith("1 file read: 1 moved")
+
+
+def test_names_and_strings_are_told_as_what_a_terminal_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = tmp_path / os.fsdecode(b"\x1b[31m\xff.py")
+    strange.write_text("import torch\nwith torch.autocast('cuda', dtype='\x1b]0;title\x07'):\n    pass\n")
+    (tmp_path / "broken\x1b.py").write_text("import torch\nwith torch.autocast('cuda'\n")
+    sarif = tmp_path / "found.sarif"
+    done = run(tmp_path, "--sarif", sarif, code=2)
+    assert "\x1b" not in done.output
+    assert r"\x1b[31m\udcff.py:2:6: by hand: torch.autocast('cuda', dtype='\x1b]0;title\x07')" in done.stdout
+    assert r"broken\x1b.py: error: it is no Python" in done.stderr
+    assert json.loads(sarif.read_text())["runs"][0]["results"]
+    monkeypatch.chdir(tmp_path)
+    report = migrate_paths([Path(strange.name)])
+    (found,) = as_sarif(report)["runs"][0]["results"]
+    assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "%1B%5B31m%FF.py"
 
 
 def test_a_read_only_file_is_named_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,11 @@ def test_a_cell_that_is_no_python_is_named_and_the_others_are_done(path: Path) -
     assert "unamp.autocast" in path.read_text()
 
 
+def test_a_line_of_blanks_is_read_once(path: Path) -> None:
+    path.write_text(json.dumps(notebook(code(["import torch\n", "torch.autocast('cuda')\n", "$\n", " " * 1_000_000 + "x"]))))
+    assert "the cell cannot be read as Python" in run(path, code=1).stdout
+
+
 def test_notebooks_of_other_languages_hold_nothing(path: Path) -> None:
     path.write_text(json.dumps(notebook(code(STEP), kernelspec={"language": "R"})))
     assert run(path, code=0).stdout == "1 file read: nothing found\n"

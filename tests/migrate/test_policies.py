@@ -45,6 +45,22 @@ def made(call: str, target: Target) -> Any:
         return unamp.current_policy()
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from apex import amp\namp.initialize(m, o, opt_level='O9')\n",
+        "from apex import amp\namp.initialize(m, o, opt_level=['O1'])\n",
+        "from mindspore import Model\nModel(net, amp_level=5)\n",
+        "from mindspore.amp import build_train_network\nbuild_train_network(n, o, level=[1])\n",
+        "import paddle\npaddle.static.amp.decorate(o, level=None)\n",
+    ],
+)
+def test_what_is_no_policy_is_told_of_the_call(code: str) -> None:
+    done = migrate_source(code)
+    assert done.findings
+    assert [region.unknown["policy"].partition(":")[0] for region in done.regions] == ["not told"]
+
+
 @pytest.mark.parametrize("call", PADDLE + TORCH)
 def test_both_targets_open_a_region_of_the_same_policy(call: str) -> None:
     policies = {made(call, target) for target in Target}

@@ -275,6 +275,20 @@ def test_a_class_that_somebody_derives_later_stays(net: Net) -> None:
     assert type(net.blocks[0].wo) is nn.Linear
 
 
+def test_a_class_that_refuses_to_be_derived_from_leaves_no_layer_with_a_rule() -> None:
+    class Registered(nn.Linear):
+        def __init_subclass__(cls, *, name: str) -> None:
+            raise AssertionError
+
+    network = nn.Sequential(nn.Linear(4, 4), Registered(4, 4))
+    with pytest.raises(TypeError, match="name"):
+        unamp.layer_policies(network, {"*": "float32"})
+    assert [type(layer) for layer in network] == [nn.Linear, Registered]
+    assert not any("unamp" in name for layer in network for name in vars(layer))
+    with unamp.autocast("cpu", "bfloat16"):
+        assert network(torch.ones(2, 4)).dtype == BF16
+
+
 def test_a_forward_of_the_instance_is_refused(net: Net) -> None:
     net.blocks[1].wo.forward = net.blocks[1].wo.forward
     with pytest.raises(NotExpressible, match="forward of its own, put on the instance"):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from unamp.adapter.records import Call
 from unamp.adapter.shadowing import DRAWING, DRAWS, LeftOut, said
+from unamp.errors import shortened
 from unamp.vocabulary import vocabulary
 
 __all__ = ["KEPT_DTYPES", "LIMIT", "RESULT", "Arguments", "Calls", "Keeper", "Kept", "Laid", "Signatures", "one_number"]
@@ -205,8 +206,14 @@ class Kept:
 
     def encode(self, value: Any) -> Any:
         """Return a value as JSON can hold it; tensors are set aside for the file."""
-        if value is None or type(value) in (bool, int, str):
+        if value is None or type(value) is bool:
             return value
+        if type(value) is int or type(value) is str:
+            from unamp._strict_json import DIGITS  # slow to import
+
+            if value.isprintable() if isinstance(value, str) else abs(value) < 10**DIGITS:
+                return value
+            raise LeftOut(f"a trace's JSON does not hold the argument {shortened(value, 40)}")
         if type(value) is float:
             return value if math.isfinite(value) else {"number": str(value)}
         if isinstance(value, (list, tuple)) and not isinstance(value, Laid):

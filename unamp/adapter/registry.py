@@ -113,7 +113,7 @@ def check_suitable(value: object) -> None:
         # Each framework has a class in a module of its own name among the bases of its tensors, networks and optimizers,
         # of Keras' and of the user's too.
         if any(base.__module__.partition(".")[0] == framework for base in type(value).__mro__):
-            raise error
+            raise error.with_traceback(None)  # kept for the next one, without the frames of this
 
 
 def adapter_for(framework: str) -> Adapter:
@@ -130,7 +130,7 @@ def adapter_for(framework: str) -> Adapter:
     if framework in _loaded:
         return _loaded[framework]
     if framework in _unsuitable:
-        raise _unsuitable[framework]
+        raise _unsuitable[framework].with_traceback(None)
     known = installed()
     if framework not in known:
         raise ValueError(unknown("framework", framework, sorted(known), "adapters are installed for"))

@@ -31,8 +31,11 @@ class ObjectNames:
         self, framework: str, places: Callable[[str], Iterable[Any]], homonyms: Iterable[tuple[Any, str]] = ()
     ) -> None:
         self._framework = framework
-        self._names: dict[int, str] = {id(value): spelling for value, spelling in homonyms}
+        self._names: dict[int, str] = {}
         self._kept: list[Any] = []  # so that an id stays its object's own
+        for value, spelling in homonyms:
+            self._names[id(value)] = spelling
+            self._kept.append(value)
         for spelling in vocabulary().spelled(framework):
             for value in places(spelling):
                 if callable(value):

@@ -54,5 +54,7 @@ def import_framework(framework: str) -> None:
         raise typer.BadParameter(unknown("framework", framework, sorted(installed()), "adapters are installed for"))
     try:
         importlib.import_module(framework)
-    except ModuleNotFoundError as error:
-        raise typer.BadParameter(f"{framework} is not installed; pip install 'unamp[{framework}]'") from error
+    except ImportError as error:
+        if error.name == framework:
+            raise typer.BadParameter(f"{framework} is not installed; pip install 'unamp[{framework}]'") from error
+        raise typer.BadParameter(f"{framework} is installed and cannot be imported: {error}") from error

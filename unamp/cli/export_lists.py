@@ -32,7 +32,7 @@ def export_lists_command(
         printing.print_json({"tool": lists.tool, "arguments": lists.arguments, "unsaid": lists.unsaid})
     else:
         for sentence in lists.unsaid:  # a name in it could break the line, and the rest would be code
-            print(f"# not said: {sentence if sentence.isprintable() else ascii(sentence)[1:-1]}")
+            print(f"# not said: {printing.printable(sentence)}")
         print(lists.code, end="")
     if lists.unsaid:
         raise typer.Exit(1)

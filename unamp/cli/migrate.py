@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unamp.cli.arguments import AsJson, checked, write_file
-from unamp.cli.printing import print_json
+from unamp.cli.printing import print_json, printable
 from unamp.policy import Policy
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def migrate(
     else:
         _show(report, write=write, stays_alone=False)
     for path, said in report.errors:
-        print(f"{path}: error: {said}", file=sys.stderr)
+        print(printable(f"{path}: error: {said}"), file=sys.stderr)
     raise typer.Exit(_status(report, write=write, policy=policy is not None))
 
 
@@ -103,7 +103,7 @@ def _show(report: Report, *, write: bool, stays_alone: bool) -> None:
     for path, finding in report.findings:
         counts[finding.kind.value] += 1
         if finding.kind.stays or not stays_alone or finding.kind.value == "note":
-            print(f"{path}:{finding.place}: {finding}", file=out)
+            print(printable(f"{path}:{finding.place}: {finding}"), file=out)
     print(_summary(report, counts, write=write), file=out)
 
 
@@ -119,7 +119,8 @@ def _summary(report: Report, counts: Counter[str], *, write: bool) -> str:
 
 def _diff(file: Any) -> str:
     before, after = (text.splitlines(keepends=True) for text in (file.before, file.after))
-    lines = difflib.unified_diff(before, after, str(file.path), str(file.path))
+    name = printable(str(file.path))
+    lines = difflib.unified_diff(before, after, name, name)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
@@ -140,7 +141,7 @@ def _show_policies(report: Report, shown: _Shown, as_json: bool) -> None:
         print_json({"files": report.read, "regions": data})
         return
     for path, region in regions:
-        print(f"{path}:{region.place}: {_policy_line(region, shown)}")
+        print(printable(f"{path}:{region.place}: {_policy_line(region, shown)}"))
     print(f"{report.read} files read: {len(regions)} regions, {len({str(region.policy) for _, region in regions})} policies")
 
 

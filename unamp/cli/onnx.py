@@ -73,10 +73,10 @@ def _show(checked: CheckedModel, every: bool) -> None:
     _show_nodes(node for node in checked.nodes if every or node.verdict != "follows")
     casts = Table("cast", "why", title=f"casts that can go: {len(checked.casts)}")
     for cast in checked.casts:
-        casts.add_row(_said(cast.name), _said(cast.why))
+        casts.add_row(printing.printable(cast.name), printing.printable(cast.why))
     weights = Table("weight", "stored in", "used in", "bytes", title=f"weights that are stored wide: {len(checked.weights)}")
     for weight in checked.weights:
-        weights.add_row(_said(weight.name), weight.stored, weight.used, f"{weight.saved} fewer")
+        weights.add_row(printing.printable(weight.name), weight.stored, weight.used, f"{weight.saved} fewer")
     for table in (casts, weights):
         if table.rows:
             printing.show(table)
@@ -93,21 +93,16 @@ def _show_groups(nodes: Iterable[CheckedNode]) -> None:
 def _show_nodes(nodes: Iterable[CheckedNode]) -> None:
     table = Table("node", "type", "operation", "layer", "computes in", "policy", "", "why")
     for node in nodes:
-        layer = "unknown" if node.layer is None else _said(node.layer)
-        said = _said(node.name), _said(node.type), _operations(node), layer, node.dtype, node.expected
+        layer = "unknown" if node.layer is None else printing.printable(node.layer)
+        said = printing.printable(node.name), printing.printable(node.type), _operations(node), layer, node.dtype, node.expected
         table.add_row(*said, _verdict(node.verdict), node.why)
     if table.rows:
         printing.show(table)
 
 
 def _operations(node: CheckedNode) -> str:
-    return " or ".join(node.operations) or f"{_said(node.type)}, which has no name"
+    return " or ".join(node.operations) or f"{printing.printable(node.type)}, which has no name"
 
 
 def _verdict(verdict: str) -> Text:
     return Text(verdict, style=_VERDICTS[verdict][0])
-
-
-def _said(name: str) -> str:
-    """Return a name of a file as a line of text: a terminal obeys what is not printable."""
-    return name if name.isprintable() else ascii(name)[1:-1]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from unamp.policy import Rule
 
-__all__ = ["print_json", "rule", "say", "show", "support"]
+__all__ = ["print_json", "printable", "rule", "say", "show", "support"]
 
 _RULES = dict.fromkeys(Rule, "") | {
     Rule.LOW: "green", Rule.FP32: "blue", Rule.UNTOUCHED: "dim", Rule.BANNED: "bold red"
@@ -59,6 +59,11 @@ def say(text: str, indent: int = 4) -> None:
         wrapper.break_long_words = wrapper.break_on_hyphens = False  # an address that is broken leads nowhere
         text = "\n".join(map(wrapper.fill, text.split("\n")))
     print(text)
+
+
+def printable(text: str) -> str:
+    """Return a text from elsewhere as one line: a terminal obeys what is not printable, and a name may be no text at all."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def print_json(data: object) -> None:

@@ -61,8 +61,12 @@ class LayerPolicies:
         with _lock:
             _applied.add(rules)
             self._ruled = [layer for layer, _ in regions]
-            for layer, region in regions:
-                _put(layered, layer, [*vars(layer).get(_RULES, ()), (self._serial, region)])
+            try:
+                for layer, region in regions:
+                    _put(layered, layer, [*vars(layer).get(_RULES, ()), (self._serial, region)])
+            except BaseException:  # a class may refuse that another is derived from it
+                self.remove()
+                raise
 
     def _put_late(self, network: LateNetwork, framework: str) -> None:
         rules = LateRules(network.name, framework, self.rules)

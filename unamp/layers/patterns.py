@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from unamp.errors import shortened
@@ -69,7 +70,8 @@ def matches_names(pattern: str, name: str, classes: Iterable[str] | None) -> boo
 @lru_cache(maxsize=1024)
 def expression(names: str) -> re.Pattern[str]:
     """Return the regular expression for the names that a pattern without a class matches."""
-    *above, last = names.split(".")
+    # Of several `**` in a row each would try all that the others do.
+    *above, last = [name for name, after in pairwise([*names.split("."), ""]) if not name == after == "**"]
     parts = [r"(?:[^.]+\.)*" if name == "**" else _one(name) + r"\." for name in above]
     return re.compile("".join(parts) + (r"[^.]+(?:\.[^.]+)*" if last == "**" else _one(last)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -57,7 +58,7 @@ class LayerRules:
             raise ValueError("result goes with a mapping; a LayerRule has its own")
         checked = tuple(map(_checked, rules))
         patterns = [rule.pattern for rule in checked]
-        if twice := next((pattern for pattern in patterns if patterns.count(pattern) > 1), None):
+        if twice := next((pattern for pattern, count in Counter(patterns).items() if count > 1), None):
             raise ValueError(f"pattern {twice!r} has two rules; the later would always win: leave one out")
         object.__setattr__(self, "_rules", checked)
 

@@ -16,6 +16,9 @@ __all__ = ["report_json", "report_yaml"]
 
 _DECODER = JSONDecoder()
 
+#: How often a part of a file is read at most: once for each section that it stands in.
+_DEEPEST = 8
+
 
 def report_json(text: str) -> FileResult:
     """Return the text of a file as it is, and the sections in it that switch mixed precision on.
@@ -24,15 +27,20 @@ def report_json(text: str) -> FileResult:
         ValueError: where a section is no JSON.
     """
     findings = []
+    left = _DEEPEST * len(text)
+    line, begin, counted = 1, 0, 0  # counted once, and not from the beginning for each finding
     for found in _sections().finditer(text):
         try:
-            value, _ = _DECODER.raw_decode(text, found.start("value"))
+            value, end = _DECODER.raw_decode(text, found.start("value"))
         except ValueError as error:
             raise ValueError(f"it is no JSON: {error}") from None
+        if (left := left - (end - found.start("value"))) < 0:
+            raise ValueError("its sections stand in each other too deeply")
         if is_section(found["name"], value):
-            before = text[: found.start()]
-            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-            findings.append(section(f'"{found["name"]}"')._replace(line=line, column=column))
+            line += text.count("\n", counted, found.start())
+            begin = max(begin, text.rfind("\n", counted, found.start()) + 1)
+            counted = found.start()
+            findings.append(section(f'"{found["name"]}"')._replace(line=line, column=counted - begin + 1))
     return FileResult(text, findings, [])
 
 

@@ -27,6 +27,7 @@ class Exports:
 
     def __init__(self, path: Path | None = None, known: dict[Path, _Names] | None = None) -> None:
         self._known = {} if known is None else known
+        self._resolved: dict[tuple[str, int], frozenset[str]] = {}
         self._package: list[str] = []
         self._tops: list[Path] = []
         if path is None:
@@ -46,6 +47,11 @@ class Exports:
 
     def resolve(self, name: str, most: int = _MOST) -> frozenset[str]:
         """Return the names that a dotted name stands for: several names where a module binds it in several ways."""
+        if (name, most) not in self._resolved:  # modules that bind one name in several ways may lead to each other
+            self._resolved[name, most] = self._followed(name, most)
+        return self._resolved[name, most]
+
+    def _followed(self, name: str, most: int) -> frozenset[str]:
         if self._tops and most and not table().framework_of(name):
             parts = name.split(".")
             for count in range(len(parts) - 1, 0, -1):

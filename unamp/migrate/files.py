@@ -130,7 +130,8 @@ def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
         return
     for folder, inner, names in os.walk(path, onerror=lambda error: errors.append((Path(error.filename), _said(error)))):
         inner[:] = sorted(name for name in inner if name not in _LEFT_OUT)
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi", *_MOST)))
+        found = (Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi", *_MOST)))
+        yield from (path for path in found if path.is_file() or not path.exists())  # who reads a pipe would wait for ever
 
 
 def _migrate(path: Path, target: Target, frameworks: Collection[str], exports: Exports) -> Migrated | None:
@@ -165,7 +166,10 @@ def _read(path: Path, content: bytes) -> _Content:
     if path.suffix not in _MOST:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     encoding = "utf-8" if encoding == "utf-8-sig" else encoding
-    return _Content(content[len(mark) :].decode(encoding), encoding, mark)
+    try:
+        return _Content(content[len(mark) :].decode(encoding), encoding, mark)
+    except LookupError as error:  # rot13 is an encoding that makes no text of bytes
+        raise ValueError(f"its encoding, {encoding}, is none of text") from error
 
 
 def _replace(path: Path, done: Migrated) -> None:

@@ -20,7 +20,7 @@ _OTHERS = {"float": "float32", "float32": "float32", "double": "float64", "float
 
 _ANY = cst.Module([])
 
-_COMMENT = re.compile(r"(?:^|\s)#(?=[\s\w])[^\"']*$")
+_COMMENT = re.compile(r"(?:^|\s)#(?=[\s\w])")
 
 
 def code(node: cst.CSTNode) -> str:
@@ -30,9 +30,14 @@ def code(node: cst.CSTNode) -> str:
 
 def shortened_code(node: cst.CSTNode) -> str:
     """Return the source of a node in one line, for a message."""
-    whole = "\n".join(_COMMENT.sub("", line) for line in code(node).split("\n"))
+    whole = "\n".join(map(_without_comment, code(node).split("\n")))
     line = " ".join(whole.split()).replace("( ", "(").replace(", )", ")").replace(",)", ")")
     return line if len(line) <= 100 else f"{line[:99]}…"
+
+
+def _without_comment(line: str) -> str:
+    found = _COMMENT.search(line, max(line.rfind('"'), line.rfind("'")) + 1)
+    return line if found is None else line[: found.start()]
 
 
 def literal(node: cst.CSTNode | None) -> Any:

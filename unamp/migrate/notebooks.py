@@ -24,7 +24,8 @@ _MARK = '"\ue000cell {}\ue000"\n'
 _MARKS = re.compile(r'^"\ue000cell (\d+)\ue000"\n', re.MULTILINE)
 
 #: Lines for the notebook itself: magics, shell commands, questions. A backslash continues one.
-_MAGIC = re.compile(r"^([ \t]*)(?:[%!?]|[\w.,* \t]+=[ \t]*[%!]|[\w.%]+\?{1,2}[ \t]*$)(?:.*\\\n)*.*$", re.MULTILINE)
+#: A line of blanks is tried once, and not from each of them.
+_MAGIC = re.compile(r"^([ \t]*+)(?:[%!?]|[\w.,* \t]++=[ \t]*[%!]|[\w.%]++\?{1,2}[ \t]*$)(?:.*\\\n)*.*$", re.MULTILINE)
 #: Magics of a whole cell that leave it Python.
 _PYTHON_CELLS = ("%%capture", "%%prun", "%%time", "%%timeit")
 

@@ -109,13 +109,14 @@ def region_words(use: Use, source: Source) -> dict[str, str]:
 
 def _told(name: str, row: Row | None, call: cst.Call, source: Source) -> tuple[unamp.Policy, dict[str, str], str] | None:
     """Return the policy of a call, the arguments that only a run knows, and what it is for; None for what is no region."""
-    if row is not None and row.policy:
-        return _READERS[row.policy](call)
     form = row.form if row is not None else None
     to = form.to if form is not None else name
-    if to not in (*_REGIONS, _NETWORKS):
+    reader = _READERS.get(row.policy) if row is not None else None
+    if reader is None and to not in (*_REGIONS, _NETWORKS):
         return None
     try:
+        if reader is not None:
+            return reader(call)
         values = _values(call, _OWN[to]) if form is None else _of_form(call, form, name.removeprefix(_DIALECTS), source)
         return _of_network(values) if to == _NETWORKS else _of_region(to, values)
     except (Refused, ValueError, TypeError) as error:

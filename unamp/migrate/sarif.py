@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -64,4 +65,4 @@ def _file(path: Path) -> dict[str, Any]:
 def _quoted(path: Path) -> str:
     from urllib.parse import quote
 
-    return quote(str(PurePosixPath(*path.parts)))
+    return quote(os.fsencode(PurePosixPath(*path.parts)))

@@ -138,8 +138,9 @@ def table() -> Table:
         modules |= {module["name"]: module.get("dialect", "") for module in data["modules"]}
         for entry in data["rows"]:
             form = forms[entry.pop("form")] if "form" in entry else None
-            only_with = tuple(entry.pop("only_with", ()))
-            rows[entry["name"]] = Row(framework=framework, form=form, only_with=only_with, **entry)
+            only_with, also = (tuple(entry.pop(key, ())) for key in ("only_with", "also"))
+            row = Row(framework=framework, form=form, only_with=only_with, **{"version": data["version"], **entry})
+            rows |= {name: row._replace(name=name) for name in (row.name, *also)}
     return Table(rows, modules, roots, usual)
 
 

@@ -130,7 +130,7 @@ class GradScaler:
     def __getstate__(self) -> dict[str, Any]:
         if self._pending:
             raise RuntimeError("a scaler can be copied and pickled between update() and the next step, not in between")
-        return vars(self) | {"_adapter": None}
+        return vars(self) | {"_adapter": None, "_pending": {}}
 
     def is_enabled(self) -> bool:
         """Return whether it does anything."""

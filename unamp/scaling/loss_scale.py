@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
@@ -192,15 +193,21 @@ def number(value: Any, name: str) -> float:
         found = found.item() if hasattr(found, "item") else found
     if isinstance(found, bool) or not isinstance(found, (int, float)):
         raise TypeError(f"{name} must be a number, not {value!r:.40}")
-    return float(found)
+    try:
+        return float(found)
+    except OverflowError:
+        return math.inf if found > 0 else -math.inf
 
 
 def _count(value: Any, name: str, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    count = None
+    with suppress(TypeError):  # tensors of every dtype have an `__index__`
+        count = operator.index(value)
+    if isinstance(value, bool) or count is None:
         raise TypeError(f"{name} must be an integer, not {value!r:.40}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, not {value}")
-    return int(value)
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, not {count}")
+    return count
 
 
 def _float32(value: float) -> float:

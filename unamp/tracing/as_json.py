@@ -133,11 +133,12 @@ def _plain(value: Any) -> Any:
 
 _text_or_nothing = strict.optional(strict.plain_text)
 _sizes = strict.each(strict.optional(strict.whole))
+_MOST_DIMENSIONS = 256
 
 
 def _shape(where: str, value: Any) -> Shape:
     shape = _sizes(where, value)
-    if math.prod(size or 1 for size in shape) >= 1 << 63:
+    if len(shape) > _MOST_DIMENSIONS or math.prod(size or 1 for size in shape) >= 1 << 63:
         raise strict.BadJSON(f"{where}: no tensor has so many numbers")
     return shape
 
@@ -255,10 +256,14 @@ def _read_values(where: str, data: Any, version: int) -> Values:
     names = _known(_OF_VALUES, version)
     strict.fields(where, data, names, sorted(names))
     shape = strict.each(strict.whole)(f"{where}, shape", data["shape"])
+    if len(shape) > _MOST_DIMENSIONS:
+        raise strict.BadJSON(f"{where}, shape: no tensor has so many dimensions")
     sample = strict.each(_number)(f"{where}, sample", data["sample"])
     if len(sample) != (kept := min(math.prod(shape), SAMPLE)):
         raise strict.BadJSON(f"{where}, sample has {len(sample)} numbers; of this shape a trace keeps {kept}")
     numbers = {name: _number(f"{where}, {name}", data[name]) for name in ("max_abs", "mean", "norm")}
+    if not (numbers["max_abs"] >= 0 and numbers["norm"] >= 0):
+        raise strict.BadJSON(f"{where}: max_abs and norm must be 0 or more")
     nonfinite = strict.whole(f"{where}, nonfinite", data["nonfinite"])
     underflow = strict.each(_read_underflow)(f"{where}, underflow", data.get("underflow", []))
     return Values(shape=shape, nonfinite=nonfinite, sample=sample, underflow=underflow, **numbers)

@@ -19,6 +19,7 @@ from unamp.tracing.aligning import aligned
 from unamp.tracing.layer_mapping import LayerMapping, propose
 from unamp.tracing.recording import Trace
 from unamp.tracing.tables import place, text_table
+from unamp.vocabulary import vocabulary
 
 __all__ = ["Compared", "TraceComparison", "bound_of", "compare_traces", "finite", "propose_layers"]
 
@@ -282,7 +283,8 @@ def _key(record: OpRecord, steps: float) -> tuple[str, tuple[int, ...] | None, i
     values = record.values
     if values is None:
         return record.op, None, 0
-    return record.op, tuple(sorted(values.shape)), round(steps * math.log2(values.norm)) if steps and values.norm else 0
+    large = steps > 0.0 and 0.0 < values.norm < math.inf
+    return record.op, tuple(sorted(values.shape)), round(steps * math.log2(values.norm)) if large else 0
 
 
 def _so_far(records: Sequence[OpRecord]) -> list[float]:
@@ -334,14 +336,17 @@ def _first(c: Compared) -> dict[str, Any]:
 
 
 def _rule(record: OpRecord) -> dict[str, Any]:
-    found = None if record.policy is None else record.policy.reason(record.op)
+    reason = "no region was open"
+    if record.policy is not None:
+        known = record.op in vocabulary()  # a trace may be of another process, with operations of its own
+        reason = record.policy.reason(record.op).origin if known else "an operation that is not registered here"
     return {
         "layer": record.layer,
         "framework": record.framework,
         "native": record.native,
         "compute": record.compute,
         "rule": record.rule.value,
-        "reason": "no region was open" if found is None else found.origin,
+        "reason": reason,
     }
 
 

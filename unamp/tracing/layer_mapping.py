@@ -22,7 +22,6 @@ __all__ = ["LayerMapping", "propose"]
 
 FORMAT, VERSION = "unamp layers", 1
 
-_LONGEST = 1 << 20  # of a file that a person corrects
 #: How a file names what ran outside of layers, as the tables do.
 _OUTSIDE = "-"
 
@@ -101,18 +100,7 @@ class LayerMapping:
         Raises:
             ValueError: for what is no such file; the message says where and what.
         """
-        import tomllib  # slow to import
-
-        if not isinstance(text, str):
-            raise TypeError(f"a mapping of layers is text, not {type(text).__name__}")
-        if len(text) > _LONGEST:
-            raise ValueError(f"this is no mapping of layers: it has more than {_LONGEST} characters")
-        try:
-            return cls(_read(tomllib.loads(text)))
-        except RecursionError:
-            raise ValueError("this is no mapping of layers: nested too deeply") from None
-        except ValueError as error:
-            raise ValueError(f"this is no mapping of layers: {error}") from error
+        return cls(strict.toml(text, _read, "mapping of layers"))
 
 
 def _read(data: dict[str, Any]) -> tuple[Pair, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -35,7 +36,7 @@ __all__ = ["Trace", "ran_under", "trace"]
 class Trace:
     """Everything that ran while it was open, in this thread, in every framework that was imported when it was opened.
 
-    It may be opened again, and goes on. Traces nest: an outer one gets what an inner one does.
+    It may be opened again, and goes on. Traces nest: an outer one gets what an inner one does. They close in reverse order.
 
     Args:
         values: whether to keep statistics of every result (see `unamp.adapter.records.Values`): what finds the first infinity,
@@ -93,6 +94,7 @@ class Trace:
         self._arrivals = self._new_arrivals()
         self._keeper = None if keep is None else Keeper(Path(keep), keep_limit)
         self._open: list[tuple[ExitStack, Trace | None]] = []
+        self._thread = 0
         self._ran_under: dict[Policy, set[str]] = {}
         self._never_ran: tuple[str, ...] = ()
 
@@ -100,6 +102,9 @@ class Trace:
         return f"<Trace of {len(self.records)} operations>"
 
     def __enter__(self) -> Trace:
+        if self._open and self._thread != threading.get_ident():
+            raise RuntimeError("this trace is open in another thread, whose operations it records; make one for each thread")
+        self._thread = threading.get_ident()
         outer: Trace | None = traces.innermost
         if self._ranks is not None:
             self.rank = current_rank()
@@ -117,6 +122,8 @@ class Trace:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not self._open or traces.innermost is not self:
+            raise RuntimeError(f"{self!r} is not the innermost open trace of this thread; traces close in reverse order")
         stack, traces.innermost = self._open.pop()
         stack.close()
         if not self._open:
@@ -238,11 +245,13 @@ class Trace:
     @property
     def never_ran(self) -> tuple[str, ...]:
         """The operations that a policy in force allowed by name and that nothing under such a policy ran."""
-        missing = set(self._never_ran)
+        missing, known = set(self._never_ran), vocabulary()
         for policy, ran in self._ran_under.items():
-            collective = {member for op in policy.allow for member in vocabulary()[op].members}
+            # One that is registered no more has no members, and did not run either.
+            members = {op: known[op].members if op in known else () for op in policy.allow}
+            collective = {member for of in members.values() for member in of}
             for op in policy.allow:
-                if traced(op) and op not in collective and ran.isdisjoint((op, *vocabulary()[op].members)):
+                if (op not in known or traced(op)) and op not in collective and ran.isdisjoint((op, *members[op])):
                     missing.add(op)
         return tuple(sorted(missing))
 

@@ -10,7 +10,7 @@ from typing import Any
 from unamp import _strict_json as strict
 from unamp._version import __version__
 from unamp.dtypes import LOW_DTYPES
-from unamp.watching.samples import Contents, LayerSample, Sample
+from unamp.watching.samples import LIMIT, Contents, LayerSample, Sample
 
 __all__ = ["VERSION", "dump", "load"]
 
@@ -64,8 +64,8 @@ def _sample(where: str, data: Any) -> Sample:
     strict.fields(where, data, Sample._fields, Sample._fields)
     step, skipped = (strict.whole(f"{where}, {name}", data[name]) for name in ("step", "skipped"))
     scale = float(strict.number(f"{where}, scale", data["scale"]))
-    if not scale > 0:
-        raise strict.BadJSON(f"{where}, scale: must be above 0")
+    if not 0 < scale < LIMIT:
+        raise strict.BadJSON(f"{where}, scale: must be a float32 number above 0")
     return Sample(step, scale, skipped, strict.each(_read_layer)(f"{where}, layer", data["layers"]))
 
 

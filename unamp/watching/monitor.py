@@ -15,7 +15,7 @@ from unamp.scaling import GradScaler, is_unscaled, no_policy
 from unamp.scaling.loss_scale import number
 from unamp.watching.history import History
 from unamp.watching.measuring import Measurement
-from unamp.watching.samples import Sample, line
+from unamp.watching.samples import LIMIT, Sample, line
 from unamp.watching.writers import sink
 
 __all__ = ["Watch", "WatchedStep", "watch"]
@@ -174,8 +174,8 @@ class Watch:
         if self._scaler is not None:
             return self._scaler.get_scale()
         scale = 1.0 if given is None else number(given, "scale")
-        if not 0.0 < scale < float("inf"):
-            raise ValueError(f"scale must be a finite number above 0, not {scale}")
+        if not 0.0 < scale < LIMIT:
+            raise ValueError(f"scale must be a finite float32 number above 0, not {scale}")
         return scale
 
     def _ended(self, sample: Sample | None) -> None:

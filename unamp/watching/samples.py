@@ -6,7 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Contents", "LayerSample", "LayerSummary", "Sample", "findings", "line", "summarised"]
+__all__ = ["LIMIT", "Contents", "LayerSample", "LayerSummary", "Sample", "findings", "line", "summarised"]
+
+#: A loss scale is a float32 number: less than this.
+LIMIT = 2.0**128
 
 #: From these shares on a finding names a layer: of gradients that are subnormal, and of updates that are swallowed.
 _SUBNORMAL, _SWALLOWED = 0.1, 0.5
