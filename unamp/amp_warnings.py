@@ -244,6 +244,15 @@ def called_apart(layer: str, network: str, name: str) -> None:
     )
 
 
+def no_layer_of_network(layer: str, network: str, name: str) -> None:
+    """Warn where a layer is called in a network with rules that has none of its arrays, but a rule for one of its class."""
+    _once(
+        ("no layer of network", layer, network, name),
+        f"a {layer} was called inside {network}, which has a rule for {name!r}: the {layer} has none of its arrays, so it is "
+        "another layer, and has no rule. Where its arrays are computed from those in the call, open a region around it there",
+    )
+
+
 def trivial_answer(said: str) -> None:
     """Warn of a search whose answer could have been had without one."""
     _once(("trivial", said), f"unamp.tune: {said}")
