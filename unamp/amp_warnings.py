@@ -37,6 +37,7 @@ __all__ = [
     "keeps_its_dtype",
     "left_out",
     "lists_changed",
+    "no_layer_of_network",
     "may_be_faster",
     "moves_statistics",
     "never_ran",
