@@ -17,7 +17,7 @@ from unamp.adapter.records import Call, OpRecord
 from unamp.adapter.registry import adapter_for
 from unamp.adapter.shadowing import said
 from unamp.dtypes import FLOAT32, LOW_DTYPES
-from unamp.errors import AmpWarning, shortened
+from unamp.errors import AmpWarning, FrameworkNotSupported, shortened
 from unamp.regions import autocast
 from unamp.tracing.comparing import bound_of, finite
 from unamp.tracing.recording import Trace
@@ -163,11 +163,14 @@ def _exact(call: _Again, cannot: str) -> tuple[np.ndarray, list[Replayed]]:
 
     Raises:
         ValueError: where there is none at all; its message begins with `cannot`.
+        FrameworkNotSupported: where the framework cannot have it in this process.
     """
     failed: list[Replayed] = []
     for dtype in _EXACT:
         try:
             return call.run(dtype), failed
+        except FrameworkNotSupported:  # nor would it be in another dtype
+            raise
         except Exception as error:  # a framework raises what it likes
             failed.append(Replayed(dtype, None, 0.0, said(error)))
     raise ValueError("; ".join([cannot, *(f"in {row.dtype}: {row.failed}" for row in failed)]))
@@ -215,7 +218,7 @@ class _Again:
         first = next(self._floating(result), None)
         if first is None:
             raise ValueError("it gives no floating result")
-        if not low and (made := self._operations.dtype(first)) != dtype:
+        if (made := self._operations.dtype(first)) != dtype:
             raise ValueError(f"it gives {made} there")
         return self._operations.numpy(first).astype(_EXACT[0])
 
