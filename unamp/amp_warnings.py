@@ -41,6 +41,7 @@ __all__ = [
     "moves_statistics",
     "never_ran",
     "newer_than_examined",
+    "no_layer_of_network",
     "no_such_device",
     "not_reached",
     "nothing_covered",
@@ -241,6 +242,15 @@ def called_apart(layer: str, network: str, name: str) -> None:
         ("called apart", layer, network, name),
         f"a {layer} was called by itself, and {network} has a rule for {name!r}, which is one: on JAX a rule for a layer holds "
         f"inside a call of its network alone. Call the {network}, or decorate what calls the layer with a region",
+    )
+
+
+def no_layer_of_network(layer: str, network: str, name: str) -> None:
+    """Warn where a layer is called in a network with rules that has none of its arrays, but a rule for one of its class."""
+    _once(
+        ("no layer of network", layer, network, name),
+        f"a {layer} was called inside {network}, which has a rule for {name!r}: the {layer} has none of its arrays, so it is "
+        "another layer, and has no rule. Where its arrays are computed from those in the call, open a region around it there",
     )
 
 

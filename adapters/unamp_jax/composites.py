@@ -206,7 +206,7 @@ class _Performer(Performer[Plan, Composite]):
                     return operator.run_unchanged(args, kwargs)
             return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
 
-        written = equation(op, [getattr(value, "einsum_str", value) for value in args], kwargs)
+        written = equation(op, [*(getattr(args[0], name, None) for name in _EQUATIONS if args), *args], kwargs)
         return observing.report(
             thread.sink, op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low, kept=kept
         )
@@ -214,6 +214,10 @@ class _Performer(Performer[Plan, Composite]):
     def compute_low(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
         _check_unstated(operator, args, kwargs)
         return operator.run_again(plan, args, kwargs)  # arrays do not change: no copies
+
+
+#: The attributes that hold the equation of a layer: of flax's, of Keras'.
+_EQUATIONS = ("einsum_str", "equation")
 
 
 def _check_unstated(operator: Composite, args: Any, kwargs: Kwargs) -> None:

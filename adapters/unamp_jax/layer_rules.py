@@ -15,13 +15,14 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import jax
+from jax._src import core
 
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce
 from unamp.adapter.patching import Patches, find
-from unamp.amp_warnings import called_apart
+from unamp.amp_warnings import called_apart, no_layer_of_network
 from unamp.errors import NotExpressible
-from unamp_jax.networks import Structure, is_layer, is_linen, named_layers, structure_of
+from unamp_jax.networks import Structure, arrays_of, is_layer, is_linen, may_be_copy, named_layers, structure_of
 from unamp_jax.training import layer_calls
 
 __all__ = ["JaxLayers"]
@@ -202,16 +203,23 @@ class _Network:
         network: the network.
         structure: its structure.
         rules: the regions of its layers, by their names.
+
+    Attributes:
+        strangers: how many calls of layers it is inside of, one in another, that are none of the network's.
     """
 
     def __init__(self, network: Any, structure: Structure, rules: Mapping[str, LayerRegion]) -> None:
         self.structure = structure
+        self.strangers = 0
+        self._network = network
         self._rules = rules
-        self._linen = len(network.path) if is_linen(network) and network.scope is not None else None
+        self._linen = network.path if is_linen(network) and network.scope is not None else None
         there = () if is_linen(network) else [(n, layer) for n, layer in named_layers(network) if layer is not network]
         self._layers = [("", network), *there]
-        self._names = {id(layer): name for name, layer in self._layers}
-        self._copies: list[Any] = []
+        self._names: dict[int, str | None] = {id(layer): name for name, layer in self._layers}
+        self._kept: list[Any] = []  # what is no layer of the network itself stays alive as long as its id is a key
+        # A transformation inside of the call has a trace of its own: tracers of these are what the call was given.
+        self._older = core.unsafe_get_trace_stack(core.unsafe_get_current_trace())
 
     def name(self, layer: Any) -> str | None:
         """Return the name of one of the network's layers; None for what is none of them.
@@ -220,27 +228,63 @@ class _Network:
             NotExpressible: for a copy of several layers that have different rules.
         """
         if is_linen(layer):
-            inside = self._linen is not None and layer.scope is not None
-            return ".".join(layer.path[self._linen :]) if inside else None
-        known = self._names.get(id(layer))
-        return self._copied(layer) if known is None else known
+            return self._name_in_scopes(layer)
+        if id(layer) not in self._names:
+            self._copied(layer)
+        return self._names[id(layer)]
 
-    def _copied(self, layer: Any) -> str | None:
-        """Return the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
+    def _name_in_scopes(self, layer: Any) -> str | None:
+        """Return the name of a layer of linen: its path from the network on, where that is the one it is in.
+
+        The path alone does not tell: a network that is applied inside of another begins anew.
+        """
+        start = self._linen
+        if start is None or layer.scope is None or layer.path[: len(start)] != start:
+            return None
+        outermost = layer
+        while len(outermost.path) > len(start) and is_linen(outermost.parent):
+            outermost = outermost.parent
+        # A lifted transformation makes a layer again that has no module for a parent, but its path.
+        is_other = len(outermost.path) == len(start) and outermost is not self._network
+        if is_other and structure_of(outermost) != self.structure:
+            return None
+        return ".".join(layer.path[len(start) :])
+
+    def _copied(self, layer: Any) -> None:
+        """Note the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
         like = structure_of(layer)
-        names: list[str] = [name for name, own in self._layers if type(own) is type(layer) and structure_of(own) == like]
+        alike = [(name, own) for name, own in self._layers if type(own) is type(layer) and structure_of(own) == like]
+        without_arrays = not arrays_of(layer)
+        if without_arrays and self.strangers:  # nothing else tells it apart
+            alike = []
+        names = [name for name, own in alike if may_be_copy(layer, own, self._older)]
         if len({self.within(name) for name in names}) > 1:
             raise NotExpressible(
                 f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a transformation of JAX that is handed "
                 "the layer nobody can tell which of them it is; transform the whole network's call, close over the layer, or "
                 "give them one rule"
             )
-        if not names:
-            return None
-        for name, inner in (("", layer), *((n, own) for n, own in named_layers(layer) if own is not layer)):
-            self._names[id(inner)] = ".".join(filter(None, (names[0], name)))
-            self._copies.append(inner)  # alive as long as its id is a name
-        return names[0]
+        ruled = next((name for name, _ in alike if self.within(name)), None)
+        if not names and ruled is not None and not self.strangers:
+            no_layer_of_network(type(layer).__name__, self.structure[0].__name__, ruled)
+        self._note(layer, names[0] if names else None)
+        for name, inner in named_layers(layer) if names else ():
+            if inner is not layer:
+                self._note(inner, ".".join(filter(None, (names[0], name))))
+
+    def _note(self, layer: Any, name: str | None) -> None:
+        self._names[id(layer)] = name
+        self._kept.append(layer)
+
+    def is_stranger(self, layer: Any) -> bool:
+        """Return whether a layer that is none of the network's has none of its layers inside, nor copies of them."""
+        if is_linen(layer):
+            return False
+        own = {id(array) for array in arrays_of(self._network)}
+        arrays = arrays_of(layer)
+        return bool(arrays) and not any(
+            id(array) in own or (isinstance(array, core.Tracer) and array._trace not in self._older) for array in arrays
+        )
 
     def within(self, name: str) -> Relative:
         """Return the regions of a layer and of those inside, by what their names are relative to its own."""
@@ -279,11 +323,14 @@ def _following(original: Callable[..., Any]) -> Callable[..., Any]:
         name = network.name(args[0])
         region = network.region(name)
         outer, _inside.network = _inside.network, network
+        stranger = name is None and network.is_stranger(args[0])
+        network.strangers += stranger
         try:
             inside = network.within(name) if name is not None and is_linen(args[0]) else None
             with _keyed(network, inside), region.here() if region else nullcontext():
                 result = original(*args, **kwargs)
         finally:
+            network.strangers -= stranger
             _inside.network = outer
         if region is None or region.result is None:
             return result

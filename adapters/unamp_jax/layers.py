@@ -27,7 +27,7 @@ from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import Args, Composite, Kwargs, code_patch, performer
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule
-from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan
 
 __all__ = ["LayerCall"]
 
@@ -142,16 +142,17 @@ class _Layer(Composite):
 
 
 def _parameters(layer: Any) -> list[Any]:
-    """Return a layer's own parameters.
+    """Return a layer's parameters, with those of the layers that it is made of.
 
-    Flax's linen keeps them elsewhere, and says before they are made what dtype they will have.
+    Flax's linen keeps them elsewhere, and says before they are made what dtype they will have. Of a variable of Keras' there
+    are the shape and the dtype: to read its value may cast it.
     """
     own = [value for value in vars(layer).values() if eligible_dtype(value) is not None]
     if own:
         return own
-    variables = getattr(layer, "_trainable_variables", None)
-    if variables is not None:  # Keras
-        return list(variables)
+    if hasattr(layer, "dtype_policy"):  # Keras
+        known = [(DTYPES.get(variable.dtype), variable.shape) for variable in layer.weights]
+        return [np.broadcast_to(np.zeros((), dtype), shape) for dtype, shape in known if dtype is not None]
     given = getattr(layer, "variables", None) if getattr(layer, "scope", None) is not None else None
     if given:
         return list(jax.tree.leaves(given.get("params", {})))

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core
 
 from unamp.adapter.contract import Adapter
 from unamp.adapter.patching import find
@@ -17,10 +21,12 @@ from unamp_jax.spellings import keras_in_use
 
 __all__ = [
     "Structure",
+    "arrays_of",
     "inner_modules",
     "is_layer",
     "is_linen",
     "is_network",
+    "may_be_copy",
     "named_layers",
     "structure_of",
     "wrap",
@@ -111,6 +117,34 @@ def structure_of(network: Any) -> Structure:
         fields = [each.name for each in dataclasses.fields(network) if each.init and each.name not in ("parent", "name")]
         return type(network), tuple((name, _field(getattr(network, name, None))) for name in fields)
     return type(network), tuple((name, type(layer)) for name, layer in named_layers(network) if layer is not network)
+
+
+def arrays_of(layer: Any) -> list[Any]:
+    """Return the arrays that a layer of flax nnx or of equinox holds."""
+    return [leaf for leaf in jax.tree.leaves(layer) if isinstance(leaf, (jax.Array, np.ndarray))]
+
+
+def may_be_copy(layer: Any, own: Any, older: Container[Any] = ()) -> bool:
+    """Return whether a layer may be another one that a transformation of JAX made again of its arrays.
+
+    Its arrays say so: one of them is the other's, or they are tracers, or a scan that is not compiled handed slices of them on.
+
+    Args:
+        layer: the layer.
+        own: the other one, of the same class and structure.
+        older: the traces whose tracers come from before there was a transformation that could have made a copy.
+    """
+    arrays, others = arrays_of(layer), arrays_of(own)
+    if any(one is other for one in arrays for other in others):
+        return True
+    return len(arrays) == len(others) and all(
+        one._trace not in older if isinstance(one, core.Tracer) else _may_be_slice(one, other)
+        for one, other in zip(arrays, others, strict=True)
+    )
+
+
+def _may_be_slice(one: Any, other: Any) -> bool:
+    return bool(jax.config.jax_disable_jit) and np.shape(one) == np.shape(other)[1:] != np.shape(other)
 
 
 def _field(value: Any) -> Hashable:

@@ -31,7 +31,7 @@ from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
 from unamp.policy import Rule
 from unamp_jax.casting import with_numbers
 from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
-from unamp_jax.networks import structure_of
+from unamp_jax.networks import may_be_copy, structure_of
 from unamp_jax.state import CONTEXT, Plan, thread
 
 __all__ = [
@@ -61,22 +61,13 @@ class JaxLayers(Layers):
         """Return the name of a layer; of the one that it is a copy of, since transformations make their arguments anew."""
         named = [(name, own) for name, own in self._names.values() if type(own) is type(layer)]
         like = structure_of(layer) if named else None
-        alike = {name for name, own in named if structure_of(own) == like and _may_be_copy(layer, own)}
+        alike = {name for name, own in named if structure_of(own) == like and may_be_copy(layer, own)}
         if len(alike) != 1:
             return super()._unnamed(layer)
         (name,) = alike
         self._names[id(layer)] = name, layer
         self._add(name, layer)
         return name
-
-
-def _may_be_copy(layer: Any, own: Any) -> bool:
-    """Return whether a layer may be another by other means: it has its arrays, a scan's slices of them, or tracers."""
-    pairs = zip(jax.tree.leaves(layer), jax.tree.leaves(own), strict=False)
-    return all(
-        one is other or isinstance(one, core.Tracer) or np.shape(one) == np.shape(other)[1:] != np.shape(other)
-        for one, other in pairs
-    )
 
 
 def _scope() -> str | None:

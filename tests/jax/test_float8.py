@@ -6,6 +6,7 @@ import equinox as eqx
 import floats8
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 from flax import linen, nnx
@@ -155,3 +156,12 @@ def test_other_libraries_may_be_studied() -> None:
     network = linen.Sequential([linen.Dense(64), linen.relu, linen.Dense(16)])
     bound = network.bind(network.init(jax.random.key(0), X))
     assert unamp.tune(bound, bound, [X], dtype="float8_e4m3", tolerance=0.2).names == ["layers_0", "layers_2"]
+
+
+def test_the_study_of_a_model_of_keras_counts_the_work_of_its_layers() -> None:
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(32)])
+    study = unamp.tune(model, model, [np.ones((16, 64), np.float32)], dtype="float8_e4m3", tolerance=0.2)
+    assert [(each.layer, each.work) for each in study.layers] == [
+        (model.layers[0].name, pytest.approx(2 / 3)),
+        (model.layers[1].name, pytest.approx(1 / 3)),
+    ]

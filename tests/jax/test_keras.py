@@ -16,6 +16,7 @@ import pytest
 import unamp
 from unamp import Policy
 from unamp.regions import policy_region
+from unamp.tracing import work_of
 
 layers = keras.layers
 MIXED = ("mixed_float16", "mixed_bfloat16")
@@ -154,6 +155,38 @@ def test_a_trace_alone_changes_nothing_and_shows_what_ran():
         norm(dense(x))
     assert trace.records[0].rule.name == "LOW"
     assert trace.records[0].compute == "float16"
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "products"),
+    [
+        (lambda: layers.Dense(3), (2, 5, 8), 2 * 5 * 8 * 3),
+        (lambda: layers.EinsumDense("abc,cd->abd", (None, 6), bias_axes="d"), (2, 5, 8), 2 * 5 * 8 * 6),
+        (lambda: layers.Conv2D(6, 3), (2, 8, 8, 4), 2 * 6 * 6 * 6 * 3 * 3 * 4),
+        (lambda: layers.Conv2DTranspose(6, 3), (2, 8, 8, 4), 2 * 8 * 8 * 4 * 3 * 3 * 6),
+        (lambda: layers.DepthwiseConv2D(3, depth_multiplier=2), (2, 8, 8, 4), 2 * 6 * 6 * 8 * 3 * 3),
+        (lambda: layers.LSTM(7), (2, 5, 8), 2 * 5 * 4 * 7 * (8 + 7)),
+        (lambda: layers.Dense(3, dtype="mixed_bfloat16", trainable=False), (2, 8), 2 * 8 * 3),
+    ],
+    ids=["Dense", "EinsumDense", "Conv2D", "Conv2DTranspose", "DepthwiseConv2D", "LSTM", "frozen"],
+)
+def test_a_layer_is_the_work_that_its_weights_make(make, shape, products):
+    layer, x = make(), jnp.ones(shape)
+    layer(x)
+    for compiled in (layer, jax.jit(layer)):
+        with unamp.trace() as trace:
+            compiled(x)
+        (record,) = trace.records
+        assert work_of(record).products == products, record
+
+
+def test_an_embedding_is_reported_and_follows_its_rule():
+    table = layers.Embedding(10, 4)
+    table(jnp.ones((2, 3), int))
+    with unamp.trace() as trace, unamp.autocast(dtype="bfloat16", allow=["embedding"]):
+        found = table(jnp.ones((2, 3), int))
+    assert found.dtype == jnp.bfloat16
+    assert [(each.op, each.rule.name, each.input_shapes) for each in trace.records] == [("embedding", "LOW", ((10, 4),))]
 
 
 def test_a_mixed_model_trains_in_a_region():

@@ -413,6 +413,160 @@ def test_lifted_transformations_of_linen() -> None:
             assert OF["linen"].dtypes(lambda x, run=run: run(variables, x)) == [BF16, BF16, BF16, F32]
 
 
+class _TaughtEquinox(eqx.Module):
+    own: _Equinox
+
+    def __call__(self, x: Any, teacher: Any) -> Any:
+        return (*self.own(x), *teacher(x), jax.vmap(teacher.wo)(x))
+
+
+class _TaughtNnx(nnx.Module):
+    def __init__(self) -> None:
+        self.own = _Nnx()
+
+    def __call__(self, x: Any, teacher: Any) -> Any:
+        return (*self.own(x), *teacher(x), teacher.wo(x))
+
+
+class _ApartEquinox(eqx.Module):
+    """A network of another class, with layers of the same."""
+
+    wi: eqx.nn.Linear
+    wo: eqx.nn.Linear
+
+    def __call__(self, x: Any) -> Any:
+        return jax.vmap(self.wi)(x), jax.vmap(self.wo)(x)
+
+
+class _ApartNnx(_Nnx):
+    pass
+
+
+def _teachers() -> list[tuple[Any, Any]]:
+    made = [eqx.nn.Linear(4, 4, key=KEY) for _ in range(2)]
+    return [(_TaughtEquinox(_equinox().first), _ApartEquinox(*made)), (_TaughtNnx(), _ApartNnx())]
+
+
+_HANDED_ON: dict[str, Any] = {
+    "called": lambda net, teacher: net(X, teacher),
+    "arguments of jit": jax.jit(lambda net, teacher: net(X, teacher)),
+    "one argument of jit": lambda net, teacher: jax.jit(lambda teacher: net(X, teacher))(teacher),
+    "closed over": lambda net, teacher: jax.jit(lambda net: net(X, teacher))(net),
+    "differentiated": lambda net, teacher: jax.vjp(lambda teacher: net(X, teacher), teacher)[0],
+    "batched": lambda net, teacher: jax.jit(
+        lambda net, teacher: jax.vmap(lambda x: net(x, teacher))(jnp.stack([X, X])),
+    )(net, teacher),
+}
+
+
+@pytest.mark.parametrize("way", _HANDED_ON)
+@pytest.mark.parametrize("library", [0, 1], ids=["equinox", "nnx"])
+def test_layers_of_another_network_have_no_rule_of_their_like(library: int, way: str) -> None:
+    net, teacher = _teachers()[library]
+    with unamp.autocast(dtype="bfloat16"), unamp.layer_policies(net, {"own.wo": F32}), warnings.catch_warnings():
+        warnings.simplefilter("ignore", unamp.AmpWarning)
+        assert [str(each.dtype) for each in _HANDED_ON[way](net, teacher)] == [BF16, F32, BF16, BF16, BF16]
+
+
+class _Product(eqx.Module):
+    """A layer without arrays."""
+
+    def __call__(self, x: Any) -> Any:
+        return x @ x.T
+
+
+class _Products(eqx.Module):
+    linear: eqx.nn.Linear
+    product: _Product
+
+    def __call__(self, x: Any, *others: Any) -> Any:
+        return (self.product(jax.vmap(self.linear)(x)), *(other(x)[0] for other in others))
+
+
+class _OtherProducts(_Products):
+    pass
+
+
+def test_layers_without_arrays_are_of_the_network_that_calls_them() -> None:
+    linears = [eqx.nn.Linear(4, 4, key=KEY) for _ in range(2)]
+    net, other = _Products(linears[0], _Product()), _OtherProducts(linears[1], _Product())
+    own = eqx.filter_checkpoint(lambda x: net.product(x))
+    with unamp.autocast(dtype="bfloat16"), unamp.layer_policies(net, {"product": F32}):
+        for run in (net, eqx.filter_jit(net)):
+            assert [str(each.dtype) for each in run(X, other, lambda x: [own(x)])] == [F32, BF16, F32]
+
+
+def test_a_layer_of_another_network_that_is_called_directly_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amp_warnings, "_given", set())
+    linears = [eqx.nn.Linear(4, 4, key=KEY) for _ in range(2)]
+    net, other = _Products(linears[0], _Product()), _OtherProducts(linears[1], _Product())
+    said = "a Linear was called inside _Products, which has a rule for 'linear': the Linear has none of its arrays"
+    with unamp.autocast(dtype="bfloat16"), unamp.layer_policies(net, {"linear": F32}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            net(X, other)  # inside of its own network's call nobody takes it for the other
+        with pytest.warns(unamp.AmpWarning, match=said):
+            assert net(X, lambda x: [jax.vmap(other.linear)(x)])[1].dtype == BF16
+
+
+class _Scaled(eqx.Module):
+    wo: eqx.nn.Linear
+
+    def __call__(self, x: Any) -> Any:
+        scaled = eqx.tree_at(lambda layer: layer.weight, self.wo, self.wo.weight * 2)
+        return (jax.vmap(scaled)(x), jax.vmap(eqx.nn.inference_mode(self.wo))(x))
+
+
+def test_a_layer_with_other_weights_and_the_same_bias_has_the_rule() -> None:
+    net = _Scaled(eqx.nn.Linear(4, 4, key=KEY))
+    with unamp.autocast(dtype="bfloat16"), unamp.layer_policies(net, {"wo": F32}):
+        for run in (net, jax.jit(lambda x: net(x)), lambda x: jax.jit(lambda net: net(x))(net)):
+            assert [str(each.dtype) for each in run(X)] == [F32, F32]
+
+
+class _TaughtLinen(linen.Module):
+    def setup(self) -> None:
+        self.own, self.wo = _Linen(), linen.Dense(4)
+
+    def __call__(self, x: Any, teacher: Any) -> Any:
+        lifted = linen.remat(lambda net, x: net.wo(x))(self, x)
+        return (*self.own(x), lifted, *teacher(x))
+
+
+class _ApartLinen(linen.Module):
+    """A network of another class, whose layers have the same names."""
+
+    @linen.compact
+    def __call__(self, x: Any) -> Any:
+        return (*_Linen(name="own")(x), linen.Dense(4, name="wo")(x))
+
+
+class _BothLinen(linen.Module):
+    def setup(self) -> None:
+        self.student, self.teacher = _TaughtLinen(), _ApartLinen()
+
+    def __call__(self, x: Any) -> Any:
+        return self.student(x, self.teacher)
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_layers_of_another_network_of_linen_have_no_rule_of_the_same_name(jitted: bool) -> None:
+    both, net, other = _BothLinen(), _TaughtLinen(), _ApartLinen()
+    variables = both.init(KEY, X)
+    student, teacher = ({"params": variables["params"][name]} for name in ("student", "teacher"))
+    runs: list[Any] = [
+        lambda x: both.apply(variables, x),
+        lambda x: net.apply(student, x, lambda x: other.apply(teacher, x)),
+    ]
+    with (
+        unamp.autocast(dtype="bfloat16"),
+        unamp.layer_policies(net.bind(student), {"own.wo": F32, "wo": F32}),
+    ):
+        for run in runs:
+            found = (jax.jit(run) if jitted else run)(X)
+            assert [str(each.dtype) for each in found] == [BF16, F32, F32, BF16, BF16, BF16]
+
+
 def test_predict_follows_rules() -> None:
     network = _keras()
     with unamp.autocast(dtype="bfloat16"):

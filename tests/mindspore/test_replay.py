@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 import replayed
 from mindspore import Tensor, mint, nn, ops
+from safetensors.numpy import load_file, save_file
+
+from unamp.adapter.keeping import RESULT
+from unamp.tracing import replay
 
 OPS = frozenset(
     "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow relu "
@@ -46,3 +50,21 @@ def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> No
     replayed.check_every_call(trace, tmp_path / "run", OPS, low)
     if not low:
         replayed.check_elsewhere(trace, tmp_path / "run", ["torch"], ["batch_norm", "conv2d", "embedding", "mean"])
+
+
+def test_a_kernel_that_computes_float64_in_float32_is_not_taken_for_exact(tmp_path: Path) -> None:
+    x = np.linspace(-1, 1, 63, dtype=np.float32)
+    trace = replayed.kept(lambda: (ops.softplus(Tensor(x)), ops.relu(Tensor(x)), ops.exp(Tensor(x))), tmp_path)
+    found = {record.op: replay(trace, n, tmp_path) for n, record in enumerate(trace.records, 1)}
+    assert {op: again.exact for op, again in found.items()} == {"softplus": "float32", "relu": "float64", "exp": "float64"}
+    assert "it computes in float32 there" in found["softplus"].rows[0].failed
+
+    # The result of a framework whose softplus is precise.
+    call = trace.records[0].call
+    assert call is not None
+    tensors = load_file(tmp_path / call.file)
+    tensors[RESULT] = np.logaddexp(0, x.astype(np.float64)).astype(np.float32)
+    save_file(tensors, tmp_path / call.file)
+    again = replay(trace, 1, tmp_path)
+    assert again.original.error
+    assert again.within, again.table()

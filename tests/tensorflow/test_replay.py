@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +51,14 @@ def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> No
     trace = replayed.kept(functions, tmp_path / "b", low)
     ops = "add avg_pool2d conv2d gelu leaky_relu log_softmax matmul max_pool2d softmax".split()
     replayed.check_every_call(trace, tmp_path / "b", ops, low)
+
+
+def test_keras_on_another_backend_is_refused(tmp_path: Path) -> None:
+    trace = replayed.kept(lambda: tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 2.0]])), tmp_path)
+    assert [record.op for record in trace.records] == ["layer_norm"]
+    command = [sys.executable, "-c", "from unamp.cli.main import main\nmain()", "replay", str(tmp_path / "trace.json"), "1"]
+    for backend, code in (("jax", 2), ("tensorflow", 0)):
+        environment = {**os.environ, "KERAS_BACKEND": backend, "COLUMNS": "300"}
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert ("Keras computes with jax in this process" in done.stderr) is (backend == "jax")

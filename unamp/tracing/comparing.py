@@ -27,7 +27,8 @@ __all__ = ["Compared", "TraceComparison", "bound_of", "compare_traces", "finite"
 #: stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
 _CONFIDENCE = 4.0
 #: How many roundings an operation counts as. A low one rounds its inputs and its result. In float32 numbers are added up in
-#: float32 itself, in an order of the machine's, which the conformance suite counts as eight.
+#: float32 itself, in an order of the machine's, which the conformance suite counts as eight. Four times eight are the 16 units
+#: in the last place that OpenCL's table allows to functions in float32 at most (`pow`, `erf`, `tgamma`): kernels stay within.
 _ROUNDINGS_LOW, _ROUNDINGS = 2.0, 8.0
 
 

@@ -1,6 +1,7 @@
 """One operation of a trace again, alone: from the inputs that it had, in float64, float32 and low, in any framework.
 
-Some frameworks have no kernels in float64 for some operations. There, float32 is what the other results are held against.
+Some frameworks have no kernels in float64 for some operations, or kernels that take float64 and compute in float32. There,
+float32 is what the other results are held against.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from unamp.adapter.records import Call, OpRecord
 from unamp.adapter.registry import adapter_for
 from unamp.adapter.shadowing import said
 from unamp.dtypes import FLOAT32, LOW_DTYPES
-from unamp.errors import AmpWarning, shortened
+from unamp.errors import AmpWarning, FrameworkNotSupported, shortened
 from unamp.regions import autocast
 from unamp.tracing.comparing import bound_of, finite
 from unamp.tracing.recording import Trace
@@ -30,6 +31,8 @@ __all__ = ["Replay", "Replayed", "replay"]
 
 #: What errors are relative to: the first of these in which the framework has the operation.
 _EXACT = ("float64", FLOAT32)
+#: Makes a number of float32's one that float32 cannot hold, and leaves it in the domain of a function that ends at 1.
+_BETWEEN = 1 - 2.0**-40
 #: How many times as large as that of the replay in the same dtype an error may be.
 _AS_GOOD = 4.0
 
@@ -142,7 +145,7 @@ def replay(trace: Trace, number: int, folder: str | Path, *, framework: str | No
         function = operations[record.op]
     except KeyError:
         raise ValueError(f"{found} has no {record.op}; it has {len(operations.names())} other operations") from None
-    call = _Again(operations, function, record, arrays)
+    call = _Again(operations, function, record.op, record.call, arrays)
     exact, failed = _exact(call, f"{named} cannot run in {found}")
     dtypes = (*_EXACT, *LOW_DTYPES)[len(failed) :]
     own = arrays[RESULT].astype(_EXACT[0])
@@ -163,11 +166,17 @@ def _exact(call: _Again, cannot: str) -> tuple[np.ndarray, list[Replayed]]:
 
     Raises:
         ValueError: where there is none at all; its message begins with `cannot`.
+        FrameworkNotSupported: where the framework cannot have it in this process.
     """
     failed: list[Replayed] = []
     for dtype in _EXACT:
         try:
-            return call.run(dtype), failed
+            result = call.run(dtype)
+            if dtype != FLOAT32:
+                call.check_exact(result)
+            return result, failed
+        except FrameworkNotSupported:  # nor would it be in another dtype
+            raise
         except Exception as error:  # a framework raises what it likes
             failed.append(Replayed(dtype, None, 0.0, said(error)))
     raise ValueError("; ".join([cannot, *(f"in {row.dtype}: {row.failed}" for row in failed)]))
@@ -179,16 +188,16 @@ class _Again:
     Args:
         operations: the framework's namespace.
         function: the operation in it.
-        record: its record.
+        op: its canonical name.
+        call: the call.
         arrays: the tensors of the call.
     """
 
-    def __init__(self, operations: Operations, function: Callable[..., Any], record: OpRecord, arrays: Arrays) -> None:
-        assert record.call is not None
+    def __init__(self, operations: Operations, function: Callable[..., Any], op: str, call: Call, arrays: Arrays) -> None:
         self._operations = operations
         self._function = function
-        self._op = record.op
-        self._call = record.call
+        self._op = op
+        self._call = call
         self._arrays = arrays
 
     def row(self, dtype: str, exact: np.ndarray) -> Replayed:
@@ -215,9 +224,26 @@ class _Again:
         first = next(self._floating(result), None)
         if first is None:
             raise ValueError("it gives no floating result")
-        if not low and (made := self._operations.dtype(first)) != dtype:
+        if (made := self._operations.dtype(first)) != dtype:
             raise ValueError(f"it gives {made} there")
         return self._operations.numpy(first).astype(_EXACT[0])
+
+    def check_exact(self, result: np.ndarray) -> None:
+        """Check that a result in float64 was computed in float64: a kernel may compute in float32 all the same.
+
+        From inputs that float32 cannot hold such a kernel gives numbers that it can, and another one others.
+
+        Raises:
+            ValueError: where it was not.
+        """
+        if not _held_in_float32(result):
+            return
+        between = {
+            name: array.astype(_EXACT[0]) * _BETWEEN if "float" in array.dtype.name else array
+            for name, array in self._arrays.items()
+        }
+        if _held_in_float32(_Again(self._operations, self._function, self._op, self._call, between).run(_EXACT[0])):
+            raise ValueError(f"it computes in {FLOAT32} there")
 
     def _decode(self, value: Any, dtype: str) -> Any:
         if isinstance(value, dict) and value.keys() == {"tensor"}:
@@ -301,6 +327,16 @@ def _error(result: np.ndarray, exact: np.ndarray) -> float:
     largest = float(np.abs(exact[both]).max())
     apart = float(np.abs(result[both] - exact[both]).max())
     return apart / largest if largest else math.inf if apart else 0.0
+
+
+def _held_in_float32(result: np.ndarray) -> bool:
+    """Return whether float32 holds the numbers of a result; false where they are all whole, which says nothing."""
+    import numpy as np
+
+    numbers = result[np.isfinite(result)]
+    with np.errstate(over="ignore"):
+        held: bool = np.array_equal(numbers, numbers.astype(FLOAT32))
+    return held and not np.array_equal(numbers, np.rint(numbers))
 
 
 def _finite_share(result: np.ndarray) -> float:

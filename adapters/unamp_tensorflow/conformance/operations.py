@@ -22,7 +22,7 @@ from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.conformance.absent_devices import absent_devices
 from unamp_tensorflow.conformance.bindings import BINDINGS
 from unamp_tensorflow.conformance.layered import layered
-from unamp_tensorflow.conformance.signatures import keras
+from unamp_tensorflow.conformance.signatures import check_keras, keras
 from unamp_tensorflow.conformance.tensor_kinds import tensor_kinds
 from unamp_tensorflow.conformance.ways import ways
 from unamp_tensorflow.spellings import named
@@ -116,6 +116,8 @@ def _find(op: str) -> Function | None:
     if op in BINDINGS:
         return BINDINGS[op]
     for path in sorted(vocabulary()[op].spellings.get("tensorflow", ()), key=lambda path: path.startswith("keras.")):
+        if path.startswith("keras."):
+            check_keras()
         found: Function = named(path)
         if callable(found) and not isinstance(found, type):
             return found

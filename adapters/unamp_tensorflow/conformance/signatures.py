@@ -6,17 +6,37 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp.errors import FrameworkNotSupported
+from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Function, Tensor
 
-__all__ = ["axis", "channels", "first", "keras", "last", "ops", "pool"]
+__all__ = ["axis", "channels", "check_keras", "first", "keras", "last", "ops", "pool"]
 
 
 def keras(name: str) -> Any:
-    """Return the object that a name of Keras stands for; Keras is imported late."""
+    """Return the object that a name of Keras stands for; Keras is imported late.
+
+    Raises:
+        FrameworkNotSupported: where Keras computes with another framework in this process.
+    """
     found: Any = tf.keras
+    check_keras()
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def check_keras() -> None:
+    """Check that Keras, which is imported, computes with TensorFlow.
+
+    Raises:
+        FrameworkNotSupported: where it does not: what it computes is no tensor of TensorFlow's, and follows no rule of ours.
+    """
+    if not keras_in_use():
+        raise FrameworkNotSupported(
+            f"Keras computes with {tf.keras.config.backend()} in this process, and is a part of TensorFlow's operations; "
+            "set the environment variable KERAS_BACKEND to tensorflow, or take it away"
+        )
 
 
 def last(tensor: Tensor) -> Tensor:
