@@ -89,7 +89,7 @@ _HOOKS: Hooks = (
     # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
     ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", suspending(thread)),
     # Loops and branches, as they are called and as AutoGraph makes them: their values have one dtype each.
-    ("tensorflow.python.ops.while_v2", "while_loop", compiling.while_loop),
+    ("tensorflow.python.ops.while_loop", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
     ("tensorflow.python.autograph.operators.control_flow", "_tf_while_stmt", compiling.while_statement),
