@@ -126,7 +126,7 @@ def _dtypes(values: Any) -> list[int]:
 
 
 def _dtype_in_graphs(value: Any) -> int:
-    """Return the eligible dtype that a value has once it is a tensor of a graph, which a number of Python's or NumPy's becomes."""
+    """Return the eligible dtype that a value has as a tensor of a graph, which numbers of Python's and NumPy's become."""
     if type(value) is float:
         return FLOAT32
     return DTYPES.get(value.dtype.name, 0) if isinstance(value, np.generic) else eligible_dtype(value)

@@ -60,6 +60,9 @@ _TAKING = (
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "value", ("assign",)),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "delta", ("assign_add", "assign_sub")),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 3, "value", ("_strided_slice_assign",)),
+    ("tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "x", ("add_to_tensor", "matmul", "matvec")),
+    ("tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "rhs", ("solve", "solvevec")),
     (
         "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "sparse_delta",
         (
@@ -102,6 +105,7 @@ _HOOKS: Hooks = (
     # What states a dtype itself, and takes no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
     *_taking(),
+    ("tensorflow.python.ops.map_fn", "_result_value_flat_to_batchable", stated_dtypes.map_result),
     ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__mul__", stated_dtypes.sparse_operator),
     ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__truediv__", stated_dtypes.sparse_operator),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),

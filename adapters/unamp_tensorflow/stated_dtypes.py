@@ -16,7 +16,7 @@ from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, convert, eligible_dtype
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
 
-__all__ = ["numpy_function", "packing", "python_function", "sparse_operator", "taking"]
+__all__ = ["map_result", "numpy_function", "packing", "python_function", "sparse_operator", "taking"]
 
 # Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
 _in_regions = in_regions(thread)
@@ -52,6 +52,14 @@ def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs:
     wanted = tf.as_dtype(dtype).as_datatype_enum
     with suspended(thread):
         return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
+
+
+@_in_regions
+def map_result(original: Function, values: Sequence[Any], specs: Sequence[Any]) -> Any:
+    """Let a function that is handed to `tf.map_fn` return the dtypes that were stated for it."""
+    stated = [getattr(spec, "dtype", None) for spec in specs]
+    wanted = [dtype.as_datatype_enum if isinstance(dtype, tf.DType) else 0 for dtype in stated]
+    return original([_stated(value, dtype) for value, dtype in zip(values, wanted, strict=True)], specs)
 
 
 @_in_regions

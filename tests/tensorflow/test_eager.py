@@ -224,6 +224,34 @@ def test_variables_take_low_values(low, matrix):
     same(variable.value(), tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32) + 0.0)
 
 
+def test_a_part_of_a_variable_takes_low_values(low, matrix):
+    variable = tf.Variable(tf.zeros([4, 4]))
+    with under(low=low):
+        variable[1:].assign((matrix @ matrix)[1:])
+    same(variable[1:], tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32)[1:])
+
+
+def test_linear_operators_take_low_values(low, matrix):
+    operator = tf.linalg.LinearOperatorFullMatrix(matrix)
+    with under(low=low):
+        once = operator.matmul(matrix)
+        twice, back, added = operator.matmul(once), operator.solve(once), operator.add_to_tensor(once)
+    same(once, tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)))
+    same(twice, tf.matmul(tf.cast(matrix, low), once))
+    assert back.dtype == tf.float32
+    same(added, matrix + tf.cast(once, tf.float32))
+
+
+def test_moving_averages_are_float32_at_every_level():
+    averages = tf.train.ExponentialMovingAverage(0.999)
+    variable = tf.Variable(1.0)
+    averages.apply([variable])
+    variable.assign(2.0)
+    with under("O3"):
+        averages.apply([variable])
+    assert abs(float(averages.average(variable)) - 1.001) < 1e-6  # bfloat16 has no number there
+
+
 def test_random_numbers_and_initial_values_keep_their_meaning():
     for level in ("O2", "O3"):
         with under(level):

@@ -197,6 +197,18 @@ def test_a_number_that_is_no_tensor_yet_is_float32_in_branches_and_loops(matrix,
         same(each, tf.cast(low_product(matrix)[0, 0], tf.float32))
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_map_fn_returns_the_ragged_dtype_that_was_stated(graph):
+    def squares(rows):
+        spec = tf.RaggedTensorSpec([None], tf.float32)
+        return tf.map_fn(lambda row: tf.einsum("i,i->i", row, row), rows, fn_output_signature=spec)
+
+    with unamp.autocast(dtype="bfloat16"):
+        found = (tf.function(squares) if graph else squares)(tf.ragged.constant([[1.0, 2.0], [3.0]]))
+    assert found.dtype == tf.float32
+    assert found.to_list() == [[1.0, 4.0], [9.0]]
+
+
 def test_a_loop_comes_to_the_same_eagerly_and_in_a_graph(matrix):
     def power(x):
         return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, tf.matmul(y, x)), (0, x), maximum_iterations=2)[1]
