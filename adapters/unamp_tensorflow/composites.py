@@ -34,6 +34,7 @@ from unamp_tensorflow.composite_tensors import dispatches
 from unamp_tensorflow.keeping import before
 from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
+from unamp_tensorflow.stated_dtypes import in_stated_dtype
 
 __all__ = ["Composite"]
 
@@ -143,6 +144,8 @@ class _Performer(Performer[Plan, Composite]):
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
+        if plan.rule(op) is Rule.UNTOUCHED and not operator.layer:
+            args, kwargs = in_stated_dtype(operator.call, args, kwargs)
         if dtype is None:  # a layer's activation still has a rule of its own
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
         else:
