@@ -28,6 +28,7 @@ from unamp.adapter.patching import Patch
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
 from unamp.adapter.replacing import AttributePatch, CodePatch
 from unamp.policy import Rule
+from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes, tensors
 from unamp_tensorflow.composite_tensors import dispatches
@@ -144,7 +145,7 @@ class _Performer(Performer[Plan, Composite]):
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
-        if plan.rule(op) is Rule.UNTOUCHED and not operator.layer:
+        if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or vocabulary()[op].group in ("creation", "random")):
             args, kwargs = in_stated_dtype(operator.call, args, kwargs)
         if dtype is None:  # a layer's activation still has a rule of its own
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
