@@ -146,7 +146,7 @@ class _Performer(Performer[Plan, Composite]):
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
         if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or vocabulary()[op].group in ("creation", "random")):
-            args, kwargs = in_stated_dtype(operator.call, args, kwargs)
+            args, kwargs = in_stated_dtype(operator.call, args, kwargs, ruled=dtype is not None)
         if dtype is None:  # a layer's activation still has a rule of its own
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
         else:

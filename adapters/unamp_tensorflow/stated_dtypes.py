@@ -68,14 +68,20 @@ def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs:
 def drawing(original: Function, *args: Any, **kwargs: Any) -> Any:
     """Let random numbers have low parameters: their dtype is stated, float32 unless the caller says another."""
     with suspended(thread):
-        args, kwargs = in_stated_dtype(original, args, kwargs)
+        args, kwargs = in_stated_dtype(original, args, kwargs, ruled=False)
         return original(*args, **kwargs)
 
 
-def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the arguments of a function that keeps its meaning: in the dtype that is stated for it, or of one dtype."""
+def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any], *, ruled: bool) -> tuple[Any, dict[str, Any]]:
+    """Return a function's arguments in the dtype that is stated for its result, or where none is, of one dtype.
+
+    Args:
+        function: the function.
+        args, kwargs: its arguments.
+        ruled: whether a rule has cast them; otherwise those that are all float32 are as the caller has them outside of regions.
+    """
     found = {*eligible_dtypes(args, kwargs)}
-    if found <= {FLOAT32}:
+    if found <= {FLOAT32} and not ruled:
         return args, kwargs
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
