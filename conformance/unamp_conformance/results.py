@@ -186,10 +186,11 @@ class Report:
         """The verdict on the run; what failed weighs more than what could not run."""
         if any(run.wrong for run in self.runs):
             return Verdict.DOES_NOT_CONFORM
-        if not all(run.ok for run in self.runs) or all(run.ended == "not run" for run in self.runs):
+        statuses = {result.status for run in self.runs for result in run.results} - {"not applicable"}
+        could_not = all(run.ended == "not run" for run in self.runs) or statuses == {"not run"}
+        if could_not or not all(run.ok for run in self.runs):
             return Verdict.COULD_NOT_RUN
-        applies = any(result.status != "not applicable" for run in self.runs for result in run.results)
-        return Verdict.CONFORMS if applies else Verdict.NOTHING_SELECTED
+        return Verdict.CONFORMS if statuses else Verdict.NOTHING_SELECTED
 
 
 def sayable(result: Result) -> dict[str, Any]:
