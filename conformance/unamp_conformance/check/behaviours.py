@@ -217,12 +217,12 @@ def _regression(
 def optimizer_in_one_region(subject: Subject, dtype: str) -> str:
     """Check that an optimizer steps in a region as it does outside: no policy is in force in a step.
 
-    The arithmetic is the same, and so are the bits. At O2 a step that followed the policy would be low. An adapter
-    that binds no optimizer (``Operations.adam``) is not asked.
+    The arithmetic is the same, and so are the bits. At O2 a step that followed the policy would be low. It does not apply to
+    an adapter that binds no optimizer (``Operations.adam``).
     """
     make: Any = getattr(subject.operations, "adam", None)
     if make is None:
-        return ""
+        raise Lacking("adam")
     values = np.random.default_rng(0)
     start, *gradients = (values.normal(size=(16, 8)).astype(np.float32) for _ in range(4))
     ended = []
