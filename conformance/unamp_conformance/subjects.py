@@ -123,7 +123,7 @@ class Subject:
         return self._listed("absent_devices", "absent devices")
 
     def _listed(self, name: str, what: str) -> dict[str, Any]:
-        """Return what a function of the adapter's operations lists, by name; nothing where there is no such function."""
+        """Return the list that a function of the operations gives, by name; an empty one without such a function."""
         listed: Iterable[Any] = getattr(self.operations, name, tuple)()
         if twice := [each for each, count in Counter(one.name for one in listed).items() if count > 1]:
             raise AdapterError(f"{self.framework}: two {what} have the name {twice[0]!r}")
