@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
@@ -21,7 +22,7 @@ from unamp.adapter.state import in_regions
 from unamp.amp_warnings import graph_ran
 from unamp.regions import keeps_defaults_out
 from unamp_tensorflow.casting import cast_back, eligible_dtype
-from unamp_tensorflow.state import FLOAT32, Function, thread
+from unamp_tensorflow.state import DTYPES, FLOAT32, Function, thread
 
 __all__ = [
     "branches", "dataset_reduce", "dataset_scan", "dataset_statement", "if_statement", "indexed_case", "keyed", "layer_rules",
@@ -87,7 +88,7 @@ def dataset_statement(
 
 def _steady_body(body: Function, get_state: Function, set_state: Function) -> Function:
     """Return the body of a loop that leaves the values of the loop in the dtypes that they have now."""
-    start = [eligible_dtype(value) for value in get_state()]
+    start = [_dtype_in_graphs(value) for value in get_state()]
 
     def steady(*item: Any) -> None:
         body(*item)
@@ -121,7 +122,14 @@ def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:
 
 
 def _dtypes(values: Any) -> list[int]:
-    return [eligible_dtype(value) for value in tf.nest.flatten(values)]
+    return [_dtype_in_graphs(value) for value in tf.nest.flatten(values)]
+
+
+def _dtype_in_graphs(value: Any) -> int:
+    """Return the eligible dtype that a value has as a tensor of a graph, which numbers of Python's and NumPy's become."""
+    if type(value) is float:
+        return FLOAT32
+    return DTYPES.get(value.dtype.name, 0) if isinstance(value, np.generic) else eligible_dtype(value)
 
 
 def _in_dtypes(values: Any, dtypes: list[int]) -> Any:
@@ -151,7 +159,7 @@ class _BranchDtypes:
         found = []
         for n, value in enumerate(values):
             value = cast_back(value, self.wanted.get(n, 0))
-            if number := eligible_dtype(value):
+            if number := _dtype_in_graphs(value):
                 self._seen.setdefault(n, set()).add(number)
             found.append(value)
         return found

@@ -28,12 +28,14 @@ from unamp.adapter.patching import Patch
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
 from unamp.adapter.replacing import AttributePatch, CodePatch
 from unamp.policy import Rule
+from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes, tensors
 from unamp_tensorflow.composite_tensors import dispatches
 from unamp_tensorflow.keeping import before
 from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
+from unamp_tensorflow.stated_dtypes import in_stated_dtype
 
 __all__ = ["Composite"]
 
@@ -143,6 +145,8 @@ class _Performer(Performer[Plan, Composite]):
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
+        if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or vocabulary()[op].group in ("creation", "random")):
+            args, kwargs = in_stated_dtype(operator.call, args, kwargs, ruled=dtype is not None)
         if dtype is None:  # a layer's activation still has a rule of its own
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
         else:

@@ -20,8 +20,10 @@ class Facts:
         decorated: functions behind a decorator, of which the function behind it is patched.
         transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole operation.
         coordinates: those of the transparent ones of whose parts the ones in the operation's own group alone follow rules.
-        suspended: functions that no rule reaches, by module: making random numbers, updating variables.
-        emulated: the ``operations``, and the ``groups`` of them, whose low precision is always emulated.
+        drawing: functions that make random numbers and that no rule reaches, by module.
+        suspended: others that no rule reaches, by module: updating variables.
+        emulated: the ``operations``, and the ``groups`` of them, whose low precision is always emulated; those ``on_cpu`` where
+            there is no other device.
         synonyms: operations that are one function here with another, and the other.
         made_of: functions that come to operation types of several operations, which have rules of their own.
     """
@@ -30,6 +32,7 @@ class Facts:
     decorated: frozenset[str]
     transparent: frozenset[str]
     coordinates: frozenset[str]
+    drawing: Mapping[str, tuple[str, ...]]
     suspended: Mapping[str, tuple[str, ...]]
     emulated: Mapping[str, frozenset[str]]
     synonyms: Mapping[str, str]

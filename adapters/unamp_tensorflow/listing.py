@@ -178,7 +178,9 @@ def raw_names(name: str, registered: tuple[str, ...]) -> tuple[str, ...]:
 @cache
 def always_emulated(op: str) -> bool:
     """Return whether an operation's low precision is always emulated: it, its Python code or its gradient has no low kernel."""
-    return vocabulary()[op].group in facts().emulated["groups"] or op in facts().emulated["operations"]
+    emulated = facts().emulated
+    on_cpu = emulated["on_cpu"] if _devices() == {"CPU"} else ()
+    return vocabulary()[op].group in emulated["groups"] or op in emulated["operations"] or op in on_cpu
 
 
 def _takes(kernel: Any, attr: str | None, dtype: int) -> bool:

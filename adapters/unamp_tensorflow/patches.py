@@ -60,6 +60,9 @@ _TAKING = (
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "value", ("assign",)),
     ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "delta", ("assign_add", "assign_sub")),
+    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 3, "value", ("_strided_slice_assign",)),
+    ("tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "x", ("add_to_tensor", "matmul", "matvec")),
+    ("tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "rhs", ("solve", "solvevec")),
     (
         "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "sparse_delta",
         (
@@ -89,7 +92,7 @@ _HOOKS: Hooks = (
     # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
     ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", suspending(thread)),
     # Loops and branches, as they are called and as AutoGraph makes them: their values have one dtype each.
-    ("tensorflow.python.ops.while_v2", "while_loop", compiling.while_loop),
+    ("tensorflow.python.ops.while_loop", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
     ("tensorflow.python.autograph.operators.control_flow", "_tf_while_stmt", compiling.while_statement),
@@ -102,6 +105,8 @@ _HOOKS: Hooks = (
     # What states a dtype itself, and takes no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
     *_taking(),
+    *((module, path, stated_dtypes.drawing) for module, paths in facts().drawing.items() for path in paths),
+    ("tensorflow.python.ops.map_fn", "_result_value_flat_to_batchable", stated_dtypes.map_result),
     ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__mul__", stated_dtypes.sparse_operator),
     ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__truediv__", stated_dtypes.sparse_operator),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
@@ -129,6 +134,7 @@ _COMPILERS: Hooks = (
 _KERAS_HOOKS: Hooks = (
     (keras_policies.HOME, "DTypePolicy.convert_input", training.keras_input),
     (keras_policies.HOME, "DTypePolicy.compute_dtype.fget", training.keras_compute_dtype),
+    ("keras.src.losses.loss", "reduce_weighted_values", training.keras_reduction),
 )
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from unamp.adapter.keras_masters import has_master_weights, stepped
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
-from unamp_tensorflow.composite_tensors import VALUES
+from unamp_tensorflow.composite_tensors import VALUES, values
 from unamp_tensorflow.spellings import keras_in_use
 
 __all__ = ["TensorFlowGradients", "all_finite", "backward", "is_optimizer", "scale_loss"]
@@ -118,20 +118,15 @@ def _on_each(gradient: Any, function: Callable[[Any], Any]) -> Any:
     return gradient if gradient is None else function(gradient)
 
 
-def _numbers(gradient: Any) -> Any:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
 def _finite(gradient: Any) -> Any:
-    return tf.reduce_all(tf.math.is_finite(_numbers(gradient)))
+    return tf.reduce_all(tf.math.is_finite(values(gradient)))
 
 
 def _divided(gradient: Any, scale: float, widened: bool) -> Any:
-    numbers = _numbers(gradient)
+    numbers = values(gradient)
     wide = tf.cast(numbers, tf.float32) if numbers.dtype in _LOW else numbers
     divided = wide * (1.0 / scale)
     if not widened:
         divided = tf.cast(divided, numbers.dtype)
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(divided, gradient.indices, gradient.dense_shape)
-    return divided
+    found = VALUES.get(type(gradient))
+    return divided if found is None else found.replaced(gradient, divided)

@@ -5,6 +5,7 @@ A rule may have given a tensor another dtype than it has without a region. Here 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +14,19 @@ import tensorflow as tf
 
 from unamp.adapter.state import in_regions, suspended
 from unamp.regions import innermost_region
-from unamp_tensorflow.casting import cast, convert, eligible_dtype
+from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
 
-__all__ = ["numpy_function", "packing", "python_function", "sparse_operator", "taking"]
+__all__ = [
+    "drawing",
+    "in_stated_dtype",
+    "map_result",
+    "numpy_function",
+    "packing",
+    "python_function",
+    "sparse_operator",
+    "taking",
+]
 
 # Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
 _in_regions = in_regions(thread)
@@ -52,6 +62,41 @@ def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs:
     wanted = tf.as_dtype(dtype).as_datatype_enum
     with suspended(thread):
         return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
+
+
+@_in_regions
+def drawing(original: Function, *args: Any, **kwargs: Any) -> Any:
+    """Let random numbers have low parameters: their dtype is stated, float32 unless the caller says another."""
+    with suspended(thread):
+        args, kwargs = in_stated_dtype(original, args, kwargs, ruled=False)
+        return original(*args, **kwargs)
+
+
+def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any], *, ruled: bool) -> tuple[Any, dict[str, Any]]:
+    """Return a function's arguments in the dtype that is stated for its result, or where none is, of one dtype.
+
+    Args:
+        function: the function.
+        args, kwargs: its arguments.
+        ruled: whether a rule has cast them; otherwise those that are all float32 are as the caller has them outside of regions.
+    """
+    found = {*eligible_dtypes(args, kwargs)}
+    if found <= {FLOAT32} and not ruled:
+        return args, kwargs
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    stated = bound.arguments.get("dtype")
+    number = 0 if stated is None else tf.as_dtype(stated).as_datatype_enum
+    target = number if number in ELIGIBLE else FLOAT32 if len(found) > 1 else 0
+    return (convert(cast, target, args), convert(cast, target, kwargs)) if target else (args, kwargs)
+
+
+@_in_regions
+def map_result(original: Function, values: Sequence[Any], specs: Sequence[Any]) -> Any:
+    """Let a function that is handed to `tf.map_fn` return the dtypes that were stated for it."""
+    stated = [getattr(spec, "dtype", None) for spec in specs]
+    wanted = [dtype.as_datatype_enum if isinstance(dtype, tf.DType) else 0 for dtype in stated]
+    return original([_stated(value, dtype) for value, dtype in zip(values, wanted, strict=True)], specs)
 
 
 @_in_regions

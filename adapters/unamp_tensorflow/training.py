@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from unamp.adapter.keras_policies import compute_dtype_hook, input_hook
-from unamp.adapter.state import suspending
+from unamp.adapter.state import in_regions, suspending
 from unamp.regions import innermost_region
-from unamp_tensorflow.casting import cast, eligible_dtype
+from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import Function, Plan, thread
 
-__all__ = ["custom_gradient", "keras_compute_dtype", "keras_input", "merging", "replica_made", "replica_run"]
+__all__ = [
+    "custom_gradient", "keras_compute_dtype", "keras_input", "keras_reduction", "merging", "replica_made", "replica_run",
+]  # fmt: skip
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
+
+
+@contextmanager
+def _under(plan: Plan | None) -> Iterator[None]:
+    before, thread.plan = thread.plan, plan
+    try:
+        yield
+    finally:
+        thread.plan = before
 
 
 # --- gradients of a user's own -----------------------------------------------------------------------------------------------
@@ -63,15 +75,11 @@ def _assisted(
 
     @functools.wraps(gradient)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with held(plan):
-            before, thread.plan = thread.plan, plan
-            try:
-                grads = gradient(*args, **kwargs)
-                if variables := kwargs.get("variables"):  # then it gives two: the inputs', and the variables'
-                    return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
-                return _like_inputs(grads, inputs)
-            finally:
-                thread.plan = before
+        with held(plan), _under(plan):
+            grads = gradient(*args, **kwargs)
+            if variables := kwargs.get("variables"):  # then it gives two: the inputs', and the variables'
+                return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
+            return _like_inputs(grads, inputs)
 
     return run
 
@@ -95,14 +103,12 @@ def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[An
 
 
 def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
-    if isinstance(grads, (list, tuple)) and len(grads) == len(inputs):
-        return type(grads)([_like(grad, value) for grad, value in zip(grads, inputs, strict=True)])
-    return _like(grads, inputs[0]) if len(inputs) == 1 else grads
-
-
-def _like(grad: Any, value: Any) -> Any:
-    wanted = eligible_dtype(value)
-    return cast(grad, wanted) if wanted and not isinstance(grad, (list, tuple)) else grad
+    """Return gradients in the dtypes of what they are for; as many as TensorFlow will refuse, as they are."""
+    found, given = tf.nest.flatten(grads), tf.nest.flatten(inputs)
+    if len(found) != len(given):
+        return grads
+    cast = [cast_back(grad, eligible_dtype(value)) for grad, value in zip(found, given, strict=True)]
+    return tf.nest.pack_sequence_as(grads, cast)
 
 
 # --- replicas: a strategy runs each of them in a thread that it makes --------------------------------------------------------
@@ -143,11 +149,8 @@ def merging(original: Function) -> Function:
 
         @functools.wraps(fn)
         def merged(*given: Any, **named: Any) -> Any:
-            before, thread.plan = thread.plan, plan
-            try:
+            with _under(plan):
                 return fn(*given, **named)
-            finally:
-                thread.plan = before
 
         return original(self, merged, args, kwargs)
 
@@ -165,6 +168,19 @@ def _followed() -> bool:
 
 def _is_eligible(x: Any) -> bool:
     return not isinstance(x, np.ndarray) and eligible_dtype(x) != 0
+
+
+@in_regions(thread)
+def keras_reduction(original: Function, *args: Any, **kwargs: Any) -> Any:
+    """Let the end of a loss, which adds the numbers of a batch up and divides by how many there are, be a part of the loss.
+
+    By rules of its own it would be low at O2, and float16 cannot hold more than 65,504 of them.
+    """
+    plan = thread.plan
+    if plan is None or not plan.policy.active:
+        return original(*args, **kwargs)
+    with _under(plan.for_parts):
+        return original(*args, **kwargs)
 
 
 keras_input = input_hook(_followed, _is_eligible)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from unamp.adapter.keras_masters import stepped
 from unamp.errors import NotExpressible
+from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.observing import variable_name
 
 __all__ = ["fetched", "named_gradients", "numbers", "total"]
@@ -35,7 +36,7 @@ _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 def numbers(tensor: Any) -> Any:
     """See `unamp.adapter.NamesGradients.numbers`."""
-    held = tf.convert_to_tensor(tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor)
+    held = tf.convert_to_tensor(values(tensor))
     return held if held.dtype == tf.float64 else tf.cast(held, tf.float32)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -186,10 +186,11 @@ class Report:
         """The verdict on the run; what failed weighs more than what could not run."""
         if any(run.wrong for run in self.runs):
             return Verdict.DOES_NOT_CONFORM
-        if not all(run.ok for run in self.runs) or all(run.ended == "not run" for run in self.runs):
+        statuses = {result.status for run in self.runs for result in run.results} - {"not applicable"}
+        could_not = all(run.ended == "not run" for run in self.runs) or statuses == {"not run"}
+        if could_not or not all(run.ok for run in self.runs):
             return Verdict.COULD_NOT_RUN
-        applies = any(result.status != "not applicable" for run in self.runs for result in run.results)
-        return Verdict.CONFORMS if applies else Verdict.NOTHING_SELECTED
+        return Verdict.CONFORMS if statuses else Verdict.NOTHING_SELECTED
 
 
 def sayable(result: Result) -> dict[str, Any]:
@@ -199,8 +200,7 @@ def sayable(result: Result) -> dict[str, Any]:
 
 def save(report: Report, path: Path) -> None:
     """Write a report as JSON, into a folder that is made where there is none. Empty fields of results are left out."""
-    text = asdict(report)
-    for run in text["runs"]:
-        run["results"] = [{k: v for k, v in r.items() if v not in ("", {}, 0.0)} for r in run["results"]]
+    runs = [{**vars(run), "results": list(map(sayable, run.results))} for run in report.runs]
+    text = {**vars(report), "runs": runs}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"schema": SCHEMA, **text}, indent=1, allow_nan=False) + "\n", "utf-8")

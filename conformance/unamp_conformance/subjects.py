@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -106,10 +106,7 @@ class Subject:
         Raises:
             AdapterError: where two have one name.
         """
-        listed: Sequence[Way] = getattr(self.operations, "ways", tuple)()
-        if twice := [name for name, count in Counter(way.name for way in listed).items() if count > 1]:
-            raise AdapterError(f"{self.framework}: two ways have the name {twice[0]!r}")
-        return {way.name: way for way in listed}
+        return self._listed("ways", "ways")
 
     @cached_property
     def tensor_kinds(self) -> Mapping[str, TensorKind]:
@@ -118,16 +115,19 @@ class Subject:
         Raises:
             AdapterError: where two have one name.
         """
-        listed: Sequence[TensorKind] = getattr(self.operations, "tensor_kinds", tuple)()
-        if twice := [name for name, count in Counter(kind.name for kind in listed).items() if count > 1]:
-            raise AdapterError(f"{self.framework}: two kinds of tensor have the name {twice[0]!r}")
-        return {kind.name: kind for kind in listed}
+        return self._listed("tensor_kinds", "kinds of tensor")
 
     @cached_property
     def absent_devices(self) -> Mapping[str, AbsentDevice]:
         """The devices that are not here and whose programs can be read, by name; see ``Operations.absent_devices``."""
-        listed: Sequence[AbsentDevice] = getattr(self.operations, "absent_devices", tuple)()
-        return {device.name: device for device in listed}
+        return self._listed("absent_devices", "absent devices")
+
+    def _listed(self, name: str, what: str) -> dict[str, Any]:
+        """Return the list that a function of the operations gives, by name; an empty one without such a function."""
+        listed: Iterable[Any] = getattr(self.operations, name, tuple)()
+        if twice := [each for each, count in Counter(one.name for one in listed).items() if count > 1]:
+            raise AdapterError(f"{self.framework}: two {what} have the name {twice[0]!r}")
+        return {one.name: one for one in listed}
 
     def devices(self) -> tuple[str, ...]:
         """Return the devices that the framework has here, with the second one and with those that are read."""

@@ -87,6 +87,11 @@ def test_what_one_of_them_got_wrong_already_is_not_compared():
     assert "outputs: gap" in result.message
 
 
+def test_what_neither_tells_is_not_compared():
+    first, second = (replace(run, results=run.results[1:2]) for run in (ran("torch", sample=[]), ran("paddle", sample=[])))
+    assert compared(first, second).status == "not run"
+
+
 def test_native_means_other_lists_on_every_framework():
     assert agreement.pairs([ran(f, policy="O1 bfloat16 native") for f in ("torch", "paddle")]) == ()
 
@@ -164,6 +169,16 @@ def test_an_operation_that_gives_more_numbers_is_a_failure():
         looked_at("torch", "sum", {"count": 8, "sample": SAMPLE}), looked_at("paddle", "sum", {"count": 4, "sample": SAMPLE})
     )
     assert (found.status, found.message) == ("failed", "8 numbers on torch, 4 on paddle")
+
+
+def test_an_operation_of_which_too_few_numbers_are_told_is_not_compared():
+    found = compared(*(looked_at(f, "sum", {"count": 4, "sample": SAMPLE[:n]}) for f, n in (("torch", 4), ("paddle", 0))))
+    assert found.status == "not run"
+
+
+def test_numbers_that_are_none_are_no_agreement():
+    found = compared(*(looked_at(f, "sum", {"count": 1, "sample": [float("nan")]}) for f in ("torch", "paddle")))
+    assert found.status == "failed"
 
 
 @pytest.mark.parametrize("op", ["rand", "empty", "bernoulli", "linalg_eig"])

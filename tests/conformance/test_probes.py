@@ -7,6 +7,10 @@ from pretenders import Pretender, emulating, forgetful, honest, mistaken, relabe
 from unamp_conformance.check.cases import Case, cases
 from unamp_conformance.check.opchecks import check_operation, expected_precision
 from unamp_conformance.check.probes import Probe, Unsuitable
+from unamp_conformance.run.plan import Item
+from unamp_conformance.run.worker import perform
+from unamp_conformance.subjects import Subject
+from unamp_torch.conformance.operations import TorchOperations
 
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
@@ -134,6 +138,22 @@ def test_what_a_rule_means(rule, feed, expected):
 def test_dull_inputs_are_refused():
     with pytest.raises(Unsuitable, match="mul: its inputs do not tell the precisions apart"):
         Probe(Case("mul", ("ones 4x8", "ones 4x8")), Pretender(honest)).ready()
+
+
+def test_a_result_of_nothing_but_zeros_is_refused():
+    with pytest.raises(Unsuitable, match="sub: .*its results are zeros"):
+        Probe(Case("sub", ("ones 4x8", "ones 4x8")), Pretender(honest)).ready()
+
+
+def test_an_adapter_without_an_optimizer_does_not_pass_the_check_of_one():
+    class Bare(TorchOperations):
+        adam = property()
+
+    subject = Subject("torch", "cpu")
+    vars(subject)["operations"] = Bare()
+    item = Item("behaviour", "optimizer_in_one_region", {"O1 bfloat16 unamp": Policy("O1", "bfloat16")}, ("behaviour",))
+    (found,) = perform(subject, item)
+    assert (found.status, found.message) == ("not applicable", "torch has no operation adam")
 
 
 def test_every_case_is_of_the_vocabulary():

@@ -16,7 +16,7 @@ from unamp_conformance.reading import load
 from unamp_conformance.report import junit
 from unamp_conformance.report.compare import compare
 from unamp_conformance.report.html import render
-from unamp_conformance.results import READABLE, STATUSES, BadResults, FrameworkRun, Report, Result, save
+from unamp_conformance.results import READABLE, STATUSES, BadResults, FrameworkRun, Report, Result, Verdict, save
 
 EVIL = "<script>alert(1)</script>\"'&\x00]]>"
 
@@ -49,6 +49,7 @@ def test_only_what_went_well_is_ok():
     assert report(replace(FAILED, status="gap")).ok
     assert not report(outputs([1.0]), ended="its process died").ok
     assert not report().ok  # nothing ran
+    assert report(replace(FAILED, status="not run")).verdict is Verdict.COULD_NOT_RUN
 
 
 @pytest.mark.parametrize(
@@ -179,6 +180,11 @@ def test_comparing_nothing_is_no_agreement():
     (found,) = compare(report(FAILED), report(outputs([1.0])))
     assert (found.both, found.alone, found.changed) == (0, (1, 1), ())
     assert not found.ok
+
+
+def test_comparing_what_neither_ran_is_no_agreement():
+    (found,) = compare(*(report(replace(FAILED, status="not run")) for _ in range(2)))
+    assert (found.both, found.ok) == (0, False)
 
 
 def test_a_run_that_ended_early_differs():

@@ -1,6 +1,7 @@
 """Programs of TensorFlow for a GPU that is not here: read from graphs that are placed there, and judged."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,8 @@ import programs_there
 import pytest
 import tensorflow as tf
 from programs_there import OPERATIONS, probed, reasons
+from unamp_conformance.check.absentchecks import check_program
+from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.subjects import Subject
 from unamp_tensorflow import calls, composites, plans
 from unamp_tensorflow.conformance import absent_devices
@@ -42,6 +45,18 @@ def test_graphs_for_a_gpu_that_is_not_here_are_as_the_policy_says(level: str, dt
     for network in ("transformer", "residual", "lstm"):
         wrong, _ = read(network, Policy(level, dtype))
         assert not wrong
+
+
+def test_a_program_in_which_nothing_is_found_is_a_failure() -> None:
+    subject = Subject("tensorflow", GPU)
+    device = subject.absent_devices[GPU]
+
+    def nothing(*given: Any) -> Any:
+        return device.read(*given)._replace(there=[], cpu=[])
+
+    vars(subject)["absent_devices"] = {GPU: replace(device, read=nothing)}
+    wrong, _ = check_program(subject, NETWORKS["mlp"], Policy("O1", "bfloat16"))["decisions"]
+    assert wrong == "nothing that computes was found in the program"
 
 
 def test_products_are_low_forward_and_backward_and_a_softmax_is_not() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import tensorflow as tf
 
@@ -168,6 +170,34 @@ def test_custom_gradient_may_mix_low_and_float32(matrix, graph):
     y, slope = (tf.function(step) if graph else step)(matrix)
     assert y.dtype == tf.bfloat16
     same(slope, tf.fill([4, 4], 3.0))
+
+
+class Pair(NamedTuple):
+    first: tf.Tensor
+    second: tf.Tensor
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_custom_gradient_may_answer_in_any_structure(matrix, graph, nested):
+    @tf.custom_gradient
+    def product(*inputs):
+        first, second = tf.nest.flatten(inputs)
+
+        def gradient(upstream):
+            return Pair(tf.matmul(upstream, second, transpose_b=True), tf.matmul(first, upstream, transpose_a=True))
+
+        return tf.matmul(first, second), gradient
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with region():
+                y = product({"a": x, "b": x}) if nested else product(x, x)
+        return y, tape.gradient(y, x)
+
+    y, slope = (tf.function(step) if graph else step)(matrix)
+    assert (y.dtype, slope.dtype) == (tf.bfloat16, tf.float32)
 
 
 @pytest.mark.parametrize("graph", [False, True])

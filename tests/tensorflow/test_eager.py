@@ -224,6 +224,59 @@ def test_variables_take_low_values(low, matrix):
     same(variable.value(), tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32) + 0.0)
 
 
+def test_a_part_of_a_variable_takes_low_values(low, matrix):
+    variable = tf.Variable(tf.zeros([4, 4]))
+    with under(low=low):
+        variable[1:].assign((matrix @ matrix)[1:])
+    same(variable[1:], tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32)[1:])
+
+
+def test_linear_operators_take_low_values(low, matrix):
+    operator = tf.linalg.LinearOperatorFullMatrix(matrix)
+    with under(low=low):
+        once = operator.matmul(matrix)
+        twice, back, added = operator.matmul(once), operator.solve(once), operator.add_to_tensor(once)
+    same(once, tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)))
+    same(twice, tf.matmul(tf.cast(matrix, low), once))
+    assert back.dtype == tf.float32
+    same(added, matrix + tf.cast(once, tf.float32))
+
+
+def test_moving_averages_are_float32_at_every_level():
+    averages = tf.train.ExponentialMovingAverage(0.999)
+    variable = tf.Variable(1.0)
+    averages.apply([variable])
+    variable.assign(2.0)
+    with under("O3"):
+        averages.apply([variable])
+    assert abs(float(averages.average(variable)) - 1.001) < 1e-6  # bfloat16 has no number there
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("graph", [False, True])
+def test_what_makes_numbers_takes_low_parameters(low, matrix, level, graph):
+    def run(x):
+        mean = tf.matmul(x, x)[0]
+        drawn = tf.random.normal([4], mean), tf.random.stateless_normal([4], [1, 2], mean), tf.random.uniform([4], 0.0, mean[0])
+        return *drawn, tf.linspace(x[0, 0], mean[0], 3), tf.linspace(mean[0], x[0, 0], 3), tf.zeros_like(mean)
+
+    with under(level, low):
+        *made, alike = (tf.function(run) if graph else run)(matrix)
+    assert [each.dtype for each in made] == [tf.float32] * 5
+    assert alike.dtype == low
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_mean_of_many_numbers_is_no_larger_than_they_are(graph):
+    mean = tf.function(tf.reduce_mean) if graph else tf.reduce_mean
+    values = tf.Variable(tf.ones([70_000], tf.float16))
+    with tf.GradientTape() as tape, under("O1", tf.float16):
+        found = [mean(values), mean(values[:, None], 0), tf.keras.ops.mean(values)]
+    for each in found:
+        same(each, tf.ones(each.shape, tf.float16))
+    same(tape.gradient(found[0], values)[0], tf.cast(1 / 70_000, tf.float16))
+
+
 def test_random_numbers_and_initial_values_keep_their_meaning():
     for level in ("O2", "O3"):
         with under(level):

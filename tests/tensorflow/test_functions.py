@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -167,6 +168,53 @@ def test_cond_case_and_while_loop_by_name(matrix):
         found = by_name(matrix, tf.constant(2))
     assert [each.dtype for each in found] == [tf.float32, tf.float32, tf.float32, tf.bfloat16]
     same(found[0], tf.cast(low_product(matrix), tf.float32))
+
+
+@pytest.mark.parametrize("zero", [0.0, np.float32(0.0)], ids=["python", "numpy"])
+def test_a_number_that_is_no_tensor_yet_is_float32_in_branches_and_loops(matrix, zero):
+    def first(x):
+        return tf.matmul(x, x)[0, 0]
+
+    @tf.function
+    def by_name(x, n):
+        a = tf.cond(n > 1, lambda: first(x), lambda: zero)
+        b = tf.switch_case(n, [lambda: zero, lambda: first(x), lambda: first(x)])
+        _, c = tf.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, first(x)), (0, zero))
+        return a, b, c
+
+    @tf.function
+    def converted(x, n):
+        loss, last = zero, zero
+        if n > 1:
+            loss = first(x)
+        for _ in tf.range(n):
+            last = first(x)
+        return loss, last
+
+    with unamp.autocast(dtype="bfloat16"):
+        found = *by_name(matrix, tf.constant(2)), *converted(matrix, tf.constant(2))
+    for each in found:
+        same(each, tf.cast(low_product(matrix)[0, 0], tf.float32))
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_map_fn_returns_the_ragged_dtype_that_was_stated(graph):
+    def squares(rows):
+        spec = tf.RaggedTensorSpec([None], tf.float32)
+        return tf.map_fn(lambda row: tf.einsum("i,i->i", row, row), rows, fn_output_signature=spec)
+
+    with unamp.autocast(dtype="bfloat16"):
+        found = (tf.function(squares) if graph else squares)(tf.ragged.constant([[1.0, 2.0], [3.0]]))
+    assert found.dtype == tf.float32
+    assert found.to_list() == [[1.0, 4.0], [9.0]]
+
+
+def test_a_loop_comes_to_the_same_eagerly_and_in_a_graph(matrix):
+    def power(x):
+        return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, tf.matmul(y, x)), (0, x), maximum_iterations=2)[1]
+
+    with unamp.autocast(dtype="bfloat16"):
+        same(power(matrix), tf.function(power)(matrix))
 
 
 @pytest.mark.parametrize("graph", [False, True])

@@ -308,6 +308,18 @@ def test_updates_and_metrics_are_float32_at_every_level(level, eagerly):
     assert float(mean.count) == 300.0
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loss_is_float32_to_its_end(weighted):
+    """There are more numbers here than float16 can count: in it the loss and its gradients would be zero."""
+    logits, wanted = tf.Variable(tf.zeros([70_000, 2])), tf.zeros([70_000], tf.int32)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with tf.GradientTape() as tape, policy_region(Policy("O2", "float16")):
+        value = loss(wanted, logits, tf.ones([70_000]) if weighted else None)
+    assert value.dtype == tf.float32
+    np.testing.assert_allclose(float(value), np.log(2.0), rtol=1e-4)
+    np.testing.assert_allclose(tape.gradient(value, logits)[0], [-0.5 / 70_000, 0.5 / 70_000], rtol=1e-4)
+
+
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 def test_auto_mixed_precision_takes_a_model_of_keras(level, low):
     network, (x, _) = model(), data()

@@ -58,6 +58,7 @@ class CodePatch:
             code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         self.original.__kwdefaults__ = function.__kwdefaults__
+        self.original.__dict__.update(function.__dict__)  # of a decorated function its signature, which is found there
         instead = replacement(self.original)
         if not isinstance(instead, types.CodeType):
             instead = code_of(_FORWARDING, {"CALL": instead}, closed_over=len(code.co_freevars))

@@ -213,7 +213,7 @@ _OTHERS: dict[str, Function] = {
     "logical_or": lambda a, b: tf.logical_or(tf.not_equal(a, 0.0), tf.not_equal(b, 0.0)),
     "logical_xor": lambda a, b: tf.math.logical_xor(tf.not_equal(a, 0.0), tf.not_equal(b, 0.0)),
     "multinomial": lambda input, count: tf.random.categorical(tf.math.log(input)[None], count)[0],
-    "normal": lambda mean, std: tf.random.normal(mean.shape, mean, std),
+    "normal": lambda mean, std: tf.random.normal(mean.shape, mean, std, mean.dtype),
     "normalize": lambda input: tf.math.l2_normalize(input, 1),
     "one_hot": lambda input: tf.one_hot(input, 5),
     "poisson": lambda input: _random("RandomPoissonV2", input),

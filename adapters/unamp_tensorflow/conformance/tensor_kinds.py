@@ -26,9 +26,8 @@ def tensor_kinds() -> tuple[TensorKind, ...]:
     return _ragged(), _sparse(), _slices(), _extension()
 
 
-def _kind(name: str, make: Function, followed: dict[str, Function], *, alone: dict[str, Function], reason: str) -> TensorKind:
-    treatments = {**dict.fromkeys(followed, "followed"), **dict.fromkeys(alone, "left alone")}
-    return TensorKind(name, make, {**followed, **alone}, treatments, reason, _values, dtype_of)
+def _kind(name: str, make: Function, followed: dict[str, Function]) -> TensorKind:
+    return TensorKind(name, make, followed, dict.fromkeys(followed, "followed"), "", _values, dtype_of)
 
 
 def _values(result: Any) -> np.ndarray:
@@ -60,7 +59,7 @@ def _ragged() -> TensorKind:
         "std": lambda t: tf.math.reduce_std(t, axis=1),
         "sum": lambda t: tf.reduce_sum(t, axis=1),
     }
-    return _kind("tf.RaggedTensor", make, followed, alone={}, reason="")
+    return _kind("tf.RaggedTensor", make, followed)
 
 
 def _sparse() -> TensorKind:
@@ -77,7 +76,7 @@ def _sparse() -> TensorKind:
         "sum": lambda t: tf.sparse.reduce_sum(t, axis=1),
         "amax": lambda t: tf.sparse.reduce_max(t, axis=1),
     }
-    return _kind("tf.SparseTensor", make, followed, alone={}, reason="")
+    return _kind("tf.SparseTensor", make, followed)
 
 
 def _slices() -> TensorKind:
@@ -85,7 +84,7 @@ def _slices() -> TensorKind:
         return tf.IndexedSlices(tf.cast(_NUMBERS.reshape(3, 2), dtype), tf.constant([0, 2, 1]), tf.constant([4, 2]))
 
     followed: dict[str, Callable[[Any], Any]] = {"abs": tf.abs, "add_n": lambda t: tf.add_n([t, t])}
-    return _kind("tf.IndexedSlices", make, followed, alone={}, reason="")
+    return _kind("tf.IndexedSlices", make, followed)
 
 
 def _extension() -> TensorKind:
@@ -101,7 +100,7 @@ def _extension() -> TensorKind:
         "matmul": lambda t: tf.matmul(t, tf.cast(weights, t.dtype)),  # TensorFlow multiplies bfloat16 by float32
         "softmax": tf.nn.softmax,
     }
-    return _kind("tf.experimental.ExtensionType", make, followed, alone={}, reason="")
+    return _kind("tf.experimental.ExtensionType", make, followed)
 
 
 @cache

@@ -60,6 +60,8 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     complaints += [f"not in the program: {place}" for place in _unwritten(traced, written)]
     expected = {place: _Expected.of(policy, rules, records) for place, records in traced.places.items()}
     told = [computed for computed in programs.there if computed.kind != "elementwise"]  # there float32 parameters enter, too
+    if not told:
+        complaints.append("nothing that computes was found in the program")
     complaints += _against_policy(told, expected)
     complaints += _against_cpu(programs)
     for name, program in others:

@@ -296,14 +296,15 @@ class Probe:
             if sum(run.values.size for run in collected["float32"]) < _ENOUGH:
                 continue
             found = [p for p in self._compare(collected) if p is not None]
-            if all(tells(prediction, calibration) for prediction, calibration in found):
+            if found and all(tells(prediction, calibration) for prediction, calibration in found):
                 self._predicted["float32", "float32", range(draw + 1), True] = [p and p[0] for p in self._compare(collected)]
                 return range(draw + 1)
         names = self._names()
         dull = [
             name for name, pair in zip(names, self._compare(collected), strict=False) if pair is not None and not tells(*pair)
         ]
-        raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({', '.join(dull)})")
+        said = ", ".join(dull) or "its results are zeros, or of another size in another precision"
+        raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({said})")
 
     def _predictions(self, feed: str, low: str, draws: range, *, backward: bool = True) -> list[Prediction | None]:
         key = (feed, low if feed != "float32" else "float32", draws, backward)

@@ -116,6 +116,7 @@ def _paired(first: list[FrameworkRun], second: list[FrameworkRun]) -> Iterator[t
 
 def _compared(first: FrameworkRun, second: FrameworkRun) -> Comparison:
     a, b = _by_name(first), _by_name(second)
+    ran = [name for name in a if name in b and {a[name].status, b[name].status}.isdisjoint(("not run", "not applicable"))]
     common = [name for name in a if name in b]
     # The preset `native` means each framework's own lists, which depend on the device.
     same_lists = (first.framework, first.device) == (second.framework, second.device)
@@ -124,7 +125,7 @@ def _compared(first: FrameworkRun, second: FrameworkRun) -> Comparison:
     return Comparison(
         _title(first),
         _title(second),
-        len(common),
+        len(ran),
         (len(a) - len(common), len(b) - len(common)),
         (*_ends(first, second), *changed),
         tuple(difference for name in judged for difference in _decisions(name, a[name], b[name])),

@@ -279,7 +279,8 @@ def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcome
     try:
         outcomes = do()
     except Lacking as error:
-        has_one = subject.framework in vocabulary()[str(error)].spellings  # which the adapter does not bind
+        known = vocabulary().get(str(error))
+        has_one = known is not None and subject.framework in known.spellings  # which the adapter does not bind
         lacking = f"the adapter binds no function for {error}" if has_one else f"{subject.framework} has no operation {error}"
         status, outcomes = "failed" if has_one else "not applicable", dict.fromkeys(item.checks, (lacking, {}))
     except Unreadable as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -52,20 +53,8 @@ def _wrapped(function: Function, inputs: Sequence[Any]) -> Any:
     return tf.compat.v1.wrap_function(taking, [tf.TensorSpec(t.shape, t.dtype) for t in tensors])(*tensors)
 
 
-def _saved(function: Function, inputs: Sequence[Any]) -> Any:
-    """Save the function as a SavedModel, load that, and call what was loaded."""
-    taking, tensors = of_tensors(function, inputs)
-    module = tf.Module()
-    module.run = tf.function(taking, input_signature=[tf.TensorSpec(t.shape, t.dtype) for t in tensors])
-    module.kept = [value for value in inputs if isinstance(value, tf.Variable)]
-    with tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(module, folder)
-        loaded = tf.saved_model.load(folder)
-        return loaded.run(*tensors)
-
-
-def _loaded_before(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Load the function outside of the region that it was saved in, and call it there."""
+def _saved(function: Function, inputs: Sequence[Any], region: Callable[[], Any] = nullcontext) -> Any:
+    """Save the function as a SavedModel, in a region of its own, load that, and call what was loaded."""
     taking, tensors = of_tensors(function, inputs)
     module = tf.Module()
     module.run = tf.function(taking, input_signature=[tf.TensorSpec(t.shape, t.dtype) for t in tensors])
@@ -75,6 +64,11 @@ def _loaded_before(function: Function, region: OpenRegion, inputs: Sequence[Any]
             tf.saved_model.save(module, folder)
         loaded = tf.saved_model.load(folder)
         return loaded.run(*tensors)
+
+
+def _loaded_before(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+    """Load the function outside of the region that it was saved in, and call it there."""
+    return _saved(function, inputs, region)
 
 
 def _decorated_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -81,29 +81,44 @@ def _predicted(function: Function, inputs: Sequence[Any]) -> Any:
     return tf.constant(network.predict_on_batch(row))
 
 
+class _Kept:
+    """The gradients of a model's weights, in variables, which a step may write in whatever way it runs."""
+
+    def __init__(self, network: Any) -> None:
+        self._order = {id(weight): n for n, weight in enumerate(network.held)}
+        self._kept = [tf.Variable(tf.zeros_like(weight.value)) for weight in network.held]
+        self._arrived: set[int] = set()
+
+    def take(self, gradients: Iterable[Any], weights: Iterable[Any]) -> None:
+        """Keep the gradients of weights, of those that have one."""
+        for gradient, weight in zip(gradients, weights, strict=True):
+            if gradient is not None:
+                self._kept[self._order[id(weight)]].assign(gradient)
+                self._arrived.add(self._order[id(weight)])
+
+    def of(self, held: Sequence[int], places: Sequence[int]) -> list[Any]:
+        """Return the gradients for the inputs in some places, of which weights were made."""
+        found = {held[n]: tf.convert_to_tensor(self._kept[n]) for n in self._arrived}
+        return [found.get(place) for place in places]
+
+
 def _fitted(**options: Any) -> Differentiates:
     """Return a way that trains one step with `fit`, and finds the gradients in the optimizer."""
 
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
         network, row, held = _model(function, inputs)
         network.build((1, 1))
-        kept = [tf.Variable(tf.zeros_like(weight.value)) for weight in network.held]
-        optimizer = tf.keras.optimizers.SGD(0.0)
-        apply, arrived = optimizer.apply, set()
+        kept, optimizer = _Kept(network), tf.keras.optimizers.SGD(0.0)
+        apply = optimizer.apply
 
         def keeping(grads: Any, trainable_variables: Any = None) -> Any:
-            order = {id(v): n for n, v in enumerate(network.held)}
-            for gradient, variable in zip(grads, trainable_variables, strict=True):
-                if gradient is not None:
-                    kept[order[id(variable)]].assign(gradient)
-                    arrived.add(order[id(variable)])
+            kept.take(grads, trainable_variables)
             return apply(grads, trainable_variables)
 
         optimizer.apply = keeping
         network.compile(optimizer=optimizer, loss=lambda wanted, found: found, **options)
         history = network.fit(row, row, epochs=1, verbose=0)
-        found = {held[n]: tf.convert_to_tensor(kept[n]) for n in arrived}
-        return tf.cast(history.history["loss"][0], network.computed), [found.get(place) for place in places]
+        return tf.cast(history.history["loss"][0], network.computed), kept.of(held, places)
 
     return run
 
@@ -123,24 +138,18 @@ def _trained_by_hand(**options: Any) -> Differentiates:
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
         network, row, held = _model(function, inputs)
         network.build((1, 1))
-        kept = [tf.Variable(tf.zeros_like(weight.value)) for weight in network.held]
-        arrived: set[int] = set()
+        kept = _Kept(network)
 
         def train_step(data: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
                 loss = network(data[0] if isinstance(data, tuple) else data, training=True)
-            gradients = tape.gradient(loss, [weight.value for weight in network.held])
-            for n, gradient in enumerate(gradients):
-                if gradient is not None:
-                    kept[n].assign(gradient)
-                    arrived.add(n)
+            kept.take(tape.gradient(loss, [weight.value for weight in network.held]), network.held)
             return {"value": tf.cast(loss, tf.float32)}
 
         network.train_step = train_step
         network.compile(**options)
         history = network.fit(row, epochs=1, verbose=0)
-        found = {held[n]: tf.convert_to_tensor(kept[n]) for n in arrived}
-        return tf.cast(history.history["value"][0], network.computed), [found.get(place) for place in places]
+        return tf.cast(history.history["value"][0], network.computed), kept.of(held, places)
 
     return run
 

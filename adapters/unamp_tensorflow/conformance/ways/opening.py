@@ -27,30 +27,26 @@ Differentiates = Callable[[Function, Sequence[Any], Sequence[int]], ValueAndGrad
 
 def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
     """Yield two ways: the region inside the function, and around the whole."""
-
-    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return runs(inside(function, region), inputs)
-
-    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        with region():
-            return runs(function, inputs)
-
-    yield Way(f"{name}, region inside", kind, run_inside, **promised)
-    yield Way(f"{name}, region around", kind, run_around, **promised)
+    for where, run in _opened(runs):
+        yield Way(f"{name}, region {where}", kind, run, **promised)
 
 
 def both_gradients(name: str, kind: str, differentiates: Differentiates, **promised: Any) -> Iterator[Way]:
     """Yield two ways of differentiating: the region inside the function, and around the whole."""
+    for where, run in _opened(differentiates):
+        yield Way(f"{name}, region {where}", kind, value_and_grad=run, **promised)
 
-    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
-        return differentiates(inside(function, region), inputs, places)
 
-    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+def _opened(runs: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    def run_inside(function: Function, region: OpenRegion, *given: Any) -> Any:
+        return runs(inside(function, region), *given)
+
+    def run_around(function: Function, region: OpenRegion, *given: Any) -> Any:
         with region():
-            return differentiates(function, inputs, places)
+            return runs(function, *given)
 
-    yield Way(f"{name}, region inside", kind, value_and_grad=run_inside, **promised)
-    yield Way(f"{name}, region around", kind, value_and_grad=run_around, **promised)
+    yield "inside", run_inside
+    yield "around", run_around
 
 
 def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
