@@ -89,7 +89,7 @@ class MindSporeAdapter(BaseAdapter):
         if device not in (None, device_in_use()):
             return ELSEWHERE
         probe_effects()
-        return Activation(plans.plan(policy, device), cache=policy.cache)
+        return Activation(plans.plan(policy, device))
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         def unchanging() -> plans.Plan:

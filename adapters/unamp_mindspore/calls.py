@@ -21,7 +21,7 @@ from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer, differing
 from unamp.policy import Policy, Rule
 from unamp_mindspore import observing
-from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, to_low
+from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import (
     DEVICE,
@@ -168,7 +168,7 @@ class _Performer(Performer[Plan, Operator]):
         return tensor.copy()
 
 
-_performer = _Performer(thread, NESTING, Casts(cast, to_low, rounded, map_floats), NAMES, FLOAT32)
+_performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES, FLOAT32)
 
 
 class _ConvertedLayer:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import mindspore
 from mindspore import nn
 from mindspore._c_expression import TensorPy
 from mindspore.experimental import optim
@@ -25,7 +24,7 @@ from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.calls import entry
-from unamp_mindspore.casting import cast, convert, forget
+from unamp_mindspore.casting import cast, convert
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
@@ -48,38 +47,22 @@ recompute: Any = sys.modules["mindspore.common.recompute"]
 def _assisted() -> Iterator[None]:
     """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
     acquire()
-    plan, weights = thread.plan, thread.weights
-    thread.plan, thread.weights = Plan.without_policy(), None
+    plan, thread.plan = thread.plan, Plan.without_policy()
     try:
         yield
     finally:
-        thread.plan, thread.weights = plan, weights
+        thread.plan = plan
         release()
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    # Backward runs in the dtype of its forward; and what was kept belongs to a graph that is now used up.
+    # Backward runs in the dtype of its forward.
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(*args, **kwargs)
-        try:
-            with _assisted():
-                return original(*args, **kwargs)
-        finally:
-            if thread.weights:
-                thread.weights.clear()
-
-    return run
-
-
-def _recording(original: Callable[..., Any]) -> Callable[..., Any]:
-    # A cast belongs to the graph in which it was recorded.
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.weights:
-            thread.weights.clear()
-        return original(*args, **kwargs)
+        with _assisted():
+            return original(*args, **kwargs)
 
     return run
 
@@ -146,15 +129,6 @@ class _Again(nn.Cell):  # type: ignore[misc]
             return self.block(*args, **kwargs)
 
 
-def _set_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def set_data(self: Any, *args: Any, **kwargs: Any) -> Any:
-        forget(self)
-        return original(self, *args, **kwargs)
-
-    return set_data
-
-
 def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
     # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no kernel in bfloat16.
     def set_item(self: Any, index: Any, value: Any) -> Any:
@@ -182,8 +156,6 @@ _OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 #: Functions of Python code, and what makes the replacement.
 _HOOKS = (
     (api._PyNativeExecutor, "grad", _backward),
-    (api._PyNativeExecutor, "new_graph", _recording),
-    (mindspore.Parameter, "set_data", _set_data),
     (Tensor, "_setitem", _set_item),
     (Tensor, "_setitem_origin", _set_item),
     (recompute, "recompute", _recompute),
@@ -211,7 +183,7 @@ def _everything() -> tuple[Any, ...]:
 
 
 def _forget() -> None:
-    thread.plan, thread.weights, thread.sink = None, None, None
+    thread.plan, thread.sink = None, None
 
 
 installed = Patches(_everything, _forget)

@@ -72,12 +72,9 @@ class Thread(ThreadState[Plan]):
     """One thread's state.
 
     Attributes:
-        weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
-            itself (so that the id stays its own), the version that was cast, and the low dtype. None where nothing is kept.
         captures: how many functions this thread runs, one in another, whose bytecode MindSpore captures.
     """
 
-    weights: dict[int, tuple[Any, int, Any, Any]] | None = None
     captures: int = 0
 
 

@@ -160,7 +160,7 @@ def _check_sparse(plan: Plan, op: str, args: Any) -> None:
                 )
 
 
-_performer = _Performer(thread, NESTING, Casts(cast, cast, rounded, map_floats), NAMES, FLOAT32)
+_performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES, FLOAT32)
 perform = _performer.perform
 
 

@@ -308,8 +308,10 @@ def test_a_cell_that_is_to_be_recomputed(low, how):
         lambda weight: ops.assign_add(weight, weight.value()),
         lambda weight: ops.AssignSub()(weight, -weight.value()),
         lambda weight: weight.set_data(weight * 2),
+        lambda weight: weight.__setitem__(slice(None), weight.value() * 2),
+        lambda weight: weight.assign_value(Tensor(weight.asnumpy() * 2)),
     ],
-    ids=["assign", "assign_add", "AssignSub", "set_data"],
+    ids=["assign", "assign_add", "AssignSub", "set_data", "index", "assign_value"],
 )
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_parameter_that_is_given_other_values_is_cast_again(low, change, trained):

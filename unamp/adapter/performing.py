@@ -130,13 +130,11 @@ class Casts(NamedTuple):
 
     Attributes:
         cast: returns the tensor in the dtype.
-        to_low: as `cast`; a float32 parameter is cast once and kept for the outermost region.
         rounded: returns the tensor's values rounded to a low dtype, in float32.
         mapped: returns a result with its tensors in a dtype: a tensor, or tuples and lists of them.
     """
 
     cast: Callable[[Any, Any], Any]
-    to_low: Callable[[Any, Any], Any]
     rounded: Callable[[Any, Any], Any]
     mapped: Callable[[Any, Any], Any]
 
@@ -344,8 +342,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             own = {}
         if self.is_native(operator, dtype, args):
             if mixed or seen[0] is not dtype:
-                args, kwargs = self._converted_to_low(operator, casts.to_low, dtype, args, kwargs)
-            return self.call(plan, operator, args, kwargs, Parts(own, casts.to_low, dtype)), dtype, False
+                args, kwargs = self._converted_to_low(operator, casts.cast, dtype, args, kwargs)
+            return self.call(plan, operator, args, kwargs, Parts(own, casts.cast, dtype)), dtype, False
         args, kwargs = self._converted_to_low(operator, casts.rounded, dtype, args, kwargs)
         parts = Parts(own, casts.rounded, dtype)
         if named:
