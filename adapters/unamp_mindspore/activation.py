@@ -6,6 +6,7 @@ from typing import Any
 
 from unamp_mindspore import patches
 from unamp_mindspore.capturing import go_on, pause
+from unamp_mindspore.casting import recording
 from unamp_mindspore.compiling import check_not_traced
 from unamp_mindspore.own_amp import switch_off, switch_on
 from unamp_mindspore.plans import Plan
@@ -48,6 +49,8 @@ class Activation:
         if masked:
             switch_on()
         if self.plan is not None:
+            if recording():
+                thread.recorded = True
             patches.release()
             if thread.captures and thread.plan is None:
                 go_on()

@@ -24,7 +24,7 @@ from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.calls import entry
-from unamp_mindspore.casting import cast, convert
+from unamp_mindspore.casting import cast, convert, recording
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
@@ -32,7 +32,7 @@ from unamp_mindspore.own_amp import own_hooks
 from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
-__all__ = ["acquire", "installed", "release"]
+__all__ = ["acquire", "install", "installed", "release"]
 
 BFLOAT16 = DTYPES["bfloat16"]
 
@@ -56,13 +56,16 @@ def _assisted() -> Iterator[None]:
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    # Backward runs in the dtype of its forward.
+    # Backward runs in the dtype of its forward, and hooks and functions of the user's in it on low gradients.
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
+        if thread.plan is None and not thread.recorded:
             return original(*args, **kwargs)
-        with _assisted():
-            return original(*args, **kwargs)
+        try:
+            with _assisted():
+                return original(*args, **kwargs)
+        finally:
+            thread.recorded = recording()  # it may have been a part of what another gradient is taken of
 
     return run
 
@@ -155,7 +158,6 @@ _OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 
 #: Functions of Python code, and what makes the replacement.
 _HOOKS = (
-    (api._PyNativeExecutor, "grad", _backward),
     (Tensor, "_setitem", _set_item),
     (Tensor, "_setitem_origin", _set_item),
     (recompute, "recompute", _recompute),
@@ -183,7 +185,14 @@ def _everything() -> tuple[Any, ...]:
 
 
 def _forget() -> None:
-    thread.plan, thread.sink = None, None
+    thread.plan, thread.sink, thread.recorded = None, None, False
+
+
+@cache
+def install() -> None:
+    """Replace what must know of regions when none is open: the compilers, and backward passes of regions that have closed."""
+    compiling.install()
+    CodePatch(api._PyNativeExecutor.grad, _backward).apply()
 
 
 installed = Patches(_everything, _forget)

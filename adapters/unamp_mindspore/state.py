@@ -73,9 +73,11 @@ class Thread(ThreadState[Plan]):
 
     Attributes:
         captures: how many functions this thread runs, one in another, whose bytecode MindSpore captures.
+        recorded: whether a region closed while MindSpore recorded for gradients, whose backward pass is still to come.
     """
 
     captures: int = 0
+    recorded: bool = False
 
 
 thread = Thread()
