@@ -58,6 +58,7 @@ class MindSporeAdapter(BaseAdapter):
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
     second_run = staticmethod(observing.second_run)
+    unchanged = staticmethod(observing.unchanged)
     named_gradients = staticmethod(watching.named_gradients)
     numbers = staticmethod(watching.numbers)
     total = staticmethod(watching.total)

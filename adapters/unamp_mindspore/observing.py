@@ -22,9 +22,9 @@ from unamp.policy import Rule
 from unamp_mindspore.casting import tensors
 from unamp_mindspore.keeping import CALLS
 from unamp_mindspore.operators import Operator
-from unamp_mindspore.state import FLOAT32, LOW, thread
+from unamp_mindspore.state import FLOAT32, LOW, on_cpu, thread
 
-__all__ = ["dtype_name", "observe", "report", "report_registered", "second_run"]
+__all__ = ["dtype_name", "observe", "report", "report_registered", "second_run", "unchanged"]
 
 
 _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
@@ -126,6 +126,15 @@ def _follow_parameters(path: str, network: nn.Cell) -> None:
     for name, parameter in network.parameters_and_names():
         if parameter.requires_grad and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None:
             _follow(parameter, hook, 0)
+
+
+def unchanged(value: Any) -> Callable[[], bool]:
+    """Return the function that tells whether a tensor is unchanged. On the CPU numbers tell, elsewhere they would take long."""
+    if not on_cpu():
+        version = value._version
+        return lambda: bool(value._version == version)
+    before = value.asnumpy().copy()
+    return lambda: np.array_equal(value.asnumpy(), before, equal_nan=True)
 
 
 _reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)
