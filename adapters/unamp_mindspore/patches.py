@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -20,7 +19,7 @@ from mindspore.experimental import optim
 
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup
-from unamp.adapter.state import suspended, suspending
+from unamp.adapter.state import assisted, suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.calls import entry
@@ -43,18 +42,6 @@ recompute: Any = sys.modules["mindspore.common.recompute"]
 # --- functions of MindSpore that must know about regions -------------------------------------------------------------------
 
 
-@contextmanager
-def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
-    acquire()
-    plan, thread.plan = thread.plan, Plan.without_policy()
-    try:
-        yield
-    finally:
-        thread.plan = plan
-        release()
-
-
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     # Backward runs in the dtype of its forward, and hooks and functions of the user's in it on low gradients.
     @functools.wraps(original)
@@ -62,7 +49,7 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         if thread.plan is None and not thread.recorded:
             return original(*args, **kwargs)
         try:
-            with _assisted():
+            with assisted(thread, Plan.without_policy(), acquire, release):
                 return original(*args, **kwargs)
         finally:
             thread.recorded = recording()  # it may have been a part of what another gradient is taken of
@@ -190,7 +177,7 @@ def _forget() -> None:
 
 @cache
 def install() -> None:
-    """Replace what must know of regions when none is open: the compilers, and backward passes of regions that have closed."""
+    """Put in the patches that stay: of the compilers, and of the backward passes that follow a region."""
     compiling.install()
     CodePatch(api._PyNativeExecutor.grad, _backward).apply()
 

@@ -61,9 +61,6 @@ class Plan(CallPlan, Protocol):
     def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
 
-    def low_alone(self, dtype: str) -> Plan:
-        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
-
     def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation under its rule."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.float8 import Arithmetic, dequantized, format_of, with_factors
@@ -19,10 +19,10 @@ from unamp.adapter.shadowing import IN_PLACE, NAMED, LeftOut
 from unamp.adapter.state import Plan, ThreadState
 from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
-from unamp.policy import Rule
+from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["AS_IT_IS", "EVERYTHING", "CallPlan", "Casts", "Operator", "Outcome", "Parts", "Performer", "differing", "target"]
+__all__ = ["AS_IT_IS", "CallPlan", "Casts", "LayerPlan", "Operator", "Outcome", "Parts", "Performer", "differing", "target"]
 
 #: The result of a call, the dtype that was computed in, and whether that was emulated.
 Outcome = tuple[Any, Any, bool]
@@ -75,6 +75,24 @@ class CallPlan(Plan, Protocol):
 
     def low_alone(self, dtype: str, /) -> Any:
         """Return a plan under which everything is computed in a low dtype, whatever this one says."""
+
+
+class LayerPlan:
+    """A plan inside a layer that is one operation: no rule holds. An adapter's casts the parameters where they are used.
+
+    The layer itself is not changed: other threads may be using it.
+    """
+
+    policy = Policy(enabled=False)
+    changes_float32 = EVERYTHING
+
+    def rule(self, op: str, /) -> Rule:
+        """Return the rule in force for any operation: none."""
+        return Rule.UNTOUCHED
+
+    def low_alone(self, dtype: str, /) -> Self:
+        """Return the same plan: nothing in a layer is computed low by itself."""
+        return self
 
 
 class Operator(ABC):
