@@ -232,7 +232,7 @@ def _rounded(value: Any, dtype: Any) -> Any:
 performer = _Performer(
     thread,
     Nesting(leaves, eligible_dtypes, mapped),
-    Casts(cast, cast, _rounded, lambda result, dtype: mapped(cast, dtype, result)),
+    Casts(cast, _rounded, lambda result, dtype: mapped(cast, dtype, result)),
     ELIGIBLE,
     FLOAT32,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from unamp_mindspore import patches
 from unamp_mindspore.capturing import go_on, pause
+from unamp_mindspore.casting import recording
 from unamp_mindspore.compiling import check_not_traced
 from unamp_mindspore.own_amp import switch_off, switch_on
 from unamp_mindspore.plans import Plan
@@ -17,20 +18,19 @@ __all__ = ["Activation"]
 class Activation:
     """`unamp.adapter.Realisation` for MindSpore."""
 
-    __slots__ = ("_cache", "plan")
+    __slots__ = ("plan",)
 
-    def __init__(self, plan: Plan | None, *, cache: bool) -> None:
+    def __init__(self, plan: Plan | None) -> None:
         self.plan = plan
-        self._cache = cache and plan is not None
 
     def enter(self) -> object:
         """Put the plan in force."""
-        plan, outer, weights, masked = self.plan, thread.plan, thread.weights, switch_off()
+        plan, outer, masked = self.plan, thread.plan, switch_off()
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = Plan.without_policy(reporting=thread.sink is not None)
-            return outer, weights, masked
+            return outer, masked
         try:
             check_not_traced()
         except BaseException:
@@ -40,19 +40,17 @@ class Activation:
         if thread.captures:
             pause()
         patches.acquire()
-        if not self._cache:
-            thread.weights = None
-        elif weights is None:
-            thread.weights = {}
         thread.plan = plan if thread.sink is None else plan.observed
-        return outer, weights, masked
+        return outer, masked
 
     def exit(self, token: Any) -> None:
         """Put back what `enter` found."""
-        thread.plan, thread.weights, masked = token
+        thread.plan, masked = token
         if masked:
             switch_on()
         if self.plan is not None:
+            if recording():
+                thread.recorded = True
             patches.release()
             if thread.captures and thread.plan is None:
                 go_on()

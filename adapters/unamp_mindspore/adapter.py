@@ -18,7 +18,6 @@ from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_mindspore import (
-    compiling,
     decoration,
     devices,
     networks,
@@ -47,7 +46,7 @@ class MindSporeAdapter(BaseAdapter):
     holds_gradients = False
     dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
-    probe = staticmethod(compiling.install)  # hooks were looked at before they were imported
+    probe = staticmethod(patches.install)  # hooks were looked at before they were imported
     device_names = staticmethod(devices.names)
     device_kind = staticmethod(devices.kind_of)
     how = staticmethod(plans.how)
@@ -59,6 +58,7 @@ class MindSporeAdapter(BaseAdapter):
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
     second_run = staticmethod(observing.second_run)
+    unchanged = staticmethod(observing.unchanged)
     named_gradients = staticmethod(watching.named_gradients)
     numbers = staticmethod(watching.numbers)
     total = staticmethod(watching.total)
@@ -89,7 +89,7 @@ class MindSporeAdapter(BaseAdapter):
         if device not in (None, device_in_use()):
             return ELSEWHERE
         probe_effects()
-        return Activation(plans.plan(policy, device), cache=policy.cache)
+        return Activation(plans.plan(policy, device))
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         def unchanging() -> plans.Plan:

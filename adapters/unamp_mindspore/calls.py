@@ -18,10 +18,10 @@ from mindspore import mint, ops
 from mindspore._c_expression import typing as _typing
 
 from unamp.adapter.float8 import Arithmetic
-from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer, differing
-from unamp.policy import Policy, Rule
+from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts, Performer, differing
+from unamp.policy import Rule
 from unamp_mindspore import observing
-from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, to_low
+from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import (
     DEVICE,
@@ -37,7 +37,7 @@ from unamp_mindspore.state import (
     thread,
 )  # fmt: skip
 
-__all__ = ["carry_out", "entry", "quick"]
+__all__ = ["carry_out", "entry"]
 
 _FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
@@ -127,11 +127,6 @@ def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any])
     return result if dtype is None or dtype is FLOAT32 else map_floats(result, dtype)
 
 
-def quick(operator: Operator, rule: Rule) -> Rule | None:
-    """Return the rule where `carry_out` itself does what it says, for most calls of an operation; else None."""
-    return None if not operator.plain or rule is Rule.BANNED else rule
-
-
 # --- all calls ---------------------------------------------------------------------------------------------------------------
 
 
@@ -168,18 +163,13 @@ class _Performer(Performer[Plan, Operator]):
         return tensor.copy()
 
 
-_performer = _Performer(thread, NESTING, Casts(cast, to_low, rounded, map_floats), NAMES, FLOAT32)
+_performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES, FLOAT32)
 
 
-class _ConvertedLayer:
-    """The plan inside a layer that is one operation: its parameters are converted, each once, where they are used.
+class _ConvertedLayer(LayerPlan):
+    """The plan inside a layer that is one operation: its parameters are converted, each once, where they are used."""
 
-    The layer itself is not changed: other threads may be using it.
-    """
-
-    policy = Policy(enabled=False)
-    low = DTYPES[policy.dtype]
-    changes_float32 = EVERYTHING
+    low = DTYPES[LayerPlan.policy.dtype]
     quick: Mapping[Operator, Rule] = {}
 
     def __init__(self, parts: Parts) -> None:
@@ -190,14 +180,8 @@ class _ConvertedLayer:
     def inside(self) -> Plan:
         return self
 
-    def rule(self, op: str) -> Rule:
-        return Rule.UNTOUCHED
-
     def follows_parts(self, op: str) -> bool:
         return True
-
-    def low_alone(self, dtype: str) -> Plan:
-        return self
 
     def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation inside the layer."""

@@ -1,4 +1,8 @@
-"""Casts of tensors, one by one and in argument lists."""
+"""Casts of tensors, one by one and in argument lists.
+
+No cast is kept, not even a parameter's: `ops.assign`, `assign_value`, an index and an optimizer change a parameter where it is
+and leave its version as it was, so nothing would tell that a cast is of an older value.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,10 @@ from mindspore.common._grad_function import _Function
 
 from unamp.adapter.arguments import mapped, nesting
 from unamp_mindspore.moved import api
-from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, dtype_of, setting, thread
+from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, dtype_of, setting
 
 __all__ = [
-    "NESTING", "cast", "convert", "each", "floats", "forget", "is_kept", "map_floats", "recording", "rounded",
-    "tensors", "to_low",
+    "NESTING", "cast", "convert", "each", "floats", "map_floats", "recording", "rounded", "tensors",
 ]  # fmt: skip
 
 # The originals, not the names, behind which a region puts other things.
@@ -72,25 +75,12 @@ def cast(tensor: Any, dtype: Any) -> Any:
     return _cast(tensor, dtype)
 
 
-def to_low(tensor: Any, dtype: Any) -> Any:
-    """Return a tensor as `cast` does; a float32 parameter is cast once and kept for the outermost region."""
-    if isinstance(tensor, Parameter) and dtype_of(tensor) is FLOAT32 and (entry := _kept(tensor, dtype)) is not None:
-        return entry[0]
-    return cast(tensor, dtype)
-
-
 def rounded(tensor: Any, dtype: Any) -> Any:
-    """Return a tensor's values rounded to the low `dtype`, in float32; a float32 parameter is rounded once, as in `to_low`."""
+    """Return a tensor's values rounded to the low `dtype`, in float32."""
     current = dtype_of(tensor)
-    if current is FLOAT32:
-        if isinstance(tensor, Parameter) and (entry := _kept(tensor, dtype)) is not None:
-            if entry[1] is None:
-                entry[1] = _cast(entry[0], FLOAT32)
-            return entry[1]
-        return _cast(tensor, dtype, FLOAT32)
     if current is dtype:
         return _cast(tensor, FLOAT32)
-    if current is _FLOAT16 or current is _BFLOAT16:
+    if current is FLOAT32 or current is _FLOAT16 or current is _BFLOAT16:
         return _cast(tensor, dtype, FLOAT32)
     return tensor
 
@@ -98,35 +88,6 @@ def rounded(tensor: Any, dtype: Any) -> Any:
 def each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> list[Any]:
     """Return values with every tensor among them cast by `to`."""
     return [to(value, dtype) if isinstance(value, Tensor) else value for value in values]
-
-
-def _kept(parameter: Any, dtype: Any) -> list[Any] | None:
-    """Return a parameter's cast to low and, once somebody asked, that back in float32; None where it must not be kept.
-
-    Not kept: what is cast while no gradient is recorded, which would be lost to a later use with gradients.
-    """
-    kept = thread.weights
-    if kept is None or not recording():
-        return None
-    version = parameter._version
-    found = kept.get(id(parameter))
-    if found is not None and found[1] == version and found[2] is dtype:
-        return found[3]  # type: ignore[no-any-return]
-    casts = [_cast(parameter, dtype), None]
-    kept[id(parameter)] = (parameter, version, dtype, casts)
-    return casts
-
-
-def is_kept(tensor: Any, dtype: Any) -> bool:
-    """Return whether a parameter's cast to low is kept from before."""
-    found = None if thread.weights is None or not recording() else thread.weights.get(id(tensor))
-    return found is not None and found[0] is tensor and found[1] == tensor._version and found[2] is dtype
-
-
-def forget(parameter: Any) -> None:
-    """Keep no cast of a parameter that is given other values in a way that leaves its version as it is."""
-    if thread.weights:
-        thread.weights.pop(id(parameter), None)
 
 
 def map_floats(result: Any, dtype: Any) -> Any:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 
 from mindspore import ops
 
@@ -14,81 +15,6 @@ from unamp_mindspore.state import DTYPES, FLOAT32
 __all__ = ["ATTRIBUTES", "OPERATORS", "gradients_added", "gradients_like", "subscript"]
 
 _BFLOAT16 = DTYPES["bfloat16"]
-
-
-@unbound
-def _add(a, b):
-    return a + b
-
-
-@unbound
-def _sub(a, b):
-    return a - b
-
-
-@unbound
-def _mul(a, b):
-    return a * b
-
-
-@unbound
-def _div(a, b):
-    return a / b
-
-
-@unbound
-def _floor_divide(a, b):
-    return a // b
-
-
-@unbound
-def _remainder(a, b):
-    return a % b
-
-
-@unbound
-def _pow(a, b):
-    return a**b
-
-
-@unbound
-def _matmul(a, b):
-    return a @ b
-
-
-@unbound
-def _neg(a):
-    return -a
-
-
-@unbound
-def _lt(a, b):
-    return a < b
-
-
-@unbound
-def _le(a, b):
-    return a <= b
-
-
-@unbound
-def _gt(a, b):
-    return a > b
-
-
-@unbound
-def _ge(a, b):
-    return a >= b
-
-
-@unbound
-def _eq(a, b):
-    return a == b
-
-
-@unbound
-def _ne(a, b):
-    return a != b
 
 
 @unbound
@@ -124,21 +50,21 @@ def gradients_like(gradients, inputs):
 #: Attributes of a tensor that are computed, and a function that does.
 ATTRIBUTES = {"T": _transposed}
 
-#: The operation of each operator, and a function that computes it.
+#: The operation of each operator, and the function that computes it, which the compiler knows.
 OPERATORS = {
-    ast.Add: ("add", _add),
-    ast.Sub: ("sub", _sub),
-    ast.Mult: ("mul", _mul),
-    ast.Div: ("div", _div),
-    ast.FloorDiv: ("floor_divide", _floor_divide),
-    ast.Mod: ("remainder", _remainder),
-    ast.Pow: ("pow", _pow),
-    ast.MatMult: ("matmul", _matmul),
-    ast.USub: ("neg", _neg),
-    ast.Lt: ("lt", _lt),
-    ast.LtE: ("le", _le),
-    ast.Gt: ("gt", _gt),
-    ast.GtE: ("ge", _ge),
-    ast.Eq: ("eq", _eq),
-    ast.NotEq: ("ne", _ne),
+    ast.Add: ("add", operator.add),
+    ast.Sub: ("sub", operator.sub),
+    ast.Mult: ("mul", operator.mul),
+    ast.Div: ("div", operator.truediv),
+    ast.FloorDiv: ("floor_divide", operator.floordiv),
+    ast.Mod: ("remainder", operator.mod),
+    ast.Pow: ("pow", pow),
+    ast.MatMult: ("matmul", operator.matmul),
+    ast.USub: ("neg", operator.neg),
+    ast.Lt: ("lt", operator.lt),
+    ast.LtE: ("le", operator.le),
+    ast.Gt: ("gt", operator.gt),
+    ast.GtE: ("ge", operator.ge),
+    ast.Eq: ("eq", operator.eq),
+    ast.NotEq: ("ne", operator.ne),
 }

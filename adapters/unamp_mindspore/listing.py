@@ -15,7 +15,6 @@ from mindspore.ops.primitive import Primitive
 from unamp.adapter.replacing import CodePatch
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.calls import entry
-from unamp_mindspore.casting import forget
 from unamp_mindspore.facts import facts
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
@@ -171,11 +170,8 @@ def _through_name(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args)
         if not entries:
             entries.update({name: entry(operator) for name, operator in _by_name().items()})
-        if own := entries.get(self.name):
-            return own(self, *args)
-        for value in args if thread.weights else ():
-            forget(value)  # Assign and its kind
-        return original(self, *args)
+        own = entries.get(self.name)
+        return original(self, *args) if own is None else own(self, *args)
 
     return call
 

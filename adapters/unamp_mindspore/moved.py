@@ -28,7 +28,6 @@ _NEEDED = {
         "_JitExecutor.compile",
         "_CellGraphExecutor.compile",
         "_PyNativeExecutor.grad",
-        "_PyNativeExecutor.new_graph",
         "_pynative_executor._executor.requires_grad",
         "_pynative_executor.sync",
     ),

@@ -19,12 +19,12 @@ from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import CHANGES_STATE, DRAWS, LeftOut
 from unamp.policy import Rule
-from unamp_mindspore.casting import is_kept, tensors
+from unamp_mindspore.casting import tensors
 from unamp_mindspore.keeping import CALLS
 from unamp_mindspore.operators import Operator
-from unamp_mindspore.state import FLOAT32, LOW, thread
+from unamp_mindspore.state import FLOAT32, LOW, on_cpu, thread
 
-__all__ = ["dtype_name", "observe", "report", "report_registered", "second_run"]
+__all__ = ["dtype_name", "observe", "report", "report_registered", "second_run", "unchanged"]
 
 
 _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
@@ -52,8 +52,7 @@ def report(
     given = _reporter.floating([args, kwargs, operator.parameters(args)])
     if operator.activation_only:
         given = given[:1]
-    kept_in = thread.plan.low  # type: ignore[union-attr]
-    uncast = _reporter.sizes(tensor for tensor in given if not is_kept(tensor, kept_in))
+    sizes = _reporter.sizes(given)
     before = _state(operator, args)
     written = kept(CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer)
     with unreported(thread) as observer:
@@ -64,7 +63,7 @@ def report(
             raise LeftOut(DRAWS)
         if not all(map(np.array_equal, before, _state(operator, args))):
             raise LeftOut(CHANGES_STATE)
-        with unobserved(thread), _keeping_no_casts():
+        with unobserved(thread):
             return low(dtype)
 
     compute = None if computed is None or not given else dtype_name(computed)
@@ -72,7 +71,7 @@ def report(
         op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
         input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
     )  # fmt: skip
-    _reporter.report(observer, record, uncast, result, first_only=operator.activation_only, low=second, kept=written)
+    _reporter.report(observer, record, sizes, result, first_only=operator.activation_only, low=second, kept=written)
     return result
 
 
@@ -97,15 +96,6 @@ def _drops(cell: Any) -> bool:
         inner.training and "Dropout" in type(inner).__name__ and getattr(inner, "p", 1.0) > 0
         for _, inner in cell.cells_and_names()
     )
-
-
-@contextmanager
-def _keeping_no_casts() -> Iterator[None]:
-    weights, thread.weights = thread.weights, None
-    try:
-        yield
-    finally:
-        thread.weights = weights
 
 
 def dtype_name(dtype: Any) -> str:
@@ -136,6 +126,15 @@ def _follow_parameters(path: str, network: nn.Cell) -> None:
     for name, parameter in network.parameters_and_names():
         if parameter.requires_grad and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None:
             _follow(parameter, hook, 0)
+
+
+def unchanged(value: Any) -> Callable[[], bool]:
+    """Return the function that tells whether a tensor is unchanged. On the CPU numbers tell, elsewhere they would take long."""
+    if not on_cpu():
+        version = value._version
+        return lambda: bool(value._version == version)
+    before = value.asnumpy().copy()
+    return lambda: np.array_equal(value.asnumpy(), before, equal_nan=True)
 
 
 _reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)

@@ -9,23 +9,21 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import mindspore
 from mindspore import nn
 from mindspore._c_expression import TensorPy
 from mindspore.experimental import optim
 
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup
-from unamp.adapter.state import suspended, suspending
+from unamp.adapter.state import assisted, suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.calls import entry
-from unamp_mindspore.casting import cast, convert, forget
+from unamp_mindspore.casting import cast, convert, recording
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
@@ -33,7 +31,7 @@ from unamp_mindspore.own_amp import own_hooks
 from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
-__all__ = ["acquire", "installed", "release"]
+__all__ = ["acquire", "install", "installed", "release"]
 
 BFLOAT16 = DTYPES["bfloat16"]
 
@@ -44,42 +42,17 @@ recompute: Any = sys.modules["mindspore.common.recompute"]
 # --- functions of MindSpore that must know about regions -------------------------------------------------------------------
 
 
-@contextmanager
-def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
-    acquire()
-    plan, weights = thread.plan, thread.weights
-    thread.plan, thread.weights = Plan.without_policy(), None
-    try:
-        yield
-    finally:
-        thread.plan, thread.weights = plan, weights
-        release()
-
-
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    # Backward runs in the dtype of its forward; and what was kept belongs to a graph that is now used up.
+    # Backward runs in the dtype of its forward, and hooks and functions of the user's in it on low gradients.
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
+        if thread.plan is None and not thread.recorded:
             return original(*args, **kwargs)
         try:
-            with _assisted():
+            with assisted(thread, Plan.without_policy(), acquire, release):
                 return original(*args, **kwargs)
         finally:
-            if thread.weights:
-                thread.weights.clear()
-
-    return run
-
-
-def _recording(original: Callable[..., Any]) -> Callable[..., Any]:
-    # A cast belongs to the graph in which it was recorded.
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.weights:
-            thread.weights.clear()
-        return original(*args, **kwargs)
+            thread.recorded = recording()  # it may have been a part of what another gradient is taken of
 
     return run
 
@@ -146,15 +119,6 @@ class _Again(nn.Cell):  # type: ignore[misc]
             return self.block(*args, **kwargs)
 
 
-def _set_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def set_data(self: Any, *args: Any, **kwargs: Any) -> Any:
-        forget(self)
-        return original(self, *args, **kwargs)
-
-    return set_data
-
-
 def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
     # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no kernel in bfloat16.
     def set_item(self: Any, index: Any, value: Any) -> Any:
@@ -181,9 +145,6 @@ _OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 
 #: Functions of Python code, and what makes the replacement.
 _HOOKS = (
-    (api._PyNativeExecutor, "grad", _backward),
-    (api._PyNativeExecutor, "new_graph", _recording),
-    (mindspore.Parameter, "set_data", _set_data),
     (Tensor, "_setitem", _set_item),
     (Tensor, "_setitem_origin", _set_item),
     (recompute, "recompute", _recompute),
@@ -211,7 +172,14 @@ def _everything() -> tuple[Any, ...]:
 
 
 def _forget() -> None:
-    thread.plan, thread.weights, thread.sink = None, None, None
+    thread.plan, thread.sink, thread.recorded = None, None, False
+
+
+@cache
+def install() -> None:
+    """Put in the patches that stay: of the compilers, and of the backward passes that follow a region."""
+    compiling.install()
+    CodePatch(api._PyNativeExecutor.grad, _backward).apply()
 
 
 installed = Patches(_everything, _forget)

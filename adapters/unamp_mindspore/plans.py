@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from unamp.adapter import How
 from unamp.adapter.plans import BasePlan, how_by_calls, is_listed
 from unamp.policy import KEPT_POLICIES, Policy, Rule
-from unamp_mindspore.calls import carry_out, quick
+from unamp_mindspore.calls import carry_out
 from unamp_mindspore.facts import facts
 from unamp_mindspore.listing import covers, operators
 from unamp_mindspore.operators import Operator
@@ -52,8 +52,8 @@ class Plan(BasePlan):
         """Return the rules that `carry_out` itself carries out for most calls, by the operation."""
         if self.policy.widen_results:
             return {}
-        rules = {operator: self.rule(operator.op) for operator in operators() if not self.follows_parts(operator.op)}
-        return {operator: rule for operator, rule in rules.items() if quick(operator, rule) is not None}
+        plain = (operator for operator in operators() if operator.plain and not self.follows_parts(operator.op))
+        return {operator: rule for operator in plain if (rule := self.rule(operator.op)) is not Rule.BANNED}
 
     def _may_change_float32(self, operator: Operator) -> bool:
         if operator.casts:

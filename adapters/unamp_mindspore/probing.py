@@ -29,7 +29,7 @@ def probe_effects() -> None:
     one = Tensor(np.ones((1, 1), np.float32))
     policy = Policy("O1", "bfloat16", allow=("matmul",), preset="none")
     sink, thread.sink = thread.sink, None
-    region = Activation(plan(policy, None), cache=False)
+    region = Activation(plan(policy, None))
     token = region.enter()
     try:
         found = [ops.matmul(one, one).dtype, (one @ one).dtype]

@@ -61,9 +61,6 @@ class Plan(CallPlan, Protocol):
     def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
 
-    def low_alone(self, dtype: str) -> Plan:
-        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
-
     def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation under its rule."""
 
@@ -72,13 +69,12 @@ class Thread(ThreadState[Plan]):
     """One thread's state.
 
     Attributes:
-        weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
-            itself (so that the id stays its own), the version that was cast, and the low dtype. None where nothing is kept.
         captures: how many functions this thread runs, one in another, whose bytecode MindSpore captures.
+        recorded: whether a region closed while MindSpore recorded for gradients, whose backward pass is still to come.
     """
 
-    weights: dict[int, tuple[Any, int, Any, Any]] | None = None
     captures: int = 0
+    recorded: bool = False
 
 
 thread = Thread()

@@ -15,9 +15,9 @@ from typing import Any
 import paddle
 
 from unamp.adapter.float8 import Arithmetic
-from unamp.adapter.performing import AS_IT_IS, EVERYTHING, Casts, Outcome, Parts, Performer
+from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts, Performer
 from unamp.errors import NotExpressible
-from unamp.policy import Policy, Rule
+from unamp.policy import Rule
 from unamp_paddle import observing
 from unamp_paddle.casting import NESTING, cast, floats, map_floats, rounded
 from unamp_paddle.facts import facts
@@ -160,19 +160,14 @@ def _check_sparse(plan: Plan, op: str, args: Any) -> None:
                 )
 
 
-_performer = _Performer(thread, NESTING, Casts(cast, cast, rounded, map_floats), NAMES, FLOAT32)
+_performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES, FLOAT32)
 perform = _performer.perform
 
 
-class _RoundedLayer:
-    """The plan inside a layer that is emulated as one operation: float32, with the layer's parameters rounded.
+class _RoundedLayer(LayerPlan):
+    """The plan inside a layer that is emulated as one operation: float32, with the layer's parameters rounded."""
 
-    The layer itself is not changed: other threads may be using it.
-    """
-
-    policy = Policy(enabled=False)
-    low = DTYPES[policy.dtype]
-    changes_float32 = EVERYTHING
+    low = DTYPES[LayerPlan.policy.dtype]
     natively = False
     layer_rule: Rule | None = None
 
@@ -180,13 +175,7 @@ class _RoundedLayer:
         self._parameters = parameters
         self._low = low
 
-    def rule(self, op: str) -> Rule:
-        return Rule.UNTOUCHED
-
     def inside(self, rule: Rule) -> Plan:
-        return self
-
-    def low_alone(self, dtype: str) -> Plan:
         return self
 
     def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -108,7 +108,7 @@ _WHICH: dict[str, Callable[[Any, Any], str | None]] = {
 def forward() -> dict[str, Operator]:
     """Return the forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
     names = vars(paddle._C_ops)
-    spelled = _spelled()
+    spelled = vocabulary().spelled("paddle")
     found = {}
     for name, call in names.items():
         if not isinstance(call, BUILTIN) or name.startswith("__") or name.rstrip("_").endswith("_grad"):
@@ -143,7 +143,7 @@ def legacy() -> dict[str, Operator]:
     """
     found = {}
     for name, call in vars(paddle._legacy_C_ops).items():
-        op = _spelled().get(name)
+        op = vocabulary().spelled("paddle").get(name)
         if not isinstance(call, BUILTIN) or name in facts().left_alone or name.endswith(("_", "_grad")):
             continue
         if name in facts().legacy or (op is not None and not _is_view(name, op) and vocabulary()[op].group != "cast"):
@@ -157,11 +157,6 @@ def _is_view(name: str, op: str | None) -> bool:
 
 def _argument(args: Any, kwargs: Any, position: int, name: str) -> Any:
     return kwargs[name] if name in kwargs else args[position]
-
-
-@cache
-def _spelled() -> dict[str, str]:
-    return {spelling: op.name for op in vocabulary().values() for spelling in op.spellings.get("paddle", ())}
 
 
 @cache
@@ -210,7 +205,7 @@ def codes() -> dict[Operator, CodePatch]:
     add(functional.embedding, "embedding", "nn.functional.embedding", which=_embedding(5))
     add(functional.pad, "pad", "nn.functional.pad", which=_padding)
     add(Tensor.__getitem__, "index", "Tensor.__getitem__", direct=True, which=_indexing)
-    for spelling, op in _spelled().items():
+    for spelling, op in vocabulary().spelled("paddle").items():
         if vocabulary()[op].group == "cast":
             continue
         add(_python(spelling), op, spelling, view=vocabulary()[op].keeps_its_meaning)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from paddle.base import core
 
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
-from unamp.adapter.state import stepping, suspending
+from unamp.adapter.state import assisted, stepping, suspending
 from unamp.adapter.wrapping import derived_class
 from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
@@ -33,17 +33,9 @@ __all__ = ["acquire", "compilers", "installed", "release"]
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
 
-@contextmanager
-def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
+def _assisted() -> AbstractContextManager[None]:
     helping = Plan.without_policy()
-    acquire(helping)
-    plan, thread.plan = thread.plan, helping
-    try:
-        yield
-    finally:
-        thread.plan = plan
-        release()
+    return assisted(thread, helping, functools.partial(acquire, helping), release)
 
 
 def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -81,9 +81,6 @@ class Plan(CallPlan, Protocol):
     def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation under its rule."""
 
-    def low_alone(self, dtype: str) -> Plan:
-        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
-
     def inside(self, rule: Rule) -> Plan:
         """Return the plan for what an operation that has this rule computes with."""
 

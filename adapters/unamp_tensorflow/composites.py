@@ -199,7 +199,7 @@ class _Performer(Performer[Plan, Composite]):
 _performer = _Performer(
     thread,
     Nesting(tensors, eligible_dtypes, convert),
-    Casts(cast, cast, _rounded, lambda result, dtype: convert(cast, dtype, result)),
+    Casts(cast, _rounded, lambda result, dtype: convert(cast, dtype, result)),
     ELIGIBLE,
     FLOAT32,
 )

@@ -98,10 +98,13 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
         BadGaps: naming the file and the entry.
     """
     try:
-        entries = tomllib.loads(text).get("gap", [])
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadGaps(f"{name}: {error}") from error
-    return tuple(_gap(entry, f"{name}: gap {n}") for n, entry in enumerate(entries, 1))
+    defaults = data.get("defaults", {})
+    if not isinstance(defaults, dict):
+        raise BadGaps(f"{name}: defaults must be a table, not {defaults!r}")
+    return tuple(_gap(entry, defaults, f"{name}: gap {n}") for n, entry in enumerate(data.get("gap", []), 1))
 
 
 def fits(where: Mapping[str, Any], facts: Mapping[str, Fact]) -> bool:
@@ -171,9 +174,10 @@ def mark(result: Result, gap: KnownGap) -> Result:
     return result
 
 
-def _gap(entry: object, where: str) -> KnownGap:
+def _gap(entry: object, defaults: Mapping[str, object], where: str) -> KnownGap:
     if not isinstance(entry, dict):
         raise BadGaps(f"{where}: must be a table")
+    entry = {**defaults, **entry}
     known = {f.name: f for f in fields(KnownGap)}
     if wrong := sorted(set(entry) - set(known)):
         raise BadGaps(f"{where}: unknown key {wrong[0]!r}; valid: {', '.join(known)}")

@@ -120,6 +120,27 @@ def test_a_wrong_file_is_refused(change, message):
         parse(TEXT.replace(*change), "t")
 
 
+def test_a_gap_has_from_the_defaults_what_it_does_not_say():
+    defaults = '[defaults]\nlink = "https://example.org/2"\ndevices = ["gpu"]\n'
+    (said,) = parse(defaults + TEXT, "t")
+    (left_out,) = parse(defaults + TEXT.replace('link = "https://example.org/1"', ""), "t")
+    assert (said.link, left_out.link) == ("https://example.org/1", "https://example.org/2")
+    assert said.devices == left_out.devices == ("gpu",)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        ("defaults = 1", "t: defaults must be a table, not 1"),
+        ("[defaults]\nlinks = 'here'", "unknown key 'links'"),
+        ("[defaults]\ndevices = 'cpu'", "devices must be a list of texts"),
+    ],
+)
+def test_wrong_defaults_are_refused(defaults, message):
+    with pytest.raises(BadGaps, match=message):
+        parse(f"{defaults}\n{TEXT}", "t")
+
+
 def test_the_file_of_torch_is_right():
     assert all(gap.reason for gap in gaps_of("torch"))
 

@@ -4,7 +4,9 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore.common._grad_function import _Function
 from unamp_mindspore.casting import cast, rounded
+from unamp_mindspore.state import thread
 
 from unamp import Policy, custom_bwd, custom_fwd, policy_region
 
@@ -301,6 +303,51 @@ def test_a_cell_that_is_to_be_recomputed(low, how):
             np.testing.assert_array_equal(one, other)
 
 
+class Power(_Function):
+    """A square with a gradient of its own, whose operations the CPU has no low kernels for."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return ops.mul(x, x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * ops.exp(ops.log(gradient))
+
+
+class PowerCell(nn.Cell):
+    def construct(self, x):
+        return ops.mul(x, x)
+
+    def bprop(self, x, out, gradient):
+        return (2 * x * ops.exp(ops.log(gradient)),)
+
+
+def hooked(x):
+    x = ops.mul(x, x)
+    x.register_hook(lambda gradient: ops.exp(ops.log(gradient)))
+    return x
+
+
+@pytest.mark.parametrize("function", [Power.apply, PowerCell(), hooked], ids=["function", "bprop", "hook"])
+def test_what_a_backward_pass_calls_after_its_region_computes_with_low_gradients(low, function):
+    x, w = ops.abs(rand(4, 6)) + 1, ops.abs(rand(6, 3)) + 1
+
+    def plain(x):
+        return function(ops.matmul(x, w)).astype(F32).sum()
+
+    def inside(x):
+        with under(low=low):
+            return plain(x)
+
+    exact = mindspore.grad(plain)(x)
+    found = mindspore.grad(inside)(x)
+    assert found.dtype == F32
+    np.testing.assert_allclose(found.asnumpy(), exact.asnumpy(), rtol=0.03)
+    assert not thread.recorded
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -308,8 +355,10 @@ def test_a_cell_that_is_to_be_recomputed(low, how):
         lambda weight: ops.assign_add(weight, weight.value()),
         lambda weight: ops.AssignSub()(weight, -weight.value()),
         lambda weight: weight.set_data(weight * 2),
+        lambda weight: weight.__setitem__(slice(None), weight.value() * 2),
+        lambda weight: weight.assign_value(Tensor(weight.asnumpy() * 2)),
     ],
-    ids=["assign", "assign_add", "AssignSub", "set_data"],
+    ids=["assign", "assign_add", "AssignSub", "set_data", "index", "assign_value"],
 )
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_parameter_that_is_given_other_values_is_cast_again(low, change, trained):

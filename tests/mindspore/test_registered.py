@@ -46,6 +46,19 @@ def test_graphs(rule, arguments, dtype):
     assert outside.dtype == mindspore.float32
 
 
+def _set(x):
+    x[0] = 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_set, lambda x: x.copy_(x * 2), lambda x: ops.assign(x, x * 2), lambda x: ops.assign_add(x, x)],
+    ids=["index", "copy_", "assign", "assign_add"],
+)
+def test_a_change_that_would_be_lost_is_refused(change):
+    registered.a_change_that_would_be_lost_is_refused(change, Tensor(registered.X))
+
+
 def test_a_shadow_is_left_out():
     x = Tensor(registered.X)
     registered.a_shadow_is_left_out(lambda x: x + x, x, "MindSpore does not tell whether a registered function draws random")

@@ -47,7 +47,7 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
 def read_gaps(package: str) -> tuple[Gap, ...]:
     """Return the gaps that an adapter declares: the tables ``[[declared]]`` of ``gaps.toml``, with the fields of `Gap`.
 
-    The file's tables ``[[gap]]`` are those of conformance.
+    The file's tables ``[[gap]]`` are those of conformance, and ``[defaults]`` is what these have in common.
 
     Args:
         package: the adapter's package, which is imported already; without a file it declares none.
@@ -58,7 +58,7 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
     path = resources.files(package).joinpath("gaps.toml")
     data = parse_table(path.read_text("utf-8")) if path.is_file() else {}
     tables = data.get("declared", [])
-    if not data.keys() <= {"declared", "gap"} or not isinstance(tables, list):
+    if not data.keys() <= {"declared", "defaults", "gap"} or not isinstance(tables, list):
         raise AdapterError(f"{package}/gaps.toml must hold tables [[declared]] and [[gap]]; it has {', '.join(sorted(data))}")
     for table in tables:
         strings = isinstance(table, dict) and all(isinstance(value, str) for value in table.values())

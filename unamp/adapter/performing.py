@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.float8 import Arithmetic, dequantized, format_of, with_factors
@@ -19,10 +19,10 @@ from unamp.adapter.shadowing import IN_PLACE, NAMED, LeftOut
 from unamp.adapter.state import Plan, ThreadState
 from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
-from unamp.policy import Rule
+from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["AS_IT_IS", "EVERYTHING", "CallPlan", "Casts", "Operator", "Outcome", "Parts", "Performer", "differing", "target"]
+__all__ = ["AS_IT_IS", "CallPlan", "Casts", "LayerPlan", "Operator", "Outcome", "Parts", "Performer", "differing", "target"]
 
 #: The result of a call, the dtype that was computed in, and whether that was emulated.
 Outcome = tuple[Any, Any, bool]
@@ -75,6 +75,24 @@ class CallPlan(Plan, Protocol):
 
     def low_alone(self, dtype: str, /) -> Any:
         """Return a plan under which everything is computed in a low dtype, whatever this one says."""
+
+
+class LayerPlan:
+    """A plan inside a layer that is one operation: no rule holds. An adapter's casts the parameters where they are used.
+
+    The layer itself is not changed: other threads may be using it.
+    """
+
+    policy = Policy(enabled=False)
+    changes_float32 = EVERYTHING
+
+    def rule(self, op: str, /) -> Rule:
+        """Return the rule in force for any operation: none."""
+        return Rule.UNTOUCHED
+
+    def low_alone(self, dtype: str, /) -> Self:
+        """Return the same plan: nothing in a layer is computed low by itself."""
+        return self
 
 
 class Operator(ABC):
@@ -130,13 +148,11 @@ class Casts(NamedTuple):
 
     Attributes:
         cast: returns the tensor in the dtype.
-        to_low: as `cast`; a float32 parameter is cast once and kept for the outermost region.
         rounded: returns the tensor's values rounded to a low dtype, in float32.
         mapped: returns a result with its tensors in a dtype: a tensor, or tuples and lists of them.
     """
 
     cast: Callable[[Any, Any], Any]
-    to_low: Callable[[Any, Any], Any]
     rounded: Callable[[Any, Any], Any]
     mapped: Callable[[Any, Any], Any]
 
@@ -344,8 +360,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             own = {}
         if self.is_native(operator, dtype, args):
             if mixed or seen[0] is not dtype:
-                args, kwargs = self._converted_to_low(operator, casts.to_low, dtype, args, kwargs)
-            return self.call(plan, operator, args, kwargs, Parts(own, casts.to_low, dtype)), dtype, False
+                args, kwargs = self._converted_to_low(operator, casts.cast, dtype, args, kwargs)
+            return self.call(plan, operator, args, kwargs, Parts(own, casts.cast, dtype)), dtype, False
         args, kwargs = self._converted_to_low(operator, casts.rounded, dtype, args, kwargs)
         parts = Parts(own, casts.rounded, dtype)
         if named:

@@ -16,7 +16,9 @@ from unamp.adapter.observer import Observer
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 
-__all__ = ["ELSEWHERE", "Dtypes", "Plan", "Step", "ThreadState", "in_regions", "stepping", "suspended", "suspending"]
+__all__ = [
+    "ELSEWHERE", "Dtypes", "Plan", "Step", "ThreadState", "assisted", "in_regions", "stepping", "suspended", "suspending",
+]  # fmt: skip
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,6 +92,27 @@ def suspended(thread: ThreadState[Any]) -> Iterator[None]:
         yield
     finally:
         thread.plan = plan
+
+
+@contextmanager
+def assisted(
+    thread: ThreadState[Any], helping: Plan, acquire: Callable[[], None], release: Callable[[], None]
+) -> Iterator[None]:
+    """Have no policy in force in this thread, but compute with low tensors where the device cannot.
+
+    Args:
+        thread: the thread's state.
+        helping: the plan without a policy.
+        acquire: applies the patches that this plan needs.
+        release: lets them go.
+    """
+    acquire()
+    plan, thread.plan = thread.plan, helping
+    try:
+        yield
+    finally:
+        thread.plan = plan
+        release()
 
 
 def suspending(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
