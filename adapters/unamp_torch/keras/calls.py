@@ -28,9 +28,9 @@ from unamp.adapter.plans import ban_message
 from unamp.adapter.records import OpRecord
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
-from unamp.regions import policy_region, region_of_values
+from unamp.regions import region_of_values
 from unamp.vocabulary import vocabulary
-from unamp_torch import backward
+from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_floats
 from unamp_torch.functions import of_every_operation
 from unamp_torch.gradient_hooks import follow
@@ -38,7 +38,7 @@ from unamp_torch.numbers import rows
 from unamp_torch.plans import to_the_letter
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
 
-__all__ = ["as_one", "as_one_operation", "function_as_one_operation", "inside", "without_policy"]
+__all__ = ["as_one", "as_one_operation", "function_as_one_operation", "inside"]
 
 #: Layers whose parts follow their own rules, unless a user's list names the whole operation.
 _TRANSPARENT = frozenset({"multi_head_attention"})
@@ -186,11 +186,6 @@ def _call_inside(
             return call(*args, **kwargs)
     finally:
         inside.dtype, inside.casts, inside.whole = before
-
-
-def without_policy() -> AbstractContextManager[Any]:
-    """Have no policy in force while the context is open, also as a part of a graph."""
-    return policy_region(Policy(enabled=False), framework="torch") if torch.compiler.is_compiling() else backward.suspended()
 
 
 def _parameters(layer: Any) -> list[Any]:
