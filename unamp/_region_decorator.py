@@ -25,13 +25,14 @@ Context = AbstractContextManager[Any]
 MARK = "__unamp_region__"
 
 
-def decorate(context: Callable[[], Context], function: F, mark: object) -> F:
+def decorate(context: Callable[[], Context], function: F, mark: object, check: Callable[[object, object], None]) -> F:
     """Return `function` with its body inside what `context` returns, for every step anew.
 
     Args:
         context: called for each step.
         function: the function; a `staticmethod` or `classmethod` stays one.
         mark: kept in the result's attribute `MARK`; its method ``regions`` returns what `context` opens, the innermost last.
+        check: called with `mark` and the arguments of every call, before anything is entered.
     """
     import inspect  # slow to import, and a region used as a context manager does not need it
 
@@ -43,6 +44,7 @@ def decorate(context: Callable[[], Context], function: F, mark: object) -> F:
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            check(mark, (args, kwargs))
             inner = function(*args, **kwargs)
             step, value = inner.asend, None
             while True:
@@ -62,18 +64,21 @@ def decorate(context: Callable[[], Context], function: F, mark: object) -> F:
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            check(mark, (args, kwargs))
             return await _awaited(context, function(*args, **kwargs))
 
     elif kind == "generator":
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            check(mark, (args, kwargs))
             return (yield from _stepped(context, function(*args, **kwargs)))
 
     else:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            check(mark, (args, kwargs))
             with context():
                 return function(*args, **kwargs)
 

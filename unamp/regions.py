@@ -30,6 +30,7 @@ __all__ = [
     "amp_guard",
     "auto_cast",
     "autocast",
+    "check_given",
     "check_policy",
     "close_down_to",
     "current_policy",
@@ -146,7 +147,7 @@ class Region:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
         if isinstance(function, type) or not (callable(function) or isinstance(function, classmethod)):
             raise TypeError(f"a region decorates functions and methods, not {function!r:.80}")
-        return decorate(self.here, function, self)
+        return decorate(self.here, function, self, check_given)
 
     def regions(self) -> tuple[Region, ...]:
         """Return the region alone, which opens where this decorates a function."""
@@ -176,6 +177,22 @@ class Region:
             amp_warnings.slow_dtype(adapter, self.policy, self.device)
             amp_warnings.may_be_faster(adapter, self.policy)
         return realisations
+
+
+@not_converted
+def check_given(mark: Any, given: object) -> None:
+    """Raise an error where a decorated function is given tensors of a framework that its regions cannot cover.
+
+    Args:
+        mark: has the regions; see `unamp._region_decorator.decorate`.
+        given: the arguments.
+
+    Raises:
+        FrameworkNotSupported, AdapterError: see `registry.unsuitable`.
+    """
+    registry.adapters_in_use()  # looks at what has been imported since
+    if registry.unsuitable() and any(region.framework is None and region.policy.active for region in mark.regions()):
+        registry.check_tensors_suitable(given)
 
 
 def _leave(realisations: tuple[Realisation, ...], tokens: list[object]) -> None:

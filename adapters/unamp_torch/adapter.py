@@ -125,7 +125,9 @@ class TorchAdapter(BaseAdapter):
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)
-        return observing.observe(sink, values, patches)
+        # Layers of Keras report themselves.
+        needed = (patches, keras.tracing_patches()) if keras.in_use() else ()
+        return observing.observe(sink, values, needed)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, torch.Tensor)

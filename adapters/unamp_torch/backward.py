@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import set_autocast_dtype as set_dtype
 
-from unamp.regions import innermost_region
+from unamp.policy import Policy
+from unamp.regions import innermost_region, policy_region
 from unamp_torch.state import KERNEL_KEYS, include_kernels, set_excluded, set_included, thread
 from unamp_torch.writes import drop_casts
 
-__all__ = ["checkpointing", "recomputing", "suspended", "suspending"]
+__all__ = ["checkpointing", "recomputing", "suspended", "suspending", "without_policy"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_OFF = Policy(enabled=False)
 
 
 @contextmanager
@@ -44,6 +47,11 @@ def suspended() -> Iterator[None]:
             set_excluded(key, False)
             if dtype is not usual:
                 set_dtype(device, dtype)
+
+
+def without_policy() -> AbstractContextManager[Any]:
+    """Have no policy in force while the context is open, also as a part of a graph."""
+    return policy_region(_OFF, framework="torch") if torch.compiler.is_compiling() else suspended()
 
 
 def suspending(original: Callable[P, R]) -> Callable[P, R]:

@@ -11,13 +11,14 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional
+from torch.amp import GradScaler
 
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.performing import differing
@@ -27,10 +28,11 @@ from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_torch.casting import ELIGIBLE, cast_floats
-from unamp_torch.compiling import call_while_tracing
+from unamp_torch.compiling import call_while_tracing, run_uncompiled
 from unamp_torch.facts import facts
 from unamp_torch.listing import operators
 from unamp_torch.state import lock, thread
+from unamp_torch.stepping import Step
 
 __all__ = ["FunctionPatch", "Under", "acquire", "composed", "named", "of_every_operation", "release"]
 
@@ -60,14 +62,20 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
 #: Functions and layers that make a tensor of their input's dtype: a result to write into, or random noise.
 _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 
+#: Stands for the methods of `torch.amp.GradScaler` among operations; and the operations that they compute with.
+_SCALING = "grad_scaler"
+_SCALES_WITH = ("add", "mul")
+_SCALER: tuple[Any, ...] = (GradScaler.scale, GradScaler.unscale_, GradScaler.step, GradScaler.update)
+
 
 @functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return the functions that a policy names, with their operations: none for most that start from PyTorch's own lists.
 
-    Three kinds count as named. All of them under another framework's lists, which know them as operations. Those that
+    Four kinds count as named. All of them under another framework's lists, which know them as operations. Those that
     make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. And functions that do without their
-    operator, where the rule for what they use instead is another one.
+    operator, where the rule for what they use instead is another one. And PyTorch's loss scaling, where its numbers would
+    become low: a float16 loss overflows, and fused optimizers refuse what it found.
     """
     if not policy.active or preset(policy.preset).delegates:
         return ()
@@ -76,7 +84,8 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     foreign = vocabulary() if preset(policy.preset).framework != "torch" else ()
     all_others = (op for op in foreign if op not in facts().functions)
     ops = dict.fromkeys((*policy.allow, *policy.deny, *made, *others, *all_others))
-    return tuple((op, function) for op in ops for function in composed(op))
+    scaling = _SCALER if any(policy.rules[op] in (Rule.LOW, Rule.NARROWEST) for op in _SCALES_WITH) else ()
+    return *((op, function) for op in ops for function in composed(op)), *((_SCALING, method) for method in scaling)
 
 
 def _differ(policy: Policy, op: str, part: str) -> bool:
@@ -127,8 +136,10 @@ def acquire(policy: Policy, under: Under) -> None:
                 if not _users[function]:
                     patch = _made.get(function)
                     if patch is None or patch.codes[1] is not function.__code__:  # somebody has given it other code since
-                        patch = _made[function] = FunctionPatch(op, function, functools.partial(_under_its_rule, op, under))
-                    call_while_tracing(patch.replacement)
+                        make = _with_no_policy if op == _SCALING else functools.partial(_under_its_rule, op, under)
+                        patch = _made[function] = FunctionPatch(op, function, make)
+                    if op != _SCALING:
+                        call_while_tracing(patch.replacement)
                     patch.apply()
                 _users[function] += 1
                 done += 1
@@ -148,6 +159,21 @@ def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
         _users[function] -= 1
         if not _users[function]:
             _made[function].undo()
+
+
+def _with_no_policy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a method of PyTorch's scaler: the same, with no policy in force but for closures."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None or thread.plan.delegated:
+            return original(*args, **kwargs)
+        with Step(nullcontext()) as step:
+            args, kwargs = step.handed(args, kwargs)
+            return original(*args, **kwargs)
+
+    run_uncompiled(replacement)  # dynamo lets the scaler alone, and would compile what stands in for it
+    return replacement
 
 
 def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:

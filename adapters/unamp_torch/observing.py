@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import partial
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.keras_models import is_layer, keras_on
+from unamp.adapter.keras_models import is_layer
 from unamp.adapter.observer import Layers, Observer, Sink
 from unamp.adapter.observing import casts, equation, reporting_to, traces, unreported
 from unamp.adapter.patching import Patches
@@ -90,7 +90,7 @@ def _own_name(layer: torch.nn.Module) -> str:
 
 
 class Held(Protocol):
-    """The module that patches PyTorch, as this one, which is below it, sees it."""
+    """Patches that are applied while somebody needs them, as this module, which is below those that have them, sees them."""
 
     def acquire(self) -> None:
         """Need the patches."""
@@ -100,24 +100,27 @@ class Held(Protocol):
 
 
 @contextmanager
-def observe(sink: Sink, values: bool, patches: Held) -> Iterator[None]:
+def observe(sink: Sink, values: bool, needed: Iterable[Held]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
 
-    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread. Layers of Keras
-    report themselves, so what patches those is needed, too.
+    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread.
+
+    Args:
+        sink: takes the records.
+        values: whether they have statistics of the results.
+        needed: the patches without which something would not be reported as it is.
     """
     observer = Observer("torch", sink, values, Layers(named_layers, _own_name, gradient_hooks.follow_parameters))
-    with_keras = keras_on("torch")
-    if with_keras:
-        patches.acquire()
-    try:
-        with _layers.held(), reporting_to(thread, observer):
+    with ExitStack() as held:
+        for patches in needed:
+            patches.acquire()
+            held.callback(patches.release)
+        try:
+            with _layers.held(), reporting_to(thread, observer):
+                include_kernels(thread.plan)
+                yield
+        finally:
             include_kernels(thread.plan)
-            yield
-    finally:
-        include_kernels(thread.plan)
-        if with_keras:
-            patches.release()
 
 
 def report(

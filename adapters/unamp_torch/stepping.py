@@ -22,15 +22,11 @@ from torch.compiler import is_compiling
 
 from unamp.adapter import state
 from unamp.adapter.patching import missing
-from unamp.policy import Policy
-from unamp.regions import policy_region
-from unamp_torch.backward import suspended
+from unamp_torch.backward import suspended, without_policy
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.state import include_kernels, thread
 
-__all__ = ["handing_policy_to_closures", "probe_steps", "suspending_steps"]
-
-_OFF = Policy(enabled=False)
+__all__ = ["Step", "handing_policy_to_closures", "probe_steps", "suspending_steps"]
 
 #: How the name begins that PyTorch records a step under.
 _STEP = "Optimizer.step#"
@@ -109,7 +105,7 @@ def _record(original: Callable[..., AbstractContextManager[Any]], /, *args: Any,
     if not isinstance(name, str) or not name.startswith(_STEP):
         return original(*args, **kwargs)
     if is_compiling():
-        return policy_region(_OFF, framework="torch")
+        return without_policy()
     plan, recorded = thread.plan, original(*args, **kwargs)
     return recorded if plan is None or plan.delegated else Step(recorded)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import traceback
@@ -227,6 +228,71 @@ def test_an_unsuitable_framework_raises_where_it_is_asked_for_or_comes_in(too_ol
     ):
         with pytest.raises(unamp.FrameworkNotSupported, match=r"strange 0\.1 is too old"):
             ask()
+
+
+def _tensor_of(framework: types.ModuleType) -> Any:
+    return type("Tensor", (framework.Value,), {"__module__": "strange", "dtype": "float32", "shape": (2,)})()
+
+
+async def _awaited(*values: Any, **named: Any) -> int:
+    return len(values)
+
+
+async def _several(*values: Any, **named: Any) -> Any:
+    yield len(values)
+
+
+def _yielding(*values: Any, **named: Any) -> Any:
+    yield len(values)
+
+
+DECORATED: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
+    "function": (lambda *values, **named: len(values), lambda called: called),
+    "generator": (_yielding, next),
+    "coroutine": (_awaited, lambda called: asyncio.run(called)),
+    "asynchronous generator": (_several, lambda called: asyncio.run(anext(called))),
+}
+
+
+@pytest.mark.parametrize("kind", DECORATED)
+@pytest.mark.filterwarnings("ignore:strange is imported")
+def test_a_decorated_function_raises_where_tensors_of_an_unsuitable_framework_come_in(
+    too_old: types.ModuleType, fake: Any, kind: str
+) -> None:
+    function, run = DECORATED[kind]
+    tensor, calls = _tensor_of(too_old), unamp.autocast("cpu")(function)
+    for args, kwargs in (((tensor,), {}), ((1, [{"x": (tensor,)}]), {}), ((), {"x": tensor})):
+        with pytest.raises(unamp.FrameworkNotSupported, match=r"strange 0\.1 is too old"):
+            run(calls(*args, **kwargs))
+        assert unamp.current_policy() is None
+    assert run(calls(1, too_old.Value())) == 2  # a data set, say: nothing that a policy is about
+    for region in (unamp.autocast("cpu", framework="fake"), unamp.autocast("cpu", enabled=False)):
+        assert run(region(function)(tensor)) == 1
+
+
+@pytest.mark.filterwarnings("ignore:strange is imported")
+def test_a_function_that_is_decorated_before_an_unsuitable_framework_is_imported(
+    too_old: types.ModuleType, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = _tensor_of(too_old)
+    monkeypatch.delitem(sys.modules, "strange")
+    calls = unamp.autocast("cpu")(len)
+    assert calls([1]) == 1
+    monkeypatch.setitem(sys.modules, "strange", too_old)
+    with pytest.raises(unamp.FrameworkNotSupported, match=r"strange 0\.1 is too old"):
+        calls([tensor])
+
+
+def test_the_dialect_of_torch_leaves_an_unsuitable_framework_out_as_regions_do(too_old: types.ModuleType, fake: Any) -> None:
+    from unamp.dialects.torch import amp
+
+    left_out = "strange is imported, and no policy is in force on it: strange 0.1 is too old"
+    with pytest.warns(unamp.AmpWarning, match=left_out), amp.autocast("cpu"):
+        assert [policy.preset for policy in fake.in_force] == ["torch-cpu"]
+    tensor = _tensor_of(too_old)
+    with pytest.raises(unamp.FrameworkNotSupported, match=r"strange 0\.1 is too old"):
+        amp.autocast("cpu")(len)([tensor])
+    assert amp.autocast("cpu", enabled=False)(len)([tensor]) == 1
 
 
 def test_what_is_no_value_of_an_unsuitable_framework_is_told_what_it_is(too_old: types.ModuleType, fake: Any) -> None:

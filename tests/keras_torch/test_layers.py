@@ -248,3 +248,70 @@ def test_gradients_of_a_layer_are_told() -> None:
     assert (found.dtype, found.left_out) == ("bfloat16", "")
     assert found.values is not None
     assert (found.values.shape, set(found.values.sample)) == ((3, 4), {2.0})
+
+
+class Block(layers.Layer):
+    """A layer whose layers are built when it is first called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = layers.Dense(3), layers.BatchNormalization()
+
+    def call(self, x):
+        return self.norm(self.inner(x))
+
+
+class Net(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.block, self.last = layers.Dense(4), Block(), layers.Dense(2)
+
+    def call(self, x):
+        return self.last(self.block(self.first(x)))
+
+
+def functional():
+    given = keras.Input((4,))
+    return keras.Model(given, layers.Dense(2)(Block()(layers.Dense(4)(given))))
+
+
+LAZY = {
+    "Sequential": lambda: keras.Sequential([layers.Dense(4), Block(), layers.Dense(2)]),
+    "Net": Net,
+    "Functional": functional,
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", LAZY)
+def test_a_trace_in_which_a_network_is_built_is_like_later_ones(name) -> None:
+    """Neither shapes that Keras tries out nor initial values are operations of the network, or give its parameters names."""
+    told, network = [], None
+    for _ in range(2):
+        with unamp.trace(gradients=True) as trace, unamp.autocast(**BF16):
+            network = network or LAZY[name]()
+            network(numbers(5, 4)).sum().backward()
+        told.append(([(each.op, each.layer) for each in trace.records], [each.parameter for each in trace.gradients]))
+    first, later = told
+    assert first == later
+    assert [op for op, _ in first[0]] == ["linear", "linear", "batch_norm", "linear", "sum"]
+    assert len({each for each in first[1] if each.startswith(f"{name}.")}) == 8
+
+
+@pytest.mark.parametrize("policy", [{"level": "O3"}, {"allow": ["mul", "add"]}], ids=str)
+def test_no_rule_reaches_initial_values(policy) -> None:
+    networks = []
+    for region in ({"enabled": False}, policy):
+        keras.utils.set_random_seed(0)
+        networks.append(LAZY["Sequential"]())
+        with unamp.autocast(**BF16, **region):
+            networks[-1](numbers(5, 4))
+    for one, other in zip(*(each.trainable_variables for each in networks), strict=True):
+        assert torch.equal(one.value, other.value), one.path
+
+
+def test_shapes_that_keras_is_asked_for_are_no_operations() -> None:
+    network = functional()
+    with unamp.trace() as trace:
+        assert network.compute_output_shape((5, 4)) == (5, 2)
+    assert not trace.records

@@ -53,6 +53,16 @@ def test_parameters_have_theirs() -> None:
     assert not net[0].weight._backward_hooks
 
 
+def test_parameters_that_the_first_call_makes_have_theirs() -> None:
+    told, net = [], nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    for _ in range(2):
+        with unamp.trace(gradients=True) as trace:
+            net(torch.arange(8.0).reshape(4, 2)).square().sum().backward()
+        told.append([each.parameter for each in trace.gradients if each.parameter])
+    assert sorted(told[0]) == [f"Sequential.{name}" for name in ("0.bias", "0.weight", "1.bias", "1.weight")]
+    assert told[0] == told[1]
+
+
 def test_what_a_backward_pass_gives_a_parameter_is_recorded_and_not_what_it_holds() -> None:
     net, embedding = nn.Linear(2, 1, bias=False), nn.Embedding(3, 2, sparse=True)
     with unamp.trace(gradients=True) as trace:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import unamp
 from unamp import Policy, Rule, policy_region
@@ -372,3 +374,36 @@ def test_einsum_and_tensordot(equation: str, shapes: list[tuple[int, ...]], dtyp
         assert torch.tensordot(mat(), mat(), 1).dtype == low
     with unamp.autocast("cpu", dtype, deny="tensordot"):
         assert torch.tensordot(mat(low), mat(low), 1).dtype == F32
+
+
+class _Refusing(TorchDispatchMode):
+    """Stands for a kernel that is written in Python, as those of fake tensors are, and has no low dtype."""
+
+    def __init__(self, operator: Any, error: Exception) -> None:
+        super().__init__()
+        self.operator, self.error, self.asked = operator, error, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is self.operator and args[0].dtype is torch.bfloat16:
+            self.asked += 1
+            raise self.error
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_kernel_in_python_that_has_no_low_dtype_is_emulated() -> None:
+    x = torch.linspace(-1, 1, 5)
+    want = torch.special.entr(x.bfloat16().float()).bfloat16()
+    refusing = _Refusing(torch.ops.aten.special_entr.default, NotImplementedError("\"entr\" not implemented for 'BFloat16'"))
+    with refusing, unamp.autocast("cpu", level="O3"):
+        found = torch.special.entr(x)
+    assert refusing.asked == 1
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, want)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no memory"), ValueError("no BFloat16")], ids=repr)
+def test_another_error_of_a_kernel_in_python_is_raised(error: Exception) -> None:
+    refusing = _Refusing(torch.ops.aten.sinh.default, error)
+    with pytest.raises(type(error), match=str(error)), refusing, unamp.autocast("cpu", level="O3"):
+        torch.sinh(torch.ones(2))
+    assert unamp.current_policy() is None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -531,3 +533,99 @@ def test_an_optimizer_whose_step_takes_the_scaler_is_handed_it() -> None:
         assert results == ([True, False, True] if isinstance(results[0], bool) else [8.0, 8.0, 4.0])
     assert found[0] == found[1] == found[2]
     assert found[0][1] == [8.0, 4.0, 4.0]
+
+
+# --- PyTorch's own scaler in a region ----------------------------------------------------------------------------------------
+
+#: Policies that make a sum or a product low.
+LOW_SUMS = {
+    "O2": {"level": "O2"},
+    "O3": {"level": "O3"},
+    "allowed": {"allow": ["add", "mul"]},
+    "one low, all low": {"preset": "tensorflow"},
+}
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, 0.1),
+    "fused SGD": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.5, fused=True),
+    "fused AdamW": lambda parameters: torch.optim.AdamW(parameters, 0.1, fused=True),
+}
+
+
+def _own_steps(make: Any, region: unamp.Region, *, inside: bool, unscale: bool) -> list[Any]:
+    """Train with PyTorch's own scaler inside a region, or around it; one step overflows."""
+    torch.manual_seed(0)
+    net, scaler = torch.nn.Linear(8, 4), native(init_scale=1024.0)
+    optimizer, told = make(net.parameters()), []
+    for factor in (1.0, float("inf"), 1.0):
+        optimizer.zero_grad()
+        with ExitStack() as open_region:
+            open_region.enter_context(region)
+            loss = net(torch.linspace(-1, 1, 16).reshape(2, 8)).float().square().sum()
+            if not inside:
+                open_region.close()
+            scaled = scaler.scale(loss)
+            assert scaled.dtype == torch.float32
+            scaled.backward(torch.tensor(factor))
+            if unscale:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+        told += [scaler.get_scale(), *(each.detach().clone() for each in net.parameters())]
+    return told
+
+
+@pytest.mark.parametrize("unscale", [False, True], ids=["step", "unscale_"])
+@pytest.mark.parametrize("policy", LOW_SUMS)
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_pytorchs_own_scaler_computes_the_same_inside_of_a_region(make: str, policy: str, unscale: bool) -> None:
+    region = unamp.autocast("cpu", dtype="bfloat16", **LOW_SUMS[policy])
+    inside, outside = (_own_steps(OPTIMIZERS[make], region, inside=each, unscale=unscale) for each in (True, False))
+    assert inside[::3] == [1024.0, 512.0, 512.0]
+    for one, other in zip(inside, outside, strict=True):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+
+
+def test_a_float16_loss_does_not_overflow_in_pytorchs_own_scaler() -> None:
+    loss = torch.tensor(2.0, dtype=torch.float16)
+    with unamp.autocast("cpu", dtype="float16", level="O2"):
+        assert float(native(init_scale=2.0**16).scale(loss)) == 2.0**17
+        assert (loss * 2.0).dtype == torch.float16
+
+
+def test_a_closure_in_pytorchs_own_scaler_is_under_the_policy() -> None:
+    w, seen = torch.ones(2, 2, requires_grad=True), []
+    optimizer, scaler = torch.optim.SGD([w], 0.1), native(init_scale=2.0)
+
+    def closure() -> float:
+        seen.append((w @ w).dtype)
+        return 1.0
+
+    with unamp.autocast("cpu", dtype="bfloat16", level="O2"):
+        scaler.scale(w.sum()).backward()
+        assert scaler.step(optimizer, closure) == 1.0
+        assert (w + w).dtype == torch.bfloat16
+    assert seen == [torch.bfloat16]
+
+
+@pytest.mark.filterwarnings("error:Dynamo does not know")
+def test_pytorchs_own_scaler_in_a_compiled_function() -> None:
+    scaler, x = native(init_scale=4.0), torch.ones(3, requires_grad=True)
+    scaler.scale(x.sum())  # makes the scale, which a graph reads
+
+    @torch.compile(backend="aot_eager")
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        with unamp.autocast("cpu", dtype="bfloat16", level="O2"):
+            return scaler.scale((x * x).sum())
+
+    found = scaled(x)
+    assert (found.dtype, found.item()) == (torch.float32, 12.0)
+
+
+def test_other_threads_and_native_regions_have_pytorchs_own_scaler() -> None:
+    w = torch.ones(2, requires_grad=True)
+    with unamp.autocast("cpu", dtype="bfloat16", level="O2"):
+        with unamp.autocast("cpu", dtype="bfloat16", preset="native"):
+            assert native(init_scale=2.0).scale(w).dtype == torch.float32
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(lambda: native(init_scale=2.0).scale(w)).result().dtype == torch.float32
+    assert torch.amp.GradScaler.scale.__code__.co_filename.endswith("grad_scaler.py")

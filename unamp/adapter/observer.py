@@ -98,6 +98,7 @@ class Layers:
         self._follow = follow
         self._names: dict[int, tuple[str, Any]] = {}  # with the layer, which is alive as long as its id is a key
         self._open: list[str] = []
+        self._network: Any = None
         self._called: dict[str, weakref.ref[Any]] = {}
 
     @property
@@ -111,8 +112,8 @@ class Layers:
             network = type(layer).__name__
             self._add(network, layer)
             self._open.append(network)
-            if self._follow is not None and traces.gradients:
-                self._follow(network, layer)
+            self._network = layer
+            self._follow_parameters(network)
         else:
             known = self._names.get(id(layer))
             self._open.append(self._unnamed(layer) if known is None else known[0])
@@ -144,10 +145,15 @@ class Layers:
 
     def leave(self) -> None:
         """Note that the innermost layer returned, or raised."""
-        if self._open:
-            self._open.pop()
+        left = self._open.pop() if self._open else None
         if not self._open:
-            self._names = {}
+            if left is not None:
+                self._follow_parameters(left)  # once more: layers may have made them in this call
+            self._names, self._network = {}, None
+
+    def _follow_parameters(self, network: str) -> None:
+        if self._follow is not None and self._network is not None and traces.gradients:
+            self._follow(network, self._network)
 
     def _add(self, name: str, layer: Any) -> None:
         """Note the names of what is in a layer."""

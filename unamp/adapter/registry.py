@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unamp._compiler_marks import WHEN_ASKED, once_per_trace
 from unamp._entry_points import entry_points
+from unamp.adapter.arguments import leaves
 from unamp.adapter.contract import Adapter
 from unamp.adapter.versions import check_version
 from unamp.errors import AdapterError, FrameworkNotSupported, shortened, unknown
@@ -22,6 +23,7 @@ __all__ = [
     "adapters_in_use",
     "adapters_in_use_now",
     "check_suitable",
+    "check_tensors_suitable",
     "installed",
     "register",
     "renew",
@@ -114,6 +116,13 @@ def check_suitable(value: object) -> None:
         # of Keras' and of the user's too.
         if any(base.__module__.partition(".")[0] == framework for base in type(value).__mro__):
             raise error.with_traceback(None)  # kept for the next one, without the frames of this
+
+
+def check_tensors_suitable(given: object) -> None:
+    """Do the same for what looks like a tensor in arguments, however deep; data sets and the like cost nobody a region."""
+    for each in leaves(given):
+        if hasattr(each, "dtype") and hasattr(each, "shape"):
+            check_suitable(each)
 
 
 def adapter_for(framework: str) -> Adapter:

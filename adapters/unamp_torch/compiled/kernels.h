@@ -242,17 +242,20 @@ class Call {
     if (missing) return emulate(low);
     // A call uses up its arguments, and those of this one may be needed again: a kernel may take some calls of its operator alone.
     const c10::SmallVector<IValue, 8> arguments(stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
+    bool of_python = false;
     try {
       return call();
-    } catch (const python_error&) {
-      throw;
+    } catch (python_error& error) {  // of what stands in for kernels in Python: those of fake tensors, a mode's
+      error.persist();
+      if (!is_runtime_error(error) || !says_no_kernel(error.what())) throw;
+      of_python = true;
     } catch (const std::exception& error) {
       if (!says_no_kernel(error.what())) throw;
     }
     stack_->resize(base_);
     stack_->insert(stack_->end(), arguments.begin(), arguments.end());
     emulate(low);
-    missing = true;
+    if (!of_python) missing = true;  // else the device itself may have one
   }
 
   // With arguments that are rounded to low already.
@@ -302,6 +305,11 @@ class Call {
     python_error error;
     error.persist();
     throw error;
+  }
+
+  static bool is_runtime_error(const python_error& error) {
+    pybind11::gil_scoped_acquire gil;
+    return error.type != nullptr && PyErr_GivenExceptionMatches(error.type, PyExc_RuntimeError);
   }
 
   static bool says_no_kernel(const std::string& message) {

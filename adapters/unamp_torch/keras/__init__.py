@@ -9,7 +9,7 @@
 What this module offers can be asked whether Keras is imported or not, and does not import it.
 """
 
-from unamp_torch.keras.patches import all_patches, in_use
+from unamp_torch.keras.patches import all_patches, in_use, tracing_patches
 from unamp_torch.keras.training import (
     KerasGradients,
     backward,
@@ -31,5 +31,6 @@ __all__ = [
     "is_layer",
     "is_optimizer",
     "lower",
+    "tracing_patches",
     "trained_parameters",
 ]

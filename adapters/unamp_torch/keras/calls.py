@@ -28,9 +28,9 @@ from unamp.adapter.plans import ban_message
 from unamp.adapter.records import OpRecord
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
-from unamp.regions import policy_region, region_of_values
+from unamp.regions import region_of_values
 from unamp.vocabulary import vocabulary
-from unamp_torch import backward
+from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_floats
 from unamp_torch.functions import of_every_operation
 from unamp_torch.gradient_hooks import follow
@@ -38,7 +38,7 @@ from unamp_torch.numbers import rows
 from unamp_torch.plans import to_the_letter
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
 
-__all__ = ["as_one_operation", "function_as_one_operation", "inside", "without_policy"]
+__all__ = ["as_one", "as_one_operation", "function_as_one_operation", "inside"]
 
 #: Layers whose parts follow their own rules, unless a user's list names the whole operation.
 _TRANSPARENT = frozenset({"multi_head_attention"})
@@ -188,11 +188,6 @@ def _call_inside(
         inside.dtype, inside.casts, inside.whole = before
 
 
-def without_policy() -> AbstractContextManager[Any]:
-    """Have no policy in force while the context is open, also as a part of a graph."""
-    return policy_region(Policy(enabled=False), framework="torch") if torch.compiler.is_compiling() else backward.suspended()
-
-
 def _parameters(layer: Any) -> list[Any]:
     """Return a layer's parameters, with those of the layers that it is made of."""
     if layer is None:
@@ -282,7 +277,7 @@ def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs:
         return call(*args, **kwargs)
     seen = given[:1] if _is_norm(op) else [*given, *(each._value for each in _parameters(layer))]
     followed = rule != Rule.UNTOUCHED.name
-    with _as_one() as observer:
+    with as_one() as observer:
         result = _perform(op, rule, layer, call, args, kwargs) if followed else call(*args, **kwargs)
     dtypes = tuple(dtype_name(each.dtype) for each in seen)
     wanted = _target(rule, [each.dtype for each in seen]) if followed else None
@@ -291,13 +286,13 @@ def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs:
     written = equation(op, [getattr(layer, "equation", None), *args], kwargs)
     shapes = _reporter.shapes(seen)
     record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated, input_shapes=shapes, equation=written)
-    with _as_one(), without_policy():  # looking at a result is no operation of the network
+    with as_one(), without_policy():  # looking at a result is no operation of the network
         _reporter.report(observer, record, _reporter.sizes(seen), result, first_only=_is_norm(op))
     return result
 
 
 @contextmanager
-def _as_one() -> Iterator[Observer]:
+def as_one() -> Iterator[Observer]:
     """Have nothing reported that an operation is made of; give the observer, to report the whole."""
     try:
         with unreported(thread) as observer:

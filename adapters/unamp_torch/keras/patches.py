@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from unamp._compiler_marks import once_per_trace
+from unamp.adapter.arguments import within
 from unamp.adapter.keras_models import facts, keras_on, library
 from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
-from unamp.adapter.patching import Patch, find
+from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, PatchGroup
 from unamp.adapter.spellings import at_path
 from unamp.vocabulary import vocabulary
+from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_weight
 from unamp_torch.functions import FunctionPatch
-from unamp_torch.keras.calls import as_one_operation, function_as_one_operation, inside, without_policy
+from unamp_torch.keras.calls import as_one, as_one_operation, function_as_one_operation, inside
 from unamp_torch.state import thread
 
-__all__ = ["all_patches", "in_use"]
+__all__ = ["all_patches", "in_use", "tracing_patches"]
 
 #: Groups of operations whose layers and functions are left to what they call: PyTorch's own operators, which follow their rules
 #: by themselves, or keep what they are given, whatever the rule.
@@ -50,14 +52,23 @@ def all_patches() -> tuple[PatchGroup]:
         AttributePatch(variable, "_maybe_autocast", _parameter),
         AttributePatch(policy, "convert_input", input_hook(_followed, _is_eligible)),
         AttributePatch(policy, "compute_dtype", _compute_dtype),
-        AttributePatch(find("keras.src.layers.layer", "Layer"), "add_weight", _suspending),
-        AttributePatch(find("keras.src.backend.torch.core", "Variable"), "_initialize", _suspending),
+        AttributePatch(find("keras.src.layers.layer", "Layer"), "add_weight", _initial),
+        AttributePatch(find("keras.src.backend.torch.core", "Variable"), "_initialize", _initial),
+        AttributePatch(variable, "_deferred_initialize", _initial),
     ]
     for module, paths in facts().suspended.items():
         for path in paths:
             of, _, name = path.rpartition(".")
             made.append(AttributePatch(find(module, of), name, _suspending))
     return (PatchGroup([*made, *_layers(), *_functions()]),)
+
+
+@cache
+def tracing_patches() -> Patches:
+    """Return the patches that keep out of a trace what Keras runs only to see shapes: no layer is called then."""
+    symbolic = AttributePatch(find("keras.src.layers.layer", "Layer"), "__call__", partial(_unreported, of=_is_symbolic))
+    shapes = AttributePatch(find("keras.src", "backend"), "compute_output_spec", _unreported)
+    return Patches(lambda: (symbolic, shapes))
 
 
 def _operations() -> Iterator[tuple[str, str, Any]]:
@@ -77,7 +88,7 @@ def _functions() -> Iterator[Patch]:
     for op, path, found in _operations():
         if isinstance(found, FunctionType) and found not in taken and op != "control_flow":
             taken.add(found)
-            yield FunctionPatch(op, found, functools.partial(function_as_one_operation, op, path))
+            yield FunctionPatch(op, found, partial(function_as_one_operation, op, path))
 
 
 def _layers() -> Iterator[Patch]:
@@ -92,7 +103,7 @@ def _layers() -> Iterator[Patch]:
         if home is not None and home.__module__ != "keras.src.layers.layer":
             homes.setdefault(home)
     for home in homes:
-        yield AttributePatch(home, "call", functools.partial(as_one_operation, classes))
+        yield AttributePatch(home, "call", partial(as_one_operation, classes))
 
 
 # --- parameters and inputs ---------------------------------------------------------------------------------------------------
@@ -133,7 +144,37 @@ def _compute_dtype(original: property) -> property:
     return property(compute_dtype_hook(_followed)(original.fget), doc=original.__doc__)  # type: ignore[arg-type] # it has one
 
 
+# --- what no trace reports ---------------------------------------------------------------------------------------------------
+
+
+def _is_symbolic(*args: Any, **kwargs: Any) -> bool:
+    return any(True for _ in within((args, kwargs), library().KerasTensor))
+
+
+def _unreported(original: Function, of: Callable[..., bool] = lambda *args, **kwargs: True) -> Function:
+    """Wrap a function so that a trace has nothing of its calls.
+
+    Args:
+        original: the function.
+        of: returns whether a call is meant, given its arguments; all are where not given.
+    """
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or thread.sink is None or not of(*args, **kwargs):
+            return original(*args, **kwargs)
+        with as_one():
+            return original(*args, **kwargs)
+
+    return run
+
+
 # --- what no rule reaches ----------------------------------------------------------------------------------------------------
+
+
+def _initial(original: Function) -> Function:
+    """Wrap a function that computes initial values: no rule reaches them, and they are no operations of the network."""
+    return _unreported(_suspending(original))
 
 
 def _suspending(original: Function) -> Function:

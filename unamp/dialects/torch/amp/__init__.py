@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import Any
 
 import unamp
+from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp._region_decorator import decorate
-from unamp.adapter.registry import adapters_in_use
+from unamp.adapter.registry import adapters_in_use, check_tensors_suitable, unsuitable
 from unamp.dialects._in_use import has_gpu
 from unamp.dialects.torch._scaler import GradScaler
 from unamp.dtypes import LOW_DTYPES, POLICY_DTYPES, dtype_name
@@ -105,7 +106,7 @@ class autocast:  # noqa: N801 - torch's name
                 f"autocast()(func) requires a callable, but got {type(func).__name__}; as a context manager it is "
                 "`with autocast(device_type=...):`"
             )
-        return decorate(self._again, func, self)
+        return decorate(self._again, func, self, _check_given)
 
     def regions(self) -> list[Any]:
         """Return the regions that open together, the innermost last, for the frameworks that are in use by now."""
@@ -149,12 +150,29 @@ def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list
         return []
     if device not in _DEVICES.values():
         return [unamp.autocast(device, dtype, enabled, cache, preset="native", framework="torch")]
+    if enabled:
+        _warn_of_left_out()
     lists: PresetName = "torch-cpu" if device == "cpu" else "torch-cuda"
     presets: list[tuple[PresetName, str | None]] = [("native" if name == "torch" else lists, name) for name in _in_use()]
     return [
         unamp.autocast(device, dtype, enabled, cache, preset=preset, framework=name)
         for preset, name in presets or [(lists, None)]
     ]
+
+
+@once_per_trace
+def _warn_of_left_out() -> None:
+    # Each of the regions is one framework's, and warns of no others.
+    if adapters := adapters_in_use():
+        amp_warnings.left_out(unsuitable(), adapters)
+
+
+@not_converted
+def _check_given(mark: Any, given: object) -> None:
+    """Do as `unamp.regions.check_given`."""
+    device, _, enabled, _ = mark._arguments
+    if enabled and device in _DEVICES.values() and adapters_in_use() and unsuitable():
+        check_tensors_suitable(given)
 
 
 @once_per_trace
