@@ -37,7 +37,7 @@ def decorate(context: Callable[[], Context], function: F, mark: object, check: C
     import inspect  # slow to import, and a region used as a context manager does not need it
 
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(decorate(context, function.__func__, mark))
+        return type(function)(decorate(context, function.__func__, mark, check))
     kind = runs_later(function)
     wrapper: Callable[..., Any]
     if kind == "asynchronous generator":
