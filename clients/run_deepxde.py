@@ -5,16 +5,19 @@ transform of outputs that it offers.
 """
 
 import os
+from contextlib import nullcontext
 
 from client import measure
 
 import deepxde as dde
+import unamp
 
 BACKEND = os.environ["DDE_BACKEND"]
 
 
+@unamp.float32_results
 def widened(_, y):
-    return y.float() if BACKEND == "pytorch" else y.astype("float32")
+    return y
 
 
 def residual(x, y):
@@ -50,4 +53,12 @@ def native():
     return torch.autocast("cpu", torch.bfloat16)
 
 
-measure(build, (lambda: build(native)) if BACKEND == "pytorch" else None)
+def eagerly():
+    if BACKEND != "tensorflow":
+        return nullcontext()
+    import on_keras
+
+    return on_keras.eagerly()
+
+
+measure(build, (lambda: build(native)) if BACKEND == "pytorch" else None, eagerly)
