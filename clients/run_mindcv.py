@@ -11,7 +11,7 @@ from on_mindspore import step_of
 def build(region):
     mindspore.set_seed(0)
     net = create_model("resnet18", num_classes=10).set_train()
-    x = mindspore.Tensor(np.random.default_rng(0).normal(size=(4, 3, 32, 32)).astype(np.float32))
+    x = mindspore.Tensor(np.random.default_rng(0).normal(size=(4, 3, 64, 64)).astype(np.float32))
     labels = mindspore.Tensor(np.arange(4, dtype=np.int32))
     return step_of(net, region, lambda: ops.cross_entropy(net(x).astype(mindspore.float32), labels))
 
