@@ -1,4 +1,4 @@
-"""Shared by the scripts for Keras: a training step of a model on TensorFlow."""
+"""Shared by the scripts for Keras: a training step of a model, on the backend that KERAS_BACKEND names."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
-import tensorflow as tf
 from client import Region, Step
+
+#: Compiled by XLA in JAX only: elsewhere that takes minutes.
+_COMPILED = keras.backend.backend() == "jax"
 
 
 @contextmanager
 def eagerly() -> Iterator[None]:
-    """Run every tf.function eagerly."""
+    """Run every tf.function eagerly, where the backend is TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
 
 
-def step_of(model: keras.Model, region: Region, inputs: Any, loss_of: Callable[[tf.Tensor], tf.Tensor]) -> Step:
-    """Return a step of SGD in a tf.function that calls the model in a region."""
-    optimizer = keras.optimizers.SGD(1e-3)
-    optimizer.build(model.trainable_variables)
+def step_of(model: keras.Model, region: Region, inputs: Any, targets: Any, loss: str | Callable[[Any, Any], Any]) -> Step:
+    """Return a step of SGD, of Keras' own training, in a region."""
+    model.compile(keras.optimizers.SGD(1e-3), loss, jit_compile=_COMPILED)
 
-    @tf.function
-    def train() -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            with region():
-                outputs = model(inputs, training=True)
-            loss = loss_of(tf.cast(outputs, tf.float32))
-        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True))
-        return loss
+    def step() -> float:
+        model.reset_metrics()  # it returns the mean of the losses since
+        with region():
+            return float(model.train_on_batch(inputs, targets))
 
-    return lambda: float(train())
+    return step

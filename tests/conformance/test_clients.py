@@ -22,7 +22,7 @@ def clients(monkeypatch):
 
 
 def test_every_client_has_a_script_pins_and_two_of_each_framework_are_the_sample(clients):
-    listed = clients.listed()
+    listed = {name: client for name, client in clients.listed().items() if not client.gap}
     for client in listed.values():
         script = clients.SCRIPTS / f"run_{client.script}.py"
         assert len(script.read_text("utf-8").splitlines()) < 60
@@ -31,6 +31,12 @@ def test_every_client_has_a_script_pins_and_two_of_each_framework_are_the_sample
     assert scripts == {f"run_{client.script}" for client in listed.values()}
     sample = Counter(client.framework for client in listed.values() if client.sample)
     assert sample == dict.fromkeys(("torch", "paddle", "mindspore", "tensorflow", "jax"), 2)
+
+
+def test_a_client_with_a_gap_is_not_installed_and_its_reason_is_its_result(clients, monkeypatch):
+    monkeypatch.setattr(clients, "_installed", lambda client, home: pytest.fail("installed"))
+    client = clients.Client("c", "torch", ("c==1",), "c", gap="not run: no wheel")
+    assert clients.examined(client)["result"] == "not run: no wheel"
 
 
 def found(**parts):
