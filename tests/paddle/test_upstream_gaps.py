@@ -3,10 +3,13 @@
 Where one of these tests fails since Paddle has mended it, its gap in `adapters/unamp_paddle/gaps.toml` goes.
 """
 
+import gc
+
 import numpy as np
 import paddle
 import pytest
 from paddle.nn import functional as F
+from unamp_paddle.conformance.ways.opening import called
 
 
 def in_cond(x):
@@ -91,3 +94,25 @@ def test_a_program_is_saved_for_inference(tmp_path):
     (built,), (loaded,) = in_program(normalised, x), in_program(normalised, x, saved=str(tmp_path / "saved"))
     np.testing.assert_allclose(built.mean(0), np.zeros(3), atol=1e-4)  # of the batch
     np.testing.assert_allclose(loaded, x, rtol=1e-4)  # the running statistics, 0 and 1
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_values_that_point_into_a_program_wait_for_the_collector_unless_a_way_calls_it(left):
+    def product(a, b):
+        return a * b
+
+    inputs = [paddle.to_tensor([2.0], stop_gradient=False) for _ in range(2)]
+    compiled = paddle.jit.to_static(product, full_graph=True)
+    gc.collect()
+    gc.disable()
+    try:
+        (compiled(*inputs) if left else called(compiled, inputs)).backward()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found = [str(each) for held in gc.garbage for each in gc.get_referents(held) if isinstance(each, paddle.pir.Value)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert any("block_arg" in value for value in found) is left
+    assert inputs[0].grad.item() == 2.0

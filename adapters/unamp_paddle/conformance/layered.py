@@ -10,6 +10,7 @@ from typing import Any
 import paddle
 
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
+from unamp_paddle.conformance.ways.opening import called
 
 __all__ = ["layered"]
 
@@ -38,7 +39,8 @@ def _compiled(network: Any) -> Runner:
     def program(x: Any) -> Any:
         return network(x)
 
-    return eager(paddle.jit.to_static(program, full_graph=True))
+    compiled = paddle.jit.to_static(program, full_graph=True)
+    return eager(lambda x: called(compiled, [x]))
 
 
 def _exported(network: Any) -> Runner:

@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 
 from unamp.adapter import Way
-from unamp_paddle.conformance.ways.opening import Function, Runs, both, written
+from unamp_paddle.conformance.ways.opening import Function, Runs, both, called, written
 
 __all__ = ["ways"]
 
@@ -30,7 +30,7 @@ def _compiled(runs: Runs) -> Runs:
     def run(function: Function, inputs: Sequence[Any]) -> Any:
         source = "def made({arguments}):\n    return runs(function, [{arguments}])\n"
         calls = written(source, function, runs=runs, function=function)
-        return paddle.jit.to_static(calls, full_graph=True)(*inputs)
+        return called(paddle.jit.to_static(calls, full_graph=True), inputs)
 
     return run
 

@@ -10,7 +10,7 @@ from typing import Any
 import paddle
 
 from unamp.adapter import OpenRegion, Way
-from unamp_paddle.conformance.ways.opening import Function, Runs, both, holding, written
+from unamp_paddle.conformance.ways.opening import Function, Runs, both, called, holding, written
 
 __all__ = ["ways"]
 
@@ -35,14 +35,14 @@ def _compiled(function: Function, *, full_graph: bool) -> Function:
 
 def _compiling(*, full_graph: bool) -> Runs:
     def run(function: Function, inputs: Sequence[Any]) -> Any:
-        return _compiled(function, full_graph=full_graph)(*inputs)
+        return called(_compiled(function, full_graph=full_graph), inputs)
 
     return run
 
 
 def _compiling_layer(*, full_graph: bool) -> Runs:
     def run(function: Function, inputs: Sequence[Any]) -> Any:
-        return _compiled(holding(function), full_graph=full_graph)(*inputs)
+        return called(_compiled(holding(function), full_graph=full_graph), inputs)
 
     return run
 
@@ -52,21 +52,21 @@ def _left_out(*, full_graph: bool) -> Runs:
         paddle.jit.not_to_static(function)
 
         calls = written("def made({arguments}):\n    return function({arguments})\n", function, function=function)
-        return _compiled(calls, full_graph=full_graph)(*inputs)
+        return called(_compiled(calls, full_graph=full_graph), inputs)
 
     return run
 
 
 def _decorated_inside(*, full_graph: bool) -> Any:
     def run(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return _compiled(region()(function), full_graph=full_graph)(*inputs)
+        return called(_compiled(region()(function), full_graph=full_graph), inputs)
 
     return run
 
 
 def _decorated_around(*, full_graph: bool) -> Any:
     def run(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return region()(_compiled(function, full_graph=full_graph))(*inputs)
+        return called(region()(_compiled(function, full_graph=full_graph)), inputs)
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -11,7 +12,7 @@ import paddle
 
 from unamp.adapter import OpenRegion, Way
 
-__all__ = ["Function", "Runs", "both", "holding", "inside", "written"]
+__all__ = ["Function", "Runs", "both", "called", "holding", "inside", "written"]
 
 Function = Callable[..., Any]
 
@@ -53,6 +54,22 @@ def holding(function: Function) -> Any:
     source = "def made(self, {arguments}):\n    return self.function({arguments})\n"
     own = {"forward": written(source, function), "function": staticmethod(function)}
     return type("Holding", (paddle.nn.Layer,), own)()
+
+
+def called(compiled: Function, inputs: Sequence[Any]) -> Any:
+    """Return the result of a function that Paddle compiles when it is called, and leave none of its program's values behind.
+
+    Paddle keeps values of a backward program that point into the program, in a list that only the collector of cycles frees.
+    Where that comes after the program went, later programs get such a value as one of their own, and the process dies.
+
+    Args:
+        compiled: what `paddle.jit.to_static` made.
+        inputs: its inputs.
+    """
+    try:
+        return compiled(*inputs)
+    finally:
+        gc.collect()  # while the program lives
 
 
 def both(name: str, kind: str, runs: Runs, *, made_inside: bool = True, **promised: Any) -> Iterator[Way]:
