@@ -113,6 +113,8 @@ def test_a_batch_that_was_held_out_and_is_beyond_is_status_1(script: Path) -> No
         (["to_tune:what", "--tolerance", "-1"], "tolerance must be above 0, not -1.0"),
         (["to_tune:what", "--level", "O9"], "unknown level 'O9'"),
         (["to_tune:what", "--budget", "soon"], "budget 'soon' is none"),
+        (["to_tune:what", "--dtype", "float8_e4m3", "--toml", "precision.toml"], "a study in float8 takes no --level and no"),
+        (["to_tune:what", "--dtype", "float8_e4m3", "--effort", "ranked"], "effort goes with a low dtype; a study in float8"),
         (["to_tune:what", "--toml", "gone/precision.toml"], "gone/precision.toml: No such file or directory"),
     ],
 )
@@ -121,6 +123,16 @@ def test_what_is_wrong_is_said(arguments: list[str], says: str, script: Path) ->
     code, said = invoke(*arguments)
     assert code == 2
     assert says in said
+
+
+def test_a_dtype_of_float8_is_a_study(script: Path) -> None:
+    code, said = invoke("to_tune:what", "--dtype", "float8_e4m3", "--tolerance", "0.1")
+    assert code == 0
+    assert said.startswith("layer  products")
+    assert "kernels take multiples of 16" in said
+    code, said = invoke("to_tune:what", "--dtype", "float8_e4m3", "--tolerance", "0.1", "--json")
+    assert code == 0
+    assert [layer["layer"] for layer in json.loads(said)["layers"]] == ["0", "1"]
 
 
 def test_an_error_of_the_users_own_code_keeps_its_traceback(script: Path) -> None:
