@@ -13,8 +13,8 @@ from importlib.util import find_spec, spec_from_loader
 
 NEW = "float8_e5m2"
 
-_BEFORE = '        Precision("bfloat16", 2, 8,'
-_ROW = f'        Precision("{NEW}", 1, 3, -14, 15, low=True),\n'
+_BEFORE = '        FloatFormat("bfloat16", 2, 8,'
+_ROW = f'        FloatFormat("{NEW}", 1, 3, -14, 15, low=True),\n'
 
 PRODUCTS = {
     "torch": "import torch; x = torch.ones(2, 2); product = lambda: torch.mm(x, x)",

@@ -38,7 +38,7 @@ print(compiled.library)
 
 def test_this_run_is_what_it_says_it_is() -> None:
     assert (compiled.library is not None) is (compiled.place().exists() and os.environ.get("UNAMP_TORCH_COMPILED") != "0")
-    with policy_region(Policy(dtype="bfloat16", allow="add")) as region:
+    with policy_region(Policy(dtype="bfloat16", allow="exp")) as region:
         (realisation,) = region._prepared[1]
     assert type(realisation).__module__ == ("unamp_torch.activation" if compiled.library is None else "unamp_torch_kernels")
 
