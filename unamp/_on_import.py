@@ -32,8 +32,10 @@ class _Waiting:
         """Return the module's spec, with a loader that says when it is loaded; None for any other module."""
         if name != self.name:
             return None
-        finders: list[Any] = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
-        spec: ModuleSpec | None = next(filter(None, (each.find_spec(name, path, target) for each in finders)), None)
+        finders: list[Any] = list(sys.meta_path)
+        behind = finders[finders.index(self) + 1 :] if self in finders else finders  # another may wait for the same module
+        asked = (each.find_spec(name, path, target) for each in behind if hasattr(each, "find_spec"))
+        spec: ModuleSpec | None = next(filter(None, asked), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._imported)  # type: ignore[assignment]
         return spec
