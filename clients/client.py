@@ -6,6 +6,7 @@ A script calls `measure` once; it prints what was found as JSON, in the last lin
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import time
 import traceback
@@ -23,7 +24,7 @@ Step = Callable[[], Any]
 Region = Callable[[], AbstractContextManager[Any]]
 
 DTYPE = "bfloat16"
-_TIMED = 5
+_TIMED = int(os.environ.get("CLIENT_STEPS", "5"))  # steps after the first
 _LOW = ("bfloat16", "float16")
 
 

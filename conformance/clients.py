@@ -6,7 +6,7 @@ and under the framework's own mixed precision. What came of it is kept in ``conf
 ``docs/clients.md``.
 
 Arguments choose: ``python conformance/clients.py timm deepxde-jax``. What is not chosen keeps its result. The sample runs two
-at a time, so that its times say nothing, and keeps nothing: continuous integration asks whether each runs.
+at a time and few steps of each, so that its times say nothing, and keeps nothing: it asks whether each runs.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.exit(f"unknown client {min(unknown)!r}; valid: {', '.join(clients)}")
     names = options.chosen or [name for name, client in clients.items() if client.sample or not options.sample]
     failed = 0
-    for name, found, seconds in _examined(names, at_once=2 if options.sample else 1, stays=options.keep):
+    for name, found, seconds in _examined(names, brief=options.sample, stays=options.keep):
         print(f"{name}: {found['result']}, {seconds:.0f} seconds", flush=True)
         if not options.sample:
             keep(RESULTS, PAGE, (clients[name].framework, name), found, page)
@@ -98,21 +98,21 @@ def main(arguments: Sequence[str]) -> int:
     return int(failed > 0)
 
 
-def _examined(names: Sequence[str], *, at_once: int, stays: bool) -> Iterator[tuple[str, Rows, float]]:
+def _examined(names: Sequence[str], *, brief: bool, stays: bool) -> Iterator[tuple[str, Rows, float]]:
     """Yield clients in the order of their names, each with what came of it and the seconds that it took."""
     clients = listed()
 
     def one(name: str) -> tuple[str, Rows, float]:
         start = time.perf_counter()
-        found = examined(clients[name], stays=stays)
+        found = examined(clients[name], stays=stays, variables={"CLIENT_STEPS": "1"} if brief else {})
         return name, found, time.perf_counter() - start
 
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(2 if brief else 1) as pool:
         yield from pool.map(one, names)
 
 
-def examined(client: Client, *, stays: bool = False) -> Rows:
-    """Return the outcome of a client, from an environment of its own."""
+def examined(client: Client, *, stays: bool = False, variables: Mapping[str, str] = {}) -> Rows:
+    """Return the outcome of a client, from an environment of its own, with more environment variables."""
     home = ENVIRONMENTS / client.name
     row: Rows = {"packages": list(client.packages), "commit": commit()}
     if client.gap:
@@ -121,7 +121,7 @@ def examined(client: Client, *, stays: bool = False) -> Rows:
         if problem := _installed(client, home):
             return row | {"result": f"does not install: {problem}"}
         script = str(SCRIPTS / f"run_{client.script}.py")
-        done = run(home / "bin/python", script, cwd=home, variables=client.variables, timeout=_RUNNING)
+        done = run(home / "bin/python", script, cwd=home, variables={**client.variables, **variables}, timeout=_RUNNING)
         if done.returncode:
             return row | {"result": f"does not run: {last_line(done.stderr)}"}
         found = json.loads(last_line(done.stdout))
