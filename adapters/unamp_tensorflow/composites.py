@@ -145,7 +145,9 @@ class _Performer(Performer[Plan, Composite]):
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
-        if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or vocabulary()[op].group in ("creation", "random")):
+        makes = vocabulary()[op].group in ("creation", "random")
+        # `tf.random.gamma` states float32 where the caller states nothing, and is emulated in the dtype of its input.
+        if not operator.layer and op != "gamma" and (plan.rule(op) is Rule.UNTOUCHED or makes):
             args, kwargs = in_stated_dtype(operator.call, args, kwargs, ruled=dtype is not None)
         if dtype is None:  # a layer's activation still has a rule of its own
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
