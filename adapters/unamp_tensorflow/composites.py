@@ -145,10 +145,9 @@ class _Performer(Performer[Plan, Composite]):
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
-        makes = vocabulary()[op].group in ("creation", "random")
-        # `tf.random.gamma` states float32 where the caller states nothing, and is emulated in the dtype of its input.
-        if not operator.layer and op != "gamma" and (plan.rule(op) is Rule.UNTOUCHED or makes):
-            args, kwargs = in_stated_dtype(operator.call, args, kwargs, ruled=dtype is not None)
+        named = kwargs.get("dtype")
+        if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or vocabulary()[op].group in ("creation", "random")):
+            args, kwargs = in_stated_dtype(operator.call, args, kwargs, 0 if dtype is None else computed)
         if dtype is None:  # a layer's activation still has a rule of its own
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
         else:
@@ -160,8 +159,9 @@ class _Performer(Performer[Plan, Composite]):
         else:
             result = _call_low(inner, operator, args, kwargs, parts)
             to = dtype if op not in keras_facts().parts else 0  # there an activation's result comes last
-        # A dtype that the caller named is an explicit cast.
-        return convert(cast, to, result) if to and dtype is not None and kwargs.get("dtype") is None else result
+        if named is not None:  # an explicit cast
+            to = tf.as_dtype(named).as_datatype_enum
+        return convert(cast, to, result) if to in ELIGIBLE and dtype is not None else result
 
     def call_without_floats(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         # What makes numbers keeps its meaning; and symbols of Keras have no numbers yet.

@@ -68,17 +68,18 @@ def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs:
 def drawing(original: Function, *args: Any, **kwargs: Any) -> Any:
     """Let random numbers have low parameters: their dtype is stated, float32 unless the caller says another."""
     with suspended(thread):
-        args, kwargs = in_stated_dtype(original, args, kwargs, ruled=False)
+        args, kwargs = in_stated_dtype(original, args, kwargs)
         return original(*args, **kwargs)
 
 
-def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any], *, ruled: bool) -> tuple[Any, dict[str, Any]]:
-    """Return a function's arguments in the dtype that is stated for its result, or where none is, of one dtype.
+def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any], ruled: int = 0) -> tuple[Any, dict[str, Any]]:
+    """Return arguments that agree with the dtype that a function is told for its result, or where none is, with one another.
 
     Args:
         function: the function.
         args, kwargs: its arguments.
-        ruled: whether a rule has cast them; otherwise those that are all float32 are as the caller has them outside of regions.
+        ruled: the dtype that a rule has cast them to, which is stated in place of the caller's; 0 without a rule, where those
+            that are all float32 are as the caller has them outside of regions.
     """
     found = {*eligible_dtypes(args, kwargs)}
     if found <= {FLOAT32} and not ruled:
@@ -87,6 +88,9 @@ def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any], *, ru
     bound.apply_defaults()
     stated = bound.arguments.get("dtype")
     number = 0 if stated is None else tf.as_dtype(stated).as_datatype_enum
+    if ruled and number in ELIGIBLE:
+        bound.arguments["dtype"] = tf.as_dtype(ruled)
+        return bound.args, bound.kwargs
     target = number if number in ELIGIBLE else FLOAT32 if len(found) > 1 else 0
     return (convert(cast, target, args), convert(cast, target, kwargs)) if target else (args, kwargs)
 

@@ -348,3 +348,13 @@ def test_shapes_of_two_integer_dtypes_are_joined_as_outside(level):
     with unamp.autocast(level=level, dtype="bfloat16"):
         joined = tf.signal.overlap_and_add(signal, 4)  # concatenates an int32 and an int64 shape
     assert joined.shape == [28]
+
+
+@pytest.mark.parametrize("level", ["O1", "O3"])
+def test_a_dtype_that_is_stated_for_numbers_is_theirs_whatever_the_rule(level):
+    alpha = tf.constant([2.0, 3.0], tf.float16)  # TensorFlow draws no gamma in bfloat16
+    with under(level, tf.float16):
+        drawn = tf.random.gamma([3], alpha, dtype=tf.float16), tf.random.gamma([3], alpha)
+        drawn += tf.random.normal([2], alpha, 1.0, dtype=tf.float16), tf.random.normal([2], alpha)
+    assert [each.dtype for each in drawn] == [tf.float16, tf.float32, tf.float16, tf.float32]
+    assert all(bool(tf.reduce_all(tf.math.is_finite(each))) for each in drawn)

@@ -203,7 +203,7 @@ _OTHERS: dict[str, Function] = {
     "fake_quantize_per_channel_affine": _fake_quantize_channels,
     "fake_quantize_per_tensor_affine": _fake_quantize,
     "full": tf.fill,
-    "gamma": lambda input: tf.random.gamma([], input),
+    "gamma": lambda input: tf.random.gamma([], input, None, input.dtype),
     "local_response_norm": lambda input, size, *, alpha: first(
         tf.nn.local_response_normalization(last(input)[:, None], size // 2, 1.0, alpha / size, 0.75)[:, 0]
     ),
