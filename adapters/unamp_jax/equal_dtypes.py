@@ -40,7 +40,7 @@ def reduction(original: Function, operands: Any, init_values: Any, computation: 
 
 @_in_regions
 def combination(original: Function, computation: Any, *args: Any) -> Any:
-    """Call what traces the function by which a reduction or a scatter combines two numbers, so that it keeps their dtype.
+    """Call the function of JAX's that traces how a reduction or a scatter combines two numbers; it keeps their dtype.
 
     JAX's own is a part of the operation: no policy is in force in it.
     """

@@ -84,6 +84,10 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
     PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
+    "flax.nnx": tuple(
+        ("flax.nnx.training.metrics", path, training.accumulating)
+        for path in ("Average.update", "Average.compute", "Welford.update", "Welford.compute")
+    ),
     "flax.linen": (("flax.core.scope", "Scope.put_variable", equal_dtypes.variable_put),),
     "haiku": (("haiku", "set_state", equal_dtypes.haiku_state_set),),
     "equinox": (
@@ -163,7 +167,9 @@ def _home(module: str) -> str:
     """Return the library that a module is a part of; flax's own core is linen's."""
     if module.startswith("flax.") and not module.startswith("flax.nnx"):
         return "flax.linen"
-    return next((name for name in ("flax.nnx", "optax", "equinox", "haiku", "keras", "numpyro") if module.startswith(name)), "jax")
+    return next(
+        (name for name in ("flax.nnx", "optax", "equinox", "haiku", "keras", "numpyro") if module.startswith(name)), "jax"
+    )
 
 
 def _drawn() -> Iterator[Patch]:

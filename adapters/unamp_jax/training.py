@@ -12,10 +12,12 @@ from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.state import suspended, suspending
 from unamp_jax import keras_policies
+from unamp_jax.casting import cast, mapped
+from unamp_jax.composites import code_patch
 from unamp_jax.finding import hook
-from unamp_jax.state import CONTEXT, Plan, thread
+from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
-__all__ = ["converting", "layer_calls", "patches", "scaling", "stepping", "with_losses"]
+__all__ = ["accumulating", "converting", "layer_calls", "patches", "scaling", "stepping", "with_losses"]
 
 Function = Callable[..., Any]
 
@@ -26,6 +28,8 @@ def patches(library: str) -> Iterator[Patch]:
         transformation = find("optax", "GradientTransformation")
         yield AttributePatch(transformation, "init", _suspended_field)
         yield AttributePatch(transformation, "update", _stepping_field)
+    if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:  # of parameters; new in flax 0.12
+        yield code_patch(averages.update, suspending(thread))
     if library == "haiku":  # likewise, and the parameters of its layers have the dtypes of what they are first given
         for kind in ("Transformed", "TransformedWithState", "MultiTransformed", "MultiTransformedWithState"):
             yield AttributePatch(find("haiku", kind), "init", _suspended_field)
@@ -113,6 +117,18 @@ def _under(plan: Plan | None, function: Function) -> Function:
             return function(*args, **kwargs)
 
     return run
+
+
+def accumulating(original: Function) -> Function:
+    """Return the replacement of a method of a metric, which counts and adds up in float32, whatever it is given."""
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        with suspended(thread):
+            return original(*args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()})
+
+    return method
 
 
 def scaling(original: Function) -> Function:
