@@ -159,7 +159,7 @@ def _with_numbers_alike(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
 
 def _is_plain_number(value: Any) -> bool:
     if isinstance(value, jax.Array):
-        return value.ndim == 0 and value.weak_type and value.dtype == FLOAT32
+        return value.ndim == 0 and bool(value.weak_type) and bool(value.dtype == FLOAT32)
     return type(value) is float or isinstance(value, np.float32)
 
 

@@ -85,7 +85,7 @@ def _stepping_field(own: Any) -> property:
 
 
 def stepping(original: Function) -> Function:
-    """Return the replacement of an optimizer's step: no policy is in force in it, but for the loss that a line search asks for."""
+    """Return the replacement of an optimizer's step: no policy is in force, but in a loss that it asks for."""
 
     @functools.wraps(original)
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -120,7 +120,7 @@ def _under(plan: Plan | None, function: Function) -> Function:
 
 
 def accumulating(original: Function) -> Function:
-    """Return the replacement of a method of a metric, which counts and adds up in float32, whatever it is given."""
+    """Return the replacement of a metric's method, which counts and adds up in float32, whatever it is given."""
 
     def method(*args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:

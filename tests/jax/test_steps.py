@@ -1,4 +1,4 @@
-"""Steps of optimizers, running statistics, metrics and scalers in a region: what is kept from step to step keeps its numbers."""
+"""Steps of optimizers, running statistics, metrics and scalers in a region: they keep their numbers from step to step."""
 
 import jax
 import jax.numpy as jnp
