@@ -62,7 +62,9 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
     interpreter = environment(setting.emulated) if setting.emulated else sys.executable
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "results"
-        row, said = suite(interpreter, framework, *selection, output=output, variables=variables)
+        # What PyTorch compiles under one setting and keeps is wrong under another: its key does not have the variables.
+        kept = {} if setting.emulated else {"TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
+        row, said = suite(interpreter, framework, *selection, output=output, variables={**kept, **variables})
         largest = _largest(output / "results.json") if said else None
     facts = {name: fact for name, fact in said.get("facts", {}).items() if name not in machine.INSTRUCTION_SETS}
     return {
