@@ -11,9 +11,30 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else 
 
 # A failed assertion there says what it compared, too.
 pytest.register_assert_rewrite(
-    "agnostic", "properties", "ranks", "replayed", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained"
+    "absent",
+    "agnostic",
+    "decorating",
+    "differentiated",
+    "documents",
+    "islands",
+    "keras_float32",
+    "keras_tuned",
+    "noted",
+    "programs_there",
+    "properties",
+    "ranks",
+    "registered",
+    "replayed",
+    "ruled",
+    "shadowed",
+    "spoilt",
+    "spoken",
+    "threaded",
+    "traced",
+    "trained",
+    "tuned",
+    "watched",
 )
-pytest.register_assert_rewrite("absent", "islands", "noted")
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)

@@ -183,3 +183,17 @@ def only_chosen_steps_are_recorded(framework: str) -> None:
     assert [(record.op, record.step) for record in trace.records] == [("mul", 1), ("sum", 1), ("mul", 2), ("sum", 2)]
     assert [record.values.max_abs for record in trace.records if record.values] == [1.0, 2.0, 4.0, 5.0]
     assert [each.record for each in trace.gradients] == [1, 0, 3, 2]
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        gradients_are_those_of_numpy,
+        gradients_are_low_where_results_are,
+        the_first_that_is_not_finite_is_named,
+        only_chosen_steps_are_recorded,
+        a_registered_operation_has_one,
+    ],
+)
+def test_every_framework_promises(framework: str, promise: Callable[[str], None]) -> None:
+    promise(framework)

@@ -173,3 +173,9 @@ PROMISES = (
     silence_is_an_error,
     a_product_that_overflows_trains,
 )
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_promises(request: pytest.FixtureRequest, promise: Callable[[Layers], None]) -> None:
+    """The folder's network is `OF` of its module."""
+    promise(request.module.OF)

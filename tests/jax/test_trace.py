@@ -9,6 +9,14 @@ import jax.numpy as jnp
 import pytest
 import traced
 from flax import nnx
+from traced import (  # noqa: F401
+    test_a_float32_run_and_a_low_one_are_compared,
+    test_asking_for_operations_leaves_no_record,
+    test_other_threads_are_not_recorded,
+    test_underflow_is_seen,
+    test_values_are_those_of_the_result,
+    test_without_values_no_number_is_looked_at,
+)
 from unamp_jax import adapter
 
 import unamp
@@ -16,6 +24,10 @@ import unamp
 
 def r(*shape):
     return jax.random.uniform(jax.random.key(0), shape)
+
+
+def made():
+    return jax.jit(lambda a: (a @ a) @ a), r(4, 4)
 
 
 def test_the_work_of_operations_is_counted():
@@ -32,20 +44,6 @@ def test_the_work_of_operations_is_counted():
             "scaled_dot_product_attention": (lambda: jax.nn.dot_product_attention(*attended), 2 * 3 * 4 * 6 * 10),
         }
     )
-
-
-def test_a_float32_run_and_a_low_one_are_compared(matrix):
-    traced.precisions_are_compared(lambda: jax.jit(lambda a: (a @ a) @ a)(matrix))
-
-
-def test_a_trace_is_of_its_own_thread_and_looks_at_no_number_unasked(matrix, monkeypatch):
-    traced.another_thread_is_not_recorded(lambda: matrix @ matrix)
-    traced.asking_for_operations_leaves_no_record("jax")
-    traced.no_number_is_looked_at(monkeypatch, lambda: jnp.exp(matrix @ matrix))
-
-
-def test_underflow_is_seen():
-    traced.underflow_is_seen(jnp.asarray, jnp.exp)
 
 
 def test_devices_are_named_in_jaxs_words(matrix):

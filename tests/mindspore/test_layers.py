@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 import ruled
 from mindspore import nn, ops
-from ruled import F32, RULE
+from ruled import (
+    F32,
+    RULE,
+    test_promises,  # noqa: F401
+)
 
 import unamp
 from unamp import NotExpressible, Policy
@@ -88,11 +92,6 @@ OF = ruled.Layers(
     low=lambda tensor: tensor.astype(ms.bfloat16),
     losses=_losses,
 )
-
-
-@pytest.mark.parametrize("promise", ruled.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 @pytest.fixture(params=["jit", "GRAPH_MODE"])

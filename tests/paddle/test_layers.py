@@ -10,7 +10,14 @@ import paddle
 import pytest
 import ruled
 from paddle import nn
-from ruled import BF16, EXPECTED, F32, LOW, RULE
+from ruled import (
+    BF16,
+    EXPECTED,
+    F32,
+    LOW,
+    RULE,
+    test_promises,  # noqa: F401
+)
 
 import unamp
 from unamp import NotExpressible
@@ -81,11 +88,6 @@ OF = ruled.Layers(
     low=lambda tensor: tensor.astype("bfloat16"),
     losses=_losses,
 )
-
-
-@pytest.mark.parametrize("promise", ruled.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 @pytest.mark.parametrize("full_graph", [True, False])

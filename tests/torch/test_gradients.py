@@ -9,24 +9,12 @@ import differentiated
 import pytest
 import torch
 import torch.nn.functional as F
+from differentiated import test_every_framework_promises  # noqa: F401
 from ranks import said_by_ranks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import unamp
-
-
-@pytest.mark.parametrize(
-    "promise",
-    [
-        differentiated.gradients_are_those_of_numpy,
-        differentiated.gradients_are_low_where_results_are,
-        differentiated.the_first_that_is_not_finite_is_named,
-        differentiated.only_chosen_steps_are_recorded,
-    ],
-)
-def test_every_framework_promises(promise) -> None:
-    promise("torch")
 
 
 def network() -> nn.Sequential:
@@ -207,10 +195,6 @@ def test_a_compiled_function_runs_eagerly_and_is_seen() -> None:
     with unamp.trace(gradients=True) as trace:
         compiled(torch.rand(3, requires_grad=True)).backward()
     assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "exp"]
-
-
-def test_a_registered_operation_has_one() -> None:
-    differentiated.a_registered_operation_has_one("torch")
 
 
 def test_the_chosen_rank_records(tmp_path: Path) -> None:

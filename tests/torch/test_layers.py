@@ -12,6 +12,7 @@ import pytest
 import ruled
 import torch
 import torch._dynamo
+from ruled import test_promises  # noqa: F401
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.utils import parametrize
@@ -107,11 +108,6 @@ OF = ruled.Layers(
     low=lambda tensor: tensor.bfloat16(),
     losses=_losses,
 )
-
-
-@pytest.mark.parametrize("promise", ruled.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 def test_nothing_is_left(net: Net) -> None:

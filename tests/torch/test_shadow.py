@@ -5,6 +5,7 @@ from __future__ import annotations
 import shadowed
 import torch
 import torch.nn.functional as F
+from shadowed import *  # noqa: F403
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -55,18 +56,6 @@ def test_faults_lead() -> None:
         net[2].weight.fill_(2e3)
         net[2].bias.zero_()
     shadowed.faults_lead(torch.from_numpy, torch.exp, torch.sum, net, "Sequential.2")
-
-
-def test_the_error_is_that_of_numpy() -> None:
-    shadowed.error_is_that_of_numpy(torch.from_numpy, torch.exp)
-
-
-def test_what_runs_low_is_left_out() -> None:
-    shadowed.what_runs_low_is_left_out(lambda: torch.rand(3, 3) @ torch.rand(3, 3))
-
-
-def test_another_thread_has_none() -> None:
-    shadowed.another_thread_has_no_shadow(lambda: torch.rand(3).exp())
 
 
 def test_a_region_reaches_no_shadow() -> None:
