@@ -10,31 +10,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else the folders share
 
 # A failed assertion there says what it compared, too.
-pytest.register_assert_rewrite(
-    "absent",
-    "agnostic",
-    "decorating",
-    "differentiated",
-    "documents",
-    "islands",
-    "keras_float32",
-    "keras_tuned",
-    "noted",
-    "programs_there",
-    "properties",
-    "ranks",
-    "registered",
-    "replayed",
-    "ruled",
-    "shadowed",
-    "spoilt",
-    "spoken",
-    "threaded",
-    "traced",
-    "trained",
-    "tuned",
-    "watched",
-)
+pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "conftest"))
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)

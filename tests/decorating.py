@@ -1,4 +1,4 @@
-"""Decorated networks and optimizers where parameters hold their gradients: PyTorch and PaddlePaddle.
+"""Loss scaling and decorated networks where parameters hold their gradients: PyTorch and PaddlePaddle.
 
 The folder of each has a module `decorated`, with its networks and what differs.
 """
@@ -21,13 +21,16 @@ from decorated import (
     REFUSED,
     adam,
     adamw,
+    batch,
     clear,
     clip_to_norm,
+    compiled,
     evaluated,
     float32_loss,
     give,
     gradients_of,
     grouped,
+    index,
     linear,
     load,
     loss_of,
@@ -82,7 +85,7 @@ def dtypes(network: Any) -> set[Any]:
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 @pytest.mark.parametrize("dtype", LOW)
 def test_training_with_an_overflow_reaches_the_loss_of_float32(kind: str, level: str, dtype: str) -> None:
     network, policy = made(kind), {"level": level, "dtype": dtype}
@@ -99,7 +102,9 @@ def test_training_with_an_overflow_reaches_the_loss_of_float32(kind: str, level:
         if step == 50:
             assert same(before, low_weights(network) + weights(optimizer, network))
             assert same(rounded(low_weights(network), dtype), rounded(weights(optimizer, network), dtype))
-    assert {p.dtype for p in network.parameters()} == {LOW[dtype]} | ({F32} if kind == "conv" else set())
+    stepped = {F32} if level == "O1" else {LOW[dtype]}  # a batch norm stays in float32
+    assert {p.dtype for p in network.parameters()} == stepped | ({F32} if kind == "conv" else set())
+    assert scaler.skipped == 1
     assert evaluated(network, **policy) == pytest.approx(float32_loss(kind), rel=0.03)
 
 
@@ -257,6 +262,88 @@ def test_master_grad_adds_up_in_float32(dtype: str) -> None:
     before = weights(optimizer, network)
     optimizer.step()
     assert_close(weights(optimizer, network), [w - np.float32(0.1) * g for w, g in zip(before, expected, strict=True)])
+
+
+@pytest.mark.parametrize("how", ["scaled", "switched off", "alone"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_policy_reaches_a_step(name: str, how: str) -> None:
+    stepped = []
+    for level in ("O0", "O3"):
+        network, scaler = made(), unamp.GradScaler(enabled=how == "scaled")
+        optimizer = grouped(name, network)[0]
+        for step in range(2):
+            scaler.scale(loss_of(network, step, enabled=False)).backward()
+            with unamp.autocast(level=level, dtype="bfloat16"):
+                if how == "alone":
+                    optimizer.step()
+                else:
+                    assert scaler.step(optimizer)
+                    scaler.update()
+            clear(optimizer)
+        stepped.append(low_weights(network))
+    assert same(*stepped)
+
+
+def test_a_region_that_casts_everything_leaves_the_scale_alone() -> None:
+    network = linear(2)
+    optimizer, scaler = sgd(network, 1.0), unamp.GradScaler(2.0**20)
+    loss = network.weight.sum()
+    with unamp.autocast(dtype="float16", level="O3"):
+        scaled = scaler.scale(loss)
+        assert float(loss * 2.0**20) == math.inf
+        scaled.backward()
+        assert scaler.step(optimizer) is True
+    assert float(scaled) == 4 * 2.0**20
+    assert not numbers(network.weight).any()
+
+
+def test_a_compiled_function_follows_the_scale() -> None:
+    network, scaler = made(), unamp.GradScaler(64.0, growth_interval=1)
+    optimizer, (x, _) = sgd(network, 0.0), batch(0)
+
+    def mean(x: Any) -> Any:
+        with unamp.autocast(dtype="bfloat16"):
+            return wide(network(x)).square().mean()
+
+    call = compiled(lambda x: scaler.scale(mean(x)))
+    for scale in (64.0, 128.0, 256.0):
+        loss = call(x)
+        assert float(loss) == float(mean(x)) * scale
+        loss.backward()
+        assert scaler.step(optimizer) is True
+        clear(optimizer)
+        scaler.update()
+
+
+def test_sparse_gradients_are_unscaled() -> None:
+    embedding = nn.Embedding(5, 3, sparse=True)
+    optimizer, scaler = sgd(embedding, 1.0), unamp.GradScaler(2.0**10)
+    before = numbers(embedding.weight)
+    scaler.scale(embedding(index([1, 1, 2])).sum()).backward()
+    assert scaler.step(optimizer) is True
+    scaler.update()
+    clear(optimizer)
+    assert_close([before - numbers(embedding.weight)], [np.outer([0, 2, 1, 0, 0], [1, 1, 1])])
+    scaler.scale(embedding(index([3])).sum() * math.inf).backward()
+    assert scaler.step(optimizer) is False
+    assert scaler.first_nonfinite(optimizer, embedding) == "weight"
+
+
+def test_low_parameters_are_refused_before_anything_happens() -> None:
+    network, scaler = linear(2), unamp.GradScaler(8.0)
+    network.to(dtype=LOW["float16"])
+    optimizer = sgd(network)
+    scaler.scale(wide(network.weight).sum()).backward()
+    with pytest.raises(ValueError, match="there are float16 gradients"):
+        scaler.step(optimizer)
+    assert (numbers(network.weight.grad) == 8.0).all()
+
+
+def test_gradients_cannot_be_handed_over() -> None:
+    network, scaler = linear(2), unamp.GradScaler()
+    scaler.scale(network.weight.sum()).backward()
+    with pytest.raises(TypeError, match="(PyTorch|PaddlePaddle)'s parameters hold their gradients"):
+        scaler.step(sgd(network), gradients=[network.weight.grad])
 
 
 # --- several, changed, refused ------------------------------------------------------------------------------------------------

@@ -208,6 +208,14 @@ def load(network, state):
     network.set_state_dict(state)
 
 
+def index(numbers):
+    return paddle.to_tensor(numbers)
+
+
+def compiled(function):
+    return paddle.jit.to_static(function, full_graph=False)
+
+
 def linear(size):
     """A layer without a bias, of ones."""
     network = nn.Linear(size, size, bias_attr=False)

@@ -199,6 +199,14 @@ def load(network: nn.Module, state: dict[str, Any]) -> None:
     network.load_state_dict(state)
 
 
+def index(numbers: list[int]) -> Tensor:
+    return torch.tensor(numbers)
+
+
+def compiled(function: Any) -> Any:
+    return torch.compile(function, backend="aot_eager", fullgraph=True)
+
+
 def linear(size: int) -> nn.Module:
     """A layer without a bias, of ones."""
     network = nn.Linear(size, size, bias=False)
