@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import absent
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 import traced
+from absent import test_devices_that_are_not_there  # noqa: F401
 from flax import nnx
 from traced import (  # noqa: F401
     test_a_float32_run_and_a_low_one_are_compared,
@@ -20,6 +20,8 @@ from traced import (  # noqa: F401
 from unamp_jax import adapter
 
 import unamp
+
+HAS, ABSENT, LIMITS = "jax has cpu", ("tpu:0", "rocm", "gpu", "cuda:0"), {"framework": "jax"}
 
 
 def r(*shape):
@@ -53,13 +55,6 @@ def test_devices_are_named_in_jaxs_words(matrix):
             assert (matrix @ matrix).dtype == jnp.bfloat16
     assert adapter.device_of(matrix) == "cpu"
     assert jax.jit(lambda x: x * (adapter.device_of(x) == "cpu"))(2) == 2
-
-
-@pytest.mark.parametrize("named", ["tpu:0", "rocm", "gpu", "cuda:0"])
-def test_devices_that_are_not_there(matrix, monkeypatch, named):
-    absent.nothing_is_in_force_on_it(
-        named, "jax has cpu", lambda: (matrix @ matrix).dtype, jnp.bfloat16, monkeypatch, framework="jax"
-    )
 
 
 # --- the names of layers in equinox' transformations --------------------------------------------------------------------------
