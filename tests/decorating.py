@@ -5,6 +5,7 @@ The folder of each has a module `decorated`, with its networks and what differs.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -344,6 +345,45 @@ def test_gradients_cannot_be_handed_over() -> None:
     scaler.scale(network.weight.sum()).backward()
     with pytest.raises(TypeError, match="(PyTorch|PaddlePaddle)'s parameters hold their gradients"):
         scaler.step(sgd(network), gradients=[network.weight.grad])
+
+
+# --- networks that carry their policy -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_network_of_auto_mixed_precision_computes_low_and_returns_float32(level: str, dtype: str) -> None:
+    network, (x, _) = made("conv"), batch(0)
+    wrapped = unamp.auto_mixed_precision(network, level, LOW[dtype])
+    with unamp.trace() as trace:
+        found = wrapped(x)
+    computed = {record.op: record.compute for record in trace.records}
+    assert computed["conv2d"] == computed["linear"] == computed["relu"] == dtype
+    assert computed["batch_norm"] == (dtype if level == "O3" else "float32")
+    assert found.dtype == F32
+    np.testing.assert_allclose(numbers(found), numbers(network(x)), rtol=0.05, atol=0.05)
+
+
+def test_a_network_of_auto_mixed_precision_stays_a_network() -> None:
+    network, (x, _) = made("conv"), batch(0)
+    wrapped = unamp.auto_mixed_precision(network, "O2", "bfloat16")
+    assert isinstance(wrapped, nn.Sequential)
+    assert list(wrapped.state_dict()) == list(network.state_dict())
+    assert all(a is b for a, b in zip(wrapped.parameters(), network.parameters(), strict=True))
+    wrapped.eval()
+    assert not network.training
+    wrapped(x).sum().backward()
+    assert {parameter.grad.dtype for parameter in trained(network)} == {F32}
+    copied = copy.deepcopy(wrapped)
+    assert np.array_equal(numbers(copied(x)), numbers(wrapped(x)))
+    assert copied[1].weight is not network[1].weight
+
+
+def test_auto_mixed_precision_takes_networks_and_low_dtypes() -> None:
+    with pytest.raises(TypeError, match=rf"{nn.__name__}\.(Module|Layer)"):
+        unamp.auto_mixed_precision(nn.functional.relu, "O1")
+    with pytest.raises(ValueError, match="float64"):
+        unamp.auto_mixed_precision(made(), "O1", "float64")
 
 
 # --- several, changed, refused ------------------------------------------------------------------------------------------------

@@ -72,15 +72,6 @@ def test_a_decorated_function_is_still_converted(matrix):
     same(loop(matrix), 3.0 * tf.cast(low_product(matrix), tf.float32))
 
 
-def test_a_function_inside_a_function_follows_its_caller(matrix):
-    inner = tf.function(lambda x: tf.matmul(x, x))
-    outer = tf.function(lambda x: inner(x))
-    assert outer(matrix).dtype == tf.float32
-    with unamp.autocast(dtype="bfloat16"):
-        same(outer(matrix), low_product(matrix))
-    assert outer(matrix).dtype == tf.float32
-
-
 def test_what_a_graph_returns_is_not_an_operation_of_the_users(matrix):
     function = tf.function(lambda x: (x + 1.0, tf.identity(x)))
     with unamp.autocast(dtype="bfloat16", allow="identity"):

@@ -150,25 +150,6 @@ def test_keras_functions(low, matrix):
         assert tf.keras.losses.mse(x, x).dtype == tf.float32
 
 
-@pytest.mark.parametrize(
-    ("level", "settings"),
-    [
-        ("O1", {"run_eagerly": True}), ("O2", {"run_eagerly": True}), ("O1", {"jit_compile": "auto"}),
-        ("O1", {"jit_compile": True}), ("O1", {"jit_compile": False}), ("O2", {"jit_compile": False}),
-    ],
-)  # fmt: skip
-def test_fit(level, settings):
-    network, (x, y) = model(plain="jit_compile" in settings and settings["jit_compile"] is not False), data()
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    network.compile(tf.keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], **settings)
-    with policy_region(Policy(level, "bfloat16")):
-        history = network.fit(x, y, epochs=2 if "run_eagerly" in settings else 5, batch_size=16, verbose=0).history["loss"]
-        assert network(x[:2]).dtype == tf.bfloat16
-    assert history[-1] < 0.95 * history[0]
-    assert {variable.dtype for variable in network.variables} <= {"float32", "uint32", "int64"}
-    assert network(x[:2]).dtype == tf.float32
-
-
 def test_fit_with_loss_scaling():
     network, (x, y) = model(), data()
     optimizer = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.05), initial_scale=2.0**15)
