@@ -23,6 +23,20 @@ def framework(request):
     return request.path.parent.name
 
 
+@pytest.fixture(scope="module")
+def chromium():
+    """The browser in which tests look at pages."""
+    import browser
+    from playwright.sync_api import sync_playwright
+
+    path = browser.find()
+    assert path is not None, browser.ADVICE
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=browser.FLAGS)
+        yield started
+        started.close()
+
+
 def pytest_generate_tests(metafunc):
     """Parametrize a test that folders import from a module beside them by what that promises of the folder's framework."""
     if promises := getattr(metafunc.function, "promises", None):
