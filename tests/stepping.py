@@ -130,6 +130,7 @@ def test_an_overflow_skips_its_step_and_no_other(dtype: str) -> None:
         assert same(state, values(held(optimizer))) is (number == 3)
         if number == 3:
             assert scaler.first_nonfinite(optimizer, net, gradients) == first_name(net)
+            assert scaler.first_nonfinite(optimizer, gradients=gradients) == first_name(net, optimizer)
         scaler.update()
     assert (scaler.skipped, scaler.get_scale()) == (1, 512.0)
 

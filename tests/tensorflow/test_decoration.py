@@ -240,3 +240,10 @@ def test_what_was_traced_before():
     assert net.predict(x, verbose=0).dtype == np.float16
     with pytest.raises(tf.errors.InvalidArgumentError):
         traced(x)
+
+
+def test_layers_of_a_network_that_is_refused_are_as_they_were():
+    net = made()
+    with pytest.raises(ValueError, match="kernel is float16 already"):
+        unamp.decorate([net, decorated(None)], level="O2")
+    assert {layer.variable_dtype for layer in net.layers} == {"float32"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from decorated import F32, loss_of, made, same, sgd, values
+from decorated import F32, LOW, loss_of, made, same, sgd, values
 from decorating import *  # noqa: F403 - the tests that are PaddlePaddle's too
 from torch.optim import lr_scheduler
 
@@ -119,12 +119,13 @@ def test_torchs_own_scaler_works_with_a_fused_optimizer() -> None:
     assert scaler.get_scale() == 32.0
 
 
-def test_copies_add_gradients_up_in_float32_too() -> None:
+@pytest.mark.parametrize("dtype", LOW)
+def test_copies_add_gradients_up_in_float32_too(dtype: str) -> None:
     network = made()
     optimizer = sgd(network)
-    unamp.decorate(network, optimizer, "O2", "bfloat16", master_grad=True)
+    unamp.decorate(network, optimizer, "O2", dtype, master_grad=True)
     copied, restored = copy.deepcopy((network, optimizer)), pickle.loads(pickle.dumps((network, optimizer)))
     for other, its in (copied, restored):
         its.zero_grad()
-        loss_of(other, 0, level="O2", dtype="bfloat16").backward()
+        loss_of(other, 0, level="O2", dtype=dtype).backward()
         assert {p.grad.dtype for p in other.parameters()} == {F32}
