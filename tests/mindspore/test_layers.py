@@ -44,10 +44,6 @@ class Net(nn.Cell):
         return a, b, c, d
 
 
-def _share(network: Net) -> None:
-    network.blocks[1].wo = network.blocks[0].wo
-
-
 class _Overflows(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +84,6 @@ OF = ruled.Layers(
     numbers=lambda tensor: tensor.astype(ms.float32).asnumpy(),
     first="blocks.0",
     second="blocks.1",
-    share=_share,
     low=lambda tensor: tensor.astype(ms.bfloat16),
     losses=_losses,
 )

@@ -45,10 +45,6 @@ class Net(nn.Layer):
         return a, b, c, d
 
 
-def _share(network: Net) -> None:
-    network.blocks[1].wo = network.blocks[0].wo
-
-
 class _Overflows(nn.Layer):
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +80,6 @@ OF = ruled.Layers(
     numbers=lambda tensor: tensor.astype("float32").numpy(),
     first="blocks.0",
     second="blocks.1",
-    share=_share,
     low=lambda tensor: tensor.astype("bfloat16"),
     losses=_losses,
 )

@@ -93,10 +93,6 @@ def _losses(rules: Any) -> list[float]:
     return losses
 
 
-def _share(network: Net) -> None:
-    network.blocks[1].wo = network.blocks[0].wo
-
-
 OF = ruled.Layers(
     Net,
     x,
@@ -104,7 +100,6 @@ OF = ruled.Layers(
     numbers=lambda tensor: tensor.detach().float().numpy(),
     first="blocks.0",
     second="blocks.1",
-    share=_share,
     low=lambda tensor: tensor.bfloat16(),
     losses=_losses,
 )
