@@ -10,29 +10,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import decorated as own
 import numpy as np
 import pytest
-from decorated import (
-    LOW,
-    NETWORKS,
-    OPTIMIZERS,
-    TRAININGS,
-    adam,
-    finish,
-    first_name,
-    grads_of,
-    held,
-    made,
-    masters,
-    momentum,
-    parameters,
-    put,
-    sgd,
-    step_with,
-    tensor,
-    trained,
-    values,
-)
+from decorated import LOW, NETWORKS, OPTIMIZERS, TRAININGS, made, trained, values
 
 import unamp
 
@@ -43,7 +24,7 @@ def same(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
 
 def ones(network: Any, dtype: str | None = None) -> list[Any]:
     """Gradients of ones, in the dtypes of the parameters unless said."""
-    return [tensor(np.ones(each.shape), dtype or each.dtype) for each in trained(network)]
+    return [own.tensor(np.ones(each.shape), dtype or each.dtype) for each in trained(network)]
 
 
 def loss_after(steps: int, step: Any, optimizer: Any, scaler: unamp.GradScaler) -> float:
@@ -57,7 +38,7 @@ def loss_after(steps: int, step: Any, optimizer: Any, scaler: unamp.GradScaler) 
 @cache
 def exact(network: str, steps: int) -> float:
     net, scaler = made(network), unamp.GradScaler(enabled=False)
-    return loss_after(steps, grads_of(net, scaler, enabled=False), momentum(net), scaler)
+    return loss_after(steps, own.grads_of(net, scaler, enabled=False), own.momentum(net), scaler)
 
 
 # --- loss scaling -------------------------------------------------------------------------------------------------------------
@@ -66,7 +47,7 @@ def exact(network: str, steps: int) -> float:
 @pytest.mark.parametrize("dtype", LOW)
 def test_training_with_an_overflow_reaches_the_loss_of_float32(dtype: str) -> None:
     net, scaler = made(), unamp.GradScaler(1024.0)
-    optimizer, step = momentum(net), grads_of(net, scaler, "O1", dtype)
+    optimizer, step = own.momentum(net), own.grads_of(net, scaler, "O1", dtype)
     for number in range(61):
         before, scale = values(trained(net)), scaler.get_scale()
         _, gradients = step(number % 16 if number < 20 else (number - 1) % 16, overflow=number == 20)
@@ -81,23 +62,24 @@ def test_training_with_an_overflow_reaches_the_loss_of_float32(dtype: str) -> No
 
 def test_unscaling_clipping_and_naming() -> None:
     net, scaler = made(), unamp.GradScaler(2.0**10)
-    optimizer = sgd(net, 0.1)
-    _, scaled = grads_of(net, scaler, enabled=False)(0)
-    _, plain = grads_of(net, unamp.GradScaler(enabled=False), enabled=False)(0)
+    optimizer = own.sgd(net, 0.1)
+    _, scaled = own.grads_of(net, scaler, enabled=False)(0)
+    _, plain = own.grads_of(net, unamp.GradScaler(enabled=False), enabled=False)(0)
     unscaled = values(scaler.unscale_(optimizer, scaled))
-    for mine, own in zip(unscaled, values(plain), strict=True):
-        np.testing.assert_allclose(mine, own, rtol=1e-6, atol=1e-9)
+    for mine, exact_one in zip(unscaled, values(plain), strict=True):
+        np.testing.assert_allclose(mine, exact_one, rtol=1e-6, atol=1e-9)
     norm = math.sqrt(sum(float((each**2).sum()) for each in unscaled))
     clipped = [each * np.float32(0.1 / norm) for each in unscaled]
     before = values(trained(net))
-    assert scaler.step(optimizer, gradients=[tensor(each, "float32") for each in clipped]) is True
+    given = type(scaled)  # a tuple in MindSpore, a list in TensorFlow
+    assert scaler.step(optimizer, gradients=given([own.tensor(each, "float32") for each in clipped])) is True
     for old, new, gradient in zip(before, values(trained(net)), clipped, strict=True):
         np.testing.assert_allclose(new, old - 0.1 * gradient, rtol=1e-5, atol=1e-7)
     scaler.update()
-    spoilt = [scaled[0] * math.nan, *scaled[1:]]
+    spoilt = given([scaled[0] * math.nan, *scaled[1:]])
     assert scaler.step(optimizer, gradients=spoilt) is False
-    assert scaler.first_nonfinite(optimizer, net, spoilt) == first_name(net)
-    assert scaler.first_nonfinite(optimizer, gradients=spoilt) == first_name(net, optimizer)
+    assert scaler.first_nonfinite(optimizer, net, spoilt) == own.first_name(net)
+    assert scaler.first_nonfinite(optimizer, gradients=spoilt) == own.first_name(net, optimizer)
 
 
 # --- decorated networks -------------------------------------------------------------------------------------------------------
@@ -106,31 +88,31 @@ def test_unscaling_clipping_and_naming() -> None:
 @pytest.mark.parametrize(("network", "level", "dtype", "steps"), TRAININGS)
 def test_training_reaches_the_loss_of_float32(network: str, level: str, dtype: str, steps: int) -> None:
     net, scaler = made(network), unamp.GradScaler(1024.0)
-    optimizer = momentum(net)
+    optimizer = own.momentum(net)
     unamp.decorate(net, optimizer, level, dtype)
-    loss = loss_after(steps, grads_of(net, scaler, level, dtype), optimizer, scaler)
+    loss = loss_after(steps, own.grads_of(net, scaler, level, dtype), optimizer, scaler)
     assert scaler.skipped == 0
     assert loss == pytest.approx(exact(network, steps), rel=0.03)
-    kept = [each for each in parameters(net) if each.dtype == trained(made())[0].dtype]
+    kept = [each for each in own.parameters(net) if each.dtype == trained(made())[0].dtype]
     assert len(kept) == (4 if network == "convolutions" else 0)  # of the batch norm
 
 
 @pytest.mark.parametrize("dtype", LOW)
 def test_an_overflow_skips_its_step_and_no_other(dtype: str) -> None:
     net, scaler = made(), unamp.GradScaler(1024.0)
-    optimizer = adam(net, 0.01)
+    optimizer = own.adam(net, 0.01)
     unamp.decorate(net, optimizer, "O2", dtype)
-    step = grads_of(net, scaler, dtype=dtype)
+    step = own.grads_of(net, scaler, dtype=dtype)
     for number in range(6):
-        before, state = values(parameters(net)), values(held(optimizer))
+        before, state = values(own.parameters(net)), values(own.held(optimizer))
         _, gradients = step(number, overflow=number == 3)
         assert {each.dtype for each in gradients} == {LOW[dtype]}
         assert scaler.step(optimizer, gradients=gradients) is (number != 3)
-        assert same(before, values(parameters(net))) is (number == 3)
-        assert same(state, values(held(optimizer))) is (number == 3)
+        assert same(before, values(own.parameters(net))) is (number == 3)
+        assert same(state, values(own.held(optimizer))) is (number == 3)
         if number == 3:
-            assert scaler.first_nonfinite(optimizer, net, gradients) == first_name(net)
-            assert scaler.first_nonfinite(optimizer, gradients=gradients) == first_name(net, optimizer)
+            assert scaler.first_nonfinite(optimizer, net, gradients) == own.first_name(net)
+            assert scaler.first_nonfinite(optimizer, gradients=gradients) == own.first_name(net, optimizer)
         scaler.update()
     assert (scaler.skipped, scaler.get_scale()) == (1, 512.0)
 
@@ -142,31 +124,31 @@ def test_master_weights_take_the_steps_of_float32(name: str) -> None:
     optimizer, reference = OPTIMIZERS[name](net), OPTIMIZERS[name](exact)
     before = values(trained(net))
     unamp.decorate(net, optimizer, "O2", "bfloat16")
-    assert same(before, values(masters(optimizer)))
+    assert same(before, values(own.masters(optimizer)))
     for number in range(4):
         random = np.random.default_rng(number)
-        arrays = [values([tensor(random.standard_normal(each.shape), "bfloat16")])[0] for each in trained(net)]
-        step_with(optimizer, [tensor(each, "bfloat16") for each in arrays], net)
-        step_with(reference, [tensor(each, "float32") for each in arrays], exact)
-    assert not same(before, values(masters(optimizer)))
-    assert same(values(masters(optimizer)), values(trained(exact)))
+        arrays = [values([own.tensor(random.standard_normal(each.shape), "bfloat16")])[0] for each in trained(net)]
+        own.step_with(optimizer, [own.tensor(each, "bfloat16") for each in arrays], net)
+        own.step_with(reference, [own.tensor(each, "float32") for each in arrays], exact)
+    assert not same(before, values(own.masters(optimizer)))
+    assert same(values(own.masters(optimizer)), values(trained(exact)))
     for _ in range(2):
-        assert same(values(trained(net)), values([tensor(each, "bfloat16") for each in values(trained(exact))]))
-        finish(optimizer, net)
-        finish(reference, exact)
+        assert same(values(trained(net)), values([own.tensor(each, "bfloat16") for each in values(trained(exact))]))
+        own.finish(optimizer, net)
+        own.finish(reference, exact)
 
 
 @pytest.mark.parametrize("dtype", LOW)
 def test_updates_that_the_low_dtype_would_lose_are_kept(dtype: str) -> None:
     net = made()
     for each in trained(net):
-        put(net, each, np.ones(each.shape))
-    optimizer = sgd(net, 2.0**-12)
+        own.put(net, each, np.ones(each.shape))
+    optimizer = own.sgd(net, 2.0**-12)
     unamp.decorate(net, optimizer, "O2", dtype)
     for _ in range(32):
-        step_with(optimizer, ones(net), net)
+        own.step_with(optimizer, ones(net), net)
     kept = [np.full(each.shape, 1 - 2.0**-7, np.float32) for each in trained(net)]
-    assert same(values(masters(optimizer)), kept)
+    assert same(values(own.masters(optimizer)), kept)
     assert same(values(trained(net)), kept)
 
 
@@ -177,20 +159,20 @@ def test_no_policy_reaches_a_step(name: str) -> None:
         net = made()
         optimizer = OPTIMIZERS[name](net)
         unamp.decorate(net, optimizer, "O2", "float16")
-        gradients = [tensor(np.full(each.shape, 1 / 3), "float16") for each in trained(net)]
+        gradients = [own.tensor(np.full(each.shape, 1 / 3), "float16") for each in trained(net)]
         with unamp.autocast(level="O3", dtype="float16", enabled=enabled):
             for _ in range(2):
-                step_with(optimizer, gradients, net)
-        stepped.append(values(masters(optimizer)))
+                own.step_with(optimizer, gradients, net)
+        stepped.append(values(own.masters(optimizer)))
     assert same(*stepped)
 
 
 def test_without_master_weights() -> None:
     net, scaler = made(), unamp.GradScaler(1024.0)
-    optimizer = sgd(net, 0.1)
+    optimizer = own.sgd(net, 0.1)
     kind = type(optimizer)
     unamp.decorate(net, optimizer, "O2", "float16", master_weight=False)
-    _, gradients = grads_of(net, scaler)(0)
+    _, gradients = own.grads_of(net, scaler)(0)
     with pytest.raises(ValueError, match="there are float16 gradients"):
         scaler.step(optimizer, gradients=gradients)
     assert type(optimizer) is kind
@@ -198,20 +180,20 @@ def test_without_master_weights() -> None:
 
 def test_a_parameter_that_is_given_another_value_keeps_it() -> None:
     net = made()
-    optimizer = sgd(net, 2.0**-12)
+    optimizer = own.sgd(net, 2.0**-12)
     unamp.decorate(net, optimizer, "O2", "float16")
     bias = trained(net)[1]
-    put(net, bias, np.full(bias.shape, 0.5))
-    step_with(optimizer, ones(net), net)
-    assert same(values([masters(optimizer)[1]]), [np.full(bias.shape, 0.5 - 2.0**-12, np.float32)])
+    own.put(net, bias, np.full(bias.shape, 0.5))
+    own.step_with(optimizer, ones(net), net)
+    assert same(values([own.masters(optimizer)[1]]), [np.full(bias.shape, 0.5 - 2.0**-12, np.float32)])
 
 
 def test_bad_input_changes_nothing() -> None:
     net, low = made(), made()
-    begun = sgd(net, 0.1)
+    begun = own.sgd(net, 0.1)
     kind, dtype = type(begun), trained(net)[0].dtype
     unamp.decorate(low, level="O2")
-    step_with(begun, [each * 0 for each in ones(net)], net)
+    own.step_with(begun, [each * 0 for each in ones(net)], net)
     for error, match, call in [
         (ValueError, r"(0\.weight|kernel) is float16 already", lambda: unamp.decorate([net, low], level="O2")),
         (ValueError, "(SGD|sgd_.*) has begun", lambda: unamp.decorate(net, begun, "O2")),
@@ -221,7 +203,7 @@ def test_bad_input_changes_nothing() -> None:
     ]:
         with pytest.raises(error, match=match):
             call()
-        assert {each.dtype for each in parameters(net)} == {dtype}
+        assert {each.dtype for each in own.parameters(net)} == {dtype}
         assert type(begun) is kind
     unamp.decorate(net, level="O2", save_dtype="float16")
     assert trained(net)[0].dtype == LOW["float16"]
