@@ -46,7 +46,6 @@ They know nothing of unamp.
 loss from float32's, in parts of it. *Time* is the median of a step against float32's, on the processor of that run, which
 may have had other work: where it multiplies no bfloat16, low steps are slower. A dash is where a framework has no mixed
 precision of its own on a CPU, or a client is not run. Its row then says why.
-*By hand*: the script was run alone in such an environment, not by the command.
 numpyro runs its model three times in `init`, outside of the region and in float32; the steps after it are what is counted.
 The table is generated; the clients are listed in [clients.toml](../clients/clients.toml), each with its script beside.
 

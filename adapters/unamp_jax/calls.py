@@ -95,6 +95,11 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     def run(dtype: Any) -> Any:
         return _in_dtype(original, primitive, trace, args, rest, avals, places, dtype)
 
+    if params.get("update_jaxpr") is not None and primitive.name == "scatter":  # a function that was traced for this dtype
+        wanted = avals[0].dtype
+    elif wanted is None and any(avals[n].dtype is not found[0] for n in places):
+        wanted = found[0]  # a plain number takes the dtype of what it meets
+
     kept = keeping.before_primitive(op, primitive.name, args, params) if reported and thread.sink is not None else None
     result = run(wanted)
     if rule is Rule.LOW and plan.policy.widen_results:

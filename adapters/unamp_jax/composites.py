@@ -14,6 +14,8 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import jax
+import numpy as np
 from jax import lax
 
 from unamp.adapter.arguments import Nesting, leaves
@@ -40,6 +42,9 @@ Kwargs: TypeAlias = dict[str, Any]
 
 #: The argument by which a caller names the result's dtype, and that for a product's.
 _DTYPE, _PREFERRED = "dtype", "preferred_element_type"
+
+#: A plain number that is no operand.
+_FILL = "fill_value"
 
 
 class Composite(Operator):
@@ -109,6 +114,8 @@ class Composite(Operator):
 
     def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call the original, with inputs that are cast to a dtype; None where they are what they were."""
+        if self.widens and _FILL not in self._names:
+            args, kwargs = _with_numbers_alike(args, kwargs)
         wide = self._argument(_PREFERRED, args, kwargs) if self._ranks and dtype not in (None, FLOAT32) else None
         if wide is not None:
             # JAX cannot differentiate a convolution whose result has another dtype than its operands.
@@ -132,6 +139,28 @@ class Composite(Operator):
     def state(self, args: Args) -> list[Any]:
         """Return the arrays that a call may replace by others: running statistics, seeds."""
         return []
+
+
+def _with_numbers_alike(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Return the arguments of a function of `jax.lax` with plain numbers in the dtype of its low tensors.
+
+    A number becomes float32 there, which is what the tensors are outside of regions.
+    """
+    found = {*eligible_dtypes(args, kwargs)}
+    if found == {FLOAT32} or len(found) != 1:
+        return args, kwargs
+    (dtype,) = found
+
+    def alike(value: Any) -> Any:
+        return lax.convert_element_type(value, dtype) if _is_plain_number(value) else value
+
+    return [alike(value) for value in args], {name: alike(value) for name, value in kwargs.items()}
+
+
+def _is_plain_number(value: Any) -> bool:
+    if isinstance(value, jax.Array):
+        return value.ndim == 0 and bool(value.weak_type) and bool(value.dtype == FLOAT32)
+    return type(value) is float or isinstance(value, np.float32)
 
 
 class _Performer(Performer[Plan, Composite]):

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from unamp.adapter.patching import find
 from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, cast, form_of, in_form
 from unamp_jax.control_flow import ending, widest, wrapped
@@ -15,8 +16,8 @@ from unamp_jax.observing import follow_parameters
 from unamp_jax.state import CONTEXT, ELIGIBLE, thread
 
 __all__ = [
-    "converted_closure", "linear_transpose", "older_pullback", "pullback", "reduction", "scatter_update", "state_set",
-    "unraveled",
+    "combination", "converted_closure", "haiku_state_set", "linear_transpose", "older_pullback", "pullback", "reduction",
+    "scatter_update", "state_set", "unraveled", "variable_put",
 ]  # fmt: skip
 
 Function = Callable[..., Any]
@@ -37,9 +38,27 @@ def reduction(original: Function, operands: Any, init_values: Any, computation: 
     return original(operands, init_values, computation, *args, **kwargs)
 
 
+@_in_regions
+def combination(original: Function, computation: Any, *args: Any) -> Any:
+    """Call the function of JAX's that traces how a reduction or a scatter combines two numbers; it keeps their dtype.
+
+    JAX's own is a part of the operation: no policy is in force in it.
+    """
+    if _is_jaxs(computation):
+        with CONTEXT(None):
+            return original(computation, *args)
+    aval = args[0] if len(args) == 1 else None  # of several operands `reduction` sees to the dtypes
+    return original(computation if aval is None else wrapped(computation, ending, _form_of_one(aval)), *args)
+
+
+def _form_of_one(aval: Any) -> Form:
+    return Form(jax.tree.structure(0), (aval.dtype,))
+
+
 def _is_jaxs(computation: Any) -> bool:
     """Return whether JAX knows a reduction by its function, `jax.lax.add` say, and has an operation of its own for it."""
-    return str(getattr(computation, "__module__", "")).startswith("jax.")
+    named = "<locals>" not in getattr(computation, "__qualname__", "")  # else it calls a function of the user's
+    return named and str(getattr(computation, "__module__", "")).startswith("jax.")
 
 
 @_in_regions
@@ -94,6 +113,23 @@ def converted_closure(original: Function, self: Any, /, *args: Any, **kwargs: An
     """Call a function that `equinox.filter_closure_convert` returned with the dtypes that it was converted for."""
     args, kwargs = in_form((args, kwargs), form_of(self.in_struct))
     return original(self, *args, **kwargs)
+
+
+@_in_regions
+def variable_put(original: Function, self: Any, col: Any, name: Any, value: Any) -> Any:
+    """Call `flax.core.Scope.put_variable`, by which linen's variables are set, with a value in the dtypes of the one before."""
+    before = self.get_variable(col, name)
+    return original(self, col, name, value if before is None else in_form(value, form_of(before)))
+
+
+@_in_regions
+def haiku_state_set(original: Function, name: Any, value: Any) -> Any:
+    """Call `haiku.set_state` with a value in the dtypes of the one before."""
+    try:
+        before = find("haiku", "get_state")(name)
+    except ValueError:  # there was none
+        return original(name, value)
+    return original(name, in_form(value, form_of(before)))
 
 
 @_in_regions

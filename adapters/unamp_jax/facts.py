@@ -22,6 +22,7 @@ class Facts:
         divisible: operations whose parts follow their own rules where a user denies one of them.
         parts: for layers with an activation of the user's choice, the operations that belong to the layer itself.
         suspended: functions that no rule reaches, by module: random numbers, initial values, updates.
+        steps: steps of optimizers, by module: no rule reaches them, but for a loss that is a function among their arguments.
         drawn: random draws in `jax.random`, with the parameters of the distribution: low ones are widened.
         emulated: the ``operations``, and the ``groups`` of them, that have no kernel in low dtypes.
         ranks: operations of one function for every rank, by the rank of its first argument.
@@ -33,6 +34,7 @@ class Facts:
     divisible: frozenset[str]
     parts: Mapping[str, frozenset[str]]
     suspended: Mapping[str, tuple[str, ...]]
+    steps: Mapping[str, tuple[str, ...]]
     drawn: Mapping[str, tuple[str, ...]]
     emulated: Mapping[str, frozenset[str]]
     ranks: Mapping[str, Mapping[str, str]]

@@ -24,7 +24,7 @@ from jax._src import config
 
 from unamp.dtypes import LOW_DTYPES
 from unamp.scaling.loss_scale import LossScale
-from unamp_jax import scaling
+from unamp_jax import scaling, training
 from unamp_jax.state import CONTEXT, Array
 
 __all__ = ["LossScaleState", "adjust", "init", "of", "scale", "step", "unscale"]
@@ -170,6 +170,8 @@ def step(transformation: Any, finite: Array, gradients: Any, opt_state: Any, par
         **extra: for the transformation's own ``update``.
     """
     import optax  # whoever has a transformation has imported it
+
+    extra = training.with_losses(extra)
 
     def taken(gradients: Any, opt_state: Any, parameters: Any) -> tuple[Any, Any]:
         updates, after = transformation.update(gradients, opt_state, parameters, **extra)

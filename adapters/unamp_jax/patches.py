@@ -27,7 +27,7 @@ from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
 from unamp_jax.networks import is_layer
-from unamp_jax.spellings import PALLAS, SPARSE, libraries
+from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, libraries
 from unamp_jax.state import thread
 
 __all__ = ["acquire", "installed", "layer_patches", "probe", "release"]
@@ -76,11 +76,20 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.api", "VJP.__call__", equal_dtypes.pullback),
     ("jax._src.api", "_vjp_pullback_wrapper", equal_dtypes.older_pullback),
+    ("jax._src.lax.lax", "_reduction_jaxpr", equal_dtypes.combination),
+    ("jax._src.lax.lax", "_variadic_reduction_jaxpr", equal_dtypes.combination),
 )
 
 #: The same in modules that may be imported later, or never, by library: a kernel is typed by its references.
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
     PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),),
+    DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
+    "flax.nnx": tuple(
+        ("flax.nnx.training.metrics", path, training.accumulating)
+        for path in ("Average.update", "Average.compute", "Welford.update", "Welford.compute")
+    ),
+    "flax.linen": (("flax.core.scope", "Scope.put_variable", equal_dtypes.variable_put),),
+    "haiku": (("haiku", "set_state", equal_dtypes.haiku_state_set),),
     "equinox": (
         ("equinox.internal._loop.loop", "while_loop", control_flow.while_loop),
         ("equinox.internal._loop.loop", "scan", control_flow.scan),
@@ -145,19 +154,22 @@ def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]], l
 
 def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
     taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
-    for module, paths in facts().suspended.items():
-        for path in paths if _home(module) == library else ():
-            function = innermost(hook(library, module, path))
-            if isinstance(function, types.FunctionType) and function not in taken:
-                taken.add(function)
-                yield code_patch(function, suspending(thread))
+    for found, replacement in ((facts().suspended, suspending(thread)), (facts().steps, training.stepping)):
+        for module, paths in found.items():
+            for path in paths if _home(module) == library else ():
+                function = innermost(hook(library, module, path))
+                if isinstance(function, types.FunctionType) and function not in taken:
+                    taken.add(function)
+                    yield code_patch(function, replacement)
 
 
 def _home(module: str) -> str:
     """Return the library that a module is a part of; flax's own core is linen's."""
     if module.startswith("flax.") and not module.startswith("flax.nnx"):
         return "flax.linen"
-    return next((name for name in ("flax.nnx", "optax", "equinox", "keras", "numpyro") if module.startswith(name)), "jax")
+    return next(
+        (name for name in ("flax.nnx", "optax", "equinox", "haiku", "keras", "numpyro") if module.startswith(name)), "jax"
+    )
 
 
 def _drawn() -> Iterator[Patch]:

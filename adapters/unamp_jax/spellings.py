@@ -17,14 +17,18 @@ from unamp.adapter.keras_models import keras_on
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
-__all__ = ["PALLAS", "SPARSE", "keras_in_use", "libraries", "library_of", "named", "primitives", "spelled", "spelling"]
+__all__ = [
+    "DYNAMIC_SCALE", "PALLAS", "SPARSE", "keras_in_use", "libraries", "library_of", "named", "primitives", "spelled",
+    "spelling",
+]  # fmt: skip
 
-#: The modules of JAX's own that are imported late, and count as libraries.
+#: The modules of JAX's own, and one of flax's, that are imported late, and count as libraries.
 PALLAS = "jax._src.pallas.pallas_call"
 SPARSE = "jax.experimental.sparse.transform"
+DYNAMIC_SCALE = "flax.training.dynamic_scale"
 
 #: By the names of their modules.
-_LIBRARIES = (PALLAS, SPARSE, "flax.linen", "flax.nnx", "optax", "equinox", "keras", "numpyro")
+_LIBRARIES = (PALLAS, SPARSE, DYNAMIC_SCALE, "flax.linen", "flax.nnx", "optax", "equinox", "haiku", "keras", "numpyro")
 
 
 def keras_in_use() -> bool:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+
+import jax
 
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.state import suspended, suspending
 from unamp_jax import keras_policies
+from unamp_jax.casting import cast, mapped
+from unamp_jax.composites import code_patch
 from unamp_jax.finding import hook
-from unamp_jax.state import CONTEXT, thread
+from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
-__all__ = ["converting", "layer_calls", "patches"]
+__all__ = ["accumulating", "converting", "layer_calls", "patches", "scaling", "stepping", "with_losses"]
 
 Function = Callable[..., Any]
 
@@ -23,7 +27,12 @@ def patches(library: str) -> Iterator[Patch]:
     if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
         transformation = find("optax", "GradientTransformation")
         yield AttributePatch(transformation, "init", _suspended_field)
-        yield AttributePatch(transformation, "update", _suspended_field)
+        yield AttributePatch(transformation, "update", _stepping_field)
+    if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:  # of parameters; new in flax 0.12
+        yield code_patch(averages.update, suspending(thread))
+    if library == "haiku":  # likewise, and the parameters of its layers have the dtypes of what they are first given
+        for kind in ("Transformed", "TransformedWithState", "MultiTransformed", "MultiTransformedWithState"):
+            yield AttributePatch(find("haiku", kind), "init", _suspended_field)
     made_by = hook(library, *_MADE_BY[library]) if library in _MADE_BY else None
     if made_by is not None:
         yield AttributePatch(made_by, "__call__", _making)
@@ -69,6 +78,71 @@ def converting(original: Function) -> Function:
 
 def _suspended_field(own: Any) -> property:
     return property(lambda self: suspending(thread)(own.__get__(self)))
+
+
+def _stepping_field(own: Any) -> property:
+    return property(lambda self: stepping(own.__get__(self)))
+
+
+def stepping(original: Function) -> Function:
+    """Return the replacement of an optimizer's step: no policy is in force, but in a loss that it asks for."""
+
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        kwargs = with_losses(kwargs)
+        with suspended(thread):
+            return original(*args, **kwargs)
+
+    return step
+
+
+def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return named arguments of a step in which functions, which compute the loss, run under the policy in force now."""
+    plan = thread.plan
+    return {name: _under(plan, value) if _is_function(value) else value for name, value in extra.items()}
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and jax.tree_util.all_leaves([value])  # modules, which hold parameters, can be called too
+
+
+def _under(plan: Plan | None, function: Function) -> Function:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is not None:
+            return function(*args, **kwargs)
+        with CONTEXT(plan):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def accumulating(original: Function) -> Function:
+    """Return the replacement of a metric's method, which counts and adds up in float32, whatever it is given."""
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        with suspended(thread):
+            return original(*args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()})
+
+    return method
+
+
+def scaling(original: Function) -> Function:
+    """Return the replacement of `flax.training.dynamic_scale.DynamicScale.value_and_grad`.
+
+    No policy is in force in what scales, unscales and looks at gradients, which float16 would defeat; the function follows it.
+    """
+
+    def value_and_grad(self: Any, fun: Function, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(self, fun, *args, **kwargs)
+        return suspending(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
+
+    return value_and_grad
 
 
 def layer_calls(

@@ -112,8 +112,8 @@ def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any])
         dtype = seen[0]
     else:
         dtype = differing(rule, FLOAT32, seen)
-        if dtype is None and _BFLOAT16 in seen:  # MindSpore promotes, and has no kernel here that takes both
-            dtype = FLOAT32
+        if dtype is None and (_BFLOAT16 in seen or not plan.policy.active):
+            dtype = FLOAT32  # MindSpore promotes, but no product, and has no kernel here that takes bfloat16 beside another
     if dtype is not None:
         to = cast if dtype is FLOAT32 else rounded
         args = each(to, dtype, args)

@@ -18,7 +18,7 @@ from torch import set_autocast_dtype as set_dtype
 from unamp.adapter import Realisation
 from unamp.policy import Policy
 from unamp_torch import exporting as exports
-from unamp_torch import functions, native_cache, patches, plans, state
+from unamp_torch import native_cache, patches, plans, python_functions, state
 from unamp_torch.compiled import library
 from unamp_torch.plans import install_traced, nested
 from unamp_torch.state import (
@@ -65,7 +65,7 @@ class Activation:
     def __init__(self, plan: plans.Plan, *, replaces: bool = True) -> None:
         self.plan = plan
         self._native = tuple((device, key) for device in plan.devices if (key := autocast_key(device)) is not None)
-        self._functions = replaces and bool(functions.named(plan.policy))
+        self._functions = replaces and bool(python_functions.named(plan.policy))
 
     def enter(self) -> _Before:
         """Put the plan in force."""
@@ -79,7 +79,7 @@ class Activation:
             patches.acquire()
         if self._functions:
             try:
-                functions.acquire(plan.policy, _under)
+                python_functions.acquire(plan.policy, _under)
             except BaseException:
                 if outer is None:
                     patches.release()
@@ -127,7 +127,7 @@ class Activation:
         if shared:
             native_cache.stop_sharing(self.plan.low)
         if self._functions:
-            functions.release(self.plan.policy)
+            python_functions.release(self.plan.policy)
         if outer is None:
             patches.release()
 
@@ -180,16 +180,16 @@ class _Replacing:
         self._activation, self._policy = activation, policy
 
     def enter(self) -> object:
-        functions.acquire(self._policy, _under)
+        python_functions.acquire(self._policy, _under)
         try:
             return self._activation.enter()
         except BaseException:
-            functions.release(self._policy)
+            python_functions.release(self._policy)
             raise
 
     def exit(self, token: object) -> None:
         self._activation.exit(token)
-        functions.release(self._policy)
+        python_functions.release(self._policy)
 
 
 def activation(plan: plans.Plan) -> Realisation:
@@ -203,4 +203,4 @@ def activation(plan: plans.Plan) -> Realisation:
     compiled = library.Activation(
         plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.guard
     )
-    return _Replacing(compiled, plan.policy) if functions.named(plan.policy) else compiled
+    return _Replacing(compiled, plan.policy) if python_functions.named(plan.policy) else compiled

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from unamp_torch.casts import Casts
 from unamp_torch.compiled import library
+from unamp_torch.master_casts import Casts
 from unamp_torch.state import LOW
 
 __all__ = ["Exchange", "follow", "low_parameters"]

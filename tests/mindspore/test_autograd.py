@@ -379,3 +379,37 @@ def test_a_cells_own_gradient_with_a_product_is_the_same_in_a_graph(low, kind, i
         np.testing.assert_array_equal(one, other)
     if kind is Product:
         assert (arrays(gradients(x, w))[0] != arrays(found)[0]).any()
+
+
+class Mixing(nn.Cell):
+    """A cell whose gradient is two products of a low gradient and what it was called with, which is float32."""
+
+    def construct(self, x, w):
+        return ops.tanh(ops.matmul(x, w))
+
+    def bprop(self, x, w, out, dout):
+        gradient = dout * (1 - out * out)
+        return ops.matmul(gradient, w.T), ops.matmul(x.T, gradient)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_low_gradient_can_be_multiplied_with_float32(low, level, closed):
+    x, w, cell = rand(4, 6), rand(6, 3), Mixing()
+    wanted = mindspore.grad(lambda x, w: cell(x, w).sum(), (0, 1))(x, w)
+
+    def loss(x, w):
+        if not closed:
+            return cell(x, w).astype(F32).sum()
+        with under(level, low):
+            result = cell(x, w)
+        return result.astype(F32).sum()
+
+    if closed:
+        found = mindspore.grad(loss, (0, 1))(x, w)
+    else:
+        with under(level, low):
+            found = mindspore.grad(loss, (0, 1))(x, w)
+    for gradient, exact in zip(found, wanted, strict=True):
+        assert gradient.dtype == F32
+        np.testing.assert_allclose(gradient.asnumpy(), exact.asnumpy(), atol=0.05)

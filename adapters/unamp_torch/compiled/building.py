@@ -32,7 +32,7 @@ _FILE = f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
 
 
 class CastsOfMasters(Protocol):
-    """See `unamp_torch.casts.Casts`."""
+    """See `unamp_torch.master_casts.Casts`."""
 
     def changed(self) -> list[int]:
         """Return the places of parameters that somebody else may have changed since they were given their values."""

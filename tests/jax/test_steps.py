@@ -1,0 +1,239 @@
+"""Steps of optimizers, running statistics, metrics and scalers in a region: they keep their numbers from step to step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unamp
+
+equinox = pytest.importorskip("equinox")
+haiku = pytest.importorskip("haiku")
+optax = pytest.importorskip("optax")
+linen = pytest.importorskip("flax.linen")
+nnx = pytest.importorskip("flax.nnx")
+dynamic_scale = pytest.importorskip("flax.training.dynamic_scale")
+
+X = jax.random.normal(jax.random.key(0), (4, 8))
+
+
+def low(level="O2", dtype="bfloat16"):
+    return unamp.autocast(level=level, dtype=dtype)
+
+
+def same(a, b):
+    return jax.tree.all(jax.tree.map(lambda one, other: one.dtype == other.dtype and bool((one == other).all()), a, b))
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_equinox_adds_updates_to_float32_parameters(level):
+    layer = equinox.nn.Linear(8, 8, key=jax.random.key(1))
+    updates = jax.tree.map(lambda leaf: leaf * 1e-3, equinox.filter(layer, equinox.is_array))
+    wanted = equinox.apply_updates(layer, updates)
+    with low(level):
+        stepped = equinox.apply_updates(layer, updates)
+    assert same(equinox.filter(stepped, equinox.is_array), equinox.filter(wanted, equinox.is_array))
+
+
+def test_gradients_are_added_up_in_float32():
+    gradients, parameters = {"w": jnp.full(3, 0.123456)}, {"w": jnp.ones(3)}
+    transformation = optax.MultiSteps(optax.sgd(0.1), 2)
+
+    def run():
+        state, parameters_now = transformation.init(parameters), parameters
+        for _ in range(3):
+            updates, state = transformation.update(gradients, state, parameters_now)
+            parameters_now = optax.apply_updates(parameters_now, updates)
+        return parameters_now, state.acc_grads
+
+    wanted = run()
+    with low("O3"):
+        assert same(run(), wanted)
+
+
+@pytest.mark.parametrize("through", ["optax", "nnx", "loss_scaling", "masters"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_line_search_asks_for_the_loss_under_the_policy(through, compiled):
+    from unamp_jax import loss_scaling, with_master_weights
+
+    weights, searched = jax.random.normal(jax.random.key(2), (8, 8)), []
+
+    def loss(w):
+        y = jnp.tanh(X @ (w.w[...] if through == "nnx" else w))
+        if searching:
+            searched.append(str(y.dtype))
+        return jnp.mean((y - 0.5) ** 2)
+
+    class Network(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(weights)
+
+    transformation = optax.lbfgs()
+    if through == "masters":
+        transformation = with_master_weights(transformation)
+    searching = False
+
+    def step(w):
+        nonlocal searching
+        value, gradient = jax.value_and_grad(loss)(w)
+        extra = {"value": value, "grad": gradient, "value_fn": loss}
+        searching = True
+        state = transformation.init(w)
+        if through == "loss_scaling":
+            return loss_scaling.step(transformation, jnp.array(True), gradient, state, w, **extra)[0]
+        updates, _ = transformation.update(gradient, state, w, **extra)
+        return optax.apply_updates(w, updates)
+
+    with low("O1"):
+        if through == "nnx":
+            network = Network()
+            optimizer = nnx.Optimizer(network, optax.lbfgs(), wrt=nnx.Param)
+            value, gradient = nnx.value_and_grad(loss)(network)
+            split = nnx.split(network)
+            searching = True
+            optimizer.update(
+                network, gradient, value=value, grad=nnx.state(gradient, nnx.Param),
+                value_fn=lambda state: loss(nnx.merge(split[0], state)),
+            )  # fmt: skip
+            stepped = network.w[...]
+        else:
+            stepped = (jax.jit(step) if compiled else step)(weights)
+    assert set(searched) == {"bfloat16"}
+    assert stepped.dtype == jnp.float32
+    assert float(jnp.abs(stepped - weights).max()) > 0
+
+
+def network(x):
+    x = haiku.Linear(8)(x)
+    x = haiku.BatchNorm(True, True, 0.9)(haiku.Linear(8)(x), True)
+    return haiku.ExponentialMovingAverage(0.999)(x)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("compile_", [lambda function: function, jax.jit])
+def test_haiku_makes_the_parameters_and_the_state_of_a_network_outside_of_regions(level, compile_):
+    made = haiku.transform_with_state(network)
+    wanted = compile_(made.init)(jax.random.key(0), X)
+    with low(level):
+        assert same(compile_(made.init)(jax.random.key(0), X), wanted)
+
+
+def test_running_averages_of_haiku_move():
+    made = haiku.transform_with_state(lambda x: haiku.ExponentialMovingAverage(0.999)(x))
+    _, state = made.init(None, X)
+
+    def run(state):
+        for _ in range(20):
+            _, state = made.apply({}, state, None, X)
+        return state
+
+    wanted = run(state)
+    with low("O2"):
+        assert same(run(state), wanted)
+
+
+def test_state_of_haiku_keeps_its_dtype():
+    def count(x):
+        total = haiku.get_state("total", x.shape, init=jnp.zeros)
+        haiku.set_state("total", total + x)
+        haiku.set_state("new", x * x)
+        return x @ x.T
+
+    made = haiku.transform_with_state(count)
+    _, state = made.init(None, X)
+    with low("O2"):
+        _, after = made.apply({}, state, None, X)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(after)} == {"float32"}
+
+
+def test_variables_of_linen_keep_their_dtype():
+    class Layer(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            mean = self.variable("stats", "mean", lambda: jnp.zeros(8))
+            y = linen.Dense(8)(x)
+            mean.value = 0.9 * mean.value + 0.1 * y.mean(0)
+            self.sow("seen", "y", y)
+            return y
+
+    layer = Layer()
+    variables = layer.init(jax.random.key(0), X)
+    with low("O2"):
+        y, after = layer.apply(variables, X, mutable=["stats", "seen"])
+    assert y.dtype == jnp.bfloat16
+    assert after["seen"]["y"][-1].dtype == jnp.bfloat16
+    assert after["stats"]["mean"].dtype == jnp.float32
+    assert float(jnp.abs(after["stats"]["mean"]).max()) > 0
+
+
+@pytest.mark.parametrize(("level", "dtype"), [("O2", "bfloat16"), ("O3", "float16")])
+def test_metrics_of_nnx_count(level, dtype):
+    def run():
+        metrics = nnx.MultiMetric(
+            accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"), spread=nnx.metrics.Welford("loss")
+        )
+        for n in range(300):
+            loss = jnp.full(8, 1.0 + 0.125 * (n % 2), dtype)  # numbers that both dtypes have
+            metrics.update(logits=jnp.eye(8), labels=jnp.arange(8), loss=loss)
+        return metrics.compute()
+
+    wanted = run()
+    with low(level, dtype):
+        found = run()
+    assert float(found["accuracy"]) == 1.0
+    np.testing.assert_allclose(float(found["loss"]), 1.0625, rtol=1e-6)
+    np.testing.assert_allclose(float(found["spread"].mean), 1.0625, rtol=1e-5)
+    np.testing.assert_allclose(float(found["spread"].standard_deviation), 0.0625, rtol=1e-3)
+    assert {str(leaf.dtype) for leaf in (found["accuracy"], found["loss"])} == {"float32"}
+    assert float(wanted["accuracy"]) == 1.0
+
+
+@pytest.mark.skipif(not hasattr(nnx, "EMA"), reason="this flax has no averages of parameters")
+def test_averages_of_parameters_move():
+    layer = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+
+    def made():
+        averages = nnx.EMA(layer, decay=0.999)
+        averages.params.kernel[...] = averages.params.kernel[...] * 1.01
+        return averages
+
+    def run(averages):
+        for _ in range(5):
+            averages.update(layer)
+        return averages.params.kernel[...]
+
+    wanted, averages = run(made()), made()
+    with low("O2"):
+        assert same(run(averages), wanted)
+
+
+def test_dynamic_scale_of_flax_scales_in_float32():
+    parameters = {"w": jnp.full((8, 8), 1.25e-4)}
+
+    def loss(parameters):
+        return jnp.mean(jnp.float32(X @ parameters["w"])) * 2e-3
+
+    def run(scale):
+        for _ in range(2):
+            scale, finite, value, gradients = scale.value_and_grad(loss)(parameters)
+        return scale.scale, finite, value, gradients["w"]
+
+    wanted = run(dynamic_scale.DynamicScale())
+    with low("O2", "float16"):
+        scale, finite, value, gradients = run(dynamic_scale.DynamicScale())
+    assert bool(finite)
+    assert scale.dtype == value.dtype == gradients.dtype == jnp.float32
+    np.testing.assert_allclose(gradients, wanted[3], rtol=5e-3)
+
+
+def test_dynamic_scale_has_its_function_follow_the_policy():
+    seen = []
+
+    def loss(w):
+        y = X @ w
+        seen.append(str(y.dtype))
+        return jnp.float32(y).sum()
+
+    with low("O1"):
+        dynamic_scale.DynamicScale().value_and_grad(loss)(jnp.eye(8))
+    assert set(seen) == {"bfloat16"}
