@@ -8,10 +8,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 
 import unamp
 from unamp import amp_warnings, regions
+from unamp.adapter.registry import adapter_for
 
 
 def a_word_for_no_device_is_refused(named: object, said: str, error: type[Exception] = ValueError) -> None:
@@ -52,3 +54,22 @@ def nothing_is_in_force_on_it(
         with region:
             assert run() == low, "a region for another device leaves that for the CPU in force"
     assert unamp.current_policy() is None
+
+
+# --- tests that a folder imports ----------------------------------------------------------------------------------------------
+
+
+def test_devices_that_are_not_there(request: pytest.FixtureRequest, framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ABSENT` of the folder's module are words and objects for devices that are not here; `HAS` says which are."""
+    module, ops = request.module, adapter_for(framework).operations()
+    x = ops.tensor(np.ones((2, 2), np.float32))
+    for named in module.ABSENT:
+        nothing_is_in_force_on_it(
+            named, module.HAS, lambda: ops.dtype(ops["matmul"](x, x)), "bfloat16", monkeypatch, **getattr(module, "LIMITS", {})
+        )
+
+
+def test_words_for_no_device(request: pytest.FixtureRequest) -> None:
+    """`NO_DEVICES` of the folder's module are words for none, each with what is said of it."""
+    for named, said in request.module.NO_DEVICES.items():
+        a_word_for_no_device_is_refused(named, said)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import documents  # noqa: F401 - it puts docs/examples on the path
 import library
 import numpy as np
+import pytest
 
 import unamp
 from unamp.testing import assert_computed
@@ -155,3 +156,9 @@ PROMISES: dict[str, Callable[[Framework], None]] = {
     **{f"numbers-{dtype}": partial(numbers_agree_with_numpy, dtype=dtype) for dtype in LOW},
     "training": training_steps_lower_the_loss,
 }
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_the_library_keeps(request: pytest.FixtureRequest, promise: str) -> None:
+    """The pieces of the framework are `FRAMEWORK` of the folder's module."""
+    PROMISES[promise](request.module.FRAMEWORK)

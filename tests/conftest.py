@@ -10,10 +10,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else the folders share
 
 # A failed assertion there says what it compared, too.
-pytest.register_assert_rewrite(
-    "agnostic", "properties", "ranks", "replayed", "shadowed", "spoilt", "spoken", "threaded", "traced", "trained"
-)
-pytest.register_assert_rewrite("absent", "islands", "noted")
+pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "conftest"))
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)
@@ -24,6 +21,20 @@ settings.load_profile("unamp")
 def framework(request):
     """The framework whose folder a test stands in, for tests that the folders import from the modules beside them."""
     return request.path.parent.name
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """The browser in which tests look at pages."""
+    import browser
+    from playwright.sync_api import sync_playwright
+
+    path = browser.find()
+    assert path is not None, browser.ADVICE
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=browser.FLAGS)
+        yield started
+        started.close()
 
 
 def pytest_generate_tests(metafunc):

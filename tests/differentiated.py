@@ -183,3 +183,52 @@ def only_chosen_steps_are_recorded(framework: str) -> None:
     assert [(record.op, record.step) for record in trace.records] == [("mul", 1), ("sum", 1), ("mul", 2), ("sum", 2)]
     assert [record.values.max_abs for record in trace.records if record.values] == [1.0, 2.0, 4.0, 5.0]
     assert [each.record for each in trace.gradients] == [1, 0, 3, 2]
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        gradients_are_those_of_numpy,
+        gradients_are_low_where_results_are,
+        the_first_that_is_not_finite_is_named,
+        only_chosen_steps_are_recorded,
+        a_registered_operation_has_one,
+    ],
+)
+def test_every_framework_promises(framework: str, promise: Callable[[str], None]) -> None:
+    promise(framework)
+
+
+# --- where parameters hold their gradients: of the folder's `network`, for an input that `rows` there makes ------------------
+
+
+def test_a_loss_scale_is_told(request: pytest.FixtureRequest) -> None:
+    of = request.module
+    a_loss_scale_is_told(lambda scaler: scaler.scale(of.network()(of.rows()).sum()).backward())
+
+
+def test_a_backward_pass_inside_of_a_region_is_not_reported(request: pytest.FixtureRequest) -> None:
+    """Nor is looking at a gradient, which follows no rule."""
+    with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", level="O3"):
+        request.module.network()(request.module.rows()).sum().backward()
+    assert [record.op for record in trace.records] == ["linear", "relu", "linear", "layer_norm", "linear", "sum"]
+    assert len([each for each in trace.gradients if each.record is not None]) == 6
+
+
+def test_a_later_backward_pass_is_not_recorded(request: pytest.FixtureRequest) -> None:
+    a_later_backward_pass_is_not_recorded(lambda: request.module.network()(request.module.rows()).sum().backward)
+
+
+def test_no_graph_is_kept(request: pytest.FixtureRequest) -> None:
+    def made() -> Iterable[object]:
+        for backward in (True, False):
+            network = request.module.network()
+            loss = network(request.module.rows()).sum()
+            if backward:
+                loss.backward()
+            yield from (network, loss)
+
+    no_graph_is_kept(made)
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]

@@ -113,3 +113,21 @@ def conventions(framework: str) -> dict[str, str]:
     ]
     column = rows[0].index(framework)
     return {row[0]: row[column] for row in rows[2:]}
+
+
+#: The names by which an example tells of a folder's framework, where they are others than the folder's.
+NAMES = {"tensorflow": ("tensorflow", "keras")}
+
+
+def test_example(promise: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
+    promise.run()
+
+
+def _of_a_folder(framework: str) -> list[Any]:
+    found = examples(*NAMES.get(framework, (framework,)))
+    assert found
+    return [pytest.param(example, id=str(example)) for example in found]
+
+
+test_example.promises = _of_a_folder  # type: ignore[attr-defined]  # see `pytest_generate_tests` in conftest.py

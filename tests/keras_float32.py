@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 import unamp
 from unamp import amp_warnings
@@ -35,7 +36,7 @@ def said(call: Any) -> tuple[list[str], dict[str, tuple[str, str]]]:
     return [str(each.message) for each in found if "was made with dtype='float32'" in str(each.message)], rows
 
 
-def stated_float32_follows_the_region_and_says_so() -> None:
+def test_stated_float32_follows_the_region_and_says_so() -> None:
     model = keras.Sequential([keras.layers.Dense(8, name="body"), keras.layers.Dense(4, dtype="float32", name="head")])
     model.build((None, 8))
     messages, rows = said(lambda: model(X))
@@ -46,7 +47,7 @@ def stated_float32_follows_the_region_and_says_so() -> None:
     assert "Dense 'head'" in messages[0]
 
 
-def a_layer_that_states_nothing_is_not_named() -> None:
+def test_a_layer_that_states_nothing_is_not_named() -> None:
     model = keras.Sequential([keras.layers.Dense(8, name="body", kernel_initializer=keras.initializers.HeNormal())])
     model.build((None, 8))
     keras.config.set_dtype_policy("float32")
@@ -55,7 +56,7 @@ def a_layer_that_states_nothing_is_not_named() -> None:
     assert "float32" not in rows["body"][0]
 
 
-def beside_a_mixed_global_policy_float32_was_stated_by_somebody() -> None:
+def test_beside_a_mixed_global_policy_float32_was_stated_by_somebody() -> None:
     """Keras keeps no arguments of a layer where one of them is an object."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -67,13 +68,14 @@ def beside_a_mixed_global_policy_float32_was_stated_by_somebody() -> None:
         keras.config.set_dtype_policy("float32")
 
 
-def a_class_of_ones_own_keeps_float32(compiled: Any) -> None:
-    """Args: compiled: compiles a function with the backend's compiler."""
+def test_a_class_of_ones_own_keeps_float32(request: pytest.FixtureRequest) -> None:
+    """Also in what the compilers of the backend, `COMPILERS` of the folder, make of a function."""
     model = keras.Sequential([keras.layers.Dense(8), Float32Dense(4, activation="relu")])
     model.build((None, 8))
     body, head = model.layers
     x = keras.ops.convert_to_tensor(X)
-    for call, levels in ((model, ("O1", "O2", "O3")), (compiled(lambda x: model(x)), ("O1",))):
+    compiled = [(compiler(lambda x: model(x)), ("O1",)) for compiler in request.module.COMPILERS]
+    for call, levels in ((model, ("O1", "O2", "O3")), *compiled):
         for level in levels:
             with unamp.autocast(dtype="bfloat16", level=level):
                 low, found = body(x), call(x)
@@ -81,3 +83,6 @@ def a_class_of_ones_own_keeps_float32(compiled: Any) -> None:
             np.testing.assert_allclose(
                 keras.ops.convert_to_numpy(found), keras.ops.convert_to_numpy(head(keras.ops.cast(low, "float32"))), 1e-5
             )
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]

@@ -140,12 +140,12 @@ class Twice(keras.layers.Layer):
         return x * 2
 
 
-def what_is_saved_has_no_rules(folder: Path) -> None:
+def test_what_is_saved_has_no_rules(tmp_path: Path) -> None:
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(4, name="a"), Twice(name="twice")])
     with unamp.layer_policies(model, {"*": F32}):
         assert model.get_config() == keras.Sequential.from_config(model.get_config()).get_config()
-        model.save(folder / "model.keras")
-        for other in (keras.models.load_model(folder / "model.keras"), copy.deepcopy(model), keras.models.clone_model(model)):
+        model.save(tmp_path / "model.keras")
+        for other in (keras.models.load_model(tmp_path / "model.keras"), copy.deepcopy(model), keras.models.clone_model(model)):
             assert [type(layer) for layer in other.layers] == [keras.layers.Dense, Twice]
     assert [type(layer) for layer in model.layers] == [keras.layers.Dense, Twice]
 
@@ -201,7 +201,7 @@ def a_layer_that_is_quantized_later_is_refused(of: ruled.Layers) -> None:
     assert len(of.dtypes(network)) == 4
 
 
-#: Those that take a framework's layers, for `pytest.mark.parametrize`, beside `ruled.PROMISES`.
+#: Those that take a framework's layers, beside `ruled.PROMISES`.
 PROMISES = (
     fit_follows_rules,
     functional_models_follow_rules,
@@ -210,3 +210,9 @@ PROMISES = (
     a_quantized_layer_is_refused,
     a_layer_that_is_quantized_later_is_refused,
 )
+
+
+@pytest.mark.parametrize("promise", [*ruled.PROMISES, *PROMISES])
+def test_promises(request: pytest.FixtureRequest, promise: Callable[[ruled.Layers], None]) -> None:
+    """The folder's network is `OF` of its module."""
+    promise(request.module.OF)

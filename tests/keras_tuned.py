@@ -44,7 +44,7 @@ def made(weights: dict[str, np.ndarray]) -> Net:
     return network
 
 
-def a_layer_that_runs_under_another_name_is_held() -> None:
+def test_a_layer_that_runs_under_another_name_is_held() -> None:
     """An embedding is decided by its own name; a trace may show what it calls."""
     network = keras.Sequential([keras.layers.Embedding(32, 8), keras.layers.Dense(4)])
     batches = [keras.ops.convert_to_tensor([[n, n + 1, n + 2]]) for n in range(0, 28, 4)]
@@ -53,7 +53,10 @@ def a_layer_that_runs_under_another_name_is_held() -> None:
     assert found.report.error == 0.0
 
 
-def dropout_is_named() -> None:
+def test_dropout_is_named() -> None:
     network = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5)])
     with pytest.raises(ValueError, match=r"there is dropout in dropout\w* \(Dropout\); call the network with training=False"):
         unamp.tune(lambda x: network(x, training=True), network, [keras.ops.ones((8, 4))])
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]

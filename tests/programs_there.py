@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import pytest
 from unamp_conformance.check.absentchecks import check_program
 from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.meta.mutants import KINDS, MutableSubject
@@ -34,37 +35,6 @@ def probed(subject: Subject, op: str, dtypes: Sequence[str] = ("bfloat16",)) -> 
     return perform(subject, item)
 
 
-def operation_is_read_under_lists_and_levels(framework: str, device: str) -> None:
-    """Allowed and denied, and at every level of the default preset, in both dtypes."""
-    (item,) = planned(Subject(framework, device), Selection(ops=("softmax",)))
-    assert (item.kind, item.checks) == ("operation", ("probe",))
-    lists = {f"{rule} {dtype}" for rule in ("allow", "deny") for dtype in LOW_DTYPES}
-    assert item.policies.keys() == lists | {f"{level} {dtype} unamp" for level in LEVELS for dtype in LOW_DTYPES}
-
-
-def operation_is_as_the_policy_says(framework: str, device: str, op: str) -> None:
-    """Under every policy, in a dtype."""
-    found = probed(Subject(framework, device), op)
-    assert {(result.check, result.status, result.device) for result in found} == {("probe", "passed", device)}
-
-
-def result_of_another_precision_is_caught(framework: str, device: str, op: str, feed: str) -> None:
-    """Where the result has the right dtype, and was computed in another."""
-    subject = MutableSubject(framework, device)
-    rule = {"float32": "low", "low": "float32"}[feed]
-    with subject.mutant(op, KINDS[f"forward, {feed} inputs, rule {rule}"]):
-        found = {result.policy: result for result in probed(subject, op)}
-    assert found[f"{'allow' if rule == 'low' else 'deny'} bfloat16"].status == "failed"
-
-
-def gradients_of_another_precision_are_caught(framework: str, device: str, op: str) -> None:
-    """Where a product that should be low is float32, and so are the gradients."""
-    subject = MutableSubject(framework, device)
-    with subject.mutant(op, KINDS["forward, float32 inputs, rule low"]):
-        found = {result.policy: result.message for result in probed(subject, op)}
-    assert "float32 inputs, backward: computed in float32, the policy says bfloat16" in found["allow bfloat16"]
-
-
 def forgotten_operation_is_caught(
     subject: Subject, monkeypatch: Any, off: AbstractContextManager[Any] | Any, op: str = "linear"
 ) -> None:
@@ -90,11 +60,61 @@ def reasons(found: Sequence[Result]) -> set[tuple[str, str]]:
     return {(result.status, result.details["why"]) for result in found if result.status != "passed"}
 
 
-def only_decisions_are_read(framework: str, device: str, network: str = "conv") -> None:
-    """A device that is not here has decisions and no numbers."""
+# --- tests that a folder imports: on the devices that are `DEVICES` of its module --------------------------------------------
+
+
+@pytest.fixture
+def devices(request: pytest.FixtureRequest) -> list[str]:
+    return request.module.DEVICES  # type: ignore[no-any-return]
+
+
+def test_an_operation_is_read_under_the_users_lists_and_at_every_level_in_both_dtypes(
+    framework: str, devices: list[str]
+) -> None:
+    (item,) = planned(Subject(framework, devices[0]), Selection(ops=("softmax",)))
+    assert (item.kind, item.checks) == ("operation", ("probe",))
+    lists = {f"{rule} {dtype}" for rule in ("allow", "deny") for dtype in LOW_DTYPES}
+    assert item.policies.keys() == lists | {f"{level} {dtype} unamp" for level in LEVELS for dtype in LOW_DTYPES}
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_an_operation_would_compute_there_as_the_policy_says(framework: str, devices: list[str], op: str) -> None:
+    for device in devices:
+        found = probed(Subject(framework, device), op)
+        assert {(result.check, result.status, result.device) for result in found} == {("probe", "passed", device)}
+
+
+@pytest.mark.parametrize("feed", ["float32", "low"])
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_result_of_the_right_dtype_that_was_computed_in_another_is_caught(
+    framework: str, devices: list[str], op: str, feed: str
+) -> None:
+    subject = MutableSubject(framework, devices[0])
+    rule = {"float32": "low", "low": "float32"}[feed]
+    with subject.mutant(op, KINDS[f"forward, {feed} inputs, rule {rule}"]):
+        found = {result.policy: result for result in probed(subject, op)}
+    assert found[f"{'allow' if rule == 'low' else 'deny'} bfloat16"].status == "failed"
+
+
+@pytest.mark.parametrize("op", ["matmul", "conv2d"])
+def test_gradients_that_are_computed_in_another_dtype_than_the_policys_are_caught(
+    framework: str, devices: list[str], op: str
+) -> None:
+    """Where a product that should be low is float32, and so are the gradients."""
+    subject = MutableSubject(framework, devices[0])
+    with subject.mutant(op, KINDS["forward, float32 inputs, rule low"]):
+        found = {result.policy: result.message for result in probed(subject, op)}
+    assert "float32 inputs, backward: computed in float32, the policy says bfloat16" in found["allow bfloat16"]
+
+
+def test_a_device_that_is_not_here_has_decisions_and_no_numbers(framework: str, devices: list[str]) -> None:
+    device = devices[1 % len(devices)]
     subject = Subject(framework, device)
-    items = planned(subject, Selection(networks=(network,), levels=("O1",), dtypes=("float16",)))
+    items = planned(subject, Selection(networks=("conv",), levels=("O1",), dtypes=("float16",)))
     results = [result for item in items for result in perform(subject, item)]
     assert {(result.check, result.status, result.device) for result in results} == {("decisions", "passed", device)}
     assert not any("error" in result.details for result in results)
     assert not planned(subject, Selection(checks=("outputs", "ways")))
+
+
+__all__ = ["devices", *(name for name in globals() if name.startswith("test_"))]

@@ -290,3 +290,10 @@ def promises(framework: str) -> list[Any]:
         *(() if framework == "mindspore" else (a_shadow_shows_its_own_error,)),
     )
     return [*rules, *(pytest.param(partial(each, framework), id=each.__name__) for each in others)]
+
+
+def test_promises(promise: Callable[[], None]) -> None:
+    promise()
+
+
+test_promises.promises = promises  # type: ignore[attr-defined]  # see `pytest_generate_tests` in conftest.py

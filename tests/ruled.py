@@ -18,6 +18,11 @@ RULE = {"**.wo": "float32"}
 EXPECTED = [BF16, F32, BF16, F32]
 
 
+def share(network: Any) -> None:
+    """Have the second block call the first one's `wo`."""
+    network.blocks[1].wo = network.blocks[0].wo
+
+
 class Layers(NamedTuple):
     """A framework's network of two blocks, each of which returns `wi(x)` and `wo(x)`, and what to ask about it.
 
@@ -27,9 +32,9 @@ class Layers(NamedTuple):
         dtype: the name of a tensor's dtype.
         numbers: a tensor as a NumPy array.
         first, second: what the blocks are called.
-        share: has the second block call the first one's `wo`.
         low: casts a tensor to bfloat16.
         losses: trains a network whose `wo` overflows in float16 for four steps in float16, under rules; gives the losses.
+        share: has the second block call the first one's `wo`.
     """
 
     network: Callable[[], Any]
@@ -38,9 +43,9 @@ class Layers(NamedTuple):
     numbers: Callable[[Any], Any]
     first: str
     second: str
-    share: Callable[[Any], None]
     low: Callable[[Any], Any]
     losses: Callable[[Any], list[float]]
+    share: Callable[[Any], None] = share
 
     def dtypes(self, run: Callable[..., Any], *, region: bool = True) -> list[str]:
         """The dtypes of the four results, in a bfloat16 region or without one."""
@@ -173,3 +178,9 @@ PROMISES = (
     silence_is_an_error,
     a_product_that_overflows_trains,
 )
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_promises(request: pytest.FixtureRequest, promise: Callable[[Layers], None]) -> None:
+    """The folder's network is `OF` of its module."""
+    promise(request.module.OF)

@@ -11,6 +11,7 @@ import pytest
 
 import unamp
 from unamp.adapter.records import Shadow
+from unamp.adapter.registry import adapter_for
 
 Run = Callable[[AbstractContextManager[object]], Sequence[np.ndarray]]
 
@@ -112,3 +113,23 @@ def another_thread_has_no_shadow(call: Callable[[], object]) -> None:
     assert trace.records
     assert {record.shadow for record in found} == {None}
     assert None not in {record.shadow for record in trace.records}
+
+
+def test_the_error_is_that_of_numpy(framework: str) -> None:
+    ops = adapter_for(framework).operations()
+    error_is_that_of_numpy(ops.tensor, ops["exp"])
+
+
+def test_what_runs_low_is_left_out(framework: str) -> None:
+    ops = adapter_for(framework).operations()
+    x = ops.tensor(np.ones((3, 3), np.float32))
+    what_runs_low_is_left_out(lambda: ops["matmul"](x, x))
+
+
+def test_another_thread_has_none(framework: str) -> None:
+    ops = adapter_for(framework).operations()
+    x = ops.tensor(np.ones(3, np.float32))
+    another_thread_has_no_shadow(lambda: ops["exp"](x))
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import unamp
@@ -80,3 +81,16 @@ def mindspores_example(framework: str, network: Any, x: Any, level: str, dtype: 
         assert adapter_for(framework).dtype_of(network(x)) == dtype  # the network itself is converted
     low = {"O0": set(), "O1": allowed}.get(level, {*allowed, "softmax"})
     assert {record.op for record in trace.records if record.compute == dtype} == low
+
+
+def test_mindspores_scalers_on_gradients_that_are_values(framework: str) -> None:
+    ops = adapter_for(framework).operations()
+    w, scaler = ops.tensor(np.float32([0.5, 2.0]), requires_grad=True), mindspore_amp.DynamicLossScaler(2**10, 2, 1)
+    _, gradients = ops.value_and_grad(lambda w: scaler.scale(ops["sum"](ops["mul"](w, w))), [w])
+    finite = mindspore_amp.all_finite(gradients)
+    assert (ops.dtype(finite), bool(finite)) == ("bool", True)
+    assert ops.numpy(scaler.unscale(gradients)[0]).tolist() == [1.0, 4.0]
+    assert scaler.adjust(finite) is True
+    low = ops["cast"](ops.tensor(np.float32([1.0, np.nan])), dtype="bfloat16")
+    assert scaler.adjust(mindspore_amp.all_finite([gradients[0], low])) is False
+    assert scaler.scale_value == 1024.0

@@ -14,6 +14,7 @@ import pytest
 
 import unamp
 import unamp.tracing
+from unamp import AmpWarning, Policy, amp_warnings
 from unamp.adapter.records import Gradient, OpRecord, Underflow, Values
 from unamp.adapter.registry import adapter_for
 
@@ -76,14 +77,6 @@ def precisions_are_compared(call: Callable[[], object]) -> None:
     assert {each.error for each in unamp.compare_traces(exact, exact).operations} == {0.0}
 
 
-def asking_for_operations_leaves_no_record(framework: str) -> None:
-    """What an adapter runs to make its operations ready, and to read a tensor, is no part of a network."""
-    with unamp.trace(values=True) as trace:
-        operations = adapter_for(framework).operations()
-        operations.numpy(operations.tensor(np.ones((2, 3), np.float32)))
-    assert trace.records == []
-
-
 def work_is_counted(calls: Mapping[str, tuple[Callable[[], object], int]]) -> None:
     """The products of operations, beside those counted by hand, in float32 and low.
 
@@ -104,16 +97,96 @@ def work_is_counted(calls: Mapping[str, tuple[Callable[[], object], int]]) -> No
             assert work.bytes == read * sum(inputs) + written * math.prod(size or 0 for size in found[0].output_shape or ())
 
 
-def underflow_is_seen(tensor: Callable[[np.ndarray], object], exp: Callable[[object], object]) -> None:
-    """An exponential function of numbers of which each quarter is another kind of small."""
-    with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16", allow="exp"):
-        exp(tensor(np.repeat(np.float32([0.0, -5.0, -12.0, -30.0]), 5)))
-    (record,) = trace.records
-    assert record.output == "float16"
-    assert record.values is not None
-    assert record.values.underflow_in("float16") == Underflow("float16", 0.25, 0.0)  # what is zero already tells of nothing
+def a_graph_is_warned_of(call: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled graph that runs in a trace is not seen: the place that calls it is warned, once."""
+    monkeypatch.setattr(amp_warnings, "_given", set())
+    trace = unamp.Trace()
+
+    def run() -> None:
+        for _ in range(2):
+            with trace, unamp.autocast(dtype="bfloat16"):
+                call()
+
+    with pytest.warns(AmpWarning, match=said) as given:
+        run()
+    assert trace.records == []
+    assert [each.filename for each in given if each.category is AmpWarning] == [call.__code__.co_filename]
+
+
+# --- tests that a folder imports: of a network, which `made` there returns with its input ------------------------------------
+
+
+def test_other_threads_are_not_recorded(request: pytest.FixtureRequest) -> None:
+    network, given = request.module.made()
+    another_thread_is_not_recorded(lambda: network(given))
+
+
+def test_without_values_no_number_is_looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, given = request.module.made()
+    no_number_is_looked_at(monkeypatch, lambda: network(given))
+
+
+def test_a_float32_run_and_a_low_one_are_compared(request: pytest.FixtureRequest) -> None:
+    network, given = request.module.made()
+    precisions_are_compared(lambda: network(given))
+
+
+def test_a_trace_keeps_no_tensor_and_no_network(request: pytest.FixtureRequest, framework: str) -> None:
+    def made() -> list[object]:
+        network, given = request.module.made()
+        with unamp.autocast(dtype="bfloat16"):
+            result = network(given)
+        return [network] if framework == "mindspore" else [network, given, result]  # which keeps tensors itself
+
+    nothing_is_kept_of(made)
+
+
+def test_every_operation_says_in_which_layer_it_ran(request: pytest.FixtureRequest, framework: str) -> None:
+    """`PLACES` of the folder has the operations of its network, each with its layer."""
+    network, given = request.module.made()
+    ops = adapter_for(framework).operations()
+    alone = ops.tensor(np.ones(3, np.float32))
+    for policy in (Policy("O0"), Policy("O1", "bfloat16"), Policy("O2", "float16", preset=framework)):
+        with unamp.trace() as trace, unamp.policy_region(policy):
+            network(given)
+            ops["exp"](alone)
+        found = [(record.op, record.layer) for record in trace.records if record.op != "index"]
+        assert found == [*request.module.PLACES, ("exp", None)]
+
+
+@pytest.mark.parametrize("policy", [Policy("O0"), Policy("O1", "bfloat16"), Policy("O3", "float16")], ids=repr)
+def test_values_are_those_of_the_result(framework: str, policy: Policy) -> None:
+    """Large enough for results that are views of float32 numbers, where low ones are emulated."""
+    ops = adapter_for(framework).operations()
+    drawn = np.random.default_rng(0).standard_normal((300, 70)).astype(np.float32)
+    given, turned = ops.tensor(drawn), ops.tensor(drawn.T.copy())
+    with unamp.trace(values=True) as trace, unamp.policy_region(policy):
+        results = [ops["matmul"](given, turned), ops["exp"](given), ops["sum"](given)]
+    assert [record.op for record in trace.records] == ["matmul", "exp", "sum"]
+    for record, result in zip(trace.records, results, strict=True):
+        values_are_those_of(record, ops.numpy(result))
+
+
+def test_asking_for_operations_leaves_no_record(framework: str) -> None:
+    """What an adapter runs to make its operations ready, and to read a tensor, is no part of a network."""
     with unamp.trace(values=True) as trace:
-        exp(tensor(np.repeat(np.float32([0.0, -5.0, -12.0, -30.0]), 5)))
-    (record,) = trace.records
-    assert record.values is not None
-    assert record.values.underflow_in("float16") == Underflow("float16", 0.25, 0.25)
+        operations = adapter_for(framework).operations()
+        operations.numpy(operations.tensor(np.ones((2, 3), np.float32)))
+    assert trace.records == []
+
+
+def test_underflow_is_seen(framework: str) -> None:
+    """Of numbers of which each quarter is another kind of small, the exponential function."""
+    ops = adapter_for(framework).operations()
+    given = np.repeat(np.float32([0.0, -5.0, -12.0, -30.0]), 5)
+    # What is zero in float16 already tells of nothing.
+    for enabled, output, flushed in ((True, "float16", 0.0), (False, "float32", 0.25)):
+        with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16", allow="exp", enabled=enabled):
+            ops["exp"](ops.tensor(given))
+        (record,) = trace.records
+        assert record.output == output
+        assert record.values is not None
+        assert record.values.underflow_in("float16") == Underflow("float16", 0.25, flushed)
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]

@@ -130,7 +130,6 @@ def two_runs_that_differ_are_an_error(of: Tunable) -> None:
         unamp.tune(lambda batch: network(batch[0] * next(count), batch[1]), network, of.batches(2))
 
 
-#: All of them, for `pytest.mark.parametrize`.
 PROMISES = (
     bugs_are_found_and_named,
     a_tuned_file_holds_on_fresh_batches,
@@ -139,3 +138,9 @@ PROMISES = (
     an_interrupted_search_gives_the_best_so_far_and_leaves_nothing,
     two_runs_that_differ_are_an_error,
 )
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_promises(request: pytest.FixtureRequest, promise: Callable[[Tunable], None]) -> None:
+    """The folder's network is `OF` of its module."""
+    promise(request.module.OF)

@@ -11,8 +11,8 @@ from pathlib import Path
 import browser
 import pytest
 import reports
-from browser import DESK, FLAGS, PHONE, overflow
-from playwright.sync_api import Browser, Page, sync_playwright
+from browser import DESK, PHONE, overflow
+from playwright.sync_api import Browser, Page
 from unamp_conformance.report.html import write
 from unamp_conformance.results import Result
 
@@ -39,16 +39,6 @@ CONTRASTS = """() => {
   }
   return found;
 }"""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    path = browser.find()
-    assert path is not None, browser.ADVICE
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import browser
 import pytest
 from browser import DESK, PHONE
 from documents import ROOT
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 import unamp
 
@@ -53,16 +53,6 @@ def address(site: Path) -> Iterator[str]:
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    path = browser.find()
-    assert path is not None, browser.ADVICE
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=browser.FLAGS)
-        yield started
-        started.close()
 
 
 def opened(chromium: Browser, size: tuple[int, int], complaints: list[str], address: str, scheme: str = "light") -> Page:

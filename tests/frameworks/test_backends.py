@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from elsewhere import python
 
 import unamp
 
@@ -32,20 +31,11 @@ record.run(
 """
 
 
-def python(*arguments: str, code: int = 0) -> str:
-    path = os.pathsep.join([str(EXAMPLE), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
-    python("-c", NETWORK.format(backend="tensorflow", folder=str(right), wrong=""))
-    python("-c", NETWORK.format(backend="jax", folder=str(wrong), wrong="wrong"))
-    said = python("-m", "unamp", "compare", str(right / "trace.json"), str(wrong / "trace.json"), code=1)
+    python(EXAMPLE, "-c", NETWORK.format(backend="tensorflow", folder=str(right), wrong=""))
+    python(EXAMPLE, "-c", NETWORK.format(backend="jax", folder=str(wrong), wrong="wrong"))
+    said = python(EXAMPLE, "-m", "unamp", "compare", str(right / "trace.json"), str(wrong / "trace.json"), code=1)
     assert "first batch_norm in Sequential.norm: error" in said
     assert "  the other: jax keras.layers.BatchNormalization in Sequential.norm, computed in float32" in said
     records = unamp.Trace.from_json((wrong / "trace.json").read_text("utf-8")).records
@@ -54,7 +44,7 @@ def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
     ]  # fmt: skip
     for number, code in ((1, 0), (2, 1), (4, 0)):
         command = ("replay", str(wrong / "trace.json"), str(number), "--framework", "tensorflow", "--json")
-        found = json.loads(python("-m", "unamp", *command, code=code))
+        found = json.loads(python(EXAMPLE, "-m", "unamp", *command, code=code))
         assert (found["framework"], found["within"]) == ("tensorflow", code == 0)
         assert found["original"]["framework"] == "jax"
         assert found["rows"][1]["error"] < 1e-6

@@ -6,13 +6,11 @@ Each framework has a process of its own; what goes from one to the other is file
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from elsewhere import python
 
 from unamp.tracing import LayerMapping, Trace, compare_traces, propose_layers
 
@@ -27,18 +25,9 @@ torch.library.impl("aten::gelu", "CPU")(gelu)
 """
 
 
-def python(*arguments: str, code: int = 0) -> str:
-    path = os.pathsep.join([str(TWINS), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
-
-
 def record(framework: str, network: str, file: Path, keep: str = "", before: str = "") -> Trace:
     """Return the trace of a twin that runs in a process of its own, after some code of the test's."""
-    python("-c", f"{before}\nimport record\nrecord.main({framework!r}, {network!r}, {str(file)!r}, '', {keep!r})")
+    python(TWINS, "-c", f"{before}\nimport record\nrecord.main({framework!r}, {network!r}, {str(file)!r}, '', {keep!r})")
     return Trace.from_json(file.read_text("utf-8"))
 
 
@@ -72,8 +61,8 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
     paddle, run, layers = tmp_path / "paddle.json", tmp_path / "run", tmp_path / "layers.toml"
     record("paddle", "transformer", paddle)
     wrong = record("torch", "transformer", run / "trace.json", str(run), WRONG)
-    python("-m", "unamp", "compare", str(paddle), str(run / "trace.json"), "--propose-layers", str(layers))
-    said = python("-m", "unamp", "compare", str(paddle), str(run / "trace.json"), "--layers", str(layers), code=1)
+    python(TWINS, "-m", "unamp", "compare", str(paddle), str(run / "trace.json"), "--propose-layers", str(layers))
+    said = python(TWINS, "-m", "unamp", "compare", str(paddle), str(run / "trace.json"), "--layers", str(layers), code=1)
     assert "first gelu in Encoder: error" in said
     assert "  the reference: paddle " in said
     assert "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open" in said
@@ -82,7 +71,7 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
 
         def again(n: int, code: int, framework: str = framework) -> Any:
             command = ("replay", str(run / "trace.json"), str(n), "--framework", framework, "--json")
-            return json.loads(python("-m", "unamp", *command, code=code))
+            return json.loads(python(TWINS, "-m", "unamp", *command, code=code))
 
         found = again(number, 1)
         assert (found["op"], found["within"], found["framework"]) == ("gelu", False, framework)

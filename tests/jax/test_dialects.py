@@ -8,11 +8,16 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from spoken import mindspores_example, paddles_example, paddles_scaler_says_what_to_use, torchs_example
+from spoken import (
+    mindspores_example,
+    paddles_example,
+    paddles_scaler_says_what_to_use,
+    test_mindspores_scalers_on_gradients_that_are_values,  # noqa: F401
+    torchs_example,
+)
 
 import unamp
 from unamp.dialects.keras import mixed_precision
-from unamp.dialects.mindspore import amp as mindspore_amp
 from unamp.dialects.torch import amp as torch_amp
 
 KEY = jax.random.key(0)
@@ -52,13 +57,6 @@ def test_torchs_scaler_takes_gradients():
     scaler.step(optimizer, model, gradients=gradients)
     scaler.update()
     np.testing.assert_allclose(np.asarray(model.kernel.get_value()), before - 0.1, rtol=1e-5)
-
-
-def test_mindspores_parts_work_and_its_training_cell_says_what_to_use():
-    assert bool(mindspore_amp.all_finite([jnp.ones(3)]))
-    assert not bool(mindspore_amp.all_finite([jnp.ones(3), jnp.asarray([jnp.inf])]))
-    scaler = mindspore_amp.DynamicLossScaler(2.0**10, 2, 50)
-    assert float(scaler.scale(jnp.float32(1.0))) == 2.0**10
 
 
 def test_keras_global_policy_is_keras_own():

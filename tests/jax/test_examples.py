@@ -4,18 +4,8 @@ import os
 import subprocess
 import sys
 
-import pytest
-from documents import Example, examples
+from documents import test_example  # noqa: F401
 from followed import told
-
-
-@pytest.mark.parametrize("example", examples("jax"), ids=str)
-def test_example(example: Example) -> None:
-    example.run()
-
-
-def test_there_are_examples() -> None:
-    assert examples("jax")
 
 
 def test_the_architecture_follows_an_add_that_is_traced_once() -> None:

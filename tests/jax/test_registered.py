@@ -1,19 +1,13 @@
 """Operations of one's own on JAX: see `registered`."""
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import pytest
 import registered
 from flax import nnx
+from registered import test_promises  # noqa: F401
 
 import unamp
-
-
-@pytest.mark.parametrize("promise", registered.promises("jax"))
-def test_promises(promise: Callable[[], None]) -> None:
-    promise()
 
 
 @jax.custom_vjp

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import absent
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 import traced
+from absent import test_devices_that_are_not_there  # noqa: F401
 from flax import nnx
+from traced import (  # noqa: F401
+    test_a_float32_run_and_a_low_one_are_compared,
+    test_asking_for_operations_leaves_no_record,
+    test_other_threads_are_not_recorded,
+    test_underflow_is_seen,
+    test_values_are_those_of_the_result,
+    test_without_values_no_number_is_looked_at,
+)
 from unamp_jax import adapter
 
 import unamp
 
+HAS, ABSENT, LIMITS = "jax has cpu", ("tpu:0", "rocm", "gpu", "cuda:0"), {"framework": "jax"}
+
 
 def r(*shape):
     return jax.random.uniform(jax.random.key(0), shape)
+
+
+def made():
+    return jax.jit(lambda a: (a @ a) @ a), r(4, 4)
 
 
 def test_the_work_of_operations_is_counted():
@@ -34,20 +48,6 @@ def test_the_work_of_operations_is_counted():
     )
 
 
-def test_a_float32_run_and_a_low_one_are_compared(matrix):
-    traced.precisions_are_compared(lambda: jax.jit(lambda a: (a @ a) @ a)(matrix))
-
-
-def test_a_trace_is_of_its_own_thread_and_looks_at_no_number_unasked(matrix, monkeypatch):
-    traced.another_thread_is_not_recorded(lambda: matrix @ matrix)
-    traced.asking_for_operations_leaves_no_record("jax")
-    traced.no_number_is_looked_at(monkeypatch, lambda: jnp.exp(matrix @ matrix))
-
-
-def test_underflow_is_seen():
-    traced.underflow_is_seen(jnp.asarray, jnp.exp)
-
-
 def test_devices_are_named_in_jaxs_words(matrix):
     (cpu,) = matrix.devices()
     for device in ("cpu", "cpu:0", cpu):
@@ -55,13 +55,6 @@ def test_devices_are_named_in_jaxs_words(matrix):
             assert (matrix @ matrix).dtype == jnp.bfloat16
     assert adapter.device_of(matrix) == "cpu"
     assert jax.jit(lambda x: x * (adapter.device_of(x) == "cpu"))(2) == 2
-
-
-@pytest.mark.parametrize("named", ["tpu:0", "rocm", "gpu", "cuda:0"])
-def test_devices_that_are_not_there(matrix, monkeypatch, named):
-    absent.nothing_is_in_force_on_it(
-        named, "jax has cpu", lambda: (matrix @ matrix).dtype, jnp.bfloat16, monkeypatch, framework="jax"
-    )
 
 
 # --- the names of layers in equinox' transformations --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tuned
 from flax import linen, nnx
+from tuned import test_promises  # noqa: F401
 
 import unamp
 
@@ -202,8 +203,3 @@ def _trained(network: _NnxNet, batch: Sequence[Any], scale: float) -> tuple[Any,
 
 
 OF = tuned.Tunable(_NnxNet, jnp.asarray, _trained)
-
-
-@pytest.mark.parametrize("promise", tuned.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
 import keras_ruled as shared
 import numpy as np
-import pytest
 import ruled
 import torch
+from keras_ruled import test_promises, test_what_is_saved_has_no_rules  # noqa: F401
 from ruled import BF16, EXPECTED, F32, LOW, RULE
 
 import unamp
@@ -37,15 +36,6 @@ OF = ruled.Layers(
     low=lambda tensor: tensor.bfloat16(),
     losses=shared.losses(X, _gradients),
 )
-
-
-@pytest.mark.parametrize("promise", [*ruled.PROMISES, *shared.PROMISES])
-def test_promises(promise: Any) -> None:
-    promise(OF)
-
-
-def test_what_is_saved_has_no_rules(tmp_path: Path) -> None:
-    shared.what_is_saved_has_no_rules(tmp_path)
 
 
 def test_compiled_models_follow_rules_in_a_region_and_without_one() -> None:

@@ -8,11 +8,13 @@ import keras
 import numpy as np
 import pytest
 import torch
+from keras_mixed import test_a_mixed_model_trains_in_a_region, test_regions_decide_over_keras_dtype_policies  # noqa: F401
 
 import unamp
 from unamp.tracing.work import work_of
 
 layers = keras.layers
+COMPILERS: list[object] = []
 BF16 = {"device_type": "cpu", "dtype": "bfloat16"}
 
 
@@ -128,22 +130,6 @@ def test_gradients_of_parameters_are_float32(case) -> None:
     loss.backward()
     assert {variable.value.grad.dtype for variable in layer.trainable_variables} == {torch.float32}
     assert all(bool(variable.value.grad.abs().sum() > 0) for variable in layer.trainable_variables)
-
-
-@pytest.mark.parametrize("of", ["mixed_float16", "mixed_bfloat16"])
-def test_a_layer_of_mixed_precision_is_a_float32_layer_in_a_region(of: str) -> None:
-    """Its own casts would round what the region's policy wants in float32, or in the other low dtype."""
-    dense, norm, x = layers.Dense(4, dtype=of), layers.LayerNormalization(dtype=of), numbers(3, 8)
-    plain = layers.Dense(4), layers.LayerNormalization()
-    for mixed, float32 in zip((dense, norm), plain, strict=True):
-        mixed(x), float32(x)
-        float32.set_weights(mixed.get_weights())
-    with unamp.autocast(**BF16):
-        for mixed, float32 in zip((dense, norm), plain, strict=True):
-            got, want = mixed(x), float32(x)
-            assert got.dtype == want.dtype
-            assert torch.equal(got, want)
-    assert dense(x).dtype == norm(x).dtype == getattr(torch, of.removeprefix("mixed_"))
 
 
 def test_a_ban_raises() -> None:

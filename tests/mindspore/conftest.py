@@ -1,7 +1,9 @@
 """Nothing that a test does may outlive it: no region, no patch. Errors of kernels are reported where they happen."""
 
+import sys
 import warnings
 from contextlib import chdir, suppress
+from pathlib import Path
 from types import FunctionType
 
 import mindspore
@@ -12,6 +14,7 @@ from mindspore._c_expression import TensorPy
 from mindspore.common.api import _pynative_executor
 from mindspore.ops import Primitive
 
+sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`
 warnings.filterwarnings("ignore", module="mindspore")
 # With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
 with suppress(SystemError):

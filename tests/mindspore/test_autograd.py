@@ -36,27 +36,6 @@ def arrays(gradients):
     return [g.asnumpy() for g in gradients]
 
 
-@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-def test_a_region_around_the_gradient_is_one_around_the_forward(low, level):
-    net, x = network(), rand(4, 6)
-    region = under(level, low)
-
-    def plain(x):
-        return net(x).astype(F32).square().sum()
-
-    def inside(x):
-        with region:
-            return plain(x)
-
-    weights = net.trainable_params()
-    found = mindspore.grad(inside, None, weights)(x)
-    with region:
-        around = mindspore.grad(plain, None, weights)(x)
-    assert {g.dtype for g in (*found, *around)} == {F32}
-    for a, b in zip(arrays(found), arrays(around), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_the_gradient_of_a_product_is_rounded_as_its_forward(low):
     a, b, weight = rand(4, 5), rand(5, 3), rand(4, 3)
 
@@ -79,33 +58,6 @@ def test_a_cast_without_gradients_is_not_used_with_them(low):
     for a, b in zip(arrays(gradients), arrays(again), strict=True):
         np.testing.assert_array_equal(a, b)
     assert np.abs(arrays(gradients)[0]).max() > 0
-
-
-def test_a_weight_used_twice_gets_the_whole_gradient(low):
-    w, x = Parameter(rand(4, 4), name="w"), rand(4, 4)
-
-    def loss(x):
-        with under(low=low):
-            return ops.matmul(ops.matmul(x, w), w).astype(F32).sum()
-
-    (found,) = mindspore.grad(loss, None, [w])(x)
-    (exact,) = mindspore.grad(lambda x: ops.matmul(ops.matmul(x, w), w).sum(), None, [w])(x)
-    np.testing.assert_allclose(found.asnumpy(), exact.asnumpy(), rtol=0.1, atol=0.05)
-
-
-def test_training_inside_one_region_sees_new_weights(low):
-    net, x = network(), rand(4, 6)
-    optimizer = nn.SGD(net.trainable_params(), 0.2)
-    step = mindspore.value_and_grad(lambda x: (net(x).astype(F32) - 1).square().mean(), None, optimizer.parameters)
-    losses = []
-    with under(low=low):
-        for _ in range(4):
-            loss, gradients = step(x)
-            optimizer(gradients)
-            losses.append(float(loss.asnumpy()))
-    assert losses == sorted(losses, reverse=True)
-    assert len(set(losses)) == 4
-    assert {p.dtype for p in net.get_parameters()} == {F32}
 
 
 def test_second_derivatives(low):
@@ -267,21 +219,6 @@ def test_the_inputs_that_custom_fwd_casts_reach_the_backward_pass_as_well(low):
     assert cell.seen[-1][0] == mindspore.float16  # where no policy is in force, nothing is cast
 
 
-def test_recompute_gives_the_same_gradients(low):
-    net, x = network(), rand(4, 6)
-    found = []
-    for again in (False, True):
-
-        def loss(x, again=again):
-            with under(low=low):
-                y = mindspore.recompute(net, x) if again else net(x)
-            return y.astype(F32).sum()
-
-        found.append(arrays(mindspore.grad(loss, None, net.trainable_params())(x)))
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize(
     "how", [{}, {"use_reentrant": False}, {"output_recompute": True}], ids=["reentrant", "hooks", "output"]
 )
@@ -375,16 +312,6 @@ def test_a_parameter_that_is_given_other_values_is_cast_again(low, change, train
     mindspore.value_and_grad(loss)(x)
     before, after = arrays(each.astype(F32) for each in found)
     np.testing.assert_array_equal(after, before * 2)
-
-
-def test_train_one_step_cell(low):
-    net, x, label = network(), rand(8, 6), Tensor(np.arange(8) % 3, mindspore.int32)
-    with_loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"))
-    train = nn.TrainOneStepCell(with_loss, nn.Momentum(net.trainable_params(), 0.1, 0.9))
-    with under(low=low):
-        losses = [float(train(x, label).asnumpy()) for _ in range(6)]
-    assert losses[-1] < losses[0]
-    assert {p.dtype for p in net.get_parameters()} == {F32}
 
 
 class Product(nn.Cell):

@@ -76,33 +76,6 @@ def test_a_jitted_function_that_was_first_called_in_a_region():
     assert [dtypes(policy, product, a, b)[0] for policy in (Policy(), None, Policy())] == [F16, F32, F16]
 
 
-def test_values_are_those_of_pynative_mode():
-    a, b = rand(8, 16), rand(16, 8)
-    with policy_region(Policy()):
-        compiled, eager = _product(a, b), ops.matmul(a, b)
-    np.testing.assert_allclose(compiled.asnumpy(), eager.asnumpy(), rtol=2**-10)
-
-
-@mindspore.jit
-def _product(a, b):
-    return ops.matmul(a, b)
-
-
-def test_gradients_of_a_jitted_function_are_float32():
-    a, b = rand(4, 4), rand(4, 4)
-
-    def loss(a, b):
-        return _product(a, b).astype(F32).sum()
-
-    with policy_region(Policy()):
-        found = mindspore.grad(loss, (0, 1))(a, b)
-    exact = mindspore.grad(loss, (0, 1))(a, b)
-    for one, other in zip(found, exact, strict=True):
-        assert one.dtype == F32
-        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=2**-9)
-        assert (one.asnumpy() != other.asnumpy()).any()
-
-
 def test_cells_in_graph_mode(graph_mode):
     network, x = Network(), rand(2, 3, 8, 8)
     for _ in range(2):
@@ -112,26 +85,8 @@ def test_cells_in_graph_mode(graph_mode):
     assert {p.dtype for p in network.get_parameters()} == {F32}
 
 
-def test_a_jitted_cell():
-    network, x = Network(), rand(2, 3, 8, 8)
-    compiled = mindspore.jit(network)
-    with policy_region(Policy()):
-        found = compiled(x)
-        eager = network(x)
-    assert found.dtype == eager.dtype == F16
-    np.testing.assert_allclose(found.asnumpy(), eager.asnumpy(), rtol=0.02, atol=0.02)
-    assert compiled(x).dtype == F32
-
-
 #: From Python 3.12 on, MindSpore itself captures no bytecode.
 BYTECODE = sys.version_info < (3, 12)
-
-
-def test_graphs_that_no_strategy_reaches_are_refused():
-    compiled = mindspore.jit(_plain_product, capture_mode="trace")
-    for _ in range(2):
-        with policy_region(Policy()), pytest.raises(unamp.NotExpressible, match="capture_mode"):
-            compiled(rand(4, 4), rand(4, 4))
 
 
 def test_a_function_whose_bytecode_is_captured_runs_as_it_is_in_a_region():

@@ -1,128 +1,14 @@
 """Networks with low parameters, and the optimizers that step their master weights."""
 
-import math
-from functools import cache
-
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
-from mindspore.experimental import optim
+from decorated import data, grads_of, made, values
+from mindspore import ParameterTuple, Tensor, nn, ops
+from stepping import *  # noqa: F403
+from stepping import same
 
 import unamp
-
-LOW = {"float16": ms.float16, "bfloat16": ms.bfloat16}
-
-
-def weight(*shape):
-    return Tensor((np.random.standard_normal(shape) * 0.3).astype("float32"))
-
-
-def mlp():
-    return nn.SequentialCell(nn.Dense(6, 12, weight_init=weight(12, 6)), nn.Tanh(), nn.Dense(12, 1, weight_init=weight(1, 12)))
-
-
-class Convolutions(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(1, 3, 3, has_bias=True, weight_init=weight(3, 1, 3, 3))
-        self.norm = nn.BatchNorm2d(3)
-        self.head = nn.Dense(12, 1, weight_init=weight(1, 12))
-
-    def construct(self, x):
-        y = ops.relu(self.norm(self.conv(x.reshape(-1, 1, 2, 3)[:, :, :, :2])))
-        return self.head(y.reshape(y.shape[0], -1))
-
-
-class Attention(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.inward = nn.Dense(2, 4, weight_init=weight(4, 2))
-        self.norm = nn.LayerNorm((4,))
-        self.head = nn.Dense(4, 1, weight_init=weight(1, 4))
-
-    def construct(self, x):
-        y = self.inward(x.reshape(-1, 3, 2))
-        scores = ops.softmax(ops.matmul(y, y.swapaxes(1, 2)), -1)
-        return self.head(self.norm(ops.matmul(scores, y)).mean(1))
-
-
-NETWORKS = {"mlp": mlp, "convolutions": Convolutions, "attention": Attention}
-
-
-def made(network="mlp"):
-    np.random.seed(3)
-    return NETWORKS[network]()
-
-
-def data(number):
-    x = np.random.default_rng(number).standard_normal((8, 6), dtype="float32")
-    return x, np.sin(x.sum(1, keepdims=True))
-
-
-def grads_of(net, scaler, level="O2", dtype="float16", enabled=True):
-    """A function of the step's number that gives the loss and scaled gradients."""
-
-    def loss_of(x, y):
-        with unamp.autocast(level=level, dtype=dtype, enabled=enabled):
-            out = net(x)
-        loss = ops.mse_loss(out.astype(ms.float32), y)
-        return scaler.scale(loss), loss
-
-    graded = ms.value_and_grad(loss_of, None, net.trainable_params(), has_aux=True)
-
-    def step(number, *, overflow=False):
-        x, y = data(number)
-        (_, loss), gradients = graded(Tensor(x * np.float32(math.inf) if overflow else x), Tensor(y))
-        return float(loss.asnumpy()), gradients
-
-    return step
-
-
-def loss_after(steps, step, optimizer, scaler):
-    for number in range(steps):
-        _, gradients = step(number % 16)
-        scaler.step(optimizer, gradients=gradients)
-        scaler.update()
-    return sum(step(number)[0] for number in range(4)) / 4
-
-
-def values(tensors):
-    return [each.astype(ms.float32).asnumpy().copy() for each in tensors]
-
-
-def same(before, after):
-    return all(np.array_equal(*pair) for pair in zip(before, after, strict=True))
-
-
-@cache
-def exact(network, steps):
-    net, scaler = made(network), unamp.GradScaler(enabled=False)
-    optimizer = nn.Momentum(net.trainable_params(), 0.02, 0.9)
-    return loss_after(steps, grads_of(net, scaler, enabled=False), optimizer, scaler)
-
-
-@pytest.mark.parametrize(
-    ("network", "level", "dtype", "steps"),
-    [
-        ("mlp", "O2", "float16", 200),
-        ("mlp", "O2", "bfloat16", 200),
-        ("mlp", "O3", "float16", 40),
-        ("convolutions", "O2", "float16", 40),
-        ("convolutions", "O2", "bfloat16", 40),
-        ("attention", "O2", "float16", 40),
-        ("attention", "O2", "bfloat16", 40),
-    ],
-)
-def test_training_reaches_the_loss_of_float32(network, level, dtype, steps):
-    net, scaler = made(network), unamp.GradScaler(1024.0)
-    optimizer = nn.Momentum(net.trainable_params(), 0.02, 0.9)
-    unamp.decorate(net, optimizer, level, dtype)
-    loss = loss_after(steps, grads_of(net, scaler, level, dtype), optimizer, scaler)
-    assert scaler.skipped == 0
-    assert loss == pytest.approx(exact(network, steps), rel=0.03)
-    kept = [each.name for each in net.get_parameters() if each.dtype == ms.float32]
-    assert kept == ([each.name for each in net.norm.get_parameters()] if network == "convolutions" else [])
 
 
 def test_parameters_are_low_where_they_are():
@@ -154,25 +40,6 @@ def test_what_stays_as_it_is():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_an_overflow_skips_its_step_and_no_other(dtype):
-    net, scaler = made(), unamp.GradScaler(1024.0)
-    optimizer = nn.Adam(net.trainable_params(), 0.01)
-    unamp.decorate(net, optimizer, "O2", dtype)
-    step = grads_of(net, scaler, dtype=dtype)
-    for number in range(6):
-        before, state = values(net.get_parameters()), values(optimizer.get_parameters())
-        _, gradients = step(number, overflow=number == 3)
-        assert {each.dtype for each in gradients} == {LOW[dtype]}
-        assert scaler.step(optimizer, gradients=gradients) is (number != 3)
-        assert same(before, values(net.get_parameters())) is (number == 3)
-        assert same(state, values(optimizer.get_parameters())) is (number == 3)
-        if number == 3:
-            assert scaler.first_nonfinite(optimizer, net, gradients) == "0.weight"
-        scaler.update()
-    assert (scaler.skipped, scaler.get_scale()) == (1, 512.0)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_resumed_run_ends_as_one_that_was_not_killed(dtype, tmp_path):
     def begun():
         net = made()
@@ -196,87 +63,6 @@ def test_a_resumed_run_ends_as_one_that_was_not_killed(dtype, tmp_path):
     resumed[2].load_state_dict(killed[2].state_dict())
     assert same(values(killed[0].get_parameters()), values(resumed[0].get_parameters()))
     assert same(wanted, run(*resumed, range(7, 12)))
-
-
-OPTIMIZERS = {
-    "SGD": lambda p: nn.SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
-    "Momentum": lambda p: nn.Momentum(p, nn.ExponentialDecayLR(0.05, 0.9, 2), 0.9, use_nesterov=True),
-    "Adam": lambda p: nn.Adam(p, 0.01),
-    "Adam of groups": lambda p: nn.Adam([{"params": p[:1], "lr": 0.1, "weight_decay": 0.1}, {"params": p[1:]}], 0.01),
-    "AdamWeightDecay": lambda p: nn.AdamWeightDecay(p, 0.01, weight_decay=0.1),
-    "RMSProp": lambda p: nn.RMSProp(p, 0.01, centered=True),
-    "Adagrad": lambda p: nn.Adagrad(p, learning_rate=0.1),
-    "Adadelta": lambda p: nn.Adadelta(p, 0.5),
-    "experimental SGD": lambda p: optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
-    "experimental AdamW": lambda p: optim.AdamW([{"params": p[:1], "lr": 0.1}, {"params": p[1:]}], 0.01),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_master_weights_take_the_steps_of_float32(name):
-    start = np.linspace(-1, 1, 8, dtype="float32")  # which bfloat16 rounds: master weights are not made of that
-    low, exact = ([Parameter(Tensor(start), name=f"w{n}") for n in range(2)] for _ in range(2))
-    net = nn.ParameterUpdate(low[0])
-    net.insert_param_to_cell("second", low[1])
-    optimizer = OPTIMIZERS[name](low)
-    unamp.decorate(net, optimizer, "O2", "bfloat16")
-    masters = list(optimizer.master_weights)
-    assert same(values(masters), [start] * 2)
-    reference = OPTIMIZERS[name](exact)
-    for number in range(4):
-        gradients = [Tensor(np.random.default_rng((number, n)).standard_normal(8, dtype="float32")) for n in range(2)]
-        gradients = [each.astype(ms.bfloat16) for each in gradients]
-        optimizer(tuple(gradients))
-        reference(tuple(each.astype(ms.float32) for each in gradients))
-    assert not same(values(masters), [start] * 2)
-    assert same(values(masters), values(exact))
-    assert same(values(low), values([each.astype(ms.bfloat16) for each in exact]))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_updates_that_the_low_dtype_would_lose_are_kept(dtype):
-    w = Parameter(Tensor(np.ones(3, "float32")), name="w")
-    net = nn.ParameterUpdate(w)
-    optimizer = nn.SGD([w], 2.0**-12)
-    unamp.decorate(net, optimizer, "O2", dtype)
-    for _ in range(32):
-        optimizer((Tensor(np.ones(3, "float32")).astype(LOW[dtype]),))
-    assert same(values(optimizer.master_weights), [np.full(3, 1 - 2.0**-7, "float32")])
-    assert same(values([w]), [np.full(3, 1 - 2.0**-7, "float32")])
-
-
-@pytest.mark.parametrize("name", ["SGD", "Adadelta", "experimental AdamW"])
-def test_no_policy_reaches_a_step(name):
-    masters = []
-    for enabled in (False, True):
-        net = made()
-        optimizer = OPTIMIZERS[name](net.trainable_params())
-        unamp.decorate(net, optimizer, "O2", "float16")
-        gradients = tuple(ops.ones_like(each) / 3 for each in optimizer.parameters)
-        with unamp.autocast(level="O3", dtype="float16", enabled=enabled):
-            for _ in range(2):
-                optimizer(gradients)
-        masters.append(values(optimizer.master_weights))
-    assert same(*masters)
-
-
-def test_without_master_weights():
-    net, scaler = made(), unamp.GradScaler(1024.0)
-    optimizer = nn.SGD(net.trainable_params(), 0.1)
-    unamp.decorate(net, optimizer, "O2", "float16", master_weight=False)
-    _, gradients = grads_of(net, scaler)(0)
-    with pytest.raises(ValueError, match="there are float16 gradients"):
-        scaler.step(optimizer, gradients=gradients)
-    assert type(optimizer) is nn.SGD
-
-
-def test_a_parameter_that_is_given_another_value_keeps_it():
-    net = made()
-    optimizer = nn.SGD(net.trainable_params(), 2.0**-12)
-    unamp.decorate(net, optimizer, "O2", "float16")
-    ms.load_param_into_net(net, {"0.bias": Parameter(Tensor(np.full(12, 0.5, "float16")), name="0.bias")})
-    optimizer(tuple(ops.ones_like(each) for each in optimizer.parameters))
-    assert same(values([optimizer.master_weights[1]]), [np.full(12, 0.5 - 2.0**-12, "float32")])
 
 
 def half(*shape):
@@ -375,23 +161,3 @@ def test_a_step_that_fails_leaves_the_optimizer_as_it_was():
     assert (optimizer.parameters, type(optimizer)) == (held, kind)
     assert isinstance(optimizer.parameters, ParameterTuple)
     assert optimizer.parameters[0] is net[0].weight
-
-
-def test_bad_input_changes_nothing():
-    net, optimizer = made(), None
-    low, begun = made(), nn.SGD(net.trainable_params(), 0.1)
-    unamp.decorate(low, level="O2")
-    begun(tuple(ops.ones_like(each) for each in begun.parameters))
-    for error, match, call in [
-        (ValueError, "0.weight is float16 already", lambda: unamp.decorate([net, low], level="O2")),
-        (ValueError, "SGD has begun", lambda: unamp.decorate(net, begun, "O2")),
-        (TypeError, "excluded_layers takes cells", lambda: unamp.decorate(net, level="O2", excluded_layers=[3])),
-        (unamp.NotExpressible, "master_grad", lambda: unamp.decorate(net, level="O2", master_grad=True)),
-        (unamp.NotExpressible, "save_dtype", lambda: unamp.decorate(net, level="O2", save_dtype="float32")),
-    ]:
-        with pytest.raises(error, match=match):
-            call()
-        assert {each.dtype for each in net.get_parameters()} == {ms.float32}
-        assert type(begun) is nn.SGD
-    unamp.decorate(net, optimizer, "O2", save_dtype="float16")
-    assert net[0].weight.dtype == ms.float16

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import absent
 import mindspore
 import pytest
+from absent import test_devices_that_are_not_there, test_words_for_no_device  # noqa: F401
 from mindspore import ops
 
 import unamp
+
+HAS, ABSENT = "mindspore has CPU", ("Ascend", "Ascend:1", "GPU", "cuda", "gpu:0")
+NO_DEVICES = {"ascend": "unknown device_type 'ascend'.*mindspore has CPU", "Ascend:": "unknown device_type 'Ascend:'"}
 
 
 @pytest.mark.parametrize("named", ["CPU", "CPU:0", "cpu"])
@@ -17,22 +20,3 @@ def test_a_device_in_mindspores_words(named: object) -> None:
     x = ops.ones((2, 2), mindspore.float32)
     with region:
         assert ops.matmul(x, x).dtype == mindspore.bfloat16
-
-
-@pytest.mark.parametrize("named", ["Ascend", "Ascend:1", "GPU", "cuda", "gpu:0"])
-def test_devices_that_are_not_there(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = ops.ones((2, 2), mindspore.float32)
-    absent.nothing_is_in_force_on_it(
-        named, "mindspore has CPU", lambda: ops.matmul(x, x).dtype, mindspore.bfloat16, monkeypatch
-    )
-
-
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        ("ascend", "unknown device_type 'ascend'.*mindspore has CPU"),
-        ("Ascend:", "unknown device_type 'Ascend:'"),
-    ],
-)
-def test_words_for_no_device(named: object, said: str) -> None:
-    absent.a_word_for_no_device_is_refused(named, said)

@@ -4,19 +4,9 @@ from inspect import signature
 
 import mindspore
 import numpy as np
-import pytest
-from documents import Example, conventions, examples
+from documents import conventions, test_example  # noqa: F401
 from followed import added, told
 from mindspore import nn
-
-
-@pytest.mark.parametrize("example", examples("mindspore"), ids=str)
-def test_example(example: Example) -> None:
-    example.run()
-
-
-def test_there_are_examples() -> None:
-    assert examples("mindspore")
 
 
 def test_the_architecture_follows_an_add() -> None:

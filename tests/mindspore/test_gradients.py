@@ -6,23 +6,10 @@ import differentiated
 import mindspore
 import numpy as np
 import pytest
+from differentiated import test_every_framework_promises  # noqa: F401
 from mindspore import Tensor, nn, ops
 
 import unamp
-
-
-@pytest.mark.parametrize(
-    "promise",
-    [
-        differentiated.gradients_are_those_of_numpy,
-        differentiated.gradients_are_low_where_results_are,
-        differentiated.the_first_that_is_not_finite_is_named,
-        differentiated.only_chosen_steps_are_recorded,
-        differentiated.a_registered_operation_has_one,
-    ],
-)
-def test_every_framework_promises(promise) -> None:
-    promise("mindspore")
 
 
 def network() -> nn.SequentialCell:

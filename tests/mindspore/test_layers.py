@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 import ruled
 from mindspore import nn, ops
-from ruled import F32, RULE
+from ruled import (
+    F32,
+    RULE,
+    test_promises,  # noqa: F401
+)
 
 import unamp
 from unamp import NotExpressible, Policy
@@ -38,10 +42,6 @@ class Net(nn.Cell):
         a, b = self.blocks[0](x)
         c, d = self.blocks[1](x)
         return a, b, c, d
-
-
-def _share(network: Net) -> None:
-    network.blocks[1].wo = network.blocks[0].wo
 
 
 class _Overflows(nn.Cell):
@@ -84,15 +84,9 @@ OF = ruled.Layers(
     numbers=lambda tensor: tensor.astype(ms.float32).asnumpy(),
     first="blocks.0",
     second="blocks.1",
-    share=_share,
     low=lambda tensor: tensor.astype(ms.bfloat16),
     losses=_losses,
 )
-
-
-@pytest.mark.parametrize("promise", ruled.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 @pytest.fixture(params=["jit", "GRAPH_MODE"])

@@ -7,10 +7,6 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
 from threaded import every_thread_has_its_own_policy
-from unamp_mindspore.state import thread
-
-import unamp
-from unamp import Policy, policy_region
 
 
 @pytest.fixture(autouse=True)
@@ -35,14 +31,3 @@ def test_eight_threads_with_policies_of_their_own():
         return [dtype(lambda: a @ a), dtype(lambda: ops.add(a, a)), dtype(lambda: layer(a))]
 
     every_thread_has_its_own_policy(dtypes, rounds=200)
-
-
-def test_a_thread_started_inside_a_region_does_not_inherit_it():
-    a = Tensor(np.random.rand(4, 4).astype(np.float32))
-    seen = []
-    with policy_region(Policy()):
-        other = threading.Thread(target=lambda: seen.extend([(a @ a).dtype, thread.plan, unamp.current_policy()]))
-        other.start()
-        other.join()
-        assert (a @ a).dtype == mindspore.float16
-    assert seen == [mindspore.float32, None, None]

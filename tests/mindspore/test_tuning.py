@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tuned
 from mindspore import nn, ops
+from tuned import test_promises  # noqa: F401
 
 import unamp
 
@@ -50,11 +51,6 @@ def _trained(network: Net, batch: Sequence[Any], scale: float) -> tuple[Any, lis
 
 
 OF = tuned.Tunable(Net, ms.Tensor, _trained)
-
-
-@pytest.mark.parametrize("promise", tuned.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 def test_dropout_is_named() -> None:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import paddle
 from paddle import nn
+from unamp_paddle.masters import masters_of  # noqa: F401 - for the tests that are PyTorch's too
 
 import unamp
 
@@ -96,8 +97,8 @@ def renamed(state, names):
     return state | {"master_weights": {name(key): value for key, value in masters.items()}}
 
 
-def sgd(network, rate=0.1, **kwargs):
-    return paddle.optimizer.SGD(rate, parameters=network.parameters(), **kwargs)
+def sgd(network, rate=0.1, kind=paddle.optimizer.SGD, **kwargs):
+    return kind(rate, parameters=network.parameters(), **kwargs)
 
 
 def give(network, gradients):
@@ -109,9 +110,128 @@ def give(network, gradients):
 @functools.cache
 def float32_loss(kind):
     network = made(kind)
-    optimizer = paddle.optimizer.AdamW(0.01, parameters=network.parameters())
+    optimizer = adamw(network)
     for step in range(200):
         loss_of(network, step, enabled=False).backward()
         optimizer.step()
         optimizer.clear_grad()
     return evaluated(network, enabled=False)
+
+
+# --- what the tests that are PyTorch's too call -------------------------------------------------------------------------------
+
+#: A parameter makes a tensor of its gradient each time.
+KEPT_AS_OBJECTS = False
+
+OPTIMIZERS = {
+    "SGD": {},
+    "Momentum": {"momentum": 0.9, "use_nesterov": True},
+    "Adam": {"amsgrad": True},
+    "AdamW": {},
+    "Adadelta": {},
+    "Adagrad": {},
+    "Adamax": {},
+    "ASGD": {"batch_num": 2},
+    "Lamb": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSProp": {"momentum": 0.9, "centered": True},
+    "Rprop": {},
+}
+
+
+def grouped(name, network):
+    """An optimizer with a schedule and clipping; where the optimizer can, with groups and weight decay."""
+    kwargs = OPTIMIZERS[name] | {"grad_clip": nn.ClipGradByGlobalNorm(0.5)}
+    parameters = network.parameters()
+    if name not in ("ASGD", "Lamb", "Rprop"):
+        first, others = network[0].parameters(), [p for layer in network[1:] for p in layer.parameters()]
+        parameters = [{"params": first, "learning_rate": 0.3}, {"params": others, "weight_decay": 0.1}]
+        kwargs |= {"weight_decay": 0.01}
+    rate = paddle.optimizer.lr.ExponentialDecay(0.01, 0.9)
+    # Rprop takes a number only.
+    return getattr(paddle.optimizer, name)(0.01 if name == "Rprop" else rate, parameters=parameters, **kwargs), rate
+
+
+def rate_of(schedule):
+    return schedule()
+
+
+def adam(parameters, rate):
+    return paddle.optimizer.Adam(rate, parameters=parameters)
+
+
+def adamw(network):
+    return paddle.optimizer.AdamW(0.01, parameters=network.parameters())
+
+
+def clear(optimizer, set_to_zero=True):
+    optimizer.clear_grad(set_to_zero)
+
+
+def wide(tensor):
+    return tensor.astype("float32")
+
+
+def saved_master(optimizer, parameter):
+    return optimizer.state_dict()["master_weights"][parameter.name].numpy()
+
+
+def stepped_by(optimizer):
+    return optimizer._parameter_list
+
+
+def state_of(optimizer, network):
+    """Return the numbers that the optimizer keeps for parameters."""
+    return [value for own in optimizer._accumulators.values() for value in own.values() if value.is_floating_point()]
+
+
+def gradients_of(loss, parameters):
+    return paddle.grad(loss, parameters)
+
+
+def spoil(parameter):
+    """Make a parameter's gradient NaN."""
+    spoilt = paddle.full(parameter.shape, math.nan, parameter.dtype)
+    parameter._grad_ivar().get_tensor()._share_data_with(spoilt.get_tensor())
+
+
+def clip_to_norm(network, norm):
+    return float(nn.utils.clip_grad_norm_(network.parameters(), norm))
+
+
+def put(parameter, array):
+    parameter.set_value(paddle.to_tensor(array).astype(parameter.dtype))
+
+
+def load(network, state):
+    network.set_state_dict(state)
+
+
+def index(numbers):
+    return paddle.to_tensor(numbers)
+
+
+def compiled(function):
+    return paddle.jit.to_static(function, full_graph=False)
+
+
+def linear(size):
+    """A layer without a bias, of ones."""
+    network = nn.Linear(size, size, bias_attr=False)
+    network.weight.set_value(np.ones([size, size], "float32"))
+    return network
+
+
+def _loaded_wrongly():
+    network = made()
+    optimizer = sgd(network)
+    optimizer.set_state_dict({"master_weights": {network[0].weight.name: paddle.zeros([3])}})
+    return network, optimizer
+
+
+#: What `decorate` refuses beside what it refuses everywhere, by what it says.
+REFUSED = {
+    r"the loaded master weight of .* has the shape \[3\]": _loaded_wrongly,
+    "decorate the layer itself": lambda: (paddle.DataParallel(made()), sgd(made())),
+}

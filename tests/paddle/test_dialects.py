@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paddle.amp.auto_cast import amp_initialize
 from paddle.nn import functional as F
-from spoken import error_of, mindspores_example, paddles_example, torchs_example
+from spoken import (
+    error_of,
+    mindspores_example,
+    paddles_example,
+    test_mindspores_scalers_on_gradients_that_are_values,  # noqa: F401
+    torchs_example,
+)
 
 from unamp.dialects.keras.mixed_precision import LossScaleOptimizer
 from unamp.dialects.mindspore import amp as mindspore_amp
@@ -339,20 +345,6 @@ def test_regions_in_a_compiled_function():
 def test_mindspores_example(level):
     network = paddle.nn.Sequential(paddle.nn.Linear(8, 8), paddle.nn.ReLU(), paddle.nn.Softmax())
     mindspores_example("paddle", network, paddle.rand([2, 8]), level, "bfloat16", {"relu", "linear"})
-
-
-def test_mindspores_scalers_on_gradients_that_are_values():
-    w = paddle.rand([3])
-    w.stop_gradient = False
-    scaler = mindspore_amp.DynamicLossScaler(2**10, 2, 1)
-    gradients = paddle.grad(scaler.scale((w * w).sum()), [w])
-    finite = mindspore_amp.all_finite(gradients)
-    assert (finite.dtype, bool(finite)) == (paddle.bool, True)
-    np.testing.assert_array_equal(scaler.unscale(gradients)[0].numpy(), (w * 2).numpy())
-    assert scaler.adjust(finite) is True
-    assert not mindspore_amp.all_finite((w, paddle.to_tensor([math.nan]).astype("bfloat16")))
-    assert scaler.adjust(False) is False
-    assert scaler.scale_value == 1024.0
 
 
 def test_mindspores_train_network():

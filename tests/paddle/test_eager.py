@@ -6,6 +6,7 @@ import types
 import numpy as np
 import paddle
 import pytest
+from eager import *  # noqa: F403
 from paddle.nn import functional as F
 
 import unamp
@@ -21,31 +22,6 @@ def low(request):
 
 def under(level="O1", low=paddle.float16, **rest):
     return policy_region(Policy(level, low, **rest))
-
-
-def expect(low, other, *results):
-    assert [r.dtype for r in results] == [low if o == "low" else paddle.float32 for o in other.split()]
-
-
-def test_levels(low):
-    x, y = paddle.rand([4, 4]), paddle.rand([4, 4])
-
-    def three():
-        return x @ y, F.softmax(x), x + y
-
-    for level, expected in {
-        "O0": "f32 f32 f32", "OD": "low f32 f32", "O1": "low f32 f32", "O2": "low low low", "O3": "low low low",
-    }.items():  # fmt: skip
-        with under(level, low):
-            expect(low, expected, *three())
-
-
-def test_emulated_values_are_those_of_float32_accumulation(low):
-    x, y = paddle.randn([8, 16]), paddle.randn([16, 8])
-    with under(low=low):
-        result = x @ y
-    rounded = paddle.matmul(x.astype(low).astype("float32"), y.astype(low).astype("float32")).astype(low)
-    assert bool((result == rounded).all())
 
 
 def test_the_same_operation_by_every_way_to_call_it(low):
@@ -80,20 +56,6 @@ def test_functions_bound_early_in_a_module_that_takes_the_place_of_another(low, 
         with under(low=low):
             assert users.product(x, x, False, False).dtype == low
         assert users.product(x, x, False, False).dtype == paddle.float32
-
-
-def test_widest(low):
-    x = paddle.rand([4, 4])
-    with under(low=low):
-        h = x @ x
-        expect(low, "f32 low low f32", h + x, h + h, F.relu(h), paddle.where(x > 0, h, x))
-
-
-def test_narrowest(low):
-    x, other = paddle.rand([4, 4]), paddle.float16 if low == paddle.bfloat16 else paddle.bfloat16
-    with under(low=low, preset="tensorflow"):
-        h = x @ x
-        expect(low, "low low f32 low f32", h + x, x - h, x + x, paddle.where(x > 0, h, x), h + x.astype(other))
 
 
 def test_bias_belongs_to_its_operation(low):
@@ -186,25 +148,11 @@ def test_views_share_memory(low):
     assert float(view.astype("float32").sum()) == 16.0
 
 
-def test_other_dtypes_are_never_cast(low):
+def test_what_states_its_dtype_has_it(low):
     with under("O3", low):
-        assert (paddle.rand([2, 2], "float64") @ paddle.rand([2, 2], "float64")).dtype == paddle.float64
-        assert (paddle.arange(4) + 1).dtype == paddle.int64
         assert paddle.rand([3]).dtype == paddle.float32
         assert paddle.rand([3]).astype("float32").dtype == paddle.float32
         assert paddle.rand([3]).sum(dtype="float32").dtype == paddle.float32
-
-
-def test_banned():
-    p = paddle.rand([4])
-    with under(preset="torch-cuda"), pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"):
-        F.binary_cross_entropy(p, p)
-
-
-def test_widen_results(low):
-    x = paddle.rand([4, 4])
-    with under(low=low, widen_results=True):
-        assert (x @ x).dtype == paddle.float32
 
 
 def test_lists_take_paddles_own_objects(low):
@@ -220,25 +168,6 @@ def test_lists_take_paddles_own_objects(low):
         assert paddle.norm(x).dtype == low
     with under(low=low, allow="linalg_norm"):
         assert paddle.linalg.norm(x).dtype == low
-
-
-def test_a_disabled_region_inside_computes_with_low_tensors(low):
-    x = paddle.rand([4, 4])
-    with under(low=low):
-        h = x @ x
-        with under(enabled=False):
-            assert (x @ x).dtype == paddle.float32
-            assert (h * 2).dtype == low
-
-
-def test_every_exit_restores():
-    x = paddle.rand([2, 2])
-    with pytest.raises(ZeroDivisionError), under():  # noqa: PT012
-        with under("O2", paddle.bfloat16):
-            assert (x + x).dtype == paddle.bfloat16
-        assert (x @ x).dtype == paddle.float16
-        1 / 0  # noqa: B018
-    assert (x @ x).dtype == paddle.float32
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])

@@ -2,18 +2,8 @@
 
 import numpy as np
 import paddle
-import pytest
-from documents import Example, conventions, examples
+from documents import conventions, test_example  # noqa: F401
 from followed import added, told
-
-
-@pytest.mark.parametrize("example", examples("paddle"), ids=str)
-def test_example(example: Example) -> None:
-    example.run()
-
-
-def test_there_are_examples() -> None:
-    assert examples("paddle")
 
 
 def test_the_architecture_follows_an_add() -> None:

@@ -6,28 +6,20 @@ import differentiated
 import numpy as np
 import paddle
 import pytest
+from differentiated import *  # noqa: F403
 from paddle import nn
+from stateful import Net
 
 import unamp
-
-
-@pytest.mark.parametrize(
-    "promise",
-    [
-        differentiated.gradients_are_those_of_numpy,
-        differentiated.gradients_are_low_where_results_are,
-        differentiated.the_first_that_is_not_finite_is_named,
-        differentiated.only_chosen_steps_are_recorded,
-        differentiated.a_registered_operation_has_one,
-    ],
-)
-def test_every_framework_promises(promise) -> None:
-    promise("paddle")
 
 
 def network() -> nn.Sequential:
     paddle.seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+
+
+def rows():
+    return paddle.rand([4, 8])
 
 
 def test_a_layer_is_named() -> None:
@@ -47,27 +39,6 @@ def test_parameters_have_theirs() -> None:
     differentiated.parameters_have_theirs(run)
 
 
-def test_a_loss_scale_is_told() -> None:
-    differentiated.a_loss_scale_is_told(lambda scaler: scaler.scale(network()(paddle.rand([4, 8])).sum()).backward())
-
-
-class Net(nn.Layer):
-    """Layers with state, with random numbers, with several results, and with others in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1D(8)
-        self.drop = nn.Dropout(0.5)
-        self.lstm = nn.LSTM(8, 4)
-
-    def forward(self, x):
-        h = self.drop(self.norm(self.first(x)))
-        h = nn.functional.relu_(h * 0.5)
-        out, _ = self.lstm(h.unsqueeze(0))
-        return nn.functional.log_softmax(out, -1).mean() + x.square().sum()
-
-
 @pytest.mark.parametrize("region", [{"enabled": False}, {"dtype": "bfloat16"}])
 def test_a_trace_changes_nothing(region) -> None:
     def run(trace):
@@ -82,30 +53,6 @@ def test_a_trace_changes_nothing(region) -> None:
         return [t.astype("float32").numpy() for t in (loss, *grads, *net.norm.buffers(), paddle.rand([4]))]
 
     differentiated.gradients_do_not_depend_on_a_trace(run)
-
-
-def test_a_backward_pass_inside_of_a_region_is_not_reported() -> None:
-    """Nor is looking at a gradient, which follows no rule."""
-    with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", level="O3"):
-        network()(paddle.rand([4, 8])).sum().backward()
-    assert [record.op for record in trace.records] == ["linear", "relu", "linear", "layer_norm", "linear", "sum"]
-    assert len([each for each in trace.gradients if each.record is not None]) == 6
-
-
-def test_a_later_backward_pass_is_not_recorded() -> None:
-    differentiated.a_later_backward_pass_is_not_recorded(lambda: network()(paddle.rand([4, 8])).sum().backward)
-
-
-def test_no_graph_is_kept() -> None:
-    def made():
-        for backward in (True, False):
-            net = network()
-            loss = net(paddle.rand([4, 8])).sum()
-            if backward:
-                loss.backward()
-            yield from (net, loss)
-
-    differentiated.no_graph_is_kept(made)
 
 
 def test_what_needs_no_gradient_has_none() -> None:

@@ -10,7 +10,14 @@ import paddle
 import pytest
 import ruled
 from paddle import nn
-from ruled import BF16, EXPECTED, F32, LOW, RULE
+from ruled import (
+    BF16,
+    EXPECTED,
+    F32,
+    LOW,
+    RULE,
+    test_promises,  # noqa: F401
+)
 
 import unamp
 from unamp import NotExpressible
@@ -36,10 +43,6 @@ class Net(nn.Layer):
         a, b = self.blocks[0](x)
         c, d = self.blocks[1](x)
         return a, b, c, d
-
-
-def _share(network: Net) -> None:
-    network.blocks[1].wo = network.blocks[0].wo
 
 
 class _Overflows(nn.Layer):
@@ -77,15 +80,9 @@ OF = ruled.Layers(
     numbers=lambda tensor: tensor.astype("float32").numpy(),
     first="blocks.0",
     second="blocks.1",
-    share=_share,
     low=lambda tensor: tensor.astype("bfloat16"),
     losses=_losses,
 )
-
-
-@pytest.mark.parametrize("promise", ruled.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 @pytest.mark.parametrize("full_graph", [True, False])

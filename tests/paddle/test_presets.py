@@ -1,4 +1,4 @@
-"""Every preset at every level, and every forward function that can be reached."""
+"""Forward functions and layers that can be reached under any preset, and what they are made of."""
 
 import types
 
@@ -9,42 +9,8 @@ from unamp_paddle import listing
 
 import unamp
 from unamp import Policy, Rule, policy_region
-from unamp.policy import LEVELS
-from unamp.presets import PRESETS
 
 LOW = {"float16": paddle.float16, "bfloat16": paddle.bfloat16}
-CALLS = {
-    "matmul": lambda x: x @ x,
-    "linear": lambda x: F.linear(x, x, x[0]),
-    "softmax": lambda x: F.softmax(x),
-    "layer_norm": lambda x: F.layer_norm(x, [4]),
-    "add": lambda x: x + x,
-    "exp": lambda x: paddle.exp(x),
-    "mse_loss": lambda x: F.mse_loss(x, x),
-    "relu": lambda x: F.relu(x),
-}
-
-
-@pytest.mark.parametrize("dtype", list(LOW))
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("preset", [preset for preset in PRESETS if preset != "native"])
-def test_decisions_are_carried_out(preset, level, dtype):
-    x = paddle.rand([4, 4])
-    policy = Policy(level, dtype, preset=preset)
-    with policy_region(policy):
-        found = {op: call(x).dtype for op, call in CALLS.items()}
-    assert found == {op: LOW[dtype] if policy.decide(op) is Rule.LOW else paddle.float32 for op in CALLS}
-
-
-@pytest.mark.parametrize("dtype", list(LOW))
-@pytest.mark.parametrize("preset", [preset for preset in PRESETS if preset != "native"])
-def test_low_inputs(preset, dtype):
-    """They stay where the inputs agree, and are widened where the rule says so."""
-    h = paddle.rand([4, 4]).astype(dtype)
-    policy = Policy("O1", dtype, preset=preset)
-    with policy_region(policy):
-        found = {op: call(h).dtype for op, call in CALLS.items()}
-    assert found == {op: paddle.float32 if policy.decide(op) is Rule.FP32 else LOW[dtype] for op in CALLS}
 
 
 def test_every_forward_function_is_reached_and_put_back():
@@ -74,19 +40,6 @@ def test_a_transformer_trains(level, dtype):
     exact = model(source, target, tgt_mask=mask)
     assert float((out.astype("float32") - exact).abs().max()) < (0.2 if dtype == "bfloat16" else 0.03)
     assert not bool((out.astype("float32") == exact).all())
-
-
-def test_what_a_whole_is_made_of_follows_the_whole():
-    x = paddle.rand([4, 8])
-    for op, call in {"cov": lambda: paddle.linalg.cov(x), "corrcoef": lambda: paddle.linalg.corrcoef(x)}.items():
-        with policy_region(Policy("O1", "bfloat16")):  # its matrix product would be low
-            assert Policy().decide(op) is Rule.FP32
-            found = call()
-        assert bool((found == call()).all())
-    y = x * 2
-    with policy_region(Policy("O2", "bfloat16")):
-        found = F.mse_loss(x, y)
-    assert bool((found == F.mse_loss(x, y)).all())
 
 
 LOOKING = {

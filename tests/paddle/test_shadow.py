@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import paddle
-import paddle.nn.functional as F
 import shadowed
 from paddle import nn
+from shadowed import *  # noqa: F403
+from stateful import Net
 
 import unamp
-
-
-class Net(nn.Layer):
-    """Layers with state, with random numbers, and with others in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1D(8)
-        self.drop = nn.Dropout(0.5)
-        self.random = nn.RReLU()
-        self.lstm = nn.LSTM(8, 4, num_layers=2, dropout=0.5)
-        self.gru = nn.GRU(4, 4)
-        self.attention = nn.MultiHeadAttention(8, 2, dropout=0.1)
-
-    def forward(self, x):
-        h = self.random(self.drop(self.norm(self.first(x))))
-        h = h.scale_(0.5)
-        out, _ = self.lstm(h.unsqueeze(0))
-        out, _ = self.gru(out)
-        seen = self.attention(h.unsqueeze(0))
-        return F.log_softmax(out, -1).mean() + paddle.einsum("bij,bik->jk", seen, seen).sum() + (x * x).sum()
 
 
 def test_a_shadow_changes_nothing():
@@ -56,18 +35,6 @@ def test_faults_lead():
     large, one = (paddle.ParamAttr(initializer=nn.initializer.Constant(value)) for value in (2e3, 1.0))
     net = nn.Sequential(nn.Linear(8, 8, weight_attr=one), nn.ReLU(), nn.Linear(8, 4, weight_attr=large))
     shadowed.faults_lead(paddle.to_tensor, paddle.exp, paddle.sum, net, "Sequential.2")
-
-
-def test_the_error_is_that_of_numpy():
-    shadowed.error_is_that_of_numpy(paddle.to_tensor, paddle.exp)
-
-
-def test_what_runs_low_is_left_out():
-    shadowed.what_runs_low_is_left_out(lambda: paddle.rand([3, 3]) @ paddle.rand([3, 3]))
-
-
-def test_another_thread_has_none():
-    shadowed.another_thread_has_no_shadow(lambda: paddle.rand([3]).exp())
 
 
 def test_what_is_changed_in_place_is_left_out():

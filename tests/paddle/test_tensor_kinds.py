@@ -13,16 +13,6 @@ CALLS = [(name, op) for name, kind in KINDS.items() for op in kind.calls]
 NOWHERE = {"sparse_mm"}
 
 
-@pytest.mark.parametrize(("name", "op"), CALLS)
-def test_a_list_that_asks_for_another_dtype_is_refused(name, op):
-    kind = KINDS[name]
-    assert kind.treatments[op] == "refused"
-    wide, low = kind.make("float32"), kind.make("float16")
-    for policy, value in ((Policy("O1", "float16", allow=op), wide), (Policy("O2", "float16", deny=op), low)):
-        with policy_region(policy), pytest.raises(NotExpressible, match=f"^{op} is in the list .*sparse"):
-            kind.calls[op](value)
-
-
 @pytest.mark.parametrize(("name", "op"), [call for call in CALLS if call[1] not in NOWHERE])
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
 def test_levels_leave_them_alone(name, op, level):

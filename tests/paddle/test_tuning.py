@@ -10,6 +10,7 @@ import paddle
 import pytest
 import tuned
 from paddle import nn
+from tuned import test_promises  # noqa: F401
 
 import unamp
 
@@ -52,11 +53,6 @@ def _trained(network: Net, batch: Sequence[Any], scale: float) -> tuple[Any, lis
 
 
 OF = tuned.Tunable(_made, paddle.to_tensor, _trained)
-
-
-@pytest.mark.parametrize("promise", tuned.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 def test_dropout_is_named() -> None:

@@ -37,49 +37,6 @@ def same(a, b):
     tf.debugging.assert_equal(a, b)
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("where", ["tape outside", "tape inside", "backward inside", "region around the function"])
-def test_where_the_tape_is(matrix, weight, graph, where):
-    def outside():
-        with tf.GradientTape() as tape, region():
-            loss = loss_of(matrix, weight)
-        return loss, tape.gradient(loss, weight)
-
-    def inside():
-        with region(), tf.GradientTape() as tape:
-            loss = loss_of(matrix, weight)
-        return loss, tape.gradient(loss, weight)
-
-    def backward_inside():
-        with region():
-            with tf.GradientTape() as tape:
-                loss = loss_of(matrix, weight)
-            return loss, tape.gradient(loss, weight)
-
-    def plain():
-        with tf.GradientTape() as tape:
-            loss = loss_of(matrix, weight)
-        return loss, tape.gradient(loss, weight)
-
-    step = {"tape outside": outside, "tape inside": inside, "backward inside": backward_inside}.get(where, plain)
-    step = tf.function(step) if graph else step
-    if where == "region around the function":
-        with region():
-            loss, slope = step()
-    else:
-        loss, slope = step()
-    expected = by_hand(matrix, weight)
-    same(loss, expected[0])
-    same(slope, expected[1])
-
-
-def test_a_function_under_a_tape(matrix, weight):
-    product = tf.function(lambda: loss_of(matrix, weight))
-    with tf.GradientTape() as tape, region():
-        loss = product()
-    same(tape.gradient(loss, weight), by_hand(matrix, weight)[1])
-
-
 def test_another_region_during_backward_changes_nothing(matrix, weight):
     with tf.GradientTape() as tape, region():
         loss = loss_of(matrix, weight)
@@ -266,25 +223,6 @@ def test_recompute_grad_runs_under_the_policy_of_its_forward(matrix, weight, gra
     same(loss, expected[0])
     same(slope, expected[1])
     assert unamp.current_policy() is None
-
-
-def test_tf_gradients_in_a_graph(matrix):
-    @tf.function
-    def slopes(x):
-        with region():
-            y = tf.reduce_sum(tf.matmul(x, x))
-            return tf.gradients(y, x)[0]
-
-    assert slopes(matrix).dtype == tf.float32
-
-
-def test_a_variable_used_twice_gets_its_whole_gradient(matrix, weight):
-    with tf.GradientTape() as tape, region():
-        loss = tf.reduce_sum(tf.matmul(tf.matmul(matrix, weight), weight))
-    with tf.GradientTape() as plain:
-        exact = tf.reduce_sum(tf.matmul(tf.matmul(matrix, weight), weight))
-    found, wanted = tape.gradient(loss, weight), plain.gradient(exact, weight)
-    assert tf.norm(found - wanted) < 0.02 * tf.norm(wanted)
 
 
 def test_embeddings_get_sparse_gradients():

@@ -1,111 +1,19 @@
 """Keras models with low variables, and the optimizers that step their master weights."""
 
 import math
-from functools import cache, partial
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from decorated import data, decorated, grads_of, made, values
+from stepping import *  # noqa: F403
+from stepping import same
 from unamp_tensorflow import masters
 
 import unamp
 
-LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
 layers, optimizers = keras.layers, keras.optimizers
-
-
-def mlp():
-    return keras.Sequential([layers.Dense(12, activation="tanh"), layers.Dense(1)])
-
-
-def convolutions():
-    parts = [layers.Reshape((2, 3, 1)), layers.Conv2D(3, 2), layers.BatchNormalization(), layers.ReLU(), layers.Flatten()]
-    return keras.Sequential([*parts, layers.Dense(1)])
-
-
-def attention():
-    x = keras.Input((6,))
-    y = layers.Dense(4)(layers.Reshape((3, 2))(x))
-    y = layers.LayerNormalization()(y + layers.Attention()([y, y]))
-    return keras.Model(x, layers.Dense(1)(layers.GlobalAveragePooling1D()(y)))
-
-
-NETWORKS = {"mlp": mlp, "convolutions": convolutions, "attention": attention}
-
-
-def made(network="mlp", build=True):
-    keras.utils.set_random_seed(3)
-    net = NETWORKS[network]()
-    if build and not net.built:
-        net.build((None, 6))
-    return net
-
-
-def data(number, size=8):
-    x = np.random.default_rng(number).standard_normal((size, 6), dtype="float32")
-    return x, np.sin(x.sum(1, keepdims=True))
-
-
-def grads_of(net, scaler, level="O2", dtype="float16", enabled=True, **options):
-    """A function of the step's number that gives the loss and scaled gradients."""
-
-    @tf.function(**options)
-    def graded(x, y, scale):
-        with tf.GradientTape() as tape:
-            with unamp.autocast(level=level, dtype=dtype, enabled=enabled):
-                out = net(x, training=True)
-            loss = tf.reduce_mean(tf.square(tf.cast(out, tf.float32) - y))
-            scaled = loss * scale
-        return loss, tape.gradient(scaled, net.trainable_variables)
-
-    def step(number, *, overflow=False):
-        x, y = data(number)
-        return graded(x * np.float32(math.inf) if overflow else x, y, scaler.scale(tf.constant(1.0)))
-
-    return step
-
-
-def loss_after(step, net, optimizer, scaler, steps=200):
-    for number in range(steps):
-        _, gradients = step(number % 16)
-        scaler.step(optimizer, net.trainable_variables, gradients=gradients)
-        scaler.update()
-    return sum(float(step(number)[0]) for number in range(4)) / 4
-
-
-def values(variables):
-    return [np.array(tf.cast(each, tf.float32)) for each in variables]
-
-
-def same(before, after):
-    return all(np.array_equal(*pair) for pair in zip(before, after, strict=True))
-
-
-def decorated(optimizer, network="mlp", dtype="float16", build=True, **options):
-    net = made(network, build)
-    unamp.decorate(net, optimizer, "O2", dtype, **options)
-    return net
-
-
-@cache
-def exact(network):
-    net, scaler, optimizer = made(network), unamp.GradScaler(enabled=False), optimizers.SGD(0.02, momentum=0.9)
-    return loss_after(grads_of(net, scaler, enabled=False), net, optimizer, scaler)
-
-
-@pytest.mark.parametrize(
-    ("network", "level", "dtype"),
-    [*((network, "O2", dtype) for network in NETWORKS for dtype in LOW), ("mlp", "O3", "float16")],
-)
-def test_training_reaches_the_loss_of_float32(network, level, dtype):
-    net, scaler, optimizer = made(network), unamp.GradScaler(1024.0), optimizers.SGD(0.02, momentum=0.9)
-    unamp.decorate(net, optimizer, level, dtype)
-    loss = loss_after(grads_of(net, scaler, level, dtype), net, optimizer, scaler)
-    assert scaler.skipped == 0
-    assert loss == pytest.approx(exact(network), rel=0.03)
-    kept = {each.path.split("/")[-2] for each in net.variables if each.dtype == "float32"}
-    assert len(kept) == (1 if network == "convolutions" else 0)
 
 
 def test_variables_are_low_where_they_are():
@@ -135,26 +43,6 @@ def test_what_stays_as_it_is():
     assert unamp.decorate(net, level="O2", excluded_layers=[layers.LayerNormalization, net.layers[-1]]) is net
     assert [each.dtype for each in net.layers[2].variables] == ["float16"] * 2
     assert {each.dtype for each in net.variables[2:]} == {"float32"}
-
-
-@pytest.mark.parametrize("dtype", LOW)
-def test_an_overflow_skips_its_step_and_no_other(dtype):
-    optimizer, scaler = optimizers.Adam(0.01), unamp.GradScaler(1024.0)
-    net = decorated(optimizer, dtype=dtype)
-    optimizer.build(net.trainable_variables)
-    step = grads_of(net, scaler, dtype=dtype)
-    for number in range(6):
-        before, state = values(net.variables), values(optimizer.variables)
-        _, gradients = step(number, overflow=number == 3)
-        assert {each.dtype for each in gradients} == {LOW[dtype]}
-        assert scaler.step(optimizer, gradients=gradients) is (number != 3)
-        assert same(before, values(net.variables)) is (number == 3)
-        assert same(state, values(optimizer.variables)) is (number == 3)
-        if number == 3:
-            named = [scaler.first_nonfinite(optimizer, of, gradients) for of in (None, net)]
-            assert named == [net.variables[0].path] * 2
-        scaler.update()
-    assert (scaler.skipped, scaler.get_scale()) == (1, 512.0)
 
 
 def test_unscaled_gradients_are_float32():
@@ -210,54 +98,6 @@ def test_parameters_are_refreshed_from_an_optimizer_that_is_loaded():
     assert not same(values(net.variables), values(fresh.variables))
     other.set_weights([each.numpy() for each in optimizer.variables])
     assert same(values(net.variables), values(fresh.variables))
-
-
-OPTIMIZERS = {
-    **{
-        name: partial(getattr(optimizers, name), 0.01)
-        for name in "RMSprop Adam Adadelta Adagrad Adamax Adafactor Nadam Ftrl Lion Lamb Muon".split()
-    },
-    "SGD": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.5),
-    "AdamW": lambda: optimizers.AdamW(
-        optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), weight_decay=0.1, global_clipnorm=1.0
-    ),
-    "averaged": lambda: optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2),
-    "accumulated": lambda: optimizers.Adam(0.1, gradient_accumulation_steps=2, amsgrad=True),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_master_weights_take_the_steps_of_float32(name):
-    optimizer, reference, net = OPTIMIZERS[name](), OPTIMIZERS[name](), made()
-    before = values(net.variables)  # which bfloat16 rounds: master weights are not made of that
-    exact = [keras.Variable(value, name=each.name) for value, each in zip(before, net.variables, strict=True)]
-    unamp.decorate(net, optimizer, "O2", "bfloat16")
-    for number in range(4):
-        random = np.random.default_rng(number)
-        gradients = [tf.cast(random.standard_normal(each.shape), tf.bfloat16) for each in net.variables]
-        optimizer.apply(gradients, net.trainable_variables)
-        reference.apply([tf.cast(each, tf.float32) for each in gradients], exact)
-    masters = optimizer._trainable_variables
-    assert not same(before, values(masters))
-    assert same(values(masters), values(exact))
-    assert same(values(net.variables), values([tf.cast(each, tf.bfloat16) for each in exact]))
-    optimizer.finalize_variable_values(net.trainable_variables)
-    reference.finalize_variable_values(exact)
-    assert same(values(net.variables), values([tf.cast(each, tf.bfloat16) for each in exact]))
-
-
-@pytest.mark.parametrize("dtype", LOW)
-def test_updates_that_the_low_dtype_would_lose_are_kept(dtype):
-    optimizer = optimizers.SGD(2.0**-12)
-    net = decorated(optimizer, dtype=dtype)
-    net.set_weights([np.ones(each.shape) for each in net.variables])
-    step = tf.function(
-        lambda: optimizer.apply([tf.ones_like(each) for each in net.trainable_variables], net.trainable_variables)
-    )
-    for _ in range(32):
-        step()
-    assert same(values(optimizer._trainable_variables), [np.full(each.shape, 1 - 2.0**-7) for each in net.variables])
-    assert same(values(net.variables), [np.full(each.shape, 1 - 2.0**-7) for each in net.variables])
 
 
 @pytest.mark.parametrize(
@@ -340,37 +180,6 @@ def test_exclusions_from_weight_decay_go_on():
         assert changed == [False, False, True, False]
 
 
-def test_no_policy_reaches_a_step():
-    masters = []
-    for enabled in (False, True):
-        optimizer = optimizers.Adam(0.01)
-        net = decorated(optimizer)
-        gradients = [tf.ones_like(each) / 3 for each in net.trainable_variables]
-        with unamp.autocast(level="O3", dtype="float16", enabled=enabled):
-            for _ in range(2):
-                optimizer.apply(gradients, net.trainable_variables)
-        masters.append(values(optimizer._trainable_variables))
-    assert same(*masters)
-
-
-def test_without_master_weights():
-    optimizer, scaler = optimizers.SGD(0.1), unamp.GradScaler(1024.0)
-    net = decorated(optimizer, master_weight=False)
-    _, gradients = grads_of(net, scaler)(0)
-    with pytest.raises(ValueError, match="there are float16 gradients"):
-        scaler.step(optimizer, net.trainable_variables, gradients=gradients)
-    assert type(optimizer) is optimizers.SGD
-
-
-def test_a_variable_that_is_given_another_value_keeps_it():
-    optimizer = optimizers.SGD(2.0**-12)
-    net = decorated(optimizer)
-    optimizer.build(net.trainable_variables)
-    net.layers[0].bias.assign(np.full(12, 0.5))
-    optimizer.apply([tf.ones_like(each) for each in net.trainable_variables])
-    np.testing.assert_array_equal(optimizer._trainable_variables[1], np.full(12, 0.5 - 2.0**-12, "float32"))
-
-
 def test_a_step_that_fails_half_way_leaves_parameters_that_are_their_rounded_master_weights():
     stepped = []
 
@@ -433,19 +242,8 @@ def test_what_was_traced_before():
         traced(x)
 
 
-def test_bad_input_changes_nothing():
-    net, low, begun = made(), decorated(None), optimizers.SGD(0.1)
-    begun.apply([tf.zeros_like(each) for each in net.trainable_variables], net.trainable_variables)
-    for error, match, call in [
-        (ValueError, "kernel is float16 already", lambda: unamp.decorate([net, low], level="O2")),
-        (ValueError, "has begun: it has taken 1 steps", lambda: unamp.decorate(net, begun, "O2")),
-        (TypeError, "excluded_layers takes layers", lambda: unamp.decorate(net, level="O2", excluded_layers=[3])),
-        (unamp.NotExpressible, "master_grad", lambda: unamp.decorate(net, level="O2", master_grad=True)),
-        (unamp.NotExpressible, "save_dtype", lambda: unamp.decorate(net, level="O2", save_dtype="float32")),
-    ]:
-        with pytest.raises(error, match=match):
-            call()
-        assert {each.dtype for each in net.variables} == {"float32"} == {layer.variable_dtype for layer in net.layers}
-        assert type(begun) is optimizers.SGD
-    unamp.decorate(net, level="O2", save_dtype="float16")
-    assert net.variables[0].dtype == "float16"
+def test_layers_of_a_network_that_is_refused_are_as_they_were():
+    net = made()
+    with pytest.raises(ValueError, match="kernel is float16 already"):
+        unamp.decorate([net, decorated(None)], level="O2")
+    assert {layer.variable_dtype for layer in net.layers} == {"float32"}

@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import absent
 import pytest
 import tensorflow as tf
+from absent import test_devices_that_are_not_there, test_words_for_no_device  # noqa: F401
 
 import unamp
+
+HAS, ABSENT = "tensorflow has CPU", ("GPU:0", "/device:TPU:3", tf.DeviceSpec(device_type="GPU"), "cuda")
+LIMITS = {"framework": "tensorflow"}  # for others are imported by now
+NO_DEVICES = {named: f"unknown device_type '{named}'.*tensorflow has CPU" for named in ("NPU:0", "mps")}
 
 
 @pytest.mark.parametrize(
@@ -30,25 +34,6 @@ def test_a_device_in_tensorflows_words(named: object) -> None:
     assert (region.device, region.policy.dtype) == ("cpu", "bfloat16")
     with region:
         assert (tf.ones((2, 2)) @ tf.ones((2, 2))).dtype == tf.bfloat16
-
-
-@pytest.mark.parametrize("named", ["GPU:0", "/device:TPU:3", tf.DeviceSpec(device_type="GPU"), "cuda"])
-def test_devices_that_are_not_there(named: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = tf.ones((2, 2))
-    absent.nothing_is_in_force_on_it(
-        named, "tensorflow has CPU", lambda: (x @ x).dtype, tf.bfloat16, monkeypatch, framework="tensorflow"
-    )
-
-
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        ("NPU:0", "unknown device_type 'NPU:0'.*tensorflow has CPU"),
-        ("mps", "unknown device_type 'mps'.*tensorflow has CPU"),
-    ],
-)
-def test_words_for_no_device(named: object, said: str) -> None:
-    absent.a_word_for_no_device_is_refused(named, said)
 
 
 def test_two_logical_devices() -> None:

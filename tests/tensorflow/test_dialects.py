@@ -8,7 +8,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from spoken import error_of, mindspores_example, paddles_example, paddles_scaler_says_what_to_use, torchs_example
+from spoken import (
+    error_of,
+    mindspores_example,
+    paddles_example,
+    paddles_scaler_says_what_to_use,
+    test_mindspores_scalers_on_gradients_that_are_values,  # noqa: F401
+    torchs_example,
+)
 
 import unamp
 from unamp.dialects.keras import mixed_precision
@@ -138,20 +145,6 @@ def test_mindspores_example(level):
     network = keras.Sequential([keras.layers.Dense(8), keras.layers.ReLU(), keras.layers.Softmax()])
     network.build((None, 8))
     mindspores_example("tensorflow", network, tf.random.uniform([2, 8]), level, "float16", {"relu", "linear"})
-
-
-def test_mindspores_scalers():
-    w = tf.Variable([0.5, 2.0])
-    scaler = mindspore_amp.DynamicLossScaler(2**10, 2, 1)
-    with tf.GradientTape() as tape:
-        loss = scaler.scale(tf.reduce_sum(w * w))
-    gradients = tape.gradient(loss, [w])
-    finite = mindspore_amp.all_finite(gradients)
-    assert (finite.dtype, bool(finite)) == (tf.bool, True)
-    assert scaler.unscale(gradients)[0].numpy().tolist() == [1.0, 4.0]
-    assert scaler.adjust(finite) is True
-    assert scaler.adjust(mindspore_amp.all_finite([tf.constant([1.0, math.nan], BF16)])) is False
-    assert scaler.scale_value == 1024.0
 
 
 def test_mindspores_train_network():

@@ -2,19 +2,9 @@
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
-from documents import Example, conventions, examples
+from documents import conventions, test_example  # noqa: F401
 from followed import added, told
-
-
-@pytest.mark.parametrize("example", examples("tensorflow", "keras"), ids=str)
-def test_example(example: Example) -> None:
-    example.run()
-
-
-def test_there_are_examples() -> None:
-    assert examples("tensorflow", "keras")
 
 
 def test_the_architecture_follows_an_add() -> None:

@@ -72,22 +72,6 @@ def test_a_decorated_function_is_still_converted(matrix):
     same(loop(matrix), 3.0 * tf.cast(low_product(matrix), tf.float32))
 
 
-def test_a_function_inside_a_function_follows_its_caller(matrix):
-    inner = tf.function(lambda x: tf.matmul(x, x))
-    outer = tf.function(lambda x: inner(x))
-    assert outer(matrix).dtype == tf.float32
-    with unamp.autocast(dtype="bfloat16"):
-        same(outer(matrix), low_product(matrix))
-    assert outer(matrix).dtype == tf.float32
-
-
-def test_xla(matrix):
-    product = tf.function(lambda x: tf.matmul(x, x), jit_compile=True)
-    with unamp.autocast(dtype="bfloat16"):
-        same(product(matrix), low_product(matrix))
-    assert product(matrix).dtype == tf.float32
-
-
 def test_what_a_graph_returns_is_not_an_operation_of_the_users(matrix):
     function = tf.function(lambda x: (x + 1.0, tf.identity(x)))
     with unamp.autocast(dtype="bfloat16", allow="identity"):
@@ -209,14 +193,6 @@ def test_map_fn_returns_the_ragged_dtype_that_was_stated(graph):
     assert found.to_list() == [[1.0, 4.0], [9.0]]
 
 
-def test_a_loop_comes_to_the_same_eagerly_and_in_a_graph(matrix):
-    def power(x):
-        return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, tf.matmul(y, x)), (0, x), maximum_iterations=2)[1]
-
-    with unamp.autocast(dtype="bfloat16"):
-        same(power(matrix), tf.function(power)(matrix))
-
-
 @pytest.mark.parametrize("graph", [False, True])
 def test_scan_map_fn_and_tensor_array(matrix, graph):
     stack = tf.stack([matrix] * 3)
@@ -238,12 +214,6 @@ def test_scan_map_fn_and_tensor_array(matrix, graph):
 
 
 # --- tf.data, SavedModel, functions made before -------------------------------------------------------------------------------
-
-
-def test_dataset_map(matrix):
-    with unamp.autocast(dtype="bfloat16"):
-        data = tf.data.Dataset.from_tensors(matrix).map(lambda x: tf.matmul(x, x))
-    same(next(iter(data)), low_product(matrix))
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -274,20 +244,6 @@ def test_vectorized_map_computes_as_its_body_says(matrix, policy):
         expected = tf.stack([tf.tanh(tf.linalg.matvec(matrix, row)) for row in matrix])
     assert found.dtype == expected.dtype
     tf.debugging.assert_near(tf.cast(found, tf.float32), tf.cast(expected, tf.float32), atol=1e-2)
-
-
-def test_a_saved_model_carries_the_policy_that_it_was_traced_under(matrix, tmp_path):
-    class Model(tf.Module):
-        def __init__(self):
-            self.w = tf.Variable(matrix)
-
-        @tf.function(input_signature=[tf.TensorSpec([None, 4])])
-        def __call__(self, x):
-            return tf.matmul(x, self.w)
-
-    with unamp.autocast(dtype="bfloat16"):
-        tf.saved_model.save(Model(), str(tmp_path))
-    same(tf.saved_model.load(str(tmp_path))(matrix), low_product(matrix))
 
 
 def test_a_function_that_was_traced_before_is_finished(matrix):

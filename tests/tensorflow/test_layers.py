@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras_ruled as shared
 import pytest
 import ruled
 import tensorflow as tf
+from keras_ruled import test_promises, test_what_is_saved_has_no_rules  # noqa: F401
 from ruled import BF16, EXPECTED, F32, LOW, RULE
 
 import unamp
@@ -36,11 +36,6 @@ OF = ruled.Layers(
 )
 
 
-@pytest.mark.parametrize("promise", [*ruled.PROMISES, *shared.PROMISES])
-def test_promises(promise: Any) -> None:
-    promise(OF)
-
-
 @pytest.mark.parametrize("xla", [False, True])
 def test_functions_are_traced_for_the_rules_too(xla: bool) -> None:
     network = OF.network()
@@ -55,7 +50,3 @@ def test_functions_are_traced_for_the_rules_too(xla: bool) -> None:
     with unamp.layer_policies(network, {"**.wi": LOW}):
         assert OF.dtypes(function, region=False) == [BF16, F32, BF16, F32]
     assert OF.dtypes(function, region=False) == [F32] * 4
-
-
-def test_what_is_saved_has_no_rules(tmp_path: Path) -> None:
-    shared.what_is_saved_has_no_rules(tmp_path)

@@ -40,23 +40,6 @@ def test_a_result_has_the_dtype_that_was_stated(matrix, square, seen, graph):
     tf.debugging.assert_equal(tf.cast(low, tf.float32), wide)
 
 
-@pytest.mark.parametrize("graph", [False, True])
-def test_its_gradient(matrix, square, graph):
-    def slope(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            with unamp.autocast(dtype="bfloat16"):
-                y = tf.py_function(square, [x], tf.float32)
-        return tape.gradient(y, x)
-
-    with tf.GradientTape() as tape:
-        tape.watch(matrix)
-        y = rounded(matrix)
-    found = (tf.function(slope) if graph else slope)(matrix)
-    assert found.dtype == tf.float32
-    tf.debugging.assert_equal(found, tape.gradient(y, matrix))
-
-
 def test_in_a_dataset_it_runs_under_the_policy_that_the_dataset_was_made_in(matrix, square, seen):
     rows = tf.data.Dataset.from_tensors(matrix)
     with unamp.autocast(dtype="float16"):
@@ -75,13 +58,3 @@ def test_without_a_policy_nothing_is_cast(matrix, square, seen):
         with pytest.raises(tf.errors.InvalidArgumentError, match="requested dtype float32 for Tensor with dtype bfloat16"):
             tf.py_function(lambda x: tf.cast(x, tf.bfloat16), [matrix], tf.float32)
     assert seen == [tf.float32]
-
-
-def test_a_numpy_function_in_a_graph_follows_the_policy(matrix, square, seen):
-    def step(x):
-        return tf.numpy_function(lambda x: square(tf.constant(x)).numpy(), [x], tf.float32)
-
-    with unamp.autocast(dtype="bfloat16"):
-        wide = tf.function(step)(matrix)
-    assert seen == [tf.bfloat16]
-    tf.debugging.assert_equal(wide, rounded(matrix))

@@ -1,18 +1,13 @@
 """Operations of one's own on TensorFlow: see `registered`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import registered
 import tensorflow as tf
+from registered import test_promises  # noqa: F401
 
 import unamp
-
-
-@pytest.mark.parametrize("promise", registered.promises("tensorflow"))
-def test_promises(promise: Callable[[], None]) -> None:
-    promise()
 
 
 @tf.custom_gradient

@@ -1,79 +1,11 @@
 """The scaler on TensorFlow, where gradients are values and optimizers are Keras'."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import unamp
-
-
-def network():
-    keras.utils.set_random_seed(7)
-    net = keras.Sequential([keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
-    net.build((None, 8))
-    return net
-
-
-def graded(net, scaler, step, *, overflow=False, **policy):
-    """The loss and its scaled gradients."""
-    x = np.random.default_rng(step).standard_normal((16, 8), dtype="float32")
-    y = np.sin(x.sum(1, keepdims=True))
-    with tf.GradientTape() as tape:
-        with unamp.autocast(**{"dtype": "float16"} | policy):
-            loss = tf.reduce_mean(tf.square(net(tf.constant(x * np.float32(math.inf) if overflow else x)) - y))
-        scaled = scaler.scale(loss)
-    return float(loss), tape.gradient(scaled, net.trainable_variables)
-
-
-def values(net):
-    return [variable.numpy() for variable in net.trainable_variables]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_training_with_an_overflow_reaches_the_loss_of_float32(dtype):
-    def train(scaler, **policy):
-        net = network()
-        optimizer = keras.optimizers.Adam(0.01)
-        for step in range(60):
-            before = values(net)
-            _, gradients = graded(net, scaler, step, overflow=scaler.is_enabled() and step == 20, **policy)
-            scale, ran = scaler.get_scale(), scaler.step(optimizer, net.trainable_variables, gradients=gradients)
-            scaler.update()
-            if scaler.is_enabled():
-                assert ran is (step != 20)
-            if not ran:
-                assert scaler.get_scale() == scale / 2
-                assert all(np.array_equal(*pair) for pair in zip(before, values(net), strict=True))
-        return sum(graded(net, scaler, 1000 + step, **policy)[0] for step in range(8)) / 8
-
-    scaler = unamp.GradScaler(1024.0)
-    low, exact = train(scaler, dtype=dtype), train(unamp.GradScaler(enabled=False), enabled=False)
-    assert scaler.skipped == 1
-    assert low == pytest.approx(exact, rel=0.03)
-
-
-def test_clipping_and_naming():
-    net, scaler = network(), unamp.GradScaler(2.0**10)
-    optimizer = keras.optimizers.SGD(0.1)
-    optimizer.build(net.trainable_variables)
-    _, scaled = graded(net, scaler, 0, enabled=False)
-    _, plain = graded(net, unamp.GradScaler(enabled=False), 0, enabled=False)
-    unscaled = scaler.unscale_(optimizer, scaled)
-    for mine, own in zip(unscaled, plain, strict=True):
-        np.testing.assert_allclose(mine, own, rtol=1e-6, atol=1e-9)
-    clipped, _ = tf.clip_by_global_norm(unscaled, 0.1)
-    before = values(net)
-    assert scaler.step(optimizer, gradients=clipped) is True
-    for old, new, gradient in zip(before, values(net), clipped, strict=True):
-        np.testing.assert_allclose(new, old - 0.1 * gradient, rtol=1e-5, atol=1e-7)
-    scaler.update()
-    spoilt = [scaled[0], scaled[1] * math.nan, *scaled[2:]]
-    assert scaler.step(optimizer, gradients=spoilt) is False
-    assert scaler.first_nonfinite(optimizer, net, spoilt) == net.trainable_variables[1].path
-    assert scaler.first_nonfinite(optimizer, gradients=spoilt) == net.trainable_variables[1].path
 
 
 def test_sparse_and_missing_gradients():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import tensorflow as tf
 import threaded
@@ -28,13 +27,6 @@ def report():
 
 
 NOTHING = (None, F32, F32, BF16, BF16)
-
-
-def test_a_thread_started_inside_a_region_does_not_inherit_it():
-    with policy_region(TAKES_OVER), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(report).result() == NOTHING
-        assert report()[:3] == (TAKES_OVER, BF16, BF16)
-    assert report() == NOTHING
 
 
 def test_a_region_in_another_thread_is_not_seen_here():

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras_tuned as shared
-import pytest
 import tensorflow as tf
 import tuned
+from keras_tuned import *  # noqa: F403
+from tuned import test_promises  # noqa: F401
 
 
 def _trained(network: Any, batch: Sequence[Any], scale: float) -> tuple[Any, list[Any]]:
@@ -20,16 +21,3 @@ def _trained(network: Any, batch: Sequence[Any], scale: float) -> tuple[Any, lis
 
 
 OF = tuned.Tunable(shared.made, tf.convert_to_tensor, _trained)
-
-
-@pytest.mark.parametrize("promise", tuned.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
-
-
-def test_a_layer_that_runs_under_another_name_is_held() -> None:
-    shared.a_layer_that_runs_under_another_name_is_held()
-
-
-def test_dropout_is_named() -> None:
-    shared.dropout_is_named()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -48,21 +47,6 @@ def all_equal(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 # --- dtypes ------------------------------------------------------------------------------------------------------------------
-
-
-@each_policy
-def test_gradients_of_float32_leaves_are_float32(policy: Policy) -> None:
-    model, x = network(), torch.randn(4, 6, requires_grad=True)
-    with policy_region(policy):
-        loss = model(x).square().mean()
-    loss.backward()
-    assert {p.grad.dtype for p in model.parameters()} == {F32}
-    assert x.grad.dtype == F32
-    with policy_region(Policy(enabled=False)):
-        exact = network()
-        exact(x).square().mean().backward()
-    for p, q in zip(model.parameters(), exact.parameters(), strict=True):
-        assert torch.allclose(p.grad, q.grad, atol=0.05 * q.grad.abs().max().item() + 2e-3)
 
 
 @each_policy
@@ -179,31 +163,6 @@ def test_custom_function_without_decorators() -> None:
 
 
 # --- checkpoint --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backward_inside", [True, False])
-@pytest.mark.parametrize("region_inside", [True, False])
-@pytest.mark.parametrize("reentrant", [True, False])
-@each_policy
-def test_checkpoint(policy: Policy, reentrant: bool, region_inside: bool, backward_inside: bool) -> None:
-    model, x = network(), torch.randn(4, 6, requires_grad=True)
-    region = policy_region(policy.replace(cache=False))  # a cast that two uses share would add up their gradients in its dtype
-    block: Callable[..., Tensor] = region(model.forward) if region_inside else model.forward
-
-    with region:
-        plain = model(x)
-    plain.float().square().mean().backward()
-    expected = [x.grad.clone(), *gradients(model)]
-    x.grad = None
-
-    with nullcontext() if region_inside else region:
-        out = checkpoint(block, x, use_reentrant=reentrant)
-    loss = out.float().square().mean()
-    with region if backward_inside else nullcontext():
-        loss.backward()
-    assert out.dtype == plain.dtype
-    assert torch.equal(out, plain)
-    assert all_equal([x.grad, *gradients(model)], expected)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

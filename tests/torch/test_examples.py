@@ -4,21 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from documents import Example, conventions, examples
+from documents import conventions, examples, test_example  # noqa: F401
 from followed import added, passed, told
 from unamp_torch.compiled import library
 
 import unamp
-
-
-@pytest.mark.parametrize("example", examples("torch"), ids=str)
-def test_example(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # some write files
-    example.run()
-
-
-def test_there_are_examples() -> None:
-    assert examples("torch")
 
 
 def test_the_first_example_prints_its_trace_and_another_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,16 +77,6 @@ def test_export_in_a_region(policy: Policy, strict: bool) -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@each_policy
-def test_export_of_a_module_that_opens_its_region_itself(policy: Policy, strict: bool) -> None:
-    model = Inside(policy).eval()
-    expected = model(x)
-    program = torch.export.export(model, (x,), strict=strict)
-    assert same(program.module()(x), expected)
-    assert unamp.current_policy() is None
-
-
-@pytest.mark.parametrize("strict", [False, True])
 def test_export_survives_decompositions_saving_and_loading(strict: bool) -> None:
     model, policy = Network().eval(), POLICIES[1]
     with policy_region(policy):

@@ -8,30 +8,22 @@ from pathlib import Path
 import differentiated
 import pytest
 import torch
-import torch.nn.functional as F
+from differentiated import *  # noqa: F403
 from ranks import said_by_ranks
-from torch import Tensor, nn
+from stateful import Net
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import unamp
 
 
-@pytest.mark.parametrize(
-    "promise",
-    [
-        differentiated.gradients_are_those_of_numpy,
-        differentiated.gradients_are_low_where_results_are,
-        differentiated.the_first_that_is_not_finite_is_named,
-        differentiated.only_chosen_steps_are_recorded,
-    ],
-)
-def test_every_framework_promises(promise) -> None:
-    promise("torch")
-
-
 def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+
+
+def rows():
+    return torch.rand(4, 8)
 
 
 def test_a_layer_is_named() -> None:
@@ -87,29 +79,6 @@ def test_layers_that_are_not_ready_or_not_trained_have_none() -> None:
     }  # fmt: skip
 
 
-def test_a_loss_scale_is_told() -> None:
-    differentiated.a_loss_scale_is_told(lambda scaler: scaler.scale(network()(torch.rand(4, 8)).sum()).backward())
-
-
-class Net(nn.Module):
-    """Layers with state, with random numbers, with several results, and with others in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.drop = nn.Dropout(0.5)
-        self.lstm = nn.LSTM(8, 4, batch_first=True)
-        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.drop(self.norm(self.first(x)))
-        h = F.relu(h.mul_(0.5), inplace=True)
-        out, _ = self.lstm(h[None])
-        seen, _ = self.attention(h[None], h[None], h[None], need_weights=False)
-        return torch.log_softmax(out, -1).mean() + torch.einsum("bij,bik->jk", seen, seen).sum() + x.square().sum()
-
-
 @pytest.mark.parametrize("region", [{"enabled": False}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "level": "O3"}])
 def test_a_trace_changes_nothing(region) -> None:
     def run(trace):
@@ -125,36 +94,11 @@ def test_a_trace_changes_nothing(region) -> None:
     differentiated.gradients_do_not_depend_on_a_trace(run)
 
 
-def test_a_backward_pass_inside_of_a_region_is_not_reported() -> None:
-    """Nor is looking at a gradient, which follows no rule."""
-    with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", level="O3"):
-        net = network()
-        net(torch.rand(4, 8)).sum().backward()
-    assert [record.op for record in trace.records] == ["linear", "relu", "linear", "layer_norm", "linear", "sum"]
-    assert len([each for each in trace.gradients if each.record is not None]) == 6
-
-
-def test_a_later_backward_pass_is_not_recorded() -> None:
-    differentiated.a_later_backward_pass_is_not_recorded(lambda: network()(torch.rand(4, 8)).sum().backward)
-
-
 def test_hooks_vanish_with_the_trace() -> None:
     with unamp.trace(gradients=True):
         y = torch.rand(3, requires_grad=True).exp()
         assert y._backward_hooks
     assert not y._backward_hooks
-
-
-def test_no_graph_is_kept() -> None:
-    def made():
-        for backward in (True, False):
-            net = network()
-            loss = net(torch.rand(4, 8)).sum()
-            if backward:
-                loss.backward()
-            yield from (net, loss)
-
-    differentiated.no_graph_is_kept(made)
 
 
 def test_what_needs_no_gradient_has_none() -> None:
@@ -207,10 +151,6 @@ def test_a_compiled_function_runs_eagerly_and_is_seen() -> None:
     with unamp.trace(gradients=True) as trace:
         compiled(torch.rand(3, requires_grad=True)).backward()
     assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "exp"]
-
-
-def test_a_registered_operation_has_one() -> None:
-    differentiated.a_registered_operation_has_one("torch")
 
 
 def test_the_chosen_rank_records(tmp_path: Path) -> None:

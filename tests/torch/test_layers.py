@@ -12,6 +12,7 @@ import pytest
 import ruled
 import torch
 import torch._dynamo
+from ruled import test_promises  # noqa: F401
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.utils import parametrize
@@ -92,10 +93,6 @@ def _losses(rules: Any) -> list[float]:
     return losses
 
 
-def _share(network: Net) -> None:
-    network.blocks[1].wo = network.blocks[0].wo
-
-
 OF = ruled.Layers(
     Net,
     x,
@@ -103,15 +100,9 @@ OF = ruled.Layers(
     numbers=lambda tensor: tensor.detach().float().numpy(),
     first="blocks.0",
     second="blocks.1",
-    share=_share,
     low=lambda tensor: tensor.bfloat16(),
     losses=_losses,
 )
-
-
-@pytest.mark.parametrize("promise", ruled.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 def test_nothing_is_left(net: Net) -> None:

@@ -239,13 +239,6 @@ def test_functions_methods_operators_and_modules_alike() -> None:
             assert [call().dtype for call in calls] == [F32] * len(calls), op
 
 
-def test_in_a_list_of_operations_only_those_change() -> None:
-    x = mat(BF16)
-    with unamp.autocast("cpu", level="O3", deny=("exp", "add")):
-        assert x.exp().dtype == (x + x).dtype == F32
-        assert x.log().dtype == (x * x).dtype == BF16
-
-
 # --- emulation ---------------------------------------------------------------------------------------------------------------
 
 #: Operations that have no kernel for these dtypes on a CPU.
@@ -336,19 +329,6 @@ def test_weights_of_samples_follow_an_embedding_with_sparse_gradients() -> None:
     with policy_region(Policy("O2", "bfloat16")):
         out = layer(index, per_sample_weights=torch.ones(2, 2, dtype=BF16))
     assert torch.equal(out, layer(index))
-
-
-def test_embedding_follows_its_lists() -> None:
-    weight, index = torch.rand(5, 3).requires_grad_(), torch.tensor([[0, 1], [4, 4]])
-    with unamp.autocast("cpu"):
-        assert F.embedding(index, weight).dtype == F32
-    with unamp.autocast("cpu", allow="embedding"):
-        out = F.embedding(index, weight)
-        assert torch.equal(out, weight.detach().bfloat16()[index])
-    out.float().sum().backward()
-    assert weight.grad.dtype == F32
-    with unamp.autocast("cpu", preset="paddle"):
-        assert F.embedding(index, weight.bfloat16()).dtype == F32
 
 
 @each_dtype

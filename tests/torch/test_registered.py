@@ -1,6 +1,5 @@
 """Operations of one's own on PyTorch: see `registered`."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
@@ -8,15 +7,11 @@ import optree
 import pytest
 import registered
 import torch
+from registered import test_promises  # noqa: F401
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 import unamp
-
-
-@pytest.mark.parametrize("promise", registered.promises("torch"))
-def test_promises(promise: Callable[[], None]) -> None:
-    promise()
 
 
 @torch.library.custom_op("unamp_tests::both", mutates_args=())

@@ -5,31 +5,13 @@ from __future__ import annotations
 import shadowed
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from shadowed import *  # noqa: F403
+from stateful import Net
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import unamp
 from unamp.adapter.records import Shadow
-
-
-class Net(nn.Module):
-    """Layers with state, with random numbers, and with others in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.drop = nn.Dropout(0.5)
-        self.random = nn.RReLU()
-        self.lstm = nn.LSTM(8, 4, num_layers=2, dropout=0.5, batch_first=True)
-        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.random(self.drop(self.norm(self.first(x))))
-        h = F.relu(h.mul_(0.5), inplace=True)
-        out, _ = self.lstm(h[None])
-        seen, _ = self.attention(h[None], h[None], h[None], need_weights=False)
-        return torch.log_softmax(out, -1).mean() + torch.einsum("bij,bik->jk", seen, seen).sum() + x.square().sum()
 
 
 def test_a_shadow_changes_nothing() -> None:
@@ -55,18 +37,6 @@ def test_faults_lead() -> None:
         net[2].weight.fill_(2e3)
         net[2].bias.zero_()
     shadowed.faults_lead(torch.from_numpy, torch.exp, torch.sum, net, "Sequential.2")
-
-
-def test_the_error_is_that_of_numpy() -> None:
-    shadowed.error_is_that_of_numpy(torch.from_numpy, torch.exp)
-
-
-def test_what_runs_low_is_left_out() -> None:
-    shadowed.what_runs_low_is_left_out(lambda: torch.rand(3, 3) @ torch.rand(3, 3))
-
-
-def test_another_thread_has_none() -> None:
-    shadowed.another_thread_has_no_shadow(lambda: torch.rand(3).exp())
 
 
 def test_a_region_reaches_no_shadow() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from unamp_torch.conformance.tensor_kinds import tensor_kinds
@@ -14,22 +13,10 @@ from unamp.adapter.tensor_kinds import TensorKind
 CALLS = [(kind, op) for kind in tensor_kinds() for op in kind.calls]
 IDS = [f"{kind.name}-{op}" for kind, op in CALLS]
 
-#: Inputs, result and, in a sum, each of at most sixteen partial sums are rounded to bfloat16 once.
-BOUND = 18 * 2.0**-8
-
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(("kind", "op"), CALLS, ids=IDS)
-def test_a_kind_of_tensor_follows_rules_and_is_traced(kind: TensorKind, op: str) -> None:
-    exact = kind.values(kind.calls[op](kind.make("float32")))
-    with policy_region(Policy("O1", "bfloat16", preset="none", allow=[op])):
-        low = kind.calls[op](kind.make("float32"))
-    assert kind.dtype(low) == "bfloat16"
-    np.testing.assert_allclose(kind.values(low), exact, rtol=BOUND, atol=BOUND)
-    assert not np.array_equal(kind.values(low), exact)
-    with policy_region(Policy("O1", "bfloat16", preset="none", deny=[op])):
-        wide = kind.calls[op](kind.make("bfloat16"))
-    assert kind.dtype(wide) == "float32"
+def test_an_operation_on_a_kind_of_tensor_is_traced(kind: TensorKind, op: str) -> None:
     with policy_region(Policy("O1", "bfloat16", preset="none", allow=[op])), unamp.trace() as trace:
         kind.calls[op](kind.make("float32"))
     assert (op, "bfloat16") in [(record.op, record.compute) for record in trace.records]

@@ -44,13 +44,6 @@ def report() -> tuple[Any, ...]:
 NOTHING = (None, False, False, F32, F32, F32, BF16)
 
 
-def test_a_thread_started_inside_a_region_does_not_inherit_it() -> None:
-    with policy_region(TAKES_OVER), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(report).result() == NOTHING
-        assert report()[:2] == (TAKES_OVER, True)
-    assert report() == NOTHING
-
-
 def test_a_region_in_another_thread_is_not_seen_here(native_state: Callable[[], Any]) -> None:
     before = native_state()
     with threaded.open_in_another_thread(TAKES_OVER, report) as seen:

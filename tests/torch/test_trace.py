@@ -11,11 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from traced import (
-    asking_for_operations_leaves_no_record,
-    nothing_is_kept_of,
-    precisions_are_compared,
-    underflow_is_seen,
+from traced import (  # noqa: F401
+    test_a_float32_run_and_a_low_one_are_compared,
+    test_a_trace_keeps_no_tensor_and_no_network,
+    test_asking_for_operations_leaves_no_record,
+    test_other_threads_are_not_recorded,
+    test_underflow_is_seen,
     values_are_those_of,
     work_is_counted,
 )
@@ -233,6 +234,10 @@ class Net(nn.Module):
         return F.softmax(self.head(self.body(x)), -1)
 
 
+def made() -> tuple[nn.Module, Tensor]:
+    return Net(), torch.rand(3, 8)
+
+
 LOW = Policy("O1", "bfloat16")
 
 
@@ -434,15 +439,6 @@ def test_a_tensor_without_numbers_has_no_values_and_the_run_goes_on(kind: str) -
     assert [record.values is None for record in trace.records] == [True, False]
 
 
-def test_a_trace_keeps_no_tensor_and_no_network() -> None:
-    def made() -> list[object]:
-        net, given = Net(), torch.rand(3, 8)
-        with unamp.autocast("cpu"):
-            return [net, given, net(given)]
-
-    nothing_is_kept_of(made)
-
-
 def test_a_compiled_function_computes_the_same_while_it_is_traced() -> None:
     net, given = Net(), torch.rand(3, 8)
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
@@ -454,11 +450,6 @@ def test_a_compiled_function_computes_the_same_while_it_is_traced() -> None:
     assert torch.equal(before, during)
     assert torch.equal(before, after)
     torch.compiler.reset()
-
-
-def test_a_float32_run_and_a_low_one_are_compared() -> None:
-    net, given = Net(), torch.rand(3, 8)
-    precisions_are_compared(lambda: net(given))
 
 
 def test_loss_scaling_and_steps_are_in_no_trace() -> None:
@@ -538,11 +529,3 @@ def test_a_size_that_is_not_known_is_none() -> None:
 
     torch.fx.experimental.proxy_tensor.make_fx(call, tracing_mode="symbolic")(torch.rand(4, 7))
     assert all(size is None or type(size) is int for record in symbolic for size in (record.output_shape or ()))
-
-
-def test_asking_for_operations_leaves_no_record() -> None:
-    asking_for_operations_leaves_no_record("torch")
-
-
-def test_underflow_is_seen() -> None:
-    underflow_is_seen(torch.from_numpy, torch.exp)

@@ -13,6 +13,7 @@ import pytest
 import torch
 import tuned
 from torch import Tensor, nn
+from tuned import test_promises  # noqa: F401
 
 import unamp
 from unamp import AmpWarning, Policy, amp_warnings
@@ -52,11 +53,6 @@ def _trained(network: Net, batch: Sequence[Tensor], scale: float) -> tuple[Tenso
 
 
 OF = tuned.Tunable(lambda weights: Net(weights).eval(), torch.from_numpy, _trained)
-
-
-@pytest.mark.parametrize("promise", tuned.PROMISES)
-def test_promises(promise: Any) -> None:
-    promise(OF)
 
 
 X = [torch.randn(4, tuned.WIDTH, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]

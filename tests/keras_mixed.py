@@ -1,0 +1,122 @@
+"""Layers of Keras that were made with a mixed dtype policy, on every backend: in a region they are float32 layers.
+
+Their own casts would round what the region's policy wants in float32, or in the other low dtype.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import unamp
+from unamp import Policy, policy_region
+
+layers = keras.layers
+MIXED = ("mixed_float16", "mixed_bfloat16")
+#: float16 cannot hold it, and bfloat16 rounds it.
+LARGE = np.full((1, 4, 4), 1.001e5, "float32") * np.linspace(1, 2, 16, dtype="float32").reshape(1, 4, 4)
+POLICIES = (
+    Policy(dtype="bfloat16"), Policy(dtype="bfloat16", deny=["linear", "conv1d"]), Policy("O2", "bfloat16"),
+    Policy("OD", "float16"), Policy(deny="*"),
+)  # fmt: skip
+
+
+@contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def dtype(tensor: Any) -> str:
+    return str(keras.backend.standardize_dtype(tensor.dtype))
+
+
+def made(of: str) -> list[tuple[Any, Any]]:
+    """Layers of each kind, with what each is given; the same numbers for every dtype policy."""
+    x, constant = keras.ops.convert_to_tensor(LARGE), keras.initializers.Constant
+    low = keras.ops.cast(x, "bfloat16")
+    with dtype_policy(of):
+        kept = {"kernel_initializer": constant(3e-6)}
+        return [
+            (layers.Dense(3, **kept), x), (layers.Dense(3, activation="softmax", **kept), x),
+            (layers.Conv1D(3, 1, **kept), x), (layers.EinsumDense("abc,cd->abd", (None, 5), **kept), x),
+            (layers.LayerNormalization(), x), (layers.BatchNormalization(), x), (layers.RMSNormalization(), x),
+            (layers.GroupNormalization(2), x), (layers.UnitNormalization(), x),
+            (layers.ReLU(), x), (layers.Softmax(), x), (layers.Activation("softmax"), x), (layers.Flatten(), x),
+            (layers.Add(), [x, low]), (layers.MaxPooling1D(2), x),
+            (layers.Embedding(2, 3, constant(7e4)), keras.ops.convert_to_tensor([[0, 1]])),
+            (layers.SimpleRNN(3, recurrent_initializer="ones", **kept), x),
+            (layers.MultiHeadAttention(1, 2, **kept), [x, x]), (layers.Dense(3, **kept), low),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("of", MIXED)
+def test_regions_decide_over_keras_dtype_policies(request: pytest.FixtureRequest, of: str) -> None:
+    """Also in what the compilers of the backend, `COMPILERS` of the folder, make of a function."""
+    own = of.removeprefix("mixed_")
+    for compiler in (lambda call: call, *request.module.COMPILERS):
+        mixed, plain = made(of), made("float32")
+
+        def results(given: list[tuple[Any, Any]], compiler: Any = compiler) -> list[Any]:
+            def call() -> list[Any]:
+                return [layer(*x) if isinstance(layer, layers.MultiHeadAttention) else layer(x) for layer, x in given]
+
+            return compiler(call)()  # type: ignore[no-any-return]
+
+        assert {dtype(each) for each in results(mixed)} == {own}
+        results(plain)
+        for policy in POLICIES:
+            with policy_region(policy):
+                found, expected = results(mixed), results(plain)
+            for (layer, _), one, other in zip(mixed, found, expected, strict=True):
+                assert dtype(one) == dtype(other), (layer, policy)
+                one, other = (keras.ops.convert_to_numpy(keras.ops.cast(each, "float32")) for each in (one, other))
+                np.testing.assert_array_equal(one, other, str((layer, policy)))
+        with policy_region(Policy(enabled=False)):
+            assert {dtype(each) for each in results(mixed)} == {own}
+        assert {dtype(each) for each in results(mixed)} == {own}
+
+
+def test_a_mixed_model_trains_in_a_region() -> None:
+    with dtype_policy("mixed_float16"):
+        model = keras.Sequential([layers.Dense(8, activation="relu"), layers.LayerNormalization(), layers.Dense(4)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)  # Keras' own doing
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    with unamp.autocast(dtype="bfloat16"):
+        losses = model.fit(x, x[:, :4], epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+
+
+IMPORTED_LATE = """
+import importlib, sys, unamp
+importlib.import_module(sys.argv[1])
+with unamp.autocast(dtype="bfloat16"):
+    import keras
+    dense = keras.layers.Dense(2, dtype="mixed_float16")
+x = keras.ops.ones((1, 2))
+with unamp.autocast(dtype="bfloat16"):
+    inside = dense(x).dtype
+print(*map(keras.backend.standardize_dtype, (inside, dense(x).dtype)))
+"""
+
+
+def test_keras_imported_inside_a_region() -> None:
+    command = [sys.executable, "-c", IMPORTED_LATE, keras.backend.backend()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "bfloat16 float16\n", done.stderr
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]
