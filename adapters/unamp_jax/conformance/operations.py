@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax._src import config, core
+from jax._src import core
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.absent_devices import AbsentDevice
@@ -25,7 +25,7 @@ from unamp.vocabulary import vocabulary
 from unamp_jax.casting import dtype_of
 from unamp_jax.conformance.absent_devices import absent_devices
 from unamp_jax.conformance.bindings import BINDINGS
-from unamp_jax.conformance.calling import Calls, Programs
+from unamp_jax.conformance.calling import Calls, Programs, in_float64
 from unamp_jax.conformance.layered import layered
 from unamp_jax.conformance.layers import LAYERS, Statistic
 from unamp_jax.conformance.tensor_kinds import tensor_kinds
@@ -55,7 +55,7 @@ class JaxOperations(NamedOperations):
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Array:
         """Return an array with the array's values, shape and dtype; `value_and_grad` sees to gradients."""
-        with config.enable_x64(True):
+        with in_float64():
             return _put(np.asarray(array), device)
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Statistic:
@@ -110,7 +110,7 @@ class JaxOperations(NamedOperations):
             return value if loss_scale == 1.0 else value * jax.numpy.asarray(loss_scale, value.dtype), value
 
         self._programs.forget()
-        with config.enable_x64(True):
+        with in_float64():
             if loss_scale == 1.0:
                 value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(*inputs)
                 return value, list(gradients)
@@ -125,7 +125,7 @@ class JaxOperations(NamedOperations):
             leaves: Sequence[Array], others: Sequence[Any], cotangent: Callable[[Any, Any], Array]
         ) -> tuple[Array, Sequence[Array]]:
             self._programs.forget()
-            with config.enable_x64(True):
+            with in_float64():
                 result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
                 return result, gradients
 
@@ -143,7 +143,7 @@ def _cast(input: Any, dtype: str) -> Any:
     """Return an array in another dtype, by NumPy where no policy looks on: XLA would compile a program for each shape."""
     if CONTEXT.value is not None or thread.sink is not None or not _is_there(input):
         return _COMPILED_CAST(input, dtype)
-    with config.enable_x64(True):
+    with in_float64():
         return _put(np.asarray(input).astype(dtype), next(iter(input.devices())).platform)
 
 
