@@ -35,7 +35,11 @@ _FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_c
 
 
 def compile_fast() -> None:
-    """Tell XLA not to optimise programs that run a few times, unless the environment says what it is to do."""
+    """Tell XLA not to optimise programs that run a few times, unless the environment says what it is to do.
+
+    JAX keeps none of them in files: the key of each would take as long as a tenth of its compilation.
+    """
+    jax.config.update("jax_enable_compilation_cache", False)
     if "XLA_FLAGS" in os.environ:
         return
     jax.config.update("jax_disable_most_optimizations", True)

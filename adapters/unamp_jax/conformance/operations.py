@@ -117,8 +117,10 @@ class JaxOperations(NamedOperations):
             (_, value), gradients = jax.value_and_grad(scaled, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
             return value, list(gradients)
 
-    def pull_back(self, function: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Sequence[Array]]]:
-        """See `Operations.pull_back`: forward and backward are one program."""
+    def pull_back(
+        self, function: Callable[..., tuple[Array, Array]], *, compiled: bool
+    ) -> Callable[..., tuple[Array, Sequence[Array]]]:
+        """See `Operations.pull_back`: compiled, forward and backward are one program."""
         program = jax.jit(partial(_forward_and_backward, function))
 
         def both(
@@ -126,8 +128,11 @@ class JaxOperations(NamedOperations):
         ) -> tuple[Array, Sequence[Array]]:
             self._programs.forget()
             with in_float64():
-                result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
-                return result, gradients
+                if compiled:
+                    return program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
+                with jax.disable_jit():  # as forward: what both do is compiled once
+                    found, back, result = jax.vjp(lambda *given: function(given, others), *leaves, has_aux=True)
+                    return result, back(cotangent(found, result))
 
         return both
 
