@@ -27,6 +27,8 @@ class Operations(Protocol):
     ``assign(parameter, array)`` changes one as optimizers do.
     Where it has optimizers, ``adam(array, device=...)`` makes a parameter and one of these, and returns a function that takes a
     step with a gradient, an array, and returns the parameter's values then.
+    Where a process that runs the suite and nothing else is better set up otherwise, ``set_up()`` does so, before anything is
+    computed. It may be called again.
     Where every operation that runs costs a compilation, ``pull_back(function, compiled=...)`` returns forward and backward, as
     one program or operation by operation: it takes leaves, other arguments of ``function(leaves, others)``, which returns what
     is differentiated and a result, and a function that makes the cotangent of these two; it returns the result and the

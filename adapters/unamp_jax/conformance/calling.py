@@ -19,7 +19,7 @@ from jax._src.interpreters import mlir
 from unamp.dtypes import LOW_DTYPES
 from unamp_jax.state import CONTEXT, thread
 
-__all__ = ["Calls", "Programs", "compile_fast", "in_float64"]
+__all__ = ["PROGRAMS", "Calls", "in_float64"]
 
 #: A program takes about 0.1 MB. A thorough run compiles fewer; what is forgotten is compiled again.
 _MANY = 12000
@@ -34,19 +34,6 @@ _NO_MESH = jax.sharding.AbstractMesh((), ())
 _FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 
-def compile_fast() -> None:
-    """Tell XLA not to optimise programs that run a few times, unless the environment says what it is to do.
-
-    JAX keeps none of them in files: the key of each would take as long as a tenth of its compilation.
-    """
-    jax.config.update("jax_enable_compilation_cache", False)
-    if "XLA_FLAGS" in os.environ:
-        return
-    jax.config.update("jax_disable_most_optimizations", True)
-    if not xla_bridge.backends_are_initialized() and jax.__version_info__ < (0, 11):
-        os.environ["XLA_FLAGS"] = _FLAGS
-
-
 @contextmanager
 def in_float64() -> Iterator[None]:
     """Make float64 JAX's widest dtype.
@@ -58,20 +45,36 @@ def in_float64() -> Iterator[None]:
         yield
 
 
-class Programs:
-    """The programs that XLA has compiled, kept by what they say.
+class _Programs:
+    """The programs that XLA has compiled, kept by what they say, where the process runs the suite and nothing else.
 
-    JAX keeps them by what asked for them: what runs forward and backward, or in two functions, it compiles twice. All are
-    written in one context of MLIR: making one for each, as JAX does, takes a quarter of the time.
+    JAX keeps them by what asked for them: what runs forward and backward, or in two functions, it compiles twice.
     """
 
     def __init__(self) -> None:
         self._kept: dict[object, Any] = {}
+        self._compile: Callable[..., Any] | None = None
+
+    def compile_fast(self) -> None:
+        """Keep programs, and tell XLA not to optimise what runs a few times, unless the environment says what it is to do.
+
+        JAX keeps none of them in files: their keys would take a tenth of the time. All are written in one context of MLIR:
+        making one for each, as JAX does, takes a quarter.
+        """
+        if self._compile is not None:
+            return
+        self._compile, compiler.compile_or_get_cached = compiler.compile_or_get_cached, self._compiled
+        jax.config.update("jax_enable_compilation_cache", False)
         if hasattr(mlir, "make_ir_context"):
             mlir.make_ir_context = cache(mlir.make_ir_context)
-        self._compile, compiler.compile_or_get_cached = compiler.compile_or_get_cached, self._compiled
+        if "XLA_FLAGS" in os.environ:
+            return
+        jax.config.update("jax_disable_most_optimizations", True)
+        if not xla_bridge.backends_are_initialized() and jax.__version_info__ < (0, 11):
+            os.environ["XLA_FLAGS"] = _FLAGS
 
     def _compiled(self, backend: Any, program: Any, devices: Any, options: Any, callbacks: Any, *rest: Any) -> Any:
+        assert self._compile is not None
         if callbacks:  # their objects are in it
             return self._compile(backend, program, devices, options, callbacks, *rest)
         key = backend, str(program), tuple(devices.flat), options.SerializeAsString()
@@ -84,6 +87,9 @@ class Programs:
         if len(self._kept) > _MANY:
             self._kept.clear()
             jax.clear_caches()
+
+
+PROGRAMS = _Programs()
 
 
 class _NotOneProgram(Exception):

@@ -25,7 +25,7 @@ from unamp.vocabulary import vocabulary
 from unamp_jax.casting import dtype_of
 from unamp_jax.conformance.absent_devices import absent_devices
 from unamp_jax.conformance.bindings import BINDINGS
-from unamp_jax.conformance.calling import Calls, Programs, in_float64
+from unamp_jax.conformance.calling import PROGRAMS, Calls, in_float64
 from unamp_jax.conformance.layered import layered
 from unamp_jax.conformance.layers import LAYERS, Statistic
 from unamp_jax.conformance.tensor_kinds import tensor_kinds
@@ -46,11 +46,14 @@ class JaxOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("jax", _find)
-        self._programs = Programs()
+
+    def set_up(self) -> None:
+        """See `Operations`: most of a run's time is compilation."""
+        PROGRAMS.compile_fast()
 
     def names(self) -> frozenset[str]:
         """Return the canonical operations that JAX has."""
-        self._programs.forget()  # who asks has no call under way
+        PROGRAMS.forget()  # who asks has no call under way
         return super().names()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Array:
@@ -109,7 +112,7 @@ class JaxOperations(NamedOperations):
             value = function(*leaves)
             return value if loss_scale == 1.0 else value * jax.numpy.asarray(loss_scale, value.dtype), value
 
-        self._programs.forget()
+        PROGRAMS.forget()
         with in_float64():
             if loss_scale == 1.0:
                 value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(*inputs)
@@ -126,7 +129,7 @@ class JaxOperations(NamedOperations):
         def both(
             leaves: Sequence[Array], others: Sequence[Any], cotangent: Callable[[Any, Any], Array]
         ) -> tuple[Array, Sequence[Array]]:
-            self._programs.forget()
+            PROGRAMS.forget()
             with in_float64():
                 if compiled:
                     return program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
