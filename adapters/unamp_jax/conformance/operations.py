@@ -124,14 +124,14 @@ class JaxOperations(NamedOperations):
         self, function: Callable[..., tuple[Array, Array]], *, compiled: bool
     ) -> Callable[..., tuple[Array, Sequence[Array]]]:
         """See `Operations.pull_back`: compiled, forward and backward are one program."""
-        program = jax.jit(partial(_forward_and_backward, function))
+        program = jax.jit(partial(_forward_and_backward, function)) if compiled else None
 
         def both(
             leaves: Sequence[Array], others: Sequence[Any], cotangent: Callable[[Any, Any], Array]
         ) -> tuple[Array, Sequence[Array]]:
             PROGRAMS.forget()
             with in_float64():
-                if compiled:
+                if program is not None:
                     return program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
                 with jax.disable_jit():  # as forward: what both do is compiled once
                     found, back, result = jax.vjp(lambda *given: function(given, others), *leaves, has_aux=True)
