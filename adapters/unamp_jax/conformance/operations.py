@@ -132,7 +132,8 @@ class JaxOperations(NamedOperations):
             PROGRAMS.forget()
             with in_float64():
                 if program is not None:
-                    return program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
+                    result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
+                    return result, gradients
                 with jax.disable_jit():  # as forward: what both do is compiled once
                     found, back, result = jax.vjp(lambda *given: function(given, others), *leaves, has_aux=True)
                     return result, back(cotangent(found, result))
