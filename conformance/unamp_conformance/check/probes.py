@@ -389,7 +389,7 @@ class Probe:
         return ops["cast"](ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype)
 
     def _differentiated(self, result: Any, dtype: str) -> tuple[Any, Any]:
-        """Return what a cotangent is given for, in its own dtype unless it is no floating one, and the result."""
+        """Return the tensor that a cotangent is given for, in its own dtype unless it is no floating one, and the result."""
         ops = self._operations
         real = ops["real"](result) if ops.dtype(result).startswith("complex") else result
         return real if "float" in ops.dtype(real) else ops["cast"](real, dtype), result
