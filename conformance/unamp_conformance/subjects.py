@@ -97,6 +97,8 @@ class Subject:
     def operations(self) -> Operations:
         """The framework's operations, with those that users registered and gave example calls for."""
         known, registered = self.adapter.operations(), examples(self.framework)
+        if hasattr(known, "set_up"):
+            known.set_up()
         return cast(Operations, WithExamples(known, registered)) if registered else known
 
     @cached_property

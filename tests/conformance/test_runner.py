@@ -14,6 +14,7 @@ from unamp_conformance.run import kept, processes
 from unamp_conformance.run.plan import LISTED, Selection, items
 from unamp_conformance.run.runner import OPENING_TIMEOUT, Options, run_framework
 from unamp_conformance.run.runner import run as run_all
+from unamp_conformance.run.tasks import Task
 
 from unamp.vocabulary import vocabulary
 
@@ -357,3 +358,16 @@ def test_one_network_on_torch(tmp_path):
     assert ran.facts["capability"] in ("DEFAULT", "AVX2", "AVX512")
     assert {result.check for result in ran.results} == {"decisions", "outputs", "gradients", "dtypes"}
     assert {path.name for path in tmp_path.iterdir()} == {"results.json", "report.html", "junit.xml"}
+
+
+def test_a_process_goes_on_with_the_network_that_it_has_compiled():
+    task = Task("test", "cpu", Selection())
+    items = [{"kind": "network", "subject": name, "policies": ["p"], "checks": ["outputs"]} for name in "aabbc"]
+    task.hear(None, {"event": "planned", "items": items})
+    first, second = task.take(), task.take()
+    assert (first, second) == (0, 2)
+    for item in (first, second):
+        task.hear(item, {"event": "finished"})
+    assert task.take(second) == 3
+    assert task.take(first) == 1
+    assert [task.take(3), task.take(1)] == [4, None]

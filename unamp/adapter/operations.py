@@ -27,9 +27,12 @@ class Operations(Protocol):
     ``assign(parameter, array)`` changes one as optimizers do.
     Where it has optimizers, ``adam(array, device=...)`` makes a parameter and one of these, and returns a function that takes a
     step with a gradient, an array, and returns the parameter's values then.
-    Where forward and backward are cheaper as one program, ``pull_back(function)`` returns it: it takes leaves, other arguments
-    of ``function(leaves, others)``, which returns what is differentiated and a result, and a function that makes the cotangent
-    of these two; it returns the result and the gradients of the leaves.
+    Where a process that runs the suite and nothing else is better set up otherwise, ``set_up()`` does so, before anything is
+    computed. It may be called again.
+    Where every operation that runs costs a compilation, ``pull_back(function, compiled=...)`` returns forward and backward, as
+    one program or operation by operation: it takes leaves, other arguments of ``function(leaves, others)``, which returns what
+    is differentiated and a result, and a function that makes the cotangent of these two; it returns the result and the
+    gradients of the leaves.
     Where it can have a second device on a machine without any, ``make_second_device()`` gives the process one for the rest of
     its life, under the name ``"second"``, and returns whether it could.
     Where it can write down what it would run on a device that is not here, ``absent_devices()`` returns these devices: see

@@ -7,59 +7,89 @@ jitted functions anew for each policy. Under none, where the suite computes its 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import jax
-from jax._src import config, xla_bridge
+from jax._src import compiler, config, xla_bridge
 from jax._src.interpreters import mlir
 
 from unamp.dtypes import LOW_DTYPES
 from unamp_jax.state import CONTEXT, thread
 
-__all__ = ["Calls", "Programs", "compile_fast"]
+__all__ = ["PROGRAMS", "Calls", "in_float64"]
 
-#: A program takes about 0.1 MB, and JAX keeps all of them. A thorough run compiles fewer; what is forgotten is compiled again.
-_KEPT = 12000
+#: A program takes about 0.1 MB. A thorough run compiles fewer; what is forgotten is compiled again.
+_MANY = 12000
 
 #: The kinds of argument that a program has in it.
 _CONSTANTS = (bool, int, float, complex, str)
+
+_NO_MESH = jax.sharding.AbstractMesh((), ())
 
 #: Known to XLA in jaxlib 0.8 to 0.10; it ends the process where it does not know a flag. They choose among XLA's own code
 #: generators. What is computed in which dtype is decided before.
 _FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 
-def compile_fast() -> None:
-    """Tell XLA not to optimise programs that run a few times, unless the environment says what it is to do."""
-    if "XLA_FLAGS" in os.environ:
-        return
-    jax.config.update("jax_disable_most_optimizations", True)
-    if not xla_bridge.backends_are_initialized() and jax.__version_info__ < (0, 11):
-        os.environ["XLA_FLAGS"] = _FLAGS
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Make float64 JAX's widest dtype.
+
+    What stands for no mesh is said, too: inside of rules of differentiation JAX says so itself, and would compile every
+    program again for who does not.
+    """
+    with config.enable_x64(True), jax.sharding.use_abstract_mesh(_NO_MESH):
+        yield
 
 
-class Programs:
-    """The programs that JAX has compiled and keeps.
+class _Programs:
+    """The programs that XLA has compiled, kept by what they say, where the process runs the suite and nothing else.
 
-    All of them are written in one context of MLIR: making one for each, as JAX does, takes a quarter of the time.
+    JAX keeps them by what asked for them: what runs forward and backward, or in two functions, it compiles twice.
     """
 
     def __init__(self) -> None:
-        self._count = 0
+        self._kept: dict[object, Any] = {}
+        self._compile: Callable[..., Any] | None = None
+
+    def compile_fast(self) -> None:
+        """Keep programs, and tell XLA not to optimise what runs a few times, unless the environment says what it is to do.
+
+        JAX keeps none of them in files: their keys would take a tenth of the time. All are written in one context of MLIR:
+        making one for each, as JAX does, takes a quarter.
+        """
+        if self._compile is not None:
+            return
+        self._compile, compiler.compile_or_get_cached = compiler.compile_or_get_cached, self._compiled
+        jax.config.update("jax_enable_compilation_cache", False)
         if hasattr(mlir, "make_ir_context"):
             mlir.make_ir_context = cache(mlir.make_ir_context)
-        jax.monitoring.register_event_duration_secs_listener(self._heard)
+        if "XLA_FLAGS" in os.environ:
+            return
+        jax.config.update("jax_disable_most_optimizations", True)
+        if not xla_bridge.backends_are_initialized() and jax.__version_info__ < (0, 11):
+            os.environ["XLA_FLAGS"] = _FLAGS
 
-    def _heard(self, event: str, duration: float, **_: object) -> None:
-        self._count += event.endswith("/backend_compile_duration")
+    def _compiled(self, backend: Any, program: Any, devices: Any, options: Any, callbacks: Any, *rest: Any) -> Any:
+        assert self._compile is not None
+        if callbacks:  # their objects are in it
+            return self._compile(backend, program, devices, options, callbacks, *rest)
+        key = backend, str(program), tuple(devices.flat), options.SerializeAsString()
+        if key not in self._kept:
+            self._kept[key] = self._compile(backend, program, devices, options, callbacks, *rest)
+        return self._kept[key]
 
     def forget(self) -> None:
         """Drop all of them, where there are many. No call may be under way."""
-        if self._count > _KEPT:
-            self._count = 0
+        if len(self._kept) > _MANY:
+            self._kept.clear()
             jax.clear_caches()
+
+
+PROGRAMS = _Programs()
 
 
 class _NotOneProgram(Exception):
@@ -79,7 +109,7 @@ class Calls:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with float64 as JAX's widest dtype."""
-        with config.enable_x64(True):
+        with in_float64():
             if CONTEXT.value is None and thread.sink is None:
                 try:
                     return self._as_one_program(args, kwargs)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax._src import config, core
+from jax._src import core
 
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.absent_devices import AbsentDevice
@@ -25,7 +25,7 @@ from unamp.vocabulary import vocabulary
 from unamp_jax.casting import dtype_of
 from unamp_jax.conformance.absent_devices import absent_devices
 from unamp_jax.conformance.bindings import BINDINGS
-from unamp_jax.conformance.calling import Calls, Programs
+from unamp_jax.conformance.calling import PROGRAMS, Calls, in_float64
 from unamp_jax.conformance.layered import layered
 from unamp_jax.conformance.layers import LAYERS, Statistic
 from unamp_jax.conformance.tensor_kinds import tensor_kinds
@@ -46,16 +46,19 @@ class JaxOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("jax", _find)
-        self._programs = Programs()
+
+    def set_up(self) -> None:
+        """See `Operations`: most of a run's time is compilation."""
+        PROGRAMS.compile_fast()
 
     def names(self) -> frozenset[str]:
         """Return the canonical operations that JAX has."""
-        self._programs.forget()  # who asks has no call under way
+        PROGRAMS.forget()  # who asks has no call under way
         return super().names()
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Array:
         """Return an array with the array's values, shape and dtype; `value_and_grad` sees to gradients."""
-        with config.enable_x64(True):
+        with in_float64():
             return _put(np.asarray(array), device)
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Statistic:
@@ -109,25 +112,31 @@ class JaxOperations(NamedOperations):
             value = function(*leaves)
             return value if loss_scale == 1.0 else value * jax.numpy.asarray(loss_scale, value.dtype), value
 
-        self._programs.forget()
-        with config.enable_x64(True):
+        PROGRAMS.forget()
+        with in_float64():
             if loss_scale == 1.0:
                 value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(*inputs)
                 return value, list(gradients)
             (_, value), gradients = jax.value_and_grad(scaled, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
             return value, list(gradients)
 
-    def pull_back(self, function: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Sequence[Array]]]:
-        """See `Operations.pull_back`: forward and backward are one program."""
-        program = jax.jit(partial(_forward_and_backward, function))
+    def pull_back(
+        self, function: Callable[..., tuple[Array, Array]], *, compiled: bool
+    ) -> Callable[..., tuple[Array, Sequence[Array]]]:
+        """See `Operations.pull_back`: compiled, forward and backward are one program."""
+        program = jax.jit(partial(_forward_and_backward, function)) if compiled else None
 
         def both(
             leaves: Sequence[Array], others: Sequence[Any], cotangent: Callable[[Any, Any], Array]
         ) -> tuple[Array, Sequence[Array]]:
-            self._programs.forget()
-            with config.enable_x64(True):
-                result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
-                return result, gradients
+            PROGRAMS.forget()
+            with in_float64():
+                if program is not None:
+                    result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
+                    return result, gradients
+                with jax.disable_jit():  # as forward: what both do is compiled once
+                    found, back, result = jax.vjp(lambda *given: function(given, others), *leaves, has_aux=True)
+                    return result, back(cotangent(found, result))
 
         return both
 
@@ -143,7 +152,7 @@ def _cast(input: Any, dtype: str) -> Any:
     """Return an array in another dtype, by NumPy where no policy looks on: XLA would compile a program for each shape."""
     if CONTEXT.value is not None or thread.sink is not None or not _is_there(input):
         return _COMPILED_CAST(input, dtype)
-    with config.enable_x64(True):
+    with in_float64():
         return _put(np.asarray(input).astype(dtype), next(iter(input.devices())).platform)
 
 

@@ -339,47 +339,66 @@ class Probe:
         tensors = [self._tensor(array) for array in inputs]
         function = ops[case.op]
         places = case.differentiable(self._inputs(draw))
+        leaves = [tensors[place] for place in places]
+        cotangent = partial(self._cotangent, draw, precision)
+        if region is nullcontext and (whole := self._whole(work_dtype, inputs)):
+            with suppress(Exception):  # it needs numbers to go on
+                return self._run_of(*whole(leaves, tensors, cotangent), gradients=gradients)
+            self._wholes[work_dtype] = None
         if not (gradients and places):
             with region():
                 result = case.call(function, tensors)
             return Run(*self._result(self._pick(result)))
 
-        leaves = [tensors[place] for place in places]
-        cotangent = partial(self._cotangent, draw, work_dtype, precision)
-        if region is nullcontext and (whole := self._whole(work_dtype)):
-            with suppress(Exception):  # it needs numbers to go on
-                return self._run_of(*whole(leaves, tensors, cotangent))
-            self._wholes[work_dtype] = None
+        def called(leaves: Sequence[Any], tensors: Sequence[Any]) -> Any:
+            with region():
+                return self._pick(case.call(function, put(leaves, places, tensors)))
+
+        if hasattr(ops, "pull_back"):
+            both = ops.pull_back(lambda *given: self._differentiated(called(*given), work_dtype), compiled=False)
+            return self._run_of(*both(leaves, tensors, cotangent))
         seen: list[Any] = []
 
         def weighed(*leaves: Any) -> Any:
-            with region():
-                seen.append(self._pick(case.call(function, put(leaves, places, tensors))))
+            seen.append(called(leaves, tensors))
             real = self._real(seen[-1], work_dtype)
             return ops["sum"](ops["mul"](real, cotangent(real, seen[-1])))
 
         _, grads = ops.value_and_grad(weighed, leaves)
         return self._run_of(seen[-1], grads)
 
-    def _whole(self, work_dtype: str) -> Callable[..., Any] | None:
-        """Return the operation with its gradient outside of regions, where the framework makes one program of both."""
-        if work_dtype not in self._wholes:
-            ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
+    def _whole(self, work_dtype: str, inputs: Fed) -> Callable[..., Any] | None:
+        """Return the operation with its gradient outside of regions, where the framework makes one program of both.
 
-            def weighed(leaves: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, Any]:
+        Who wants no gradient has the same program: running it costs less than compiling another.
+        """
+        ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
+        if not (hasattr(ops, "pull_back") and case.backward and places) or any(isinstance(a, Low) for a in inputs):
+            return None
+        if work_dtype not in self._wholes:
+
+            def called(leaves: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, Any]:
                 result = self._pick(case.call(ops[case.op], put(leaves, places, tensors)))
                 return self._real(result, work_dtype), result
 
-            self._wholes[work_dtype] = ops.pull_back(weighed) if hasattr(ops, "pull_back") else None
+            self._wholes[work_dtype] = ops.pull_back(called, compiled=True)
         return self._wholes[work_dtype]
 
     def _real(self, result: Any, dtype: str) -> Any:
         ops = self._operations
         return ops["cast"](ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype)
 
-    def _run_of(self, result: Any, grads: Sequence[Any]) -> Run:
+    def _differentiated(self, result: Any, dtype: str) -> tuple[Any, Any]:
+        """Return the tensor that a cotangent is given for, in its own dtype unless it is no floating one, and the result."""
+        ops = self._operations
+        real = ops["real"](result) if ops.dtype(result).startswith("complex") else result
+        return real if "float" in ops.dtype(real) else ops["cast"](real, dtype), result
+
+    def _run_of(self, result: Any, grads: Sequence[Any], *, gradients: bool = True) -> Run:
         ops = self._operations
         values, dtype = self._result(result)
+        if not gradients:
+            return Run(values, dtype)
         arrived = tuple(None if g is None else self._read(g)[0] for g in grads)
         return Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
 
@@ -396,15 +415,16 @@ class Probe:
             return self._operations["cast"](self._operations.tensor(given.values, device=self._device), given.dtype)
         return self._operations.tensor(given, device=self._device)
 
-    def _cotangent(self, draw: int, work_dtype: str, precision: str, real: Any, result: Any) -> Any:
-        """Return the cotangent of a result, whose real part in the working dtype is given too."""
-        shape = tuple(real.shape)
+    def _cotangent(self, draw: int, precision: str, real: Any, result: Any) -> Any:
+        """Return the cotangent of a result, in the dtype of its real part, which is given too."""
+        ops, shape = self._operations, tuple(real.shape)
         spec = f"normal {'x'.join(map(str, shape or (1,)))}"
         array = arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape)
         # A low result receives its gradient in low.
-        if precision != "float32" and not self._operations.dtype(result).startswith("complex"):
+        if precision != "float32" and not ops.dtype(result).startswith("complex"):
             array = round_to(array, precision)
-        return self._operations.tensor(cast(array, work_dtype), device=self._device)
+        dtype = ops.dtype(real)
+        return self._tensor(Low(round_to(array, dtype), dtype) if dtype in LOW_DTYPES else cast(array, dtype))
 
     def _compare(self, collected: dict[str, list[Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
         """Return for each stream its prediction and what the framework gives in float32; None where nothing is to be seen."""

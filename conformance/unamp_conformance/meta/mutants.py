@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -241,7 +241,8 @@ class _MutableOperations:
         self.defect: Defect | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        found = getattr(self._real, name)
+        return partial(self._pull_back, found) if name == "pull_back" else found
 
     def __getitem__(self, op: str) -> Callable[..., Any]:
         function, defect = self._real[op], self.defect
@@ -251,13 +252,20 @@ class _MutableOperations:
 
     def value_and_grad(self, function: Callable[..., Any], inputs: Sequence[Any], **kw: Any) -> tuple[Any, list[Any]]:
         """Return the right value and the gradients; those of a wrong value where only gradients are wrong."""
+        return self._with_wrong_gradients(lambda: self._real.value_and_grad(function, inputs, **kw))
+
+    def _pull_back(self, real: Callable[..., Any], *function: Any, **kw: Any) -> Callable[..., tuple[Any, Any]]:
+        both = real(*function, **kw)
+        return lambda *given: self._with_wrong_gradients(lambda: both(*given))
+
+    def _with_wrong_gradients(self, both: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
         defect = self.defect
         if defect is None or not defect.kind.backward:
-            return self._real.value_and_grad(function, inputs, **kw)
-        _, gradients = self._real.value_and_grad(function, inputs, **kw)
+            return both()
+        _, gradients = both()
         defect.resting = True
         try:
-            return self._real.value_and_grad(function, inputs, **kw)[0], gradients
+            return both()[0], gradients
         finally:
             defect.resting = False
 

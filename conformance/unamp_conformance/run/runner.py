@@ -198,7 +198,7 @@ class _Crew:
                     other.be_absent(fact["version"], fact.get("missing", ""))
         if fact["event"] not in ("planned", "finished"):
             return item
-        chosen = task.take()
+        chosen = task.take(item)
         if chosen is not None:
             self._options.progress(task.framework, task.device, task.done(), len(task.items), task.items[chosen].name)
             worker.order(task.order(chosen))

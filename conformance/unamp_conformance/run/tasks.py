@@ -88,10 +88,19 @@ class Task:
         """Return whether there is anything left to begin."""
         return not self.ended and (not self.planned or bool(self._todo))
 
-    def take(self) -> int | None:
-        """Return the next item to do; None where there is none, which ends the task once all are finished."""
+    def take(self, last: int | None = None) -> int | None:
+        """Return the next item to do; None where there is none, which ends the task once all are finished.
+
+        Args:
+            last: the one that the process did before: it goes on with the same network or operation, what it has compiled is
+                there. Otherwise it begins with one of which no other process does anything.
+        """
         if self._todo and not self.ended:
-            item = self._todo.popleft()
+            own = self.items[last].subject if last is not None else ""
+            others = {self.items[item].subject for item in self._doing}
+            wanted = (lambda subject: subject == own), (lambda subject: subject not in others), (lambda subject: True)
+            item = next(item for fits in wanted for item in self._todo if fits(self.items[item].subject))
+            self._todo.remove(item)
             self._doing[item] = {}
             return item
         if not self._doing and not self.ended:

@@ -8,6 +8,7 @@ framework dies.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -73,6 +74,7 @@ def main() -> None:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
         return None
+    gc.freeze()  # what is imported stays: no collection need look at it
     plan = planned(subject, selection)
     work = drawn(plan, selection, few=subject.device in subject.absent_devices)
     draw = told(work, plan, selection.seed) if selection.draws else ""
