@@ -8,8 +8,6 @@ from unamp.policy import Policy
 from unamp_jax import patches, plans
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = ["Activation"]
-
 
 class Activation:
     """`unamp.adapter.Realisation` for JAX.

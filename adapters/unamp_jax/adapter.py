@@ -20,8 +20,6 @@ from unamp_jax import casting, decoration, devices, networks, observing, patches
 from unamp_jax.activation import Activation
 from unamp_jax.state import CONTEXT, DTYPES, Plan, thread
 
-__all__ = ["JaxAdapter"]
-
 
 class JaxAdapter(BaseAdapter):
     """JAX, with flax, equinox, haiku, optax and, where it computes with JAX, Keras."""

@@ -33,8 +33,6 @@ from unamp_jax.precision import stated_rule, wide_result
 from unamp_jax.shadowing import products_in_float8
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
 
-__all__ = ["Args", "Composite", "Kwargs", "code_patch", "drawing", "emulates", "performer"]
-
 Args: TypeAlias = Sequence[Any]
 Kwargs: TypeAlias = dict[str, Any]
 

@@ -17,8 +17,6 @@ from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, form_of, in_form
 from unamp_jax.state import ELIGIBLE, FLOAT32, thread
 
-__all__ = ["cond", "custom_linear_solve", "custom_root", "ending", "scan", "switch", "while_loop", "widest", "wrapped"]
-
 Function = Callable[..., Any]
 #: Gives a function, which it may hold weakly.
 Reference = Callable[[], Any]

@@ -16,8 +16,6 @@ from unamp_jax.masters import has_master_weights, with_master_weights
 from unamp_jax.networks import inner_modules
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
 
-__all__ = ["decorate"]
-
 
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
     """See `unamp.adapter.Adapter.decorate`."""

@@ -19,9 +19,6 @@ from unamp_jax.layers import LayerCall
 from unamp_jax.shadowing import dot_general
 from unamp_jax.spellings import library_of, named, spelled
 
-__all__ = ["hook", "innermost", "patches_of", "with_rules"]
-
-
 #: Functions that have rules of differentiation of their own, by their ids.
 with_rules: dict[int, Composite] = {}
 

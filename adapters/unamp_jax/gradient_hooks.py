@@ -21,8 +21,6 @@ from jax.interpreters import ad, batching, mlir
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp_jax.state import CONTEXT
 
-__all__ = ["Bind", "Later", "bind", "followed", "named_leaves"]
-
 #: Binds a primitive to one operand, with parameters.
 Bind = Callable[[Any, Any, dict[str, Any]], Any]
 

@@ -33,8 +33,6 @@ from unamp.adapter.signatures import (
 )
 from unamp_jax.casting import with_numbers
 
-__all__ = ["before", "before_primitive"]
-
 
 def before(op: str, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kept | None:
     """Return the arguments of a call of a function or a layer, before it runs; None where no trace keeps calls."""

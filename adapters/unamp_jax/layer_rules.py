@@ -25,8 +25,6 @@ from unamp.errors import NotExpressible
 from unamp_jax.networks import Structure, arrays_of, is_layer, is_linen, may_be_copy, named_layers, structure_of
 from unamp_jax.training import layer_calls
 
-__all__ = ["JaxLayers"]
-
 #: The regions of layers, by the structure of their network and by their names in it.
 Rules = Mapping[Structure, Mapping[str, LayerRegion]]
 Relative = frozenset[tuple[str, LayerRegion]]

@@ -29,8 +29,6 @@ from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan
 
-__all__ = ["LayerCall"]
-
 #: Groups of layers that are a product each, whose precision a caller may state.
 _PRODUCTS = frozenset({"matmul", "conv"})
 

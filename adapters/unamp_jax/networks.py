@@ -19,19 +19,6 @@ from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_jax.spellings import keras_in_use
 
-__all__ = [
-    "Structure",
-    "arrays_of",
-    "inner_modules",
-    "is_layer",
-    "is_linen",
-    "is_network",
-    "may_be_copy",
-    "named_layers",
-    "structure_of",
-    "wrap",
-]
-
 #: See `structure_of`.
 Structure = tuple[type, Hashable]
 

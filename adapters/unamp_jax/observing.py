@@ -34,19 +34,6 @@ from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
 from unamp_jax.networks import may_be_copy, structure_of
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = [
-    "JaxLayers",
-    "check_state",
-    "follow_parameters",
-    "leaves_with_dtypes",
-    "observe",
-    "opened",
-    "report",
-    "report_registered",
-    "second_run",
-    "unchanged",
-]
-
 
 class JaxLayers(Layers):
     """The layers that a thread is inside of; outside of them, the names of `jax.named_scope`."""

@@ -30,8 +30,6 @@ from unamp_jax.networks import is_layer
 from unamp_jax.spellings import PALLAS, SPARSE, libraries
 from unamp_jax.state import thread
 
-__all__ = ["acquire", "installed", "layer_patches", "probe", "release"]
-
 Function: TypeAlias = Callable[..., Any]
 
 # --- their life --------------------------------------------------------------------------------------------------------------

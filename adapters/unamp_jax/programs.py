@@ -15,8 +15,6 @@ from unamp.adapter.state import in_regions
 from unamp_jax.casting import cast
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = ["followed", "inlined"]
-
 Function = Callable[..., Any]
 
 

@@ -16,8 +16,6 @@ from unamp.errors import NotExpressible
 from unamp_jax.masters import has_master_weights
 from unamp_jax.spellings import keras_in_use
 
-__all__ = ["JaxGradients", "all_finite", "is_optimizer", "scale_loss"]
-
 
 def is_optimizer(value: object) -> bool:
     """Return whether a value is an optimizer of nnx's, of Keras's where it computes with JAX, or an optax transformation."""

@@ -24,8 +24,6 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch
 from unamp_jax.composites import code_patch
 
-__all__ = ["function_of"]
-
 #: What is traced depends on the rules of this process, and inside a function with rules on where the thread is.
 _KEY: Any = jax.make_user_context(None)
 

@@ -18,8 +18,6 @@ from unamp.adapter.shadowing import LeftOut
 from unamp_jax.casting import cast
 from unamp_jax.state import FLOAT32
 
-__all__ = ["ARITHMETIC", "dot_general", "products_in_float8"]
-
 
 class _Asked:
     """A request to compute a product from float8.

@@ -17,8 +17,6 @@ from unamp.adapter.keras_models import keras_on
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
-__all__ = ["PALLAS", "SPARSE", "keras_in_use", "libraries", "library_of", "named", "primitives", "spelled", "spelling"]
-
 #: The modules of JAX's own that are imported late, and count as libraries.
 PALLAS = "jax._src.pallas.pallas_call"
 SPARSE = "jax.experimental.sparse.transform"

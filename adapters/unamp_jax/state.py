@@ -22,8 +22,6 @@ from unamp.vocabulary import vocabulary
 from unamp_jax.facts import facts
 from unamp_jax.spellings import primitives
 
-__all__ = ["CONTEXT", "DTYPES", "ELIGIBLE", "FLOAT32", "Array", "Plan", "PrimitiveRule", "thread"]
-
 #: A name for readers: to a type checker it is `Any`.
 Array: TypeAlias = jax.Array
 

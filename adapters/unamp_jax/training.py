@@ -13,8 +13,6 @@ from unamp_jax import keras_policies
 from unamp_jax.finding import hook
 from unamp_jax.state import CONTEXT, thread
 
-__all__ = ["converting", "layer_calls", "patches"]
-
 Function = Callable[..., Any]
 
 

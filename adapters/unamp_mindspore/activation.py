@@ -12,8 +12,6 @@ from unamp_mindspore.own_amp import switch_off, switch_on
 from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import thread
 
-__all__ = ["Activation"]
-
 
 class Activation:
     """`unamp.adapter.Realisation` for MindSpore."""

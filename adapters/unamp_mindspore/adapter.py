@@ -34,8 +34,6 @@ from unamp_mindspore.probing import probe_effects
 from unamp_mindspore.state import DTYPES, Tensor, thread
 from unamp_mindspore.state import device as device_in_use
 
-__all__ = ["MindSporeAdapter"]
-
 
 class MindSporeAdapter(BaseAdapter):
     """MindSpore, in PyNative and graph mode, on the CPU."""

@@ -37,8 +37,6 @@ from unamp_mindspore.state import (
     thread,
 )  # fmt: skip
 
-__all__ = ["carry_out", "entry"]
-
 _FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
 

@@ -29,8 +29,6 @@ from unamp_mindspore.exchange import Exchange
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread
 
-__all__ = ["OPTIMIZERS", "decorate", "have_master_weights"]
-
 #: MindSpore's base classes of optimizers.
 OPTIMIZERS = (nn.Optimizer, GroupedOptimizer)
 

@@ -15,8 +15,6 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.plans import plan
 from unamp_mindspore.state import device
 
-__all__ = ["cast_inputs_of", "inside", "inside_backward", "stated"]
-
 
 def stated(policy: Policy, device: str | None = None) -> Policy | None:
     """Return the policy that MindSpore carries out for one, with lists of its own; None where that changes nothing."""

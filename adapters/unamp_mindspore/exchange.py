@@ -20,8 +20,6 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.moved import api
 from unamp_mindspore.state import FLOAT32, Tensor
 
-__all__ = ["Exchange"]
-
 # The originals, not the names, behind which a region puts other things.
 _equal, _select = ops.Equal(), ops.Select()
 # Where the numbers are, which is where compiled graphs look for them; in the dtype that they have there.

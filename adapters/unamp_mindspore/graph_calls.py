@@ -22,26 +22,6 @@ from mindspore.ops.primitive import PrimitiveWithInfer
 
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
-__all__ = [
-    "BOUND",
-    "CASTS_NOTHING",
-    "Low",
-    "agreeing",
-    "agreeing_norm",
-    "bits_of",
-    "cast_like",
-    "casting_inputs",
-    "converting",
-    "in_place",
-    "low",
-    "low_norm",
-    "method",
-    "of_a_tensor",
-    "of_tensors",
-    "unbound",
-    "wide",
-]
-
 #: MindSpore's strategy that casts nothing: a function without one takes over that of the graph around it.
 CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
 

@@ -25,8 +25,6 @@ from unamp.adapter.signatures import (
 from unamp_mindspore.casting import cast
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
 
-__all__ = ["CALLS"]
-
 
 def _array(value: Any) -> Any:
     """Return the numbers of a tensor in NumPy, in its dtype."""

@@ -14,8 +14,6 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.facts import facts
 from unamp_mindspore.state import Tensor
 
-__all__ = ["Operator", "parameters_of"]
-
 
 class Operator(performing.Operator):
     """One operation; see `unamp.adapter.performing.Operator`.

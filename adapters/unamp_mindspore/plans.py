@@ -20,8 +20,6 @@ from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import DTYPES
 from unamp_mindspore.state import device as device_in_use
 
-__all__ = ["Plan", "how", "plan"]
-
 
 class Plan(BasePlan):
     """A policy made ready for MindSpore.

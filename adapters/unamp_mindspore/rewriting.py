@@ -14,8 +14,6 @@ from typing import Any
 from unamp_mindspore.graph_operators import OPERATORS
 from unamp_mindspore.state import NAMES, Parameter, Tensor
 
-__all__ = ["CONVERTED", "rewritten", "with_cast_gradients"]
-
 #: The name of the function that casts a layer's parameters where they are used, in code that has one.
 CONVERTED = "unamp_parameter"
 

@@ -13,8 +13,6 @@ from unamp_paddle.plans import Plan
 from unamp_paddle.programs import check_ir
 from unamp_paddle.state import CPU_ONLY, expects_gpu, thread
 
-__all__ = ["Activation"]
-
 _in_dynamic_mode = paddle.in_dynamic_mode
 
 

@@ -27,8 +27,6 @@ from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
 from unamp_paddle.state import DTYPES, Tensor, thread
 
-__all__ = ["PaddleAdapter"]
-
 
 class PaddleAdapter(BaseAdapter):
     """PaddlePaddle, on the CPU and on CUDA."""

@@ -31,8 +31,6 @@ from unamp_paddle.masters import (
 from unamp_paddle.programs import refuse_decoration
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
 
-__all__ = ["decorate"]
-
 # The function itself, not the module's attribute, which a region replaces.
 _cast = paddle._C_ops.cast
 

@@ -13,8 +13,6 @@ from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import convolution, gelu, layer_norm, leaky_relu, linear, pooling, product, refuse_unless, softmax
 from unamp_paddle.state import Tensor, thread
 
-__all__ = ["CALLS"]
-
 
 def _array(value: Any) -> Any:
     """Return the numbers of a tensor in NumPy, in its dtype."""

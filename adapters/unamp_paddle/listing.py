@@ -18,20 +18,6 @@ from unamp_paddle.operators import Operator
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value
 
-__all__ = [
-    "ARITHMETIC",
-    "BUILTIN",
-    "COMPARISONS",
-    "codes",
-    "comparisons",
-    "composites",
-    "forward",
-    "legacy",
-    "operators",
-    "tensor_operators",
-    "unpatched",
-]
-
 BUILTIN = types.BuiltinFunctionType
 
 #: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function. (Those of the values that

@@ -23,17 +23,6 @@ from unamp_paddle.hooks import HOOKS
 from unamp_paddle.native import switched_off
 from unamp_paddle.state import FLOAT32, LOW, dtype_of, thread
 
-__all__ = [
-    "MASTER_WEIGHTS",
-    "Masters",
-    "add_up_wide",
-    "assign_master",
-    "check_masters",
-    "low_parameters",
-    "masters_of",
-    "parameters",
-]
-
 # The functions themselves, not the module's attributes, which a region replaces.
 _add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
 _Tensor = paddle.Tensor

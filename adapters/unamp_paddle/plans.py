@@ -25,8 +25,6 @@ from unamp_paddle.facts import facts
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import CPU_ONLY, DTYPES
 
-__all__ = ["Plan", "followed_natively", "how", "plan"]
-
 _KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
 _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 

@@ -8,8 +8,6 @@ from unamp_tensorflow import patches
 from unamp_tensorflow.plans import TensorFlowPlan
 from unamp_tensorflow.state import Plan, thread
 
-__all__ = ["Activation"]
-
 
 class Activation:
     """`unamp.adapter.Realisation` for TensorFlow.

@@ -34,8 +34,6 @@ from unamp_tensorflow.keeping import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
 
-__all__ = ["OpTypeAction", "add_node", "execute_eagerly", "must_record"]
-
 _must_record = recording.must_record_gradient
 
 _LOOKS_AT_INPUTS = (Rule.WIDEST, Rule.NARROWEST)

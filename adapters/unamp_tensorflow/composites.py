@@ -37,8 +37,6 @@ from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 from unamp_tensorflow.stated_dtypes import in_stated_dtype
 
-__all__ = ["Composite"]
-
 
 class Composite(Operator):
     """One function or one method of layers; see `unamp.adapter.performing.Operator`.

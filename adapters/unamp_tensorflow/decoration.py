@@ -18,8 +18,6 @@ from unamp.errors import NotExpressible
 from unamp_tensorflow.masters import TensorFlowMasters
 from unamp_tensorflow.state import thread
 
-__all__ = ["decorate"]
-
 
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
     """See `unamp.adapter.Adapter.decorate`. A model may be built or not, and so may an optimizer."""

@@ -8,8 +8,6 @@ from functools import cache
 
 from unamp.adapter.facts import read_facts
 
-__all__ = ["Facts", "facts"]
-
 
 @dataclass(frozen=True)
 class Facts:

@@ -28,8 +28,6 @@ from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.listing import OpType
 from unamp_tensorflow.state import thread
 
-__all__ = ["before"]
-
 
 def before(op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False) -> Kept | None:
     """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph.

@@ -15,8 +15,6 @@ from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import thread
 
-__all__ = ["TensorFlowMasters"]
-
 #: The fewest numbers of a parameter for which a condition costs less than it saves.
 _LARGE = 1 << 16
 

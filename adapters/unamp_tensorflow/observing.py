@@ -31,8 +31,6 @@ from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
 
-__all__ = ["State", "observe", "opened", "report", "report_registered", "second_run", "variable_name"]
-
 
 @cache
 def _patches(with_keras: bool) -> Patches:

@@ -26,8 +26,6 @@ from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Function, Plan, thread
 
-__all__ = ["acquire", "compilers", "installed", "probe", "release"]
-
 # --- their life --------------------------------------------------------------------------------------------------------------
 
 

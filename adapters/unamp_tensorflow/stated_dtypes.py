@@ -17,17 +17,6 @@ from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
 
-__all__ = [
-    "drawing",
-    "in_stated_dtype",
-    "map_result",
-    "numpy_function",
-    "packing",
-    "python_function",
-    "sparse_operator",
-    "taking",
-]
-
 # Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
 _in_regions = in_regions(thread)
 

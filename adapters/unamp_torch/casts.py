@@ -19,8 +19,6 @@ import torch
 from unamp.adapter.memory import bytes_differ
 from unamp_torch.state import LOW
 
-__all__ = ["Casts"]
-
 #: The most numbers of a parameter of which a copy is kept.
 COPIED = 1 << 22
 

@@ -20,8 +20,6 @@ from unamp_torch.exchange import low_parameters
 from unamp_torch.masters import Masters, master_weight, masters_of
 from unamp_torch.state import DTYPES, LOW, dtype_name
 
-__all__ = ["decorate"]
-
 
 def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], decoration: Decoration) -> None:
     """Cast the parameters of networks, and have optimizers step master weights; see `unamp.adapter.Adapter.decorate`."""

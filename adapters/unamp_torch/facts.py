@@ -11,8 +11,6 @@ import torch
 from unamp.adapter.facts import read_facts
 from unamp.adapter.versions import major_minor
 
-__all__ = ["Facts", "facts"]
-
 
 @dataclass(frozen=True)
 class Facts:

@@ -34,8 +34,6 @@ from unamp_torch.listing import operators
 from unamp_torch.state import lock, thread
 from unamp_torch.stepping import Step
 
-__all__ = ["FunctionPatch", "Under", "acquire", "composed", "named", "of_every_operation", "release"]
-
 #: Puts another policy in force on a kind of device, inside the one in force.
 Under = Callable[[Policy, str | None], AbstractContextManager[None]]
 

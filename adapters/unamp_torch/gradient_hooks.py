@@ -15,8 +15,6 @@ from unamp_torch.networks import named_parameters
 from unamp_torch.numbers import has_numbers, local, rows
 from unamp_torch.state import TRACED, dtype_name, excluded, set_excluded, thread
 
-__all__ = ["follow", "follow_parameters"]
-
 
 def follow_parameters(path: str, network: torch.nn.Module) -> None:
     """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""

@@ -14,8 +14,6 @@ from unamp.adapter.shadowing import LeftOut
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers
 
-__all__ = ["after", "before"]
-
 #: Operators whose arguments stand in another order than those of PyTorch's function.
 _ORDER = {
     "batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),

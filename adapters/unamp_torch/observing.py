@@ -38,8 +38,6 @@ from unamp_torch.state import (
     thread,
 )
 
-__all__ = ["observe", "report", "report_registered"]
-
 #: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's autograd keys.
 _NOT_COMPUTING = frozenset(
     "_to_copy alias as_strided clone contiguous copy copy_ detach diagonal empty empty_like empty_strided expand fill_ full "

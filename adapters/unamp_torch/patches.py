@@ -35,8 +35,6 @@ from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
 
-__all__ = ["HOOKS", "Hook", "acquire", "kept_for_keras", "make_capturable", "release"]
-
 #: A module's namespace, the attribute's name, the original, and the replacement.
 Ready = tuple[dict[str, Any], str, Any, Any]
 

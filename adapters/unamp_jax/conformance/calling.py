@@ -18,8 +18,6 @@ from jax._src.interpreters import mlir
 from unamp.dtypes import LOW_DTYPES
 from unamp_jax.state import CONTEXT, thread
 
-__all__ = ["Calls", "Programs", "compile_fast"]
-
 #: A program takes about 0.1 MB, and JAX keeps all of them. A thorough run compiles fewer; what is forgotten is compiled again.
 _KEPT = 12000
 

@@ -24,8 +24,6 @@ import torch
 from unamp.adapter import Realisation
 from unamp.adapter.building import CompiledPart
 
-__all__ = ["CastsOfMasters", "Library", "build", "build_hint", "in_wheel", "library", "place", "place_in_wheel"]
-
 _MODULE = "unamp_torch_kernels"
 _SOURCES = Path(__file__).parent
 _FILE = f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"

@@ -38,8 +38,6 @@ from unamp_torch.numbers import rows
 from unamp_torch.plans import to_the_letter
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
 
-__all__ = ["as_one", "as_one_operation", "function_as_one_operation", "inside"]
-
 #: Layers whose parts follow their own rules, unless a user's list names the whole operation.
 _TRANSPARENT = frozenset({"multi_head_attention"})
 

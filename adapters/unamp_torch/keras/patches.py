@@ -25,8 +25,6 @@ from unamp_torch.functions import FunctionPatch
 from unamp_torch.keras.calls import as_one, as_one_operation, function_as_one_operation, inside
 from unamp_torch.state import thread
 
-__all__ = ["all_patches", "in_use", "tracing_patches"]
-
 #: Groups of operations whose layers and functions are left to what they call: PyTorch's own operators, which follow their rules
 #: by themselves, or keep what they are given, whatever the rule.
 _LEFT = frozenset({"shape", "creation", "random", "cast"})

@@ -32,8 +32,6 @@ from unamp.errors import NotExpressible
 from unamp_torch.backward import suspended
 from unamp_torch.state import LOW, dtype_name
 
-__all__ = ["KerasGradients", "backward", "check", "give_masters", "is_layer", "is_optimizer", "lower", "trained_parameters"]
-
 
 def is_optimizer(value: object) -> bool:
     """Return whether a value is one of Keras' optimizers, where Keras computes with PyTorch."""
