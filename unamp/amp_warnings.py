@@ -156,13 +156,7 @@ def lists_changed(file: str, changes: Sequence[str]) -> None:
 
 
 def graph_ran(framework: str, what: str, instead: str) -> None:
-    """Warn of a graph that ran under a trace, which sees what runs eagerly.
-
-    Args:
-        framework: whose graph.
-        what: what makes such graphs.
-        instead: how to have it run eagerly.
-    """
+    """Warn of a graph that ran under a trace, which sees what runs eagerly."""
     if traces.pauses:
         return
     _once(
@@ -225,7 +219,6 @@ def has_no_hook(framework: str, library: str, name: str) -> None:
     """Warn where a library on a framework lacks a private part that a region replaces.
 
     Args:
-        framework: the framework's import name.
         library: the library with its version.
         name: the part, with its module.
     """

@@ -351,7 +351,6 @@ def of_every_operation(name: str, policy: Policy) -> Policy | None:
     """Return the policy by which a compiler that reads source runs all that a registered operation is made of.
 
     Args:
-        name: the operation.
         policy: the policy around its call, with lists of its own.
 
     Returns:
@@ -402,10 +401,7 @@ def _warn_of_unreached(adapter: Any, call: Callable[..., Any], warned: set[tuple
     Networks, functions, and the object whose method an operation is keep theirs to themselves.
 
     Args:
-        adapter: the adapter of the framework.
-        call: the registered function.
         warned: the classes of its arguments that have been warned of, by framework.
-        value: the arguments.
     """
     for each in leaves(value):
         kind = type(each)

@@ -35,7 +35,6 @@ class Activation:
         return context
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         token.__exit__(None, None, None)
         if self._active:
             patches.release()

@@ -50,11 +50,9 @@ class JaxAdapter(BaseAdapter):
     spelling = staticmethod(spellings.spelling)
 
     def rank(self) -> int | None:
-        """Return the number that `jax.distributed` gave this process; None where it knows of no others."""
         return int(jax.process_index()) if jax.distributed.is_initialized() else None
 
     def probe(self) -> None:
-        """Check the hooks, and that rules are followed; see `unamp.adapter.Adapter.probe`."""
         patches.probe()
         probing.probe_effects()
 

@@ -267,12 +267,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:
 
 
 def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:
-    """Return the maker of a random draw's replacement: low parameters are widened, and no rule reaches what it does.
-
-    Args:
-        function: the function that draws.
-        parameters: the names of the distribution's parameters.
-    """
+    """Return the maker of a random draw's replacement: low parameters are widened, and no rule reaches what it does."""
     places = {place for name, place in _parameters(function).items() if name in parameters}
 
     def replacement(original: Any) -> Any:
@@ -290,12 +285,7 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable
 
 
 def code_patch(function: types.FunctionType, replacement: Callable[[Any], Any]) -> CodePatch:
-    """Return a patch whose code has the function's own signature: JAX binds arguments by it at every call.
-
-    Args:
-        function: the function.
-        replacement: makes what is called in its place, given the original.
-    """
+    """Return a patch whose code has the function's own signature: JAX binds arguments by it at every call."""
 
     def stand_in(original: Any) -> types.CodeType:
         return forwarding(function, "CALL", {"CALL": replacement(original)})

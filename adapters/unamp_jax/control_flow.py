@@ -39,7 +39,6 @@ def wrapped(function: Any, wrap: Callable[..., Function], *details: Any) -> Func
     """Return a function wrapped, the same one each time for as long as the function lives.
 
     Args:
-        function: the function.
         wrap: wraps it, given what returns it, and the details.
         *details: hashable.
     """

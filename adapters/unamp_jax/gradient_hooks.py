@@ -69,10 +69,6 @@ def followed(results: Sequence[Any], through: Bind) -> tuple[list[Any], list[Lat
     """Return an operation's floating results to go on with, and what takes their gradients.
 
     What no transformation looks at has no gradient, and stays what it is.
-
-    Args:
-        results: the results.
-        through: binds the primitive.
     """
     later = [Later(n) for n in range(len(results))]
     going_on = [

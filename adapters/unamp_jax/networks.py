@@ -117,7 +117,6 @@ def may_be_copy(layer: Any, own: Any, older: Container[Any] = ()) -> bool:
     Its arrays say so: one of them is the other's, or they are tracers, or a scan that is not compiled handed slices of them on.
 
     Args:
-        layer: the layer.
         own: the other one, of the same class and structure.
         older: the traces whose tracers come from before there was a transformation that could have made a copy.
     """

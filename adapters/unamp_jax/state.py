@@ -96,7 +96,6 @@ class Plan(BasePlan):
         """Return the plan inside a layer that is one operation, whose parameters are not among its arguments.
 
         Args:
-            op: the operation.
             rule: the rule for what the layer is made of.
             activated: whether a user chooses the layer's activation, which follows its own rule.
         """

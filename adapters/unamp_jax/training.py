@@ -78,8 +78,6 @@ def layer_calls(
 
     Args:
         homes: the base classes; None where a library is not imported.
-        follow: returns the replacement of such a method.
-        which: says of a class whether it is to be patched.
     """
     bases = [home for home in homes if home is not None]
 

@@ -22,7 +22,6 @@ class Activation:
         self.plan = plan
 
     def enter(self) -> object:
-        """Put the plan in force."""
         plan, outer, masked = self.plan, thread.plan, switch_off()
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
@@ -42,7 +41,6 @@ class Activation:
         return outer, masked
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         thread.plan, masked = token
         if masked:
             switch_on()

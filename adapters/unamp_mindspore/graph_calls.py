@@ -140,8 +140,6 @@ def low(call: Any, to: Low, own: int = 0) -> Any:
     """Return the function that computes low.
 
     Args:
-        call: what computes it.
-        to: the low dtype.
         own: the dtypes of what it has beside its arguments, as `bits_of` gives them.
     """
     dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
@@ -209,7 +207,6 @@ def converting(dtype: Any, *, rounded: bool) -> Any:
     """Return the function that casts the parameters of a layer that is one operation.
 
     Args:
-        dtype: what they are cast to.
         rounded: whether they go back to float32.
     """
 

@@ -57,7 +57,6 @@ class Activation:
         return outer, native
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         outer, native = token
         thread.plan = outer
         if native is not None:

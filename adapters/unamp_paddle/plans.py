@@ -166,11 +166,6 @@ def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
 
     It has the lists of the preset ``paddle``, and no level O3. A user's lists stay with us: they hold operations, and
     Paddle's hold names of kernels.
-
-    Args:
-        policy: the policy.
-        device: where it is to be in force.
-        gpu: whether this Paddle computes on GPUs.
     """
     own = policy.preset == "paddle" and policy.level in ("OD", "O1", "O2")
     return gpu and device != "cpu" and own and not (policy.allow or policy.deny or policy.widen_results)

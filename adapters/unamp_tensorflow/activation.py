@@ -22,7 +22,6 @@ class Activation:
         self.plan = plan
 
     def enter(self) -> object:
-        """Put the plan in force."""
         plan, outer = self.plan, thread.plan
         if plan is None:
             patches.compilers.acquire()
@@ -34,7 +33,6 @@ class Activation:
         return outer
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         thread.plan = token
         if self.plan is None:
             patches.compilers.release()

@@ -65,7 +65,6 @@ class TensorFlowAdapter(BaseAdapter):
     spelling = staticmethod(spellings.spelling)
 
     def probe(self) -> None:
-        """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
         HOOKS.probe()
         patches.probe()
         probing.probe_effects()

@@ -76,7 +76,6 @@ class Composite(Operator):
 
         Args:
             op: the operation that one of them is.
-            home: the class.
             layers: every class of layers that is an operation, with the operation.
         """
         path = f"{home.__name__}.call"

@@ -30,14 +30,7 @@ from unamp_tensorflow.state import thread
 
 
 def before(op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False) -> Kept | None:
-    """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph.
-
-    Args:
-        op: the operation.
-        name: TensorFlow's name for what is called.
-        args, kwargs: the call.
-        layer: whether the first argument is a layer.
-    """
+    """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph."""
     return kept(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
 
 

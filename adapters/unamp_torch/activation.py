@@ -64,7 +64,6 @@ class Activation:
         self._native = tuple((device, key) for device in plan.devices if (key := autocast_key(device)) is not None)
 
     def enter(self) -> _Before:
-        """Put the plan in force."""
         outer = thread.plan
         combined = self.plan if outer is None or outer.devices == self.plan.devices else nested(outer, self.plan)
         plan = for_this_level(combined)
@@ -96,7 +95,6 @@ class Activation:
         return _Before(outer, weights, caching, shares and outer is None and plan.autocast, before, recorded)
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         outer, weights, caching, shared, before, recorded = token
         plan = thread.plan
         if recorded:

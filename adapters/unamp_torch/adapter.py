@@ -76,7 +76,6 @@ class TorchAdapter(BaseAdapter):
     compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 
     def rank(self) -> int | None:
-        """Return the number that `torch.distributed` gave this process; None where it knows of no others."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return None
         return torch.distributed.get_rank()

@@ -29,8 +29,6 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tenso
 
     Args:
         tensor: the result. Its hook sees the gradient before a change in place, too.
-        hook: takes the gradient.
-        result: which of the operation's floating results it is.
     """
     if not tensor.requires_grad:
         return tensor

@@ -172,9 +172,6 @@ def _call_inside(
 
     Args:
         dtype: what the variables are cast to that it reads.
-        under: has the policy in force.
-        call: the function.
-        args, kwargs: its arguments.
         whole: whether no layer and no function in it has a rule.
     """
     before = inside.dtype, inside.casts, inside.whole
