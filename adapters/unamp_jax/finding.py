@@ -92,7 +92,7 @@ def hook(library: str, module: str, path: str) -> Any:
     if found is None and library != "jax" and (module in sys.modules or not _exists(module)):
         package = library.partition(".")[0]
         version = str(getattr(sys.modules[package], "__version__", "of an unknown version"))
-        amp_warnings.has_no_hook("jax", f"{package} {version}", f"{module}.{path}")
+        amp_warnings.has_no_hook(f"{package} {version}", f"{module}.{path}")
     return found
 
 

@@ -120,7 +120,7 @@ def _loaded(optimizer: Any) -> dict[str, Any]:
     known = {name: weight for name, weight in weights.items() if name in own}
     check_masters(optimizer, known)
     if lost := sorted(weights.keys() - own):
-        unknown_masters("paddle", lost)
+        unknown_masters(lost)
     return known
 
 
