@@ -40,6 +40,7 @@ class Exchange:
         self._low = low
         self._wide = tuple(weights[parameter] for parameter in low)
         self.masters = dict.fromkeys(self._wide)
+        self._inward, self._outward = dict(zip(low, self._wide, strict=True)), dict(zip(self._wide, low, strict=True))
         self._casts = (Casts if library is None else library.Casts)(self._low, self._wide)
 
     def is_of(self, low: tuple[torch.Tensor, ...]) -> bool:
@@ -53,11 +54,11 @@ class Exchange:
                 for place in changed:
                     follow(self._low[place], self._wide[place])
         self._casts.widen()
-        _replace(optimizer, dict(zip(self._low, self._wide, strict=True)))
+        _replace(optimizer, self._inward)
 
     def take_out(self, optimizer: torch.optim.Optimizer) -> None:
         """Put the low parameters back, and have them take over the rounded master weights."""
-        _replace(optimizer, dict(zip(self._wide, self._low, strict=True)))
+        _replace(optimizer, self._outward)
         self._casts.round()
 
 
