@@ -423,7 +423,6 @@ _PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 def _eligible(adapter: Any, value: Any) -> list[Any]:
-    """Return the eligible tensors of a framework in some arguments."""
     return _within(adapter, value, lambda tensor: adapter.dtype_of(tensor) in ELIGIBLE)
 
 
@@ -493,7 +492,6 @@ class _Call(NamedTuple):
         return self._cast(result, dtype if emulated else None), emulated
 
     def _floating(self, result: Any) -> list[Any]:
-        """Return the floating tensors in a result."""
         return _within(self.adapter, result, lambda tensor: "float" in self.adapter.dtype_of(tensor))
 
     def _cast(self, value: Any, dtype: str | None) -> Any:
@@ -525,7 +523,6 @@ def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]
 
 
 def _inside(adapter: Any, value: Any) -> list[Any]:
-    """Return the values in a container."""
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, (tuple, list)) else list(adapter.opened(value)[0])

@@ -250,7 +250,6 @@ def emulates(op: str) -> bool:
 
 
 def _shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
-    """Return the dtypes and shapes of the eligible tensors in some arguments."""
     return [(dtype, tuple(leaf.shape)) for leaf in leaves(value) if (dtype := eligible_dtype(leaf)) is not None]
 
 

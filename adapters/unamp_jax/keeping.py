@@ -48,7 +48,6 @@ def before_primitive(op: str, name: str, args: Sequence[Any], params: Mapping[st
 
 
 def _array(value: Any) -> Any:
-    """Return the numbers of an array in NumPy, in its dtype."""
     if not isinstance(value, (jax.Array, np.ndarray)) and hasattr(value, "__jax_array__"):
         value = value.__jax_array__()
     if not isinstance(value, (jax.Array, np.ndarray)):

@@ -357,10 +357,6 @@ def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager
     return made
 
 
-def _homes() -> list[Any]:
-    return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
-
-
 class _Calls:
     """The patches that follow the calls of layers while there are rules: of the classes that exist then."""
 
@@ -368,7 +364,8 @@ class _Calls:
         self._patches: Patches | None = None
 
     def acquire(self) -> None:
-        self._patches = layer_calls(_homes(), _following)
+        homes = [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
+        self._patches = layer_calls(homes, _following)
         self._patches.acquire()
 
     def release(self) -> None:

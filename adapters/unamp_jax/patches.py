@@ -103,7 +103,6 @@ def _held() -> Iterator[None]:
 
 @cache
 def _hooks() -> PatchGroup:
-    """Return the patches that every region needs."""
     return PatchGroup(
         [
             AttributePatch(core.Primitive, "bind_with_trace", calls.binding),
@@ -121,7 +120,6 @@ release = installed.release
 
 @cache
 def _of_library(library: str) -> PatchGroup:
-    """Return the patches of a library that is imported."""
     later = _changes(_LATER.get(library, ()), library)
     if library == PALLAS:
         return PatchGroup(later)

@@ -192,7 +192,6 @@ def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
 
 
 def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:
-    """Return each parameter, and what is stepped for it."""
     return vars(optimizer)["_unamp_pairs"]  # type: ignore[no-any-return]
 
 

@@ -89,7 +89,6 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """Return the numbers of a tensor in NumPy, in its dtype."""
     if not isinstance(value, torch.Tensor):
         raise LeftOut(f"an argument cannot be written down: {str(value)[:40]!r} ({type(value).__name__})")
     if not has_numbers(value):
