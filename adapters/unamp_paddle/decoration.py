@@ -14,6 +14,7 @@ from paddle.nn import Layer
 from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
+from unamp.adapter.layers import excluded_layers
 from unamp.adapter.wrapping import derived_class
 from unamp.amp_warnings import unknown_masters
 from unamp_paddle.casting import narrow
@@ -85,11 +86,7 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
 
 def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Layer]:
     """Return the layers that stay in float32 with all that is in them."""
-    for each in excluded:
-        if not (isinstance(each, Layer) or (isinstance(each, type) and issubclass(each, Layer))):
-            raise TypeError(f"excluded_layers takes paddle.nn.Layers and classes of them, not {each!r}")
-    instances = {id(each) for each in excluded if isinstance(each, Layer)}
-    classes = tuple(each for each in excluded if isinstance(each, type))
+    instances, classes = excluded_layers(excluded, Layer, "paddle.nn.Layers and classes of them")
     for network in networks:
         for layer in network.sublayers(include_self=True):
             if isinstance(layer, (*_STATISTICS, *classes)) or id(layer) in instances or _gives_sparse_gradients(layer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -27,10 +27,8 @@ class TensorFlowMasters(MasterWeights):
         with tf.init_scope(), suspended(thread):
             yield
 
-    @contextmanager
-    def _unamp_suspended(self) -> Iterator[None]:
-        with suspended(thread):
-            yield
+    def _unamp_suspended(self) -> AbstractContextManager[None]:
+        return suspended(thread)
 
     def _unamp_master(self, parameter: Any, original: Any) -> Any:
         value = getattr(parameter, "value", parameter)

@@ -41,7 +41,7 @@ class Exchange:
         self._wide = tuple(weights[parameter] for parameter in low)
         self.masters = dict.fromkeys(self._wide)
         self._inward, self._outward = dict(zip(low, self._wide, strict=True)), dict(zip(self._wide, low, strict=True))
-        self._casts = (Casts if library is None else library.Casts)(self._low, self._wide)
+        self._casts: Casts = (Casts if library is None else library.Casts)(self._low, self._wide)
 
     def is_of(self, low: tuple[torch.Tensor, ...]) -> bool:
         """Return whether it is the exchange of some parameters."""

@@ -20,7 +20,6 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -266,18 +265,18 @@ class _Imports(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = Loader(spec.loader, partial(_patch_imported, fullname))  # type: ignore[assignment]
+            spec.loader = Loader(spec.loader, _patch_imported)  # type: ignore[assignment]
         return spec
 
 
-def _patch_imported(name: str) -> None:
+def _patch_imported() -> None:
     with _lock:
         if _imports in sys.meta_path:
             known = len(_ready)
             _look_for_modules()
-            for namespace, attribute, _, replacement in _ready[known:]:
-                namespace[attribute] = replacement
-            if keras.in_use(name):
+            for namespace, name, _, replacement in _ready[known:]:
+                namespace[name] = replacement
+            if keras.in_use():
                 LASTING.add(keras, keras.all_patches)
 
 

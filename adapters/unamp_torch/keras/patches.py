@@ -30,14 +30,10 @@ from unamp_torch.state import thread
 _LEFT = frozenset({"shape", "creation", "random", "cast"})
 
 
-def in_use(imported: str = "") -> bool | None:
-    """Return whether Keras computes with PyTorch; None while it is not imported, or in the middle of that.
-
-    Args:
-        imported: the name of a module that has just run, and counts as imported.
-    """
+def in_use() -> bool | None:
+    """Return whether Keras computes with PyTorch; None while it is not imported, or in the middle of that."""
     module = sys.modules.get("keras")
-    if module is None or (imported != "keras" and getattr(module.__spec__, "_initializing", False)):
+    if module is None or getattr(module.__spec__, "_initializing", False):
         return None
     return keras_on("torch")
 

@@ -202,9 +202,6 @@ def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Te
 class TorchMasters(MasterWeights):
     """See `unamp.adapter.keras_masters.MasterWeights`."""
 
-    def _unamp_outside(self) -> AbstractContextManager[Any]:
-        return suspended()
-
     def _unamp_suspended(self) -> AbstractContextManager[Any]:
         return suspended()
 
