@@ -28,10 +28,6 @@ Bind = Callable[[Any, Any, dict[str, Any]], Any]
 class Later:
     """Stands for an operation's hook, which is known once the operation has been reported.
 
-    Args:
-        result: which of the operation's floating results is meant.
-        hook: the hook, where it is known already.
-
     Attributes:
         hook: the hook; None where no trace wants gradients, too.
     """

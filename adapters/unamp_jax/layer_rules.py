@@ -197,11 +197,6 @@ class _Inside(threading.local):
 class _Network:
     """One call of a network with rules.
 
-    Args:
-        network: the network.
-        structure: its structure.
-        rules: the regions of its layers, by their names.
-
     Attributes:
         strangers: how many calls of layers it is inside of, one in another, that are none of the network's.
     """

@@ -37,11 +37,7 @@ class LayerCall:
     """A method that layers are called by; several classes may share one.
 
     Args:
-        function: the method's function.
         layers: each class that it is the method of, with the operation that it is.
-
-    Attributes:
-        patch: puts this in its place.
     """
 
     def __init__(self, function: types.FunctionType, layers: Mapping[type, tuple[str, str]]) -> None:

@@ -63,12 +63,7 @@ def _is_transformed(value: object) -> bool:
 
 
 class _Function:
-    """See `unamp.adapter.layers.LateNetwork`.
-
-    Args:
-        function: the function.
-        name: its name.
-    """
+    """See `unamp.adapter.layers.LateNetwork`."""
 
     def __init__(self, function: types.FunctionType, name: str) -> None:
         self.name = name
@@ -103,7 +98,6 @@ class _Call:
     """One call of a function with rules.
 
     Attributes:
-        function: the function.
         rules: its rules, as they were when the call began.
         path: the scopes that are open inside.
     """

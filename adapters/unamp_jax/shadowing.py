@@ -22,9 +22,6 @@ from unamp_jax.state import FLOAT32
 class _Asked:
     """A request to compute a product from float8.
 
-    Args:
-        dtype: the dtype of the factors.
-
     Attributes:
         products: how many products there were.
     """

@@ -49,13 +49,8 @@ class Plan(BasePlan):
     for a policy is found as long as JAX remembers it.
 
     Args:
-        policy: the policy.
         rules: the rules for operations, before synonyms.
         key: tells what the plan is made of, beside the policy.
-        reporting: whether all operations are reported.
-
-    Attributes:
-        low: the policy's low dtype.
     """
 
     def __init__(

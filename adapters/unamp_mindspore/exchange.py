@@ -30,11 +30,7 @@ _TELLS = hasattr(Tensor, "data_ptr") and hasattr(Tensor, "is_contiguous")
 
 
 class Exchange:
-    """The low parameters of one optimizer, and their master weights.
-
-    Args:
-        pairs: each parameter with its master weight.
-    """
+    """The low parameters of one optimizer, and their master weights."""
 
     def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
         self._pairs = pairs

@@ -41,7 +41,6 @@ class Low(NamedTuple):
     """How a policy's low dtype is computed with in graphs.
 
     Attributes:
-        dtype: the dtype.
         emulated: whether low is emulated.
         widened: whether results go back to float32.
     """

@@ -25,7 +25,6 @@ class Plan(BasePlan):
     """A policy made ready for MindSpore.
 
     Attributes:
-        low: the policy's low dtype.
         changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being reported.
         inside: the plan for what an operation is made of.
     """

@@ -33,7 +33,6 @@ class Plan(BasePlan):
     """A policy made ready for PaddlePaddle.
 
     Attributes:
-        low: the policy's low dtype.
         changes_float32: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
         natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python

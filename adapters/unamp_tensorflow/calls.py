@@ -87,8 +87,6 @@ class OpTypeAction:
     """A rule, made ready for one operation type; see `unamp_tensorflow.state.Action`.
 
     Args:
-        op_type: the operation type.
-        rule: the rule.
         low: the number of the policy's dtype; 0 where no policy is in force, and operations are only reported.
         widen: whether a low result is cast back to float32 at once.
         ban: the text of the error for a banned operation.

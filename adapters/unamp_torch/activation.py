@@ -51,11 +51,7 @@ class _Before(NamedTuple):
 
 
 class Activation:
-    """A plan, put in force by settings of native autocast and of the dispatcher; see `unamp.adapter.Realisation`.
-
-    Args:
-        plan: the plan.
-    """
+    """A plan, put in force by settings of native autocast and of the dispatcher; see `unamp.adapter.Realisation`."""
 
     __slots__ = ("_native", "plan")
 

@@ -138,11 +138,7 @@ def untouched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], d
 
 @dataclass(frozen=True)
 class Banned:
-    """Apply BANNED: raise where an eligible tensor comes in.
-
-    Attributes:
-        message: what the error says.
-    """
+    """Apply BANNED: raise where an eligible tensor comes in."""
 
     message: str
 

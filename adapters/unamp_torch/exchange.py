@@ -28,10 +28,6 @@ def follow(parameter: torch.Tensor, master: torch.Tensor) -> None:
 class Exchange:
     """Some low parameters of an optimizer, and their master weights.
 
-    Args:
-        low: the parameters.
-        weights: the master weight of each of them.
-
     Attributes:
         masters: the master weights, as the keys of a dictionary, in which they are found by identity.
     """

@@ -95,11 +95,6 @@ class FunctionPatch(CodePatch):
 
     (PyTorch's compiler follows a name, and nothing that stands among the constants of code.)
 
-    Args:
-        op: the operation that the function is.
-        function: the function.
-        make: makes the replacement, given the original.
-
     Attributes:
         replacement: what is called instead.
     """
