@@ -88,7 +88,7 @@ class JaxAdapter(BaseAdapter):
         )
 
     def layered(self) -> Layered:
-        from unamp_jax.layer_rules import JaxLayers  # few programs use it
+        from unamp_jax.layers import JaxLayers  # few programs use it
 
         return JaxLayers()
 

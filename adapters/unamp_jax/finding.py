@@ -15,7 +15,7 @@ from jax import custom_jvp, custom_vjp
 from unamp import amp_warnings
 from unamp.adapter.patching import Patch, find
 from unamp_jax.composites import Composite, code_patch
-from unamp_jax.layers import LayerCall
+from unamp_jax.layer_calls import LayerCall
 from unamp_jax.shadowing import dot_general
 from unamp_jax.spellings import library_of, named, spelled
 

@@ -1,176 +1,372 @@
-"""One call of a layer of flax, equinox or Keras that is one operation of the vocabulary.
+"""Rules for single layers of flax and equinox, whose networks are values: copies of a layer come and go.
 
-Its parameters are not among its arguments. So its inputs are cast, and it runs under a plan by which all of it computes in one
-dtype: `nnx.Linear` is a product and a sum with a float32 bias, and both are the layer.
-
-A layer of flax's may state the dtype that it computes in. float32 is what everything computes in outside of regions, and what
-libraries hand down where a user said nothing: the policy decides, as for a layer that states none. Any other dtype is kept.
+A rule is about a name in a network of one structure: a copy of it, or what a transformation made again of its leaves, has the
+rule too. The rules of the process are a part of the key of JAX's caches, as the plan is, and so are the network and, in linen,
+the rules inside of the layer where a thread is: no program is found that was traced under other rules.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
-import numpy as np
+from jax._src import core
 
-from unamp import amp_warnings
-from unamp.adapter.arguments import leaves
-from unamp.adapter.keras_policies import layer_path, states_float32
-from unamp.adapter.patching import Patch, find
-from unamp.adapter.plans import is_listed
-from unamp.policy import Policy, Rule
-from unamp.vocabulary import vocabulary
-from unamp_jax.casting import cast, eligible_dtype, mapped
-from unamp_jax.composites import Args, Composite, Kwargs, code_patch, performer
-from unamp_jax.facts import facts
-from unamp_jax.precision import stated_rule
-from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan
+from unamp.adapter.keras_layers import KerasLayers
+from unamp.adapter.layers import LayerRegion, RulesInForce
+from unamp.adapter.patching import Patches, find
+from unamp.amp_warnings import called_apart, no_layer_of_network
+from unamp.errors import NotExpressible
+from unamp_jax.networks import Structure, arrays_of, is_layer, is_linen, may_be_copy, named_layers, structure_of
+from unamp_jax.training import layer_calls
 
-#: Groups of layers that are a product each, whose precision a caller may state.
-_PRODUCTS = frozenset({"matmul", "conv"})
+#: The regions of layers, by the structure of their network and by their names in it.
+Rules = Mapping[Structure, Mapping[str, LayerRegion]]
+Relative = frozenset[tuple[str, LayerRegion]]
+
+#: Rules as a part of every key: the process' rules, or inside a network with rules also where the thread is.
+_KEY: Any = jax.make_user_context(None)
 
 
-class LayerCall:
-    """A method that layers are called by; several classes may share one.
+class _Layer:
+    """The place of a layer in every network of one structure; rules are put on it. The network itself has the name ``""``."""
 
-    Args:
-        layers: each class that it is the method of, with the operation that it is.
+    def __init__(
+        self, structure: Structure, kind: type | None, names: tuple[str, ...], inner: Iterable[tuple[str, _Layer]] = ()
+    ) -> None:
+        self.structure = structure
+        self.kind = kind
+        self.names = names
+        self.inner = tuple(inner)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of the layers that are there, which patterns ask for."""
+        if self.kind is None:
+            raise NotExpressible(
+                "layers of flax.linen have no class before they are called; name them, as a trace does: '**.Dense_*'"
+            )
+        return self.kind
+
+
+#: The networks that have been asked about, as long as anybody has one of their layers.
+_networks: WeakValueDictionary[Structure, _Layer] = WeakValueDictionary()
+
+
+class JaxLayers:
+    """See `unamp.adapter.layers.Layered`. Layers of Keras are objects that stay, and have their rules themselves."""
+
+    def unwrapped(self, network: Any) -> Any:
+        return network if _is_keras(network) else _place(network)
+
+    def stays(self, network: Any) -> bool:
+        return _is_keras(network)
+
+    def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
+        return layer.inner if type(layer) is _Layer else _keras().inner(layer)
+
+    def runs(self, layer: Any) -> bool:
+        if type(layer) is not _Layer:
+            return _keras().runs(layer)
+        return layer.kind is None or any("__call__" in vars(kind) for kind in layer.kind.__mro__)
+
+    def check(self, layer: Any, region: LayerRegion) -> None:
+        if type(layer) is not _Layer:
+            _keras().check(layer, region)
+
+    def put(self, layer: Any, region: LayerRegion | None) -> None:
+        if type(layer) is _Layer:
+            _in_force.put(layer, region)
+        else:
+            _keras().put(layer, region)
+
+
+def _is_keras(network: Any) -> bool:
+    kind = find("keras", "layers.Layer")
+    return kind is not None and isinstance(network, kind)
+
+
+def _keras() -> KerasLayers:
+    return KerasLayers(_in_force.put_keras)
+
+
+# --- which network, and which of its layers -----------------------------------------------------------------------------------
+
+
+def _place(network: Any) -> _Layer:
+    structure = structure_of(network)
+    place = _networks.get(structure)
+    if place is None:
+        place = _networks[structure] = _Layer(structure, type(network), ("",))
+    known = {inner.names: inner for _, inner in place.inner}
+    # Asked again: one network of a structure may share layers where another has several, or have other variables.
+    place.inner = tuple((_linen_layers if is_linen(network) else _layers)(structure, network, known))
+    return place
+
+
+Known = Mapping[tuple[str, ...], _Layer]
+
+
+def _layers(structure: Structure, network: Any, known: Known) -> list[tuple[str, _Layer]]:
+    names: dict[int, tuple[str, ...]] = {}
+    there = [(name, layer) for name, layer in named_layers(network) if layer is not network]
+    for name, layer in there:
+        names[id(layer)] = (*names.get(id(layer), ()), name)
+    places = {id(layer): known.get(own := names[id(layer)]) or _Layer(structure, type(layer), own) for _, layer in there}
+    return [(name, places[id(layer)]) for name, layer in there]
+
+
+def _linen_layers(structure: Structure, network: Any, known: Known) -> list[tuple[str, _Layer]]:
+    if network.scope is None:
+        raise NotExpressible(
+            f"a {type(network).__name__} of flax.linen has no layers before it has variables; give layer_policies "
+            "network.bind(variables), and call the network as before"
+        )
+    paths: dict[str, None] = {}
+    for collection in network.variables.values():
+        _scopes(collection, (), paths)
+    return [(path, known.get((path,)) or _Layer(structure, None, (path,))) for path in paths]
+
+
+def _scopes(variables: Any, path: tuple[str, ...], paths: dict[str, None]) -> None:
+    for name, inner in variables.items():
+        if isinstance(inner, Mapping):
+            paths[".".join((*path, name))] = None
+            _scopes(inner, (*path, name), paths)
+
+
+# --- rules in force -----------------------------------------------------------------------------------------------------------
+
+
+class _InForce:
+    """The rules of this process, as a value that is replaced as a whole."""
+
+    def __init__(self) -> None:
+        self.rules: Rules = {}
+        self.kinds: Mapping[type, tuple[str, str]] = {}  # of layers with rules: a network's class, and the layer's name in it
+        self._places: dict[_Layer, LayerRegion] = {}  # keeps what carries the rules
+        self._keras = RulesInForce()
+
+    def put(self, place: _Layer, region: LayerRegion | None) -> None:
+        """Have a layer of every network of one structure run in a region from now on; None: as it is written."""
+        before = bool(self._places)
+        self._places.pop(place, None)
+        if region is not None:
+            self._places[place] = region
+        rules: dict[Structure, dict[str, LayerRegion]] = {}
+        for each, own in self._places.items():
+            rules.setdefault(each.structure, {}).update(dict.fromkeys(each.names, own))
+        self.rules = rules
+        named = [(each.kind, (each.structure[0].__name__, each.names[0])) for each in self._places if each.names[0]]
+        self.kinds = {kind: where for kind, where in named if kind is not None}
+        self._set_key()
+        if bool(self._places) is not before:
+            (_calls.release if before else _calls.acquire)()
+
+    def put_keras(self, layer: Any, region: LayerRegion | None) -> None:
+        """Note the rule that a layer of Keras has."""
+        self._keras.put(layer, region)
+        self._set_key()
+
+    def _set_key(self) -> None:
+        named = frozenset((place.structure, place.names, region) for place, region in self._places.items())
+        key = named, self._keras.key
+        _KEY._obj.set_global(key if any(key) else None)
+
+
+_in_force = _InForce()
+
+
+class _Inside(threading.local):
+    """The place where a thread is.
+
+    Attributes:
+        network: the network with rules that it is inside of, innermost; None outside.
+        others: how many calls of layers it is inside of, one in another, outside of such networks.
     """
 
-    def __init__(self, function: types.FunctionType, layers: Mapping[type, tuple[str, str]]) -> None:
-        self._layers = layers
-        self.patch: Patch = code_patch(function, self._replacement)
-
-    def _replacement(self, original: Any) -> Any:
-        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            plan: Plan | None = CONTEXT.value
-            op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
-            if plan is None or not op:
-                return original(layer, *args, **kwargs)
-            operator = _Layer(_of_rank(op, layer, plan.policy), path, original, layer)
-            return performer.perform(plan, operator, (layer, *args), kwargs)
-
-        return call
+    network: _Network | None = None
+    others: int = 0
 
 
-class _Layer(Composite):
-    """One layer that is an operation; `kept` is the dtype that it states and keeps, or None."""
+class _Network:
+    """One call of a network with rules.
 
-    __slots__ = ("_is_keras", "_layer", "_path", "kept")
-
-    def __init__(self, op: str, path: str, original: Any, layer: Any) -> None:
-        super().__init__(op, path, original)
-        self.layer = self.bound = self.widens = True
-        stated = _stated_dtype(layer)
-        self.kept = stated if stated != FLOAT32 else None
-        self.activation_only = self.activation_only and self.kept is None
-        self._layer = layer
-        self._is_keras = getattr(layer, "dtype_policy", None) is not None
-        self._path = path if stated is None else f"{path}(dtype={stated})"
-
-    def parameters(self, args: Args) -> Mapping[int, Any]:
-        return {} if self.activation_only else {id(value): value for value in _parameters(self._layer)}
-
-    @property
-    def path(self) -> str:
-        return layer_path(self._layer, self._path) if self._is_keras else self._path
-
-    def rule(self, plan: Plan, args: Args, kwargs: Kwargs) -> Rule:
-        rule, low = plan.rule(self.op), str(plan.low)
-        if rule is Rule.LOW and plan.policy.active:
-            if self.kept not in (None, plan.low):
-                amp_warnings.keeps_its_dtype("jax", self.path, low)
-            if self._is_keras and states_float32(self._layer):
-                amp_warnings.follows_the_region("jax", type(self._layer).__name__, self._layer.name, low)
-        if self.kept is not None:
-            return Rule.UNTOUCHED
-        return self.stated_rule(args, kwargs) or rule if rule is Rule.LOW else rule
-
-    def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
-        is_product = vocabulary()[self.op].group in _PRODUCTS
-        return stated_rule(getattr(self._layer, "precision", None)) if is_product else None
-
-    def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
-        return self.kept
-
-    def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
-        if self.kept is not None or not plan.policy.active:
-            return self.call(*args, **kwargs)
-        rule = Rule.WIDEST if dtype is None else Rule.FP32 if dtype is FLOAT32 else Rule.LOW
-        has_activation = self._is_keras and self.op in facts().parts
-        inside: Plan | None = plan.within(self.op, rule, has_activation)
-        if self.activation_only and dtype is not None:  # its parameters and running statistics stay float32
-            # Keras' dtype policies see by a plan that a region decides.
-            inside = plan.within(self.op, Rule.UNTOUCHED) if self._is_keras else None
-        with CONTEXT(inside):
-            result = self.call(*args, **kwargs)
-        return result if dtype is None or has_activation else mapped(cast, dtype, result)  # an activation's comes last
-
-    def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
-        if getattr(self._layer, "scope", None) is None:
-            return super().run_again(plan, args, kwargs)
-        module, variables = self._layer.unbind()  # linen's names are taken once they have been used
-        with CONTEXT(plan):
-            return module.apply(variables, *args[1:], **kwargs)
-
-    def run_unchanged(self, args: Args, kwargs: Kwargs) -> Any:
-        if getattr(self._layer, "scope", None) is None:
-            return super().run_unchanged(args, kwargs)
-        module, variables = self._layer.unbind()
-        return module.apply(variables, *args[1:], **kwargs)
-
-    def state(self, args: Args) -> list[Any]:
-        used = find("equinox.nn", "State")
-        if used is not None and any(isinstance(value, used) for value in leaves(args)):
-            return [object()]  # one call uses it up
-        if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:  # Keras
-            return [variable.value for variable in variables]
-        if getattr(self._layer, "scope", None) is not None:  # linen
-            return list(jax.tree.leaves(self._layer.variables))
-        module = find("flax.nnx", "Module")
-        is_nnx = module is not None and isinstance(self._layer, module)
-        return jax.tree.leaves(find("flax.nnx", "state")(self._layer)) if is_nnx else []
-
-
-def _parameters(layer: Any) -> list[Any]:
-    """Return a layer's parameters, with those of the layers that it is made of.
-
-    Flax's linen keeps them elsewhere, and says before they are made what dtype they will have. Of a variable of Keras' there
-    are the shape and the dtype: to read its value may cast it.
+    Attributes:
+        strangers: how many calls of layers it is inside of, one in another, that are none of the network's.
     """
-    own = [value for value in vars(layer).values() if eligible_dtype(value) is not None]
-    if own:
-        return own
-    if hasattr(layer, "dtype_policy"):  # Keras
-        known = [(DTYPES.get(variable.dtype), variable.shape) for variable in layer.weights]
-        return [np.broadcast_to(np.zeros((), dtype), shape) for dtype, shape in known if dtype is not None]
-    given = getattr(layer, "variables", None) if getattr(layer, "scope", None) is not None else None
-    if given:
-        return list(jax.tree.leaves(given.get("params", {})))
-    stated = getattr(layer, "param_dtype", None)
+
+    def __init__(self, network: Any, structure: Structure, rules: Mapping[str, LayerRegion]) -> None:
+        self.structure = structure
+        self.strangers = 0
+        self._network = network
+        self._rules = rules
+        self._linen = network.path if is_linen(network) and network.scope is not None else None
+        there = () if is_linen(network) else [(n, layer) for n, layer in named_layers(network) if layer is not network]
+        self._layers = [("", network), *there]
+        self._names: dict[int, str | None] = {id(layer): name for name, layer in self._layers}
+        self._kept: list[Any] = []  # what is no layer of the network itself stays alive as long as its id is a key
+        # A transformation inside of the call has a trace of its own: tracers of these are what the call was given.
+        self._older = core.unsafe_get_trace_stack(core.unsafe_get_current_trace())
+
+    def name(self, layer: Any) -> str | None:
+        """Return the name of one of the network's layers; None for what is none of them.
+
+        Raises:
+            NotExpressible: for a copy of several layers that have different rules.
+        """
+        if is_linen(layer):
+            return self._name_in_scopes(layer)
+        if id(layer) not in self._names:
+            self._copied(layer)
+        return self._names[id(layer)]
+
+    def _name_in_scopes(self, layer: Any) -> str | None:
+        """Return the name of a layer of linen: its path from the network on, where that is the one it is in.
+
+        The path alone does not tell: a network that is applied inside of another begins anew.
+        """
+        start = self._linen
+        if start is None or layer.scope is None or layer.path[: len(start)] != start:
+            return None
+        outermost = layer
+        while len(outermost.path) > len(start) and is_linen(outermost.parent):
+            outermost = outermost.parent
+        # A lifted transformation makes a layer again that has no module for a parent, but its path.
+        is_other = len(outermost.path) == len(start) and outermost is not self._network
+        if is_other and structure_of(outermost) != self.structure:
+            return None
+        return ".".join(layer.path[len(start) :])
+
+    def _copied(self, layer: Any) -> None:
+        """Note the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
+        like = structure_of(layer)
+        alike = [(name, own) for name, own in self._layers if type(own) is type(layer) and structure_of(own) == like]
+        without_arrays = not arrays_of(layer)
+        if without_arrays and self.strangers:  # nothing else tells it apart
+            alike = []
+        names = [name for name, own in alike if may_be_copy(layer, own, self._older)]
+        if len({self.within(name) for name in names}) > 1:
+            raise NotExpressible(
+                f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a transformation of JAX that is handed "
+                "the layer nobody can tell which of them it is; transform the whole network's call, close over the layer, or "
+                "give them one rule"
+            )
+        ruled = next((name for name, _ in alike if self.within(name)), None)
+        if not names and ruled is not None and not self.strangers:
+            no_layer_of_network(type(layer).__name__, self.structure[0].__name__, ruled)
+        self._note(layer, names[0] if names else None)
+        for name, inner in named_layers(layer) if names else ():
+            if inner is not layer:
+                self._note(inner, ".".join(filter(None, (names[0], name))))
+
+    def _note(self, layer: Any, name: str | None) -> None:
+        self._names[id(layer)] = name
+        self._kept.append(layer)
+
+    def is_stranger(self, layer: Any) -> bool:
+        """Return whether a layer that is none of the network's has none of its layers inside, nor copies of them."""
+        if is_linen(layer):
+            return False
+        own = {id(array) for array in arrays_of(self._network)}
+        arrays = arrays_of(layer)
+        return bool(arrays) and not any(
+            id(array) in own or (isinstance(array, core.Tracer) and array._trace not in self._older) for array in arrays
+        )
+
+    def within(self, name: str) -> Relative:
+        """Return the regions of a layer and of those inside, by what their names are relative to its own."""
+        return frozenset(
+            (own[len(name) :], region)
+            for own, region in self._rules.items()
+            if own == name or not name or own.startswith(f"{name}.")
+        )
+
+    def region(self, name: str | None) -> LayerRegion | None:
+        """Return the region of a layer by its name; None where it has no rule."""
+        return None if name is None else self._rules.get(name)
+
+
+_inside = _Inside()
+
+
+def _entered(layer: Any) -> _Network | None:
+    """Return the network with rules that a layer is, or is called in."""
+    rules = _in_force.rules
+    if any(kind is type(layer) for kind, _ in rules):
+        structure = structure_of(layer)
+        if structure in rules:
+            return _Network(layer, structure, rules[structure])
+    return _inside.network
+
+
+def _following(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a layer class's ``__call__``."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        network = _entered(args[0])
+        if network is None:
+            return _apart(original, args, kwargs)
+        name = network.name(args[0])
+        region = network.region(name)
+        outer, _inside.network = _inside.network, network
+        stranger = name is None and network.is_stranger(args[0])
+        network.strangers += stranger
+        try:
+            inside = network.within(name) if name is not None and is_linen(args[0]) else None
+            with _keyed(network, inside), region.here() if region else nullcontext():
+                result = original(*args, **kwargs)
+        finally:
+            network.strangers -= stranger
+            _inside.network = outer
+        if region is None or region.result is None:
+            return result
+        return region.finished(result, args[1:], kwargs)
+
+    return call
+
+
+def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a layer outside of every network with rules, with a warning where it may be a layer of one."""
+    kind = type(args[0])
+    if not is_layer(kind):
+        return original(*args, **kwargs)
+    if _inside.others == 0 and kind in _in_force.kinds:
+        called_apart(kind.__name__, *_in_force.kinds[kind])
+    _inside.others += 1
     try:
-        dtype = np.dtype(stated) if stated is not None else None
-    except TypeError:
-        return []
-    return [np.zeros((), dtype)] if dtype in ELIGIBLE else []
+        return original(*args, **kwargs)
+    finally:
+        _inside.others -= 1
 
 
-def _stated_dtype(layer: Any) -> Any:
-    """Return the dtype that a layer of flax's was made to compute in; None where it was not told."""
-    stated = getattr(layer, "dtype", None) if type(layer).__module__.startswith("flax.") else None
-    return None if stated is None else np.dtype(stated)
+def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager[Any]:
+    """Return the context in which a layer is called; `inside` tells layers apart that a cache of traces takes for one."""
+    made: AbstractContextManager[Any] = _KEY((_KEY._obj.get_global(), network.structure, inside))
+    return made
 
 
-def _of_rank(op: str, layer: Any, policy: Policy) -> str:
-    """Return the operation that a layer is where its class serves every rank, unless a user's list names that of all."""
-    ranks = facts().ranks.get(op)
-    if ranks is None or is_listed(policy, op):
-        return op
-    rank = getattr(layer, "num_spatial_dims", None)
-    if rank is None:
-        size = getattr(layer, "kernel_size", ())
-        rank = 1 if isinstance(size, int) else len(size)
-    return ranks.get(str(rank + 2), op)
+class _Calls:
+    """The patches that follow the calls of layers while there are rules: of the classes that exist then."""
+
+    def __init__(self) -> None:
+        self._patches: Patches | None = None
+
+    def acquire(self) -> None:
+        homes = [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
+        self._patches = layer_calls(homes, _following)
+        self._patches.acquire()
+
+    def release(self) -> None:
+        if self._patches is not None:
+            self._patches.release()
+            self._patches = None
+
+
+_calls = _Calls()

@@ -18,7 +18,7 @@ from torch import set_autocast_dtype as set_dtype
 from unamp.adapter import Realisation
 from unamp.policy import Policy
 from unamp_torch import exporting as exports
-from unamp_torch import functions, native_cache, patches, plans, state
+from unamp_torch import native_cache, patches, plans, python_functions, state
 from unamp_torch.compiled import library
 from unamp_torch.plans import install_traced, nested
 from unamp_torch.state import (
@@ -158,20 +158,20 @@ class _Replacing:
         self._activation, self._policy = activation, policy
 
     def enter(self) -> object:
-        functions.acquire(self._policy, _under)
+        python_functions.acquire(self._policy, _under)
         try:
             return self._activation.enter()
         except BaseException:
-            functions.release(self._policy)
+            python_functions.release(self._policy)
             raise
 
     def exit(self, token: object) -> None:
         self._activation.exit(token)
-        functions.release(self._policy)
+        python_functions.release(self._policy)
 
 
 def _replacing(activation: Realisation, policy: Policy) -> Realisation:
-    return _Replacing(activation, policy) if functions.named(policy) else activation
+    return _Replacing(activation, policy) if python_functions.named(policy) else activation
 
 
 def activation(plan: plans.Plan) -> Realisation:

@@ -7,8 +7,8 @@ from operator import is_
 
 import torch
 
-from unamp_torch.casts import Casts
 from unamp_torch.compiled import library
+from unamp_torch.master_casts import Casts
 from unamp_torch.state import LOW
 
 

@@ -2,7 +2,7 @@
 
 Each is a module attribute that PyTorch looks up at every call (`HOOKS`). `acquire` patches them with the first open region of
 the process, `release` undoes it with the last. A patched function asks first whether the calling thread is in a region, so
-that other threads see the original.
+that other threads see the original. Operations cast elsewhere: kernels in `calls`, functions in `python_functions`.
 
 `unamp.adapter.patching.Patches` does the same for other frameworks. Here it would not do: PyTorch imports some of these modules
 when they are first needed, which can be inside a region, and with the compiled kernels opening a region is C++ throughout

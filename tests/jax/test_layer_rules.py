@@ -21,7 +21,7 @@ from flax import linen, nnx
 from ruled import BF16, EXPECTED, F32, LOW, RULE
 from unamp_conformance.check.layerchecks import check_layers
 from unamp_conformance.subjects import Subject
-from unamp_jax import layer_rules, scope_rules
+from unamp_jax import layers, scope_rules
 
 import unamp
 from unamp import amp_warnings
@@ -211,8 +211,8 @@ NO_SCOPES = (ruled.holds_until_it_is_removed, ruled.results_go_back_to_low, rule
 def _nothing_is_left() -> Any:
     own = nnx.Linear.__call__
     yield
-    assert layer_rules._KEY._obj.get_global() is None
-    assert not layer_rules._in_force.rules
+    assert layers._KEY._obj.get_global() is None
+    assert not layers._in_force.rules
     assert scope_rules._KEY._obj.get_global() is None
     assert not scope_rules._scopes.applied
     assert nnx.Linear.__call__ is own
@@ -605,7 +605,7 @@ def test_a_layer_that_equinox_wraps_and_is_called_by_itself_is_named(monkeypatch
 def test_conformance_sees_a_rule_that_is_lost(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = Subject("jax", "cpu"), way, "float32 in a low region", unamp.Policy("O1", "bfloat16")
     assert check_layers(*given).status == "passed"
-    monkeypatch.setattr(layer_rules._Network, "region", lambda self, name: None)
+    monkeypatch.setattr(layers._Network, "region", lambda self, name: None)
     jax.clear_caches()
     found = check_layers(*given)
     assert found.status == "failed"

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from unamp_torch import functions
+from unamp_torch import python_functions
 
 import unamp
 from unamp import Policy, Rule
@@ -118,7 +118,7 @@ def test_a_composite_on_the_presets_deny_list_is_float32(op: str) -> None:
         result = COMPOSITES[op](x, y)
     torch.manual_seed(1)
     assert result.dtype == F32
-    if functions.composed(op):  # written in Python: while nobody names it, its parts follow their own rules
+    if python_functions.composed(op):  # written in Python: while nobody names it, its parts follow their own rules
         assert torch.allclose(result, COMPOSITES[op](x.float(), y.float()), rtol=0.01)
     else:
         assert torch.equal(result, COMPOSITES[op](x.float(), y.float()))

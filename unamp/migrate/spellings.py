@@ -17,7 +17,7 @@ _ALSO = {"keras": "tensorflow", "tf": "tensorflow", "pytorch": "torch", "paddlep
 
 
 class Form(NamedTuple):
-    """How a call is written in plain unamp; forms.toml says what each field is."""
+    """How a call is written in plain unamp; arguments.toml says what each field is."""
 
     to: str
     old: tuple[str, ...]
@@ -126,7 +126,7 @@ def framework_named(name: str) -> str:
 @cache
 def table() -> Table:
     """Return all the tables in one."""
-    forms = {name: _form(data) for name, data in load_table("migrate/forms.toml").items() if name != "schema"}
+    forms = {name: _form(data) for name, data in load_table("migrate/arguments.toml").items() if name != "schema"}
     rows: dict[str, Row] = {}
     modules: dict[str, str] = {}
     roots: dict[str, str] = {}

@@ -32,10 +32,10 @@ from unamp.regions import region_of_values
 from unamp.vocabulary import vocabulary
 from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_floats
-from unamp_torch.functions import of_every_operation
 from unamp_torch.gradient_hooks import follow
 from unamp_torch.numbers import rows
 from unamp_torch.plans import to_the_letter
+from unamp_torch.python_functions import of_every_operation
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
 
 #: Layers whose parts follow their own rules, unless a user's list names the whole operation.

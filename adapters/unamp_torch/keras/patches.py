@@ -21,8 +21,8 @@ from unamp.adapter.spellings import at_path
 from unamp.vocabulary import vocabulary
 from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_weight
-from unamp_torch.functions import FunctionPatch
 from unamp_torch.keras.calls import as_one, as_one_operation, function_as_one_operation, inside
+from unamp_torch.python_functions import FunctionPatch
 from unamp_torch.state import thread
 
 #: Groups of operations whose layers and functions are left to what they call: PyTorch's own operators, which follow their rules

@@ -1,6 +1,6 @@
 """Draw the roundings of every network in every precision, on all cores, and keep how far they led.
 
-``python -m unamp_conformance.check.draw_netbounds`` writes ``data/bounds.json``, which the suite reads: two minutes.
+``python -m unamp_conformance.check.draw_netbounds`` writes ``data/drawn_errors.json``, which the suite reads: two minutes.
 With another seed and another file it draws others, for `unamp_conformance.meta.tightness` to look at.
 """
 

@@ -29,7 +29,7 @@ _IN_FLOAT32 = 16.0
 
 #: What is kept of the draws: for every network, precision and entry of `Reference.errors` the largest of the first `FIRST`
 #: (whoever has doubts draws those again), and of all.
-FILE = resources.files("unamp_conformance").joinpath("data", "bounds.json")
+FILE = resources.files("unamp_conformance").joinpath("data", "drawn_errors.json")
 FIRST = 16
 
 Drawn = dict[str, tuple[float, float]]

@@ -1,0 +1,176 @@
+"""One call of a layer of flax, equinox or Keras that is one operation of the vocabulary.
+
+Its parameters are not among its arguments. So its inputs are cast, and it runs under a plan by which all of it computes in one
+dtype: `nnx.Linear` is a product and a sum with a float32 bias, and both are the layer.
+
+A layer of flax's may state the dtype that it computes in. float32 is what everything computes in outside of regions, and what
+libraries hand down where a user said nothing: the policy decides, as for a layer that states none. Any other dtype is kept.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from unamp import amp_warnings
+from unamp.adapter.arguments import leaves
+from unamp.adapter.keras_policies import layer_path, states_float32
+from unamp.adapter.patching import Patch, find
+from unamp.adapter.plans import is_listed
+from unamp.policy import Policy, Rule
+from unamp.vocabulary import vocabulary
+from unamp_jax.casting import cast, eligible_dtype, mapped
+from unamp_jax.composites import Args, Composite, Kwargs, code_patch, performer
+from unamp_jax.facts import facts
+from unamp_jax.precision import stated_rule
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan
+
+#: Groups of layers that are a product each, whose precision a caller may state.
+_PRODUCTS = frozenset({"matmul", "conv"})
+
+
+class LayerCall:
+    """A method that layers are called by; several classes may share one.
+
+    Args:
+        layers: each class that it is the method of, with the operation that it is.
+    """
+
+    def __init__(self, function: types.FunctionType, layers: Mapping[type, tuple[str, str]]) -> None:
+        self._layers = layers
+        self.patch: Patch = code_patch(function, self._replacement)
+
+    def _replacement(self, original: Any) -> Any:
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            plan: Plan | None = CONTEXT.value
+            op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
+            if plan is None or not op:
+                return original(layer, *args, **kwargs)
+            operator = _Layer(_of_rank(op, layer, plan.policy), path, original, layer)
+            return performer.perform(plan, operator, (layer, *args), kwargs)
+
+        return call
+
+
+class _Layer(Composite):
+    """One layer that is an operation; `kept` is the dtype that it states and keeps, or None."""
+
+    __slots__ = ("_is_keras", "_layer", "_path", "kept")
+
+    def __init__(self, op: str, path: str, original: Any, layer: Any) -> None:
+        super().__init__(op, path, original)
+        self.layer = self.bound = self.widens = True
+        stated = _stated_dtype(layer)
+        self.kept = stated if stated != FLOAT32 else None
+        self.activation_only = self.activation_only and self.kept is None
+        self._layer = layer
+        self._is_keras = getattr(layer, "dtype_policy", None) is not None
+        self._path = path if stated is None else f"{path}(dtype={stated})"
+
+    def parameters(self, args: Args) -> Mapping[int, Any]:
+        return {} if self.activation_only else {id(value): value for value in _parameters(self._layer)}
+
+    @property
+    def path(self) -> str:
+        return layer_path(self._layer, self._path) if self._is_keras else self._path
+
+    def rule(self, plan: Plan, args: Args, kwargs: Kwargs) -> Rule:
+        rule, low = plan.rule(self.op), str(plan.low)
+        if rule is Rule.LOW and plan.policy.active:
+            if self.kept not in (None, plan.low):
+                amp_warnings.keeps_its_dtype("jax", self.path, low)
+            if self._is_keras and states_float32(self._layer):
+                amp_warnings.follows_the_region("jax", type(self._layer).__name__, self._layer.name, low)
+        if self.kept is not None:
+            return Rule.UNTOUCHED
+        return self.stated_rule(args, kwargs) or rule if rule is Rule.LOW else rule
+
+    def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
+        is_product = vocabulary()[self.op].group in _PRODUCTS
+        return stated_rule(getattr(self._layer, "precision", None)) if is_product else None
+
+    def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
+        return self.kept
+
+    def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
+        if self.kept is not None or not plan.policy.active:
+            return self.call(*args, **kwargs)
+        rule = Rule.WIDEST if dtype is None else Rule.FP32 if dtype is FLOAT32 else Rule.LOW
+        has_activation = self._is_keras and self.op in facts().parts
+        inside: Plan | None = plan.within(self.op, rule, has_activation)
+        if self.activation_only and dtype is not None:  # its parameters and running statistics stay float32
+            # Keras' dtype policies see by a plan that a region decides.
+            inside = plan.within(self.op, Rule.UNTOUCHED) if self._is_keras else None
+        with CONTEXT(inside):
+            result = self.call(*args, **kwargs)
+        return result if dtype is None or has_activation else mapped(cast, dtype, result)  # an activation's comes last
+
+    def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+        if getattr(self._layer, "scope", None) is None:
+            return super().run_again(plan, args, kwargs)
+        module, variables = self._layer.unbind()  # linen's names are taken once they have been used
+        with CONTEXT(plan):
+            return module.apply(variables, *args[1:], **kwargs)
+
+    def run_unchanged(self, args: Args, kwargs: Kwargs) -> Any:
+        if getattr(self._layer, "scope", None) is None:
+            return super().run_unchanged(args, kwargs)
+        module, variables = self._layer.unbind()
+        return module.apply(variables, *args[1:], **kwargs)
+
+    def state(self, args: Args) -> list[Any]:
+        used = find("equinox.nn", "State")
+        if used is not None and any(isinstance(value, used) for value in leaves(args)):
+            return [object()]  # one call uses it up
+        if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:  # Keras
+            return [variable.value for variable in variables]
+        if getattr(self._layer, "scope", None) is not None:  # linen
+            return list(jax.tree.leaves(self._layer.variables))
+        module = find("flax.nnx", "Module")
+        is_nnx = module is not None and isinstance(self._layer, module)
+        return jax.tree.leaves(find("flax.nnx", "state")(self._layer)) if is_nnx else []
+
+
+def _parameters(layer: Any) -> list[Any]:
+    """Return a layer's parameters, with those of the layers that it is made of.
+
+    Flax's linen keeps them elsewhere, and says before they are made what dtype they will have. Of a variable of Keras' there
+    are the shape and the dtype: to read its value may cast it.
+    """
+    own = [value for value in vars(layer).values() if eligible_dtype(value) is not None]
+    if own:
+        return own
+    if hasattr(layer, "dtype_policy"):  # Keras
+        known = [(DTYPES.get(variable.dtype), variable.shape) for variable in layer.weights]
+        return [np.broadcast_to(np.zeros((), dtype), shape) for dtype, shape in known if dtype is not None]
+    given = getattr(layer, "variables", None) if getattr(layer, "scope", None) is not None else None
+    if given:
+        return list(jax.tree.leaves(given.get("params", {})))
+    stated = getattr(layer, "param_dtype", None)
+    try:
+        dtype = np.dtype(stated) if stated is not None else None
+    except TypeError:
+        return []
+    return [np.zeros((), dtype)] if dtype in ELIGIBLE else []
+
+
+def _stated_dtype(layer: Any) -> Any:
+    """Return the dtype that a layer of flax's was made to compute in; None where it was not told."""
+    stated = getattr(layer, "dtype", None) if type(layer).__module__.startswith("flax.") else None
+    return None if stated is None else np.dtype(stated)
+
+
+def _of_rank(op: str, layer: Any, policy: Policy) -> str:
+    """Return the operation that a layer is where its class serves every rank, unless a user's list names that of all."""
+    ranks = facts().ranks.get(op)
+    if ranks is None or is_listed(policy, op):
+        return op
+    rank = getattr(layer, "num_spatial_dims", None)
+    if rank is None:
+        size = getattr(layer, "kernel_size", ())
+        rank = 1 if isinstance(size, int) else len(size)
+    return ranks.get(str(rank + 2), op)
