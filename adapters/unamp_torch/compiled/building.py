@@ -33,9 +33,7 @@ class Library(Protocol):
     """The built module; `module.cpp` has its functions, in the same order."""
 
     Activation: Callable[..., Realisation]
-    Casts: Callable[
-        [tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], Any
-    ]  #: makes what `unamp_torch.master_casts.Casts` is
+    Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], Any]  #: as `unamp_torch.master_casts.Casts`
 
     def configure(self, *used_of_python: Any) -> None:
         """Hand over what the kernels and regions use of Python; before anything else, once."""
