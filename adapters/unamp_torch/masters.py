@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
 import torch
 
-from unamp.adapter.state import Step
-from unamp_torch.backward import without_policy
+from unamp.policy import Policy
+from unamp.regions import current_policy, policy_region
 from unamp_torch.exchange import Exchange, follow, low_parameters
-from unamp_torch.state import LOW, thread
+from unamp_torch.state import LOW
+
+_OFF = Policy(enabled=False)
 
 #: The key of a parameter's master weight in its state in an optimizer's ``state_dict``.
 MASTER_WEIGHT = "master_weight"
@@ -57,7 +59,7 @@ class Masters:
         if self._in_place:
             yield
             return
-        with nullcontext() if thread.plan is None else without_policy():
+        with _under(_OFF if current_policy() is not None else None):
             self._put_in(optimizer)
             try:
                 yield
@@ -65,16 +67,35 @@ class Masters:
                 self._take_out(optimizer)
 
     def step(self, optimizer: Any, step: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Take an optimizer's own step on the master weights; a closure, which computes the loss, sees low parameters."""
-        if thread.plan is None and not args and not kwargs and not self._in_place:  # the usual step, without a context manager
+        """Take an optimizer's own step on the master weights."""
+        policy = current_policy()
+        if policy is None and not args and not kwargs and not self._in_place:  # the usual step, without a context manager
             self._put_in(optimizer)
             try:
                 return step()
             finally:
                 self._take_out(optimizer)
-        with Step(thread, functools.partial(self.exchanged, optimizer)) as running:
-            args, kwargs = running.handed(args, kwargs)
-            return step(*args, **kwargs)
+        with self.exchanged(optimizer):
+            return step(
+                *(self._for_step(optimizer, each, policy) for each in args),
+                **{name: self._for_step(optimizer, each, policy) for name, each in kwargs.items()},
+            )
+
+    def _for_step(self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None) -> Any:
+        """Return an argument of a step; a closure, which computes the loss, sees low parameters and the caller's policy."""
+        if not callable(argument):
+            return argument
+
+        @functools.wraps(argument)
+        def closure(*args: Any, **kwargs: Any) -> Any:
+            self._take_out(optimizer)
+            try:
+                with _under(policy):
+                    return argument(*args, **kwargs)
+            finally:
+                self._put_in(optimizer)
+
+        return closure
 
     def widen_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn low gradients into float32 ones, which low parameters then hold."""
@@ -175,3 +196,7 @@ def _places(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> Ite
     """Give the parameters, each after what stands for it in a ``state_dict``."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     return zip(saved, chain.from_iterable(group["params"] for group in optimizer.param_groups), strict=False)
+
+
+def _under(policy: Policy | None) -> AbstractContextManager[object]:
+    return nullcontext() if policy is None else policy_region(policy, framework="torch")
