@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["when_imported"]
+__all__ = ["Loader", "when_imported"]
 
 
 def when_imported(name: str, then: Callable[[], object]) -> None:
@@ -37,7 +37,7 @@ class _Waiting:
         asked = (each.find_spec(name, path, target) for each in behind if hasattr(each, "find_spec"))
         spec: ModuleSpec | None = next(filter(None, asked), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._imported)  # type: ignore[assignment]
+            spec.loader = Loader(spec.loader, self._imported)  # type: ignore[assignment]
         return spec
 
     def _imported(self) -> None:
@@ -46,8 +46,13 @@ class _Waiting:
         self._then()
 
 
-class _Loader:
-    """Loads a module as another loader does, which the module has for its own afterwards."""
+class Loader:
+    """Loads a module as another loader does, which the module has for its own afterwards.
+
+    Args:
+        loader: the other loader.
+        then: called once the module is loaded.
+    """
 
     def __init__(self, loader: Any, then: Callable[[], object]) -> None:
         self._loader, self._then = loader, then

@@ -58,7 +58,7 @@ SLOW = 3.0
 _FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax", "mlx", "mxnet", "tinygrad", "oneflow", "jittor")
 
 _lock = threading.Lock()
-_given: set[tuple[str, ...]] = set()
+_given: set[object] = set()
 
 
 def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
@@ -73,16 +73,13 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
             return
         other = "bfloat16" if policy.dtype == "float16" else "float16"
         better = f"{other} or float32 is faster" if adapter.slowdown("cpu", other) < factor / 2 else "float32 is faster"
-        _once(
-            ("slow", adapter.framework, policy.dtype),
-            f"on a CPU {adapter.framework} is about {factor:.0f} times slower in {policy.dtype} than in float32; {better}",
-        )
+        _once(f"on a CPU {adapter.framework} is about {factor:.0f} times slower in {policy.dtype} than in float32; {better}")
 
 
 def may_be_faster(adapter: Adapter, policy: Policy) -> None:
     """Hint at what an adapter could do faster, were a part of it built."""
     if policy.active and isinstance(adapter, MayBeFaster) and (how := adapter.faster()) is not None:
-        _once(("faster", adapter.framework), how, category=AmpHint)
+        _once(how, category=AmpHint)
 
 
 def left_out(unsuitable: Mapping[str, Exception], covered: Sequence[Adapter]) -> None:
@@ -94,12 +91,12 @@ def left_out(unsuitable: Mapping[str, Exception], covered: Sequence[Adapter]) ->
     for framework, error in unsuitable.items():
         if not covered:
             raise error.with_traceback(None)
-        _once(("left out", framework), f"{framework} is imported, and no policy is in force on it: {error}")
+        _once(f"{framework} is imported, and no policy is in force on it: {error}")
 
 
 def no_such_device(missing: str) -> None:
     """Warn of a region for a device that is not there."""
-    _once(("no such device", missing), f"{missing}; a region for it changes nothing")
+    _once(f"{missing}; a region for it changes nothing")
 
 
 def nothing_covered(policy: Policy) -> None:
@@ -109,64 +106,48 @@ def nothing_covered(policy: Policy) -> None:
     if not policy.active:
         return
     if late := [adapter.framework for adapter in adapters_in_use()]:
-        _once(
-            ("late", *late),
-            f"{', '.join(late)} was imported inside a region, which did not cover it; import frameworks before",
-        )
+        _once(f"{', '.join(late)} was imported inside a region, which did not cover it; import frameworks before")
     elif found := [name for name in _FRAMEWORKS if name in sys.modules]:
-        _once(
-            ("uncovered", *found),
-            f"a region changed nothing: no adapter is installed for {', '.join(found)}; `unamp doctor` shows those that are",
-        )
+        _once(f"a region changed nothing: no adapter is installed for {', '.join(found)}; `unamp doctor` shows those that are")
     else:
-        _once(("empty",), "a region changed nothing: no framework was imported before it was opened, nor inside it")
+        _once("a region changed nothing: no framework was imported before it was opened, nor inside it")
 
 
 def never_ran(op: str) -> None:
     """Warn of an operation that a policy allows and that a trace did not see."""
     _once(
-        ("never ran", op),
         f"{op!r} is on your allow list and never ran while it was traced: maybe another operation is what runs "
-        "(the trace's table shows which)",
+        "(the trace's table shows which)"
     )
 
 
 def not_reached(op: str, kind: str) -> None:
     """Warn of tensors inside of an argument of a registered operation that nobody can open."""
     _once(
-        ("not reached", op, kind),
         f"{op!r} is called with a {kind}, and no rule casts the tensors in it: hand them over by themselves, or tell the "
-        "framework of the class (see Containers in docs/policies.md)",
+        "framework of the class (see Containers in docs/policies.md)"
     )
 
 
 def rules_not_applied(path: str, count: int) -> None:
     """Warn of a region that is made from a file whose rules for layers no network has."""
     _once(
-        ("rules", path),
         f"{path} has {count} rules for layers, which a region does not put on: "
-        "unamp.layer_policies(network, unamp.Precision.read(path).layers) does",
+        "unamp.layer_policies(network, unamp.Precision.read(path).layers) does"
     )
 
 
 def lists_changed(file: str, changes: Sequence[str]) -> None:
     """Warn of a file that was made with other lists than those that are followed; see `unamp.made_with.changes_since`."""
     for change in changes:
-        _once(("lists", file, change), f"{file} was {change}")
+        _once(f"{file} was {change}")
 
 
 def graph_ran(framework: str, what: str, instead: str) -> None:
-    """Warn of a graph that ran under a trace, which sees what runs eagerly.
-
-    Args:
-        framework: whose graph.
-        what: what makes such graphs.
-        instead: how to have it run eagerly.
-    """
+    """Warn of a graph that ran under a trace, which sees what runs eagerly."""
     if traces.pauses:
         return
     _once(
-        ("graph", framework, what),
         f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is missing there; {instead}",
         through=(framework, "keras"),
     )
@@ -174,25 +155,20 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
 
 def no_step(steps: int) -> None:
     """Warn of a trace of chosen steps that recorded nothing: `step` was called too rarely, or what ran is nothing it sees."""
-    _once(
-        ("steps", str(steps)),
-        f"unamp.trace(steps=...) recorded nothing: its step() was called {steps} times; call it at the end of every step",
-    )
+    _once(f"unamp.trace(steps=...) recorded nothing: its step() was called {steps} times; call it at the end of every step")
 
 
 def moves_statistics(layers: str) -> None:
     """Warn of a search that trains: its runs move running statistics, those that overflow too."""
     _once(
-        ("statistics", layers),
         f"unamp.tune: the network is in training mode, and every run moves the running statistics of {layers}, also where it "
-        "overflows; tune a copy, or call network.eval() before",
+        "overflows; tune a copy, or call network.eval() before"
     )
 
 
 def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
     """Warn of a layer that computes in a dtype of its own, where the policy's is another low one."""
     _once(
-        ("stated dtype", framework, layer, low),
         f"{layer} was made to compute in a dtype of its own and keeps it, where the region computes in {low}; make it without "
         "that dtype and the region decides, or open the region in the dtype that it has",
         through=(framework, "flax"),
@@ -202,10 +178,10 @@ def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
 def follows_the_region(framework: str, layer: str, name: str, low: str) -> None:
     """Warn of a layer of Keras that states float32, where the region's policy makes it low."""
     _once(
-        ("stated float32", framework, layer, low),
         f"{layer} {name!r} was made with dtype='float32' and computes in {low} here: float32 is what every layer of Keras has, "
         "and in a region the policy decides; to keep a layer in float32, decorate its call with "
         "unamp.autocast(dtype='float32') in a class of your own",
+        key=(framework, layer, low),  # once for a class, however many of it there are
         through=(framework, "keras"),
     )
 
@@ -214,66 +190,61 @@ def newer_than_examined(framework: str, version: str, examined: str) -> None:
     """Warn of a version of a framework that is newer than any that its adapter was examined with."""
     if major_minor(version) > major_minor(examined):
         _once(
-            ("newer", framework, version),
             f"{framework} {version} is newer than any that unamp was examined with ({examined}); all that "
             "unamp needs of it was found; 'unamp conformance' tells whether rules are followed",
             through=(framework,),
         )
 
 
-def has_no_hook(framework: str, library: str, name: str) -> None:
+def has_no_hook(library: str, name: str) -> None:
     """Warn where a library on a framework lacks a private part that a region replaces.
 
     Args:
-        framework: the framework's import name.
         library: the library with its version.
         name: the part, with its module.
     """
     _once(
-        ("has_no_hook", framework, library, name),
         f"{library} has no {name}, which unamp replaces while a region is open: what calls it may lose the policy there, or "
-        "raise; update unamp, or install a version of the library that has it",
+        "raise; update unamp, or install a version of the library that has it"
     )
 
 
 def called_apart(layer: str, network: str, name: str) -> None:
     """Warn where a layer is called by itself whose network may have a rule for it, which holds in the network's call alone."""
     _once(
-        ("called apart", layer, network, name),
         f"a {layer} was called by itself, and {network} has a rule for {name!r}, which is one: on JAX a rule for a layer holds "
-        f"inside a call of its network alone. Call the {network}, or decorate what calls the layer with a region",
+        f"inside a call of its network alone. Call the {network}, or decorate what calls the layer with a region"
     )
 
 
 def no_layer_of_network(layer: str, network: str, name: str) -> None:
     """Warn where a layer is called in a network with rules that has none of its arrays, but a rule for one of its class."""
     _once(
-        ("no layer of network", layer, network, name),
         f"a {layer} was called inside {network}, which has a rule for {name!r}: the {layer} has none of its arrays, so it is "
-        "another layer, and has no rule. Where its arrays are computed from those in the call, open a region around it there",
+        "another layer, and has no rule. Where its arrays are computed from those in the call, open a region around it there"
     )
 
 
 def trivial_answer(said: str) -> None:
     """Warn of a search whose answer could have been had without one."""
-    _once(("trivial", said), f"unamp.tune: {said}")
+    _once(f"unamp.tune: {said}")
 
 
-def unknown_masters(framework: str, names: Sequence[str]) -> None:
+def unknown_masters(names: Sequence[str]) -> None:
     """Warn of master weights in a loaded state that no parameter of the optimizer has."""
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     _once(
-        ("unknown masters", framework, *names),
         f"the optimizer's loaded state has master weights of parameters that it does not have ({listed}): they are dropped; "
-        "master weights start as what the parameters are; give the network the parameter names that were saved",
+        "master weights start as what the parameters are; give the network the parameter names that were saved"
     )
 
 
-def _once(key: tuple[str, ...], message: str, *, through: tuple[str, ...] = (), category: type[Warning] = AmpWarning) -> None:
+def _once(message: str, *, key: object = None, through: tuple[str, ...] = (), category: type[Warning] = AmpWarning) -> None:
+    """Warn, unless the same was said before: the message, or where one is given, the key."""
     with _lock:
-        if key in _given:
+        if (said := key or message) in _given:
             return
-        _given.add(key)
+        _given.add(said)
     warnings.warn(message, category, stacklevel=_depth_of_user_code(through))
 
 

@@ -46,13 +46,12 @@ class Entries(NamedTuple):
     everything: bool = False
 
 
-def read(argument: str, entries: object, prefer: str | None = None, *, casts: bool = False) -> Entries:
+def read(argument: str, entries: object, *, casts: bool = False) -> Entries:
     """Return the operations that a user's list holds, by canonical names.
 
     Args:
         argument: what the list is called, for messages.
         entries: the list, or a single entry.
-        prefer: a framework whose spelling is meant where a bare name could be several operations.
         casts: whether casts and moves may be in it. No policy can follow a list in them: elsewhere a word for many operations
             leaves them out.
 
@@ -72,7 +71,7 @@ def read(argument: str, entries: object, prefer: str | None = None, *, casts: bo
         elif isinstance(entry, str) and is_word(entry):
             meant.update(_followed(argument, entry, _meant(argument, entry), casts))
         else:
-            named.update(_followed(argument, entry, [operation_name(argument, entry, prefer)], casts))
+            named.update(_followed(argument, entry, [operation_name(argument, entry)], casts))
     # A collective name (interpolate) stands for each of its members as well.
     for found in (named, meant):
         found.update([member for op in found for member in vocabulary()[op].members])
@@ -85,7 +84,7 @@ def is_word(entry: str) -> bool:
 
 
 def operation_name(argument: str, entry: object, prefer: str | None = None) -> str:
-    """Return the canonical name of one operation, however it is named; see `read`."""
+    """Return the canonical name of one operation, however it is named; `prefer` is as in `Vocabulary.resolve`."""
     known = vocabulary()
     if isinstance(entry, str) and (entry in known or _QUALIFIED not in entry):
         return known.resolve(entry, prefer)

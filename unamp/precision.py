@@ -181,7 +181,6 @@ def _named(policy: Policy) -> Policy:
 
 
 def _with_policies(layers: LayerRules, change: Callable[[Policy], Policy]) -> LayerRules:
-    """Return rules for layers with other policies."""
     return LayerRules(rule._replace(policy=change(rule.policy)) if isinstance(rule.policy, Policy) else rule for rule in layers)
 
 

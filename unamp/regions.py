@@ -185,7 +185,6 @@ def check_given(mark: Any, given: object) -> None:
 
     Args:
         mark: has the regions; see `unamp._region_decorator.decorate`.
-        given: the arguments.
 
     Raises:
         FrameworkNotSupported, AdapterError: see `registry.unsuitable`.

@@ -351,7 +351,6 @@ def of_every_operation(name: str, policy: Policy) -> Policy | None:
     """Return the policy by which a compiler that reads source runs all that a registered operation is made of.
 
     Args:
-        name: the operation.
         policy: the policy around its call, with lists of its own.
 
     Returns:
@@ -402,10 +401,7 @@ def _warn_of_unreached(adapter: Any, call: Callable[..., Any], warned: set[tuple
     Networks, functions, and the object whose method an operation is keep theirs to themselves.
 
     Args:
-        adapter: the adapter of the framework.
-        call: the registered function.
         warned: the classes of its arguments that have been warned of, by framework.
-        value: the arguments.
     """
     for each in leaves(value):
         kind = type(each)
@@ -427,7 +423,6 @@ _PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 def _eligible(adapter: Any, value: Any) -> list[Any]:
-    """Return the eligible tensors of a framework in some arguments."""
     return _within(adapter, value, lambda tensor: adapter.dtype_of(tensor) in ELIGIBLE)
 
 
@@ -497,7 +492,6 @@ class _Call(NamedTuple):
         return self._cast(result, dtype if emulated else None), emulated
 
     def _floating(self, result: Any) -> list[Any]:
-        """Return the floating tensors in a result."""
         return _within(self.adapter, result, lambda tensor: "float" in self.adapter.dtype_of(tensor))
 
     def _cast(self, value: Any, dtype: str | None) -> Any:
@@ -529,7 +523,6 @@ def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]
 
 
 def _inside(adapter: Any, value: Any) -> list[Any]:
-    """Return the values in a container."""
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, (tuple, list)) else list(adapter.opened(value)[0])

@@ -8,8 +8,6 @@ from unamp.policy import Policy
 from unamp_jax import patches, plans
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = ["Activation"]
-
 
 class Activation:
     """`unamp.adapter.Realisation` for JAX.
@@ -37,7 +35,6 @@ class Activation:
         return context
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         token.__exit__(None, None, None)
         if self._active:
             patches.release()

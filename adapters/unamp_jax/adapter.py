@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,8 +19,6 @@ from unamp.policy import Policy
 from unamp_jax import casting, decoration, devices, networks, observing, patches, plans, probing, scaling, spellings, watching
 from unamp_jax.activation import Activation
 from unamp_jax.state import CONTEXT, DTYPES, Plan, thread
-
-__all__ = ["JaxAdapter"]
 
 
 class JaxAdapter(BaseAdapter):
@@ -39,6 +37,8 @@ class JaxAdapter(BaseAdapter):
     is_network = staticmethod(networks.is_network)
     wrap = networks.wrap
     is_optimizer = staticmethod(scaling.is_optimizer)
+    scale_loss = staticmethod(scaling.scale_loss)
+    all_finite = staticmethod(scaling.all_finite)
     gradients = scaling.JaxGradients
     decorate = staticmethod(decoration.decorate)
     report_registered = staticmethod(observing.report_registered)
@@ -52,11 +52,9 @@ class JaxAdapter(BaseAdapter):
     spelling = staticmethod(spellings.spelling)
 
     def rank(self) -> int | None:
-        """Return the number that `jax.distributed` gave this process; None where it knows of no others."""
         return int(jax.process_index()) if jax.distributed.is_initialized() else None
 
     def probe(self) -> None:
-        """Check the hooks, and that rules are followed; see `unamp.adapter.Adapter.probe`."""
         patches.probe()
         probing.probe_effects()
 
@@ -82,14 +80,6 @@ class JaxAdapter(BaseAdapter):
     def cast(self, tensor: Any, dtype: str) -> Any:
         with CONTEXT(None):
             return casting.cast(tensor, DTYPES[dtype])
-
-    def scale_loss(self, loss: Any, scale: float) -> Any:
-        with CONTEXT(None):
-            return scaling.scale_loss(loss, scale)
-
-    def all_finite(self, tensors: Sequence[Any]) -> Any:
-        with CONTEXT(None):
-            return scaling.all_finite(tensors)
 
     def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
         raise NotExpressible(

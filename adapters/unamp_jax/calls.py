@@ -8,13 +8,12 @@ A primitive that the vocabulary does not have is left to `primitives_without_rul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from jax._src import core
 
-from unamp.adapter.performing import differing
+from unamp.adapter.performing import target
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
@@ -24,27 +23,10 @@ from unamp_jax.operands import BF16, abstract_values, bind, cast, convert, round
 from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
 
-__all__ = ["binding"]
-
 #: Stores into a reference: what is stored takes the reference's dtype.
 _STORES = frozenset({"swap", "addupdate"})
 
 Bind: TypeAlias = Any
-
-
-def _target(rule: Rule, low: Any, found: Sequence[Any]) -> Any:
-    """Return the dtype that a rule casts to; None to leave everything as it is.
-
-    Args:
-        rule: the rule.
-        low: the policy's dtype.
-        found: the dtypes of the eligible inputs, at least one.
-    """
-    if rule is Rule.LOW:
-        return low
-    if rule is Rule.FP32:
-        return FLOAT32
-    return differing(rule, FLOAT32, found) if any(dtype is not found[0] for dtype in found) else None
 
 
 def binding(original: Bind) -> Bind:
@@ -90,7 +72,9 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     if rule is Rule.LOW and "precision" in params:
         rule = stated_rule(params["precision"]) or rule
     # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would raise.
-    wanted = _target(Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule, plan.low, found)
+    followed = Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule
+    mixed = any(dtype is not found[0] for dtype in found)
+    wanted = target(followed, plan.low, FLOAT32, found, mixed) if mixed or followed in (Rule.LOW, Rule.FP32) else None
 
     def run(dtype: Any) -> Any:
         return _in_dtype(original, primitive, trace, args, rest, avals, places, dtype)

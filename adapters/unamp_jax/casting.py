@@ -15,11 +15,6 @@ from unamp.adapter.arguments import leaves
 from unamp.adapter.shadowing import LeftOut
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Array
 
-__all__ = [
-    "Form", "cast", "dtype_of", "eligible_dtype", "eligible_dtypes", "form_of", "in_form", "is_tensor", "mapped",
-    "narrowed", "with_numbers",
-]  # fmt: skip
-
 _F16, _BF16 = DTYPES["float16"], DTYPES["bfloat16"]
 _KINDS = (jax.Array, np.ndarray)
 

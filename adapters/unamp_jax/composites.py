@@ -35,8 +35,6 @@ from unamp_jax.precision import stated_rule, wide_result
 from unamp_jax.shadowing import products_in_float8
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
 
-__all__ = ["Args", "Composite", "Kwargs", "code_patch", "drawing", "emulates", "performer"]
-
 Args: TypeAlias = Sequence[Any]
 Kwargs: TypeAlias = dict[str, Any]
 
@@ -281,7 +279,6 @@ def emulates(op: str) -> bool:
 
 
 def _shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
-    """Return the dtypes and shapes of the eligible tensors in some arguments."""
     return [(dtype, tuple(leaf.shape)) for leaf in leaves(value) if (dtype := eligible_dtype(leaf)) is not None]
 
 
@@ -298,12 +295,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:
 
 
 def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:
-    """Return the maker of a random draw's replacement: low parameters are widened, and no rule reaches what it does.
-
-    Args:
-        function: the function that draws.
-        parameters: the names of the distribution's parameters.
-    """
+    """Return the maker of a random draw's replacement: low parameters are widened, and no rule reaches what it does."""
     places = {place for name, place in _parameters(function).items() if name in parameters}
 
     def replacement(original: Any) -> Any:
@@ -321,12 +313,7 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable
 
 
 def code_patch(function: types.FunctionType, replacement: Callable[[Any], Any]) -> CodePatch:
-    """Return a patch whose code has the function's own signature: JAX binds arguments by it at every call.
-
-    Args:
-        function: the function.
-        replacement: makes what is called in its place, given the original.
-    """
+    """Return a patch whose code has the function's own signature: JAX binds arguments by it at every call."""
 
     def stand_in(original: Any) -> types.CodeType:
         return forwarding(function, "CALL", {"CALL": replacement(original)})

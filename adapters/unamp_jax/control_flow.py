@@ -17,8 +17,6 @@ from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, form_of, in_form
 from unamp_jax.state import ELIGIBLE, FLOAT32, thread
 
-__all__ = ["cond", "custom_linear_solve", "custom_root", "ending", "scan", "switch", "while_loop", "widest", "wrapped"]
-
 Function = Callable[..., Any]
 #: Gives a function, which it may hold weakly.
 Reference = Callable[[], Any]
@@ -41,7 +39,6 @@ def wrapped(function: Any, wrap: Callable[..., Function], *details: Any) -> Func
     """Return a function wrapped, the same one each time for as long as the function lives.
 
     Args:
-        function: the function.
         wrap: wraps it, given what returns it, and the details.
         *details: hashable.
     """

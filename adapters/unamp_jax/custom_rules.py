@@ -20,8 +20,6 @@ from unamp_jax.casting import cast, eligible_dtype
 from unamp_jax.composites import Composite
 from unamp_jax.state import CONTEXT, ELIGIBLE, Plan
 
-__all__ = ["jvp_call", "vjp_call"]
-
 Function = Callable[..., Any]
 Held = Callable[[], AbstractContextManager[None]]
 

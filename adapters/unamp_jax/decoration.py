@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from unamp.adapter import Decoration
+from unamp.adapter.layers import excluded_layers
 from unamp.adapter.patching import find
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
@@ -15,8 +16,6 @@ from unamp_jax.casting import narrowed
 from unamp_jax.masters import has_master_weights, with_master_weights
 from unamp_jax.networks import inner_modules
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
-
-__all__ = ["decorate"]
 
 
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
@@ -49,11 +48,12 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
 
 def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Iterator[Any]:
     """Return the parameters that become low, each once."""
-    excluded = _excluded(decoration.excluded, nnx)
+    instances, chosen = excluded_layers(decoration.excluded, nnx.Module, "layers of nnx and classes of them")
+    classes = (nnx.BatchNorm, nnx.InstanceNorm, *chosen)
     kept: set[int] = set()
     for network in networks:
         for _, layer in inner_modules(network, nnx):
-            if isinstance(layer, excluded[0]) or any(layer is other for other in excluded[1]):
+            if isinstance(layer, classes) or id(layer) in instances:
                 kept |= {id(leaf) for leaf in _leaves(layer, nnx)}
     taken: set[int] = set()
     for network in networks:
@@ -71,19 +71,6 @@ def _leaves(network: Any, nnx: Any) -> list[Any]:
     state = nnx.graphlib.variables if hasattr(nnx, "graphlib") and hasattr(nnx.graphlib, "variables") else nnx.variables
     found: list[Any] = jax.tree.leaves(state(network, nnx.Param), is_leaf=lambda v: isinstance(v, nnx.Variable))
     return found
-
-
-def _excluded(given: Sequence[Any], nnx: Any) -> tuple[tuple[type, ...], list[Any]]:
-    kinds: list[type] = [nnx.BatchNorm, nnx.InstanceNorm]
-    layers = []
-    for each in given:
-        if isinstance(each, type) and issubclass(each, nnx.Module):
-            kinds.append(each)
-        elif isinstance(each, nnx.Module):
-            layers.append(each)
-        else:
-            raise TypeError(f"excluded_layers takes layers of nnx and classes of them, not {each!r:.60}")
-    return tuple(kinds), layers
 
 
 def _pairs(networks: Sequence[Any], optimizers: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -7,8 +7,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["kind_of", "names", "on"]
-
 #: JAX's platforms, with the kinds of devices that they are.
 _KINDS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "gpu"}
 

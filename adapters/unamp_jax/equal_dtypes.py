@@ -15,11 +15,6 @@ from unamp_jax.control_flow import ending, widest, wrapped
 from unamp_jax.observing import follow_parameters
 from unamp_jax.state import CONTEXT, ELIGIBLE, thread
 
-__all__ = [
-    "combination", "converted_closure", "haiku_state_set", "linear_transpose", "older_pullback", "pullback", "reduction",
-    "scatter_update", "state_set", "unraveled", "variable_put",
-]  # fmt: skip
-
 Function = Callable[..., Any]
 
 # Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.

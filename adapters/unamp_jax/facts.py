@@ -8,26 +8,10 @@ from functools import cache
 
 from unamp.adapter.facts import read_facts
 
-__all__ = ["Facts", "facts"]
-
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the functions, primitives and layers of JAX and its libraries.
-
-    Attributes:
-        left: primitives of the vocabulary's whose operands need not agree, and which no rule reaches.
-        transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole operation;
-            an operation, or one of its spellings.
-        divisible: operations whose parts follow their own rules where a user denies one of them.
-        parts: for layers with an activation of the user's choice, the operations that belong to the layer itself.
-        suspended: functions that no rule reaches, by module: random numbers, initial values, updates.
-        steps: steps of optimizers, by module: no rule reaches them, but for a loss that is a function among their arguments.
-        drawn: random draws in `jax.random`, with the parameters of the distribution: low ones are widened.
-        emulated: the ``operations``, and the ``groups`` of them, that have no kernel in low dtypes.
-        ranks: operations of one function for every rank, by the rank of its first argument.
-        synonyms: operations that are one function here with another, and the other.
-    """
+    """Facts about functions, primitives and layers: each is a key of the data file, which explains it."""
 
     left: frozenset[str]
     transparent: frozenset[str]

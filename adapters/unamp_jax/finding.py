@@ -19,9 +19,6 @@ from unamp_jax.layer_calls import LayerCall
 from unamp_jax.shadowing import dot_general
 from unamp_jax.spellings import library_of, named, spelled
 
-__all__ = ["hook", "innermost", "patches_of", "with_rules"]
-
-
 #: Functions that have rules of differentiation of their own, by their ids.
 with_rules: dict[int, Composite] = {}
 
@@ -95,7 +92,7 @@ def hook(library: str, module: str, path: str) -> Any:
     if found is None and library != "jax" and (module in sys.modules or not _exists(module)):
         package = library.partition(".")[0]
         version = str(getattr(sys.modules[package], "__version__", "of an unknown version"))
-        amp_warnings.has_no_hook("jax", f"{package} {version}", f"{module}.{path}")
+        amp_warnings.has_no_hook(f"{package} {version}", f"{module}.{path}")
     return found
 
 

@@ -21,18 +21,12 @@ from jax.interpreters import ad, batching, mlir
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp_jax.state import CONTEXT
 
-__all__ = ["Bind", "Later", "bind", "followed", "named_leaves"]
-
 #: Binds a primitive to one operand, with parameters.
 Bind = Callable[[Any, Any, dict[str, Any]], Any]
 
 
 class Later:
     """Stands for an operation's hook, which is known once the operation has been reported.
-
-    Args:
-        result: which of the operation's floating results is meant.
-        hook: the hook, where it is known already.
 
     Attributes:
         hook: the hook; None where no trace wants gradients, too.
@@ -71,10 +65,6 @@ def followed(results: Sequence[Any], through: Bind) -> tuple[list[Any], list[Lat
     """Return an operation's floating results to go on with, and what takes their gradients.
 
     What no transformation looks at has no gradient, and stays what it is.
-
-    Args:
-        results: the results.
-        through: binds the primitive.
     """
     later = [Later(n) for n in range(len(results))]
     going_on = [

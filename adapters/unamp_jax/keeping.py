@@ -33,8 +33,6 @@ from unamp.adapter.signatures import (
 )
 from unamp_jax.casting import with_numbers
 
-__all__ = ["before", "before_primitive"]
-
 
 def before(op: str, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kept | None:
     """Return the arguments of a call of a function or a layer, before it runs; None where no trace keeps calls."""
@@ -50,7 +48,6 @@ def before_primitive(op: str, name: str, args: Sequence[Any], params: Mapping[st
 
 
 def _array(value: Any) -> Any:
-    """Return the numbers of an array in NumPy, in its dtype."""
     if not isinstance(value, (jax.Array, np.ndarray)) and hasattr(value, "__jax_array__"):
         value = value.__jax_array__()
     if not isinstance(value, (jax.Array, np.ndarray)):

@@ -15,8 +15,6 @@ from unamp_jax.casting import eligible_dtype
 from unamp_jax.composites import code_patch
 from unamp_jax.state import thread
 
-__all__ = ["patches"]
-
 
 def patches() -> Iterator[Patch]:
     """Yield the patches of Keras' dtype policies.

@@ -29,8 +29,6 @@ from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan
 
-__all__ = ["LayerCall"]
-
 #: Groups of layers that are a product each, whose precision a caller may state.
 _PRODUCTS = frozenset({"matmul", "conv"})
 
@@ -39,11 +37,7 @@ class LayerCall:
     """A method that layers are called by; several classes may share one.
 
     Args:
-        function: the method's function.
         layers: each class that it is the method of, with the operation that it is.
-
-    Attributes:
-        patch: puts this in its place.
     """
 
     def __init__(self, function: types.FunctionType, layers: Mapping[type, tuple[str, str]]) -> None:

@@ -25,8 +25,6 @@ from unamp.errors import NotExpressible
 from unamp_jax.networks import Structure, arrays_of, is_layer, is_linen, may_be_copy, named_layers, structure_of
 from unamp_jax.training import layer_calls
 
-__all__ = ["JaxLayers"]
-
 #: The regions of layers, by the structure of their network and by their names in it.
 Rules = Mapping[Structure, Mapping[str, LayerRegion]]
 Relative = frozenset[tuple[str, LayerRegion]]
@@ -199,11 +197,6 @@ class _Inside(threading.local):
 class _Network:
     """One call of a network with rules.
 
-    Args:
-        network: the network.
-        structure: its structure.
-        rules: the regions of its layers, by their names.
-
     Attributes:
         strangers: how many calls of layers it is inside of, one in another, that are none of the network's.
     """
@@ -359,10 +352,6 @@ def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager
     return made
 
 
-def _homes() -> list[Any]:
-    return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
-
-
 class _Calls:
     """The patches that follow the calls of layers while there are rules: of the classes that exist then."""
 
@@ -370,7 +359,8 @@ class _Calls:
         self._patches: Patches | None = None
 
     def acquire(self) -> None:
-        self._patches = layer_calls(_homes(), _following)
+        homes = [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
+        self._patches = layer_calls(homes, _following)
         self._patches.acquire()
 
     def release(self) -> None:

@@ -19,19 +19,6 @@ from unamp.networks import call_under
 from unamp.policy import Policy
 from unamp_jax.spellings import keras_in_use
 
-__all__ = [
-    "Structure",
-    "arrays_of",
-    "inner_modules",
-    "is_layer",
-    "is_linen",
-    "is_network",
-    "may_be_copy",
-    "named_layers",
-    "structure_of",
-    "wrap",
-]
-
 #: See `structure_of`.
 Structure = tuple[type, Hashable]
 
@@ -130,7 +117,6 @@ def may_be_copy(layer: Any, own: Any, older: Container[Any] = ()) -> bool:
     Its arrays say so: one of them is the other's, or they are tracers, or a scan that is not compiled handed slices of them on.
 
     Args:
-        layer: the layer.
         own: the other one, of the same class and structure.
         older: the traces whose tracers come from before there was a transformation that could have made a copy.
     """

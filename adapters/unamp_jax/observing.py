@@ -34,19 +34,6 @@ from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
 from unamp_jax.networks import may_be_copy, structure_of
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = [
-    "JaxLayers",
-    "check_state",
-    "follow_parameters",
-    "leaves_with_dtypes",
-    "observe",
-    "opened",
-    "report",
-    "report_registered",
-    "second_run",
-    "unchanged",
-]
-
 
 class JaxLayers(Layers):
     """The layers that a thread is inside of; outside of them, the names of `jax.named_scope`."""
@@ -117,12 +104,8 @@ def observe(
     """Report the operations of this thread to `sink`.
 
     Args:
-        sink: takes the records.
-        values: whether they have statistics of the results.
         layers: gives the patches that tell the observer which layer is called; None where no library of layers is imported.
-        named: gives the layers inside a network, with their names.
         acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
-        release: undoes those patches.
     """
     without_region = acquire()
     try:
@@ -167,14 +150,8 @@ def report(
     """Report one operation, and return the result to go on with, whose gradient is told where a trace wants it.
 
     Args:
-        observer: takes the report.
-        op: the operation's canonical name.
-        native: JAX's name for what was called.
-        rule: the rule in force.
         given: for each tensor that the rule is about its dtype and its shape.
         target: the dtype that they were cast to; None for none.
-        result: what came out.
-        emulated: whether the low dtype was emulated.
         written: the equation of an einsum.
         bind: binds a primitive to a result; None where nobody goes on with another result.
         low: computes the operation a second time in a low dtype; None where nobody can.

@@ -10,8 +10,6 @@ from jax._src import core
 
 from unamp_jax.state import DTYPES, FLOAT32
 
-__all__ = ["BF16", "abstract_values", "bind", "cast", "convert", "rounded"]
-
 #: The newest releases hand over the arguments' abstract values, too.
 _AVALS = len(inspect.signature(core.Primitive.bind_with_trace).parameters) == 5
 BF16 = DTYPES["bfloat16"]

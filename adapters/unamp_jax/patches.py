@@ -30,8 +30,6 @@ from unamp_jax.networks import is_layer
 from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, libraries
 from unamp_jax.state import thread
 
-__all__ = ["acquire", "installed", "layer_patches", "probe", "release"]
-
 Function: TypeAlias = Callable[..., Any]
 
 # --- their life --------------------------------------------------------------------------------------------------------------
@@ -114,7 +112,6 @@ def _held() -> Iterator[None]:
 
 @cache
 def _hooks() -> PatchGroup:
-    """Return the patches that every region needs."""
     return PatchGroup(
         [
             AttributePatch(core.Primitive, "bind_with_trace", calls.binding),
@@ -132,7 +129,6 @@ release = installed.release
 
 @cache
 def _of_library(library: str) -> PatchGroup:
-    """Return the patches of a library that is imported."""
     later = _changes(_LATER.get(library, ()), library)
     if library == PALLAS:
         return PatchGroup(later)

@@ -13,8 +13,6 @@ from unamp_jax.composites import emulates
 from unamp_jax.spellings import libraries
 from unamp_jax.state import Plan
 
-__all__ = ["how", "plan"]
-
 
 def plan(policy: Policy) -> Plan | None:
     """Return the plan for a policy; None where nothing is to be done: JAX has no AMP of its own that ``native`` could mean.

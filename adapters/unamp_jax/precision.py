@@ -16,8 +16,6 @@ from jax import lax
 from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Rule
 
-__all__ = ["stated_rule", "wide_result"]
-
 #: Words for "as fast as it gets", which state nothing.
 _FAST = frozenset({None, "default", "bfloat16", "fastest", "DEFAULT", lax.Precision.DEFAULT, lax.DotAlgorithmPreset.DEFAULT})
 

@@ -13,8 +13,6 @@ from unamp_jax import programs
 from unamp_jax.operands import abstract_values, cast
 from unamp_jax.state import ELIGIBLE, FLOAT32, Plan
 
-__all__ = ["carry_out"]
-
 
 def carry_out(original: Any, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan) -> Any:
     """Carry out a primitive that no rule is about."""

@@ -16,8 +16,6 @@ from unamp.policy import Policy
 from unamp_jax import patches, plans
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
 
-__all__ = ["probe_effects"]
-
 _LOW = DTYPES["bfloat16"]
 
 

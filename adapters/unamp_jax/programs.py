@@ -15,19 +15,11 @@ from unamp.adapter.state import in_regions
 from unamp_jax.casting import cast
 from unamp_jax.state import CONTEXT, Plan, thread
 
-__all__ = ["followed", "inlined"]
-
 Function = Callable[..., Any]
 
 
 def followed(primitive: str, params: Mapping[str, Any], plan: Plan) -> Any:
-    """Return the parameters of a primitive with the user's functions in them under a policy; the same ones where it has none.
-
-    Args:
-        primitive: its name.
-        params: its parameters.
-        plan: the plan in force.
-    """
+    """Return the parameters of a primitive with the user's functions in them under a policy; the same ones without any."""
     if primitive == "custom_vmap_call":
         return {**params, "rule": _batching_rule(params["rule"], plan, params["call"].out_avals)}
     if primitive == "custom_partitioning":

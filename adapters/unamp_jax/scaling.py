@@ -15,8 +15,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_jax.masters import has_master_weights
 from unamp_jax.spellings import keras_in_use
-
-__all__ = ["JaxGradients", "all_finite", "is_optimizer", "scale_loss"]
+from unamp_jax.state import CONTEXT
 
 
 def is_optimizer(value: object) -> bool:
@@ -46,8 +45,9 @@ def scale_loss(loss: Any, scale: float) -> Any:
             "jax.jit would make the loss scale a constant of its program; use unamp_jax.loss_scaling inside of it, "
             "or hand it scaler.scale(jnp.float32(1.0)) to multiply the loss by"
         )
-    wide = loss.astype(jnp.float32) if str(loss.dtype) in LOW_DTYPES else jnp.asarray(loss)
-    return wide * jnp.asarray(scale, wide.dtype)
+    with CONTEXT(None):
+        wide = loss.astype(jnp.float32) if str(loss.dtype) in LOW_DTYPES else jnp.asarray(loss)
+        return wide * jnp.asarray(scale, wide.dtype)
 
 
 def _is_staged(tracer: Any) -> bool:
@@ -62,8 +62,9 @@ def _is_staged(tracer: Any) -> bool:
 
 def all_finite(tensors: Sequence[Any]) -> Any:
     """See `unamp.adapter.Adapter.all_finite`."""
-    found = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(list(tensors)) if _is_floating(leaf)]
-    return jnp.stack(found).all() if found else jnp.asarray(True)
+    with CONTEXT(None):
+        found = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(list(tensors)) if _is_floating(leaf)]
+        return jnp.stack(found).all() if found else jnp.asarray(True)
 
 
 def _is_floating(leaf: Any) -> bool:

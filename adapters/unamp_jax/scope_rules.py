@@ -24,8 +24,6 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch
 from unamp_jax.composites import code_patch
 
-__all__ = ["function_of"]
-
 #: What is traced depends on the rules of this process, and inside a function with rules on where the thread is.
 _KEY: Any = jax.make_user_context(None)
 
@@ -65,12 +63,7 @@ def _is_transformed(value: object) -> bool:
 
 
 class _Function:
-    """See `unamp.adapter.layers.LateNetwork`.
-
-    Args:
-        function: the function.
-        name: its name.
-    """
+    """See `unamp.adapter.layers.LateNetwork`."""
 
     def __init__(self, function: types.FunctionType, name: str) -> None:
         self.name = name
@@ -105,7 +98,6 @@ class _Call:
     """One call of a function with rules.
 
     Attributes:
-        function: the function.
         rules: its rules, as they were when the call began.
         path: the scopes that are open inside.
     """

@@ -18,14 +18,9 @@ from unamp.adapter.shadowing import LeftOut
 from unamp_jax.casting import cast
 from unamp_jax.state import FLOAT32
 
-__all__ = ["ARITHMETIC", "dot_general", "products_in_float8"]
-
 
 class _Asked:
     """A request to compute a product from float8.
-
-    Args:
-        dtype: the dtype of the factors.
 
     Attributes:
         products: how many products there were.

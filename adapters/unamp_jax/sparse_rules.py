@@ -9,8 +9,6 @@ from jax import lax
 from unamp.adapter.patching import find
 from unamp_jax.spellings import SPARSE
 
-__all__ = ["teach"]
-
 
 @cache
 def teach() -> None:

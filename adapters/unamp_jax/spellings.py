@@ -17,11 +17,6 @@ from unamp.adapter.keras_models import keras_on
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
-__all__ = [
-    "DYNAMIC_SCALE", "PALLAS", "SPARSE", "keras_in_use", "libraries", "library_of", "named", "primitives", "spelled",
-    "spelling",
-]  # fmt: skip
-
 #: The modules of JAX's own, and one of flax's, that are imported late, and count as libraries.
 PALLAS = "jax._src.pallas.pallas_call"
 SPARSE = "jax.experimental.sparse.transform"

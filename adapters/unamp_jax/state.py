@@ -22,8 +22,6 @@ from unamp.vocabulary import vocabulary
 from unamp_jax.facts import facts
 from unamp_jax.spellings import primitives
 
-__all__ = ["CONTEXT", "DTYPES", "ELIGIBLE", "FLOAT32", "Array", "Plan", "PrimitiveRule", "thread"]
-
 #: A name for readers: to a type checker it is `Any`.
 Array: TypeAlias = jax.Array
 
@@ -51,13 +49,8 @@ class Plan(BasePlan):
     for a policy is found as long as JAX remembers it.
 
     Args:
-        policy: the policy.
         rules: the rules for operations, before synonyms.
         key: tells what the plan is made of, beside the policy.
-        reporting: whether all operations are reported.
-
-    Attributes:
-        low: the policy's low dtype.
     """
 
     def __init__(
@@ -98,7 +91,6 @@ class Plan(BasePlan):
         """Return the plan inside a layer that is one operation, whose parameters are not among its arguments.
 
         Args:
-            op: the operation.
             rule: the rule for what the layer is made of.
             activated: whether a user chooses the layer's activation, which follows its own rule.
         """

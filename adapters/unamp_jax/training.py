@@ -17,8 +17,6 @@ from unamp_jax.composites import code_patch
 from unamp_jax.finding import hook
 from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
-__all__ = ["accumulating", "converting", "layer_calls", "patches", "scaling", "stepping", "with_losses"]
-
 Function = Callable[..., Any]
 
 
@@ -154,8 +152,6 @@ def layer_calls(
 
     Args:
         homes: the base classes; None where a library is not imported.
-        follow: returns the replacement of such a method.
-        which: says of a class whether it is to be patched.
     """
     bases = [home for home in homes if home is not None]
 

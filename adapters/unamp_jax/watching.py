@@ -14,8 +14,6 @@ from unamp.errors import NotExpressible
 from unamp_jax.gradient_hooks import named_leaves
 from unamp_jax.state import CONTEXT
 
-__all__ = ["fetched", "named_gradients", "numbers", "total"]
-
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
     """See `unamp.adapter.NamesGradients.named_gradients`. Names are the paths in the gradients' pytree.

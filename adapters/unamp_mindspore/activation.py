@@ -12,8 +12,6 @@ from unamp_mindspore.own_amp import switch_off, switch_on
 from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import thread
 
-__all__ = ["Activation"]
-
 
 class Activation:
     """`unamp.adapter.Realisation` for MindSpore."""
@@ -24,7 +22,6 @@ class Activation:
         self.plan = plan
 
     def enter(self) -> object:
-        """Put the plan in force."""
         plan, outer, masked = self.plan, thread.plan, switch_off()
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
@@ -44,7 +41,6 @@ class Activation:
         return outer, masked
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         thread.plan, masked = token
         if masked:
             switch_on()

@@ -34,8 +34,6 @@ from unamp_mindspore.probing import probe_effects
 from unamp_mindspore.state import DTYPES, Tensor, thread
 from unamp_mindspore.state import device as device_in_use
 
-__all__ = ["MindSporeAdapter"]
-
 
 class MindSporeAdapter(BaseAdapter):
     """MindSpore, in PyNative and graph mode, on the CPU."""
@@ -66,14 +64,12 @@ class MindSporeAdapter(BaseAdapter):
     spelling = staticmethod(spellings.spelling)
 
     def rank(self) -> int | None:
-        """Return the number that `mindspore.communication` gave this process; None where it knows of no others."""
         return int(get_rank()) if get_group_size() > 1 else None
 
     def kernels(self, device: str, dtype: str) -> Support:
         return Support.EMULATED if device == "cpu" else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """Return the cost of emulation on the CPU; see `unamp.adapter.Adapter.slowdown`."""
         return {"float16": 2.2, "bfloat16": 2.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:

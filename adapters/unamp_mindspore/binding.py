@@ -60,19 +60,6 @@ from unamp_mindspore.spellings import spelled
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
 
-__all__ = [
-    "POLICY",
-    "STRATEGY",
-    "Binding",
-    "binding",
-    "computed_by",
-    "function_copy",
-    "kept_alive",
-    "layer_rules",
-    "policy_of_cell",
-    "where_decorated",
-]
-
 #: The attribute of a cell's class that holds the policy that it computes under by itself; see `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
 

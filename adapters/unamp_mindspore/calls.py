@@ -37,8 +37,6 @@ from unamp_mindspore.state import (
     thread,
 )  # fmt: skip
 
-__all__ = ["carry_out", "entry"]
-
 _FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
 
@@ -77,13 +75,11 @@ def entry(operator: Operator) -> Callable[..., Any]:
 
 
 def _parameters(function: Any) -> tuple[str, ...]:
-    """Return the names of a Python function's parameters."""
     code = function.__code__ if isinstance(function, FunctionType) else None
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
 
 
 def _has_low(value: Any) -> bool:
-    """Return whether there is a low tensor in an argument."""
     return any(dtype is not FLOAT32 for dtype in floats(value))
 
 

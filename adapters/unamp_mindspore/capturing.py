@@ -15,8 +15,6 @@ from unamp.adapter.replacing import CodePatch
 from unamp_mindspore.moved import PIJitCaptureContext
 from unamp_mindspore.state import thread
 
-__all__ = ["capture_hooks", "go_on", "pause"]
-
 #: Stop capturing in this thread, and go on with it.
 pause, go_on = _c_expression.jit_mode_pi_disable, _c_expression.jit_mode_pi_enable
 

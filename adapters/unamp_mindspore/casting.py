@@ -17,10 +17,6 @@ from unamp.adapter.arguments import mapped, nesting
 from unamp_mindspore.moved import api
 from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, dtype_of, setting
 
-__all__ = [
-    "NESTING", "cast", "convert", "each", "floats", "map_floats", "recording", "rounded", "tensors",
-]  # fmt: skip
-
 # The originals, not the names, behind which a region puts other things.
 _converted = ops.Cast().__call__
 _filled = vars(TensorPy)["copy_"]

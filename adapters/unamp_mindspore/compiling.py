@@ -35,8 +35,6 @@ from unamp_mindspore.resolving import resolving_hooks
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
-__all__ = ["check_not_traced", "hooks", "install"]
-
 #: Compiling under a policy changes what it compiles, for a moment. Without one nothing waits: while a graph runs, another
 #: thread may have to run a graph for it (what the compiler does not read, and has Python run).
 _lock = threading.RLock()

@@ -10,8 +10,6 @@ from typing import Any
 from mindspore import nn
 from mindspore._c_expression import Cell_
 
-__all__ = ["Kept", "begun", "function_copy"]
-
 
 class Kept:
     """The copies of objects, kept as long as these live: most take no attributes, and not all are hashable."""

@@ -19,6 +19,7 @@ from mindspore.mint.nn.layer.normalization import _NormBase
 from mindspore.nn.layer.normalization import _BatchNorm, _InstanceNorm
 
 from unamp.adapter import Decoration
+from unamp.adapter.layers import excluded_layers
 from unamp.adapter.state import suspended
 from unamp.adapter.wrapping import derived_class
 from unamp.dtypes import FLOAT32 as FLOAT32_NAME
@@ -28,8 +29,6 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.exchange import Exchange
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread
-
-__all__ = ["OPTIMIZERS", "decorate", "have_master_weights"]
 
 #: MindSpore's base classes of optimizers.
 OPTIMIZERS = (nn.Optimizer, GroupedOptimizer)
@@ -49,7 +48,7 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     chosen = {id(parameter) for parameter in parameters}
     # Made of what the parameters are before they are rounded.
     steppers = optimizers if decoration.master_weights else ()
-    stepped = [_with_master_weights(optimizer, chosen) for optimizer in steppers]
+    stepped = [[(p, _master(p) if id(p) in chosen else p) for p in optimizer.parameters] for optimizer in steppers]
     for parameter in parameters:
         parameter.set_dtype(DTYPES[decoration.dtype])
     for optimizer, pairs in zip(steppers, stepped, strict=True):
@@ -81,11 +80,8 @@ def _check_expressible(decoration: Decoration) -> None:
 
 def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
     """Return the parameters that become low."""
-    for each in excluded:
-        if not isinstance(each, nn.Cell) and not (isinstance(each, type) and issubclass(each, nn.Cell)):
-            raise TypeError(f"excluded_layers takes cells and classes of cells of MindSpore, not {each!r}")
-    classes = (*_NORMS, *(each for each in excluded if isinstance(each, type)))
-    instances = {id(each) for each in excluded if not isinstance(each, type)}
+    instances, chosen = excluded_layers(excluded, nn.Cell, "cells and classes of cells of MindSpore")
+    classes = (*_NORMS, *chosen)
     found: dict[int, Any] = {}
     kept: set[int] = set()
 
@@ -176,11 +172,6 @@ def _with_masters(kind: type) -> type:
     return derived_class(kind, {}, (_MasterWeights,))  # type: ignore[no-any-return]
 
 
-def _with_master_weights(optimizer: Any, chosen: set[int]) -> list[tuple[Any, Any]]:
-    """Return each of an optimizer's parameters with what is stepped for it: for those chosen, still float32, a copy."""
-    return [(each, _master(each) if id(each) in chosen else each) for each in optimizer.parameters]
-
-
 def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
     made = [master for parameter, master in pairs if master is not parameter]
     if not made:
@@ -194,7 +185,6 @@ def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
 
 
 def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:
-    """Return each parameter, and what is stepped for it."""
     return vars(optimizer)["_unamp_pairs"]  # type: ignore[no-any-return]
 
 

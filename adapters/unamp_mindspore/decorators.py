@@ -15,8 +15,6 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.plans import plan
 from unamp_mindspore.state import device
 
-__all__ = ["cast_inputs_of", "inside", "inside_backward", "stated"]
-
 
 def stated(policy: Policy, device: str | None = None) -> Policy | None:
     """Return the policy that MindSpore carries out for one, with lists of its own; None where that changes nothing."""
@@ -26,10 +24,6 @@ def stated(policy: Policy, device: str | None = None) -> Policy | None:
 
 def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
     """Return the policy inside a function, and what its inputs are cast to: the innermost of its decorators decides.
-
-    Args:
-        function: a function or a bound method.
-        around: the policy around its call.
 
     Returns:
         The policy, None where nothing is changed; and the dtypes of `unamp.custom_fwd`, the outermost first.
@@ -57,12 +51,7 @@ def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[st
 
 
 def inside_backward(bprop: Any, construct: Any, forward: Policy | None) -> Policy | None:
-    """Return the policy inside a cell's `bprop`: none, as in PyNative mode, unless a decorator says otherwise.
-
-    Args:
-        bprop, construct: the cell's methods.
-        forward: the policy inside `construct`.
-    """
+    """Return the policy inside a cell's `bprop`: none, as in PyNative mode, unless a decorator says otherwise."""
     as_forward = getattr(bprop, AS_FORWARD, False) and cast_inputs_of(construct) is None
     return inside(bprop, forward if as_forward else None)[0]
 

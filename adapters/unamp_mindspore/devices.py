@@ -11,8 +11,6 @@ import mindspore
 
 from unamp_mindspore import state
 
-__all__ = ["kind_of", "names"]
-
 _KINDS = {"CPU": "cpu", "GPU": "gpu", "Ascend": "gpu"}
 
 

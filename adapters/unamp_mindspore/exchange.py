@@ -20,8 +20,6 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.moved import api
 from unamp_mindspore.state import FLOAT32, Tensor
 
-__all__ = ["Exchange"]
-
 # The originals, not the names, behind which a region puts other things.
 _equal, _select = ops.Equal(), ops.Select()
 # Where the numbers are, which is where compiled graphs look for them; in the dtype that they have there.
@@ -32,11 +30,7 @@ _TELLS = hasattr(Tensor, "data_ptr") and hasattr(Tensor, "is_contiguous")
 
 
 class Exchange:
-    """The low parameters of one optimizer, and their master weights.
-
-    Args:
-        pairs: each parameter with its master weight.
-    """
+    """The low parameters of one optimizer, and their master weights."""
 
     def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
         self._pairs = pairs

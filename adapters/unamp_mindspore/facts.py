@@ -8,23 +8,10 @@ from functools import cache
 
 from unamp.adapter.facts import read_facts
 
-__all__ = ["Facts", "facts"]
-
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about MindSpore's operations.
-
-    Attributes:
-        views: operations that run natively in every dtype on the CPU: they return a view, or move data only.
-        transparent: layers whose parts follow their own rules, unless a user's list names the layer itself.
-        left_alone: functions that no rule reaches.
-        methods: methods of a Tensor whose operation has another name.
-        in_place: methods that change their tensor, and those that give the same as a new one.
-        functions: for the example calls of conformance, the function that the CPU has a kernel for.
-        erratic: operations that end the process, or come to another result with every call.
-        axis: of those functions, the ones that call `axis` what PyTorch calls `dim`.
-    """
+    """Facts about MindSpore's operations: each is a key of the data file, which explains it."""
 
     views: frozenset[str]
     transparent: frozenset[str]

@@ -22,26 +22,6 @@ from mindspore.ops.primitive import PrimitiveWithInfer
 
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
-__all__ = [
-    "BOUND",
-    "CASTS_NOTHING",
-    "Low",
-    "agreeing",
-    "agreeing_norm",
-    "bits_of",
-    "cast_like",
-    "casting_inputs",
-    "converting",
-    "in_place",
-    "low",
-    "low_norm",
-    "method",
-    "of_a_tensor",
-    "of_tensors",
-    "unbound",
-    "wide",
-]
-
 #: MindSpore's strategy that casts nothing: a function without one takes over that of the graph around it.
 CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
 
@@ -61,7 +41,6 @@ class Low(NamedTuple):
     """How a policy's low dtype is computed with in graphs.
 
     Attributes:
-        dtype: the dtype.
         emulated: whether low is emulated.
         widened: whether results go back to float32.
     """
@@ -160,8 +139,6 @@ def low(call: Any, to: Low, own: int = 0) -> Any:
     """Return the function that computes low.
 
     Args:
-        call: what computes it.
-        to: the low dtype.
         own: the dtypes of what it has beside its arguments, as `bits_of` gives them.
     """
     dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
@@ -229,7 +206,6 @@ def converting(dtype: Any, *, rounded: bool) -> Any:
     """Return the function that casts the parameters of a layer that is one operation.
 
     Args:
-        dtype: what they are cast to.
         rounded: whether they go back to float32.
     """
 

@@ -12,8 +12,6 @@ from mindspore import ops
 from unamp_mindspore.graph_calls import cast_like, unbound
 from unamp_mindspore.state import DTYPES, FLOAT32
 
-__all__ = ["ATTRIBUTES", "OPERATORS", "gradients_added", "gradients_like", "subscript"]
-
 _BFLOAT16 = DTYPES["bfloat16"]
 
 

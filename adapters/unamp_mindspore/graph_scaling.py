@@ -18,8 +18,6 @@ from unamp.scaling.loss_scale import LossScale
 from unamp_mindspore.graph_calls import BOUND, unbound
 from unamp_mindspore.state import FLOAT32, Tensor, thread
 
-__all__ = ["in_graphs"]
-
 
 @unbound
 def _all_finite(inputs):  # type: ignore[no-untyped-def]

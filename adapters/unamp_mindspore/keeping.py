@@ -25,11 +25,8 @@ from unamp.adapter.signatures import (
 from unamp_mindspore.casting import cast
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
 
-__all__ = ["CALLS"]
-
 
 def _array(value: Any) -> Any:
-    """Return the numbers of a tensor in NumPy, in its dtype."""
     if not isinstance(value, Tensor):
         raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
     with unobserved(thread):
@@ -71,10 +68,6 @@ def _mint_conv(
     return convolution(input, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, last=False)
 
 
-def _gelu(input: Any, approximate: str = "none") -> Arguments:
-    return gelu(input, approximate == "tanh")
-
-
 def _reduction(
     input: Any, axis: Any = None, keep_dims: bool = False, *, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Arguments:
@@ -88,8 +81,8 @@ _FUNCTIONS: Signatures = {
     **{f"mint.nn.functional.conv{n}d": _mint_conv for n in (1, 2, 3)},
     "mint.conv2d": _mint_conv,
     "GeLU": lambda input: gelu(input, True),
-    "mint.nn.functional.gelu": _gelu,
-    "ops.gelu": _gelu,
+    "mint.nn.functional.gelu": lambda input, approximate="none": gelu(input, approximate == "tanh"),
+    "ops.gelu": lambda input, approximate="none": gelu(input, approximate == "tanh"),
     "layer_norm": _layer_norm,
     "linear": _linear,
     "log_softmax": lambda logits, axis=-1: softmax(logits, axis),

@@ -15,8 +15,6 @@ from unamp.errors import NotExpressible
 from unamp_mindspore import compiling
 from unamp_mindspore.binding import layer_rules
 
-__all__ = ["MindSporeLayers"]
-
 
 class MindSporeLayers:
     """See `unamp.adapter.layers.Layered`."""

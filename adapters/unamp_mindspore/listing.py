@@ -20,9 +20,6 @@ from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
 from unamp_mindspore.state import Tensor, thread
 
-__all__ = ["codes", "covers", "functions", "layer_operation", "methods", "operators", "primitive_call", "tensor_methods"]
-
-
 #: Attention's own product with its bias, which has no public name.
 _ATTENTIONS_LINEAR: Any = nn_func.linear
 

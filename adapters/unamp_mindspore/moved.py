@@ -11,8 +11,6 @@ from unamp.adapter import major_minor
 from unamp.adapter.patching import missing
 from unamp.adapter.spellings import at_path
 
-__all__ = ["PIJitCaptureContext", "api", "jit_context", "jit_trace", "parser"]
-
 #: Where each of them stands before 2.9, and since.
 _PLACES = {
     "api": ("mindspore.common.api", "mindspore.graph.api"),

@@ -20,8 +20,6 @@ from unamp.policy import Policy
 from unamp_mindspore.binding import POLICY
 from unamp_mindspore.state import DTYPES, FLOAT32
 
-__all__ = ["wrap"]
-
 
 class _InGraphs:
     """The `construct` that a graph is compiled from."""

@@ -24,9 +24,6 @@ from unamp_mindspore.keeping import CALLS
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import FLOAT32, LOW, on_cpu, thread
 
-__all__ = ["dtype_name", "observe", "report", "report_registered", "second_run", "unchanged"]
-
-
 _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 

@@ -14,14 +14,11 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.facts import facts
 from unamp_mindspore.state import Tensor
 
-__all__ = ["Operator", "parameters_of"]
-
 
 class Operator(performing.Operator):
     """One operation; see `unamp.adapter.performing.Operator`.
 
     Attributes:
-        op: the vocabulary's name.
         ops: the operations that it may be; more than one where one function does several.
         casts: whether it is an explicit cast, which no rule changes.
         plain: whether nothing of all that is to be known about it.

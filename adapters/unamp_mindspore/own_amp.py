@@ -15,8 +15,6 @@ from mindspore.train import amp
 from unamp.adapter.replacing import CodePatch
 from unamp_mindspore.state import DTYPES, thread
 
-__all__ = ["own_hooks", "switch_off", "switch_on"]
-
 #: MindSpore's strategy in force; None where there is none.
 _in_force = strategies.get_curr_amp_strategy
 

@@ -29,9 +29,6 @@ from unamp_mindspore.rewriting import rewritten, with_cast_gradients
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
-__all__ = ["GraphUnder", "check_no_region", "graph", "parser_hooks"]
-
-
 #: The attribute of a parser that holds what its function is a method of.
 _OWNER = "_unamp_owner"
 

@@ -31,8 +31,6 @@ from unamp_mindspore.own_amp import own_hooks
 from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
-__all__ = ["acquire", "install", "installed", "release"]
-
 BFLOAT16 = DTYPES["bfloat16"]
 
 #: The module: `mindspore.common` has a function of the same name, which hides it.

@@ -20,14 +20,11 @@ from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import DTYPES
 from unamp_mindspore.state import device as device_in_use
 
-__all__ = ["Plan", "how", "plan"]
-
 
 class Plan(BasePlan):
     """A policy made ready for MindSpore.
 
     Attributes:
-        low: the policy's low dtype.
         changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being reported.
         inside: the plan for what an operation is made of.
     """

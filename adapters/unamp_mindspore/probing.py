@@ -14,8 +14,6 @@ from unamp_mindspore.activation import Activation
 from unamp_mindspore.plans import plan
 from unamp_mindspore.state import DTYPES, Tensor, thread
 
-__all__ = ["probe_effects"]
-
 
 @cache
 def probe_effects() -> None:

@@ -15,8 +15,6 @@ from unamp_mindspore.graph_scaling import in_graphs
 from unamp_mindspore.moved import parser
 from unamp_mindspore.parsing import check_no_region, graph
 
-__all__ = ["resolving_hooks"]
-
 
 def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `resolve_symbol`, which the compiler asks what a name stands for."""

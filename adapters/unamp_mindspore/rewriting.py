@@ -14,8 +14,6 @@ from typing import Any
 from unamp_mindspore.graph_operators import OPERATORS
 from unamp_mindspore.state import NAMES, Parameter, Tensor
 
-__all__ = ["CONVERTED", "rewritten", "with_cast_gradients"]
-
 #: The name of the function that casts a layer's parameters where they are used, in code that has one.
 CONVERTED = "unamp_parameter"
 
@@ -34,9 +32,7 @@ def rewritten(tree: ast.Module, function: types.FunctionType, owner: Any, names:
 
     Args:
         tree: the source, which is not changed: the compiler keeps it by its text.
-        function: the function.
         owner: what it is a method of; None for a function.
-        names: the functions for operators and methods.
     """
     # asttokens leaves the place in the text on each node, which errors tell of.
     return _Rewriter(function, owner, names).visit(copy.deepcopy(tree))  # type: ignore[no-any-return]

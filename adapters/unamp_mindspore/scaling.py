@@ -16,8 +16,6 @@ from unamp_mindspore.decoration import have_master_weights
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import FLOAT32, Tensor
 
-__all__ = ["MindSporeGradients", "all_finite", "backward", "scale_loss"]
-
 # The originals, not the names, behind which a region puts other things.
 _all, _and, _isfinite, _mul = ops.ReduceAll(), ops.LogicalAnd(), ops.IsFinite(), ops.Mul()
 

@@ -13,8 +13,6 @@ from mindspore.ops import Primitive, auto_generate
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
-__all__ = ["named", "primitive", "spelled", "spelling"]
-
 
 def named(path: str) -> Any:
     """Return the object that a spelling of the vocabulary stands for in `mindspore`; None where this version has none."""

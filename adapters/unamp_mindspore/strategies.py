@@ -11,8 +11,6 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.graph_calls import CASTS_NOTHING
 from unamp_mindspore.state import DTYPES
 
-__all__ = ["STRATEGY", "strategy"]
-
 #: The attribute in which MindSpore looks for a strategy.
 STRATEGY = "amp_strategy"
 

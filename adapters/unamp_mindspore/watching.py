@@ -12,8 +12,6 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import FLOAT32, Tensor
 
-__all__ = ["fetched", "named_gradients", "numbers", "total"]
-
 # The originals, not the names, behind which a region puts other things.
 _cast, _sum, _stack = ops.Cast(), ops.ReduceSum(), ops.Stack()
 

@@ -13,8 +13,6 @@ from unamp_paddle.plans import Plan
 from unamp_paddle.programs import check_ir
 from unamp_paddle.state import CPU_ONLY, expects_gpu, thread
 
-__all__ = ["Activation"]
-
 _in_dynamic_mode = paddle.in_dynamic_mode
 
 
@@ -59,7 +57,6 @@ class Activation:
         return outer, native
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         outer, native = token
         thread.plan = outer
         if native is not None:

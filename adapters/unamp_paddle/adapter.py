@@ -27,8 +27,6 @@ from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
 from unamp_paddle.state import DTYPES, Tensor, thread
 
-__all__ = ["PaddleAdapter"]
-
 
 class PaddleAdapter(BaseAdapter):
     """PaddlePaddle, on the CPU and on CUDA."""
@@ -56,11 +54,9 @@ class PaddleAdapter(BaseAdapter):
     spelling = staticmethod(spellings.spelling)
 
     def rank(self) -> int | None:
-        """Return the number that `paddle.distributed` gave this process; None where it knows of no others."""
         return int(paddle.distributed.get_rank()) if paddle.distributed.is_initialized() else None
 
     def probe(self) -> None:
-        """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
         HOOKS.probe()
         probe_effects()
 
@@ -68,7 +64,6 @@ class PaddleAdapter(BaseAdapter):
         return Support.NATIVE if device == "gpu" and devices.accelerator() in (None, "gpu") else Support.EMULATED
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """Return the cost of emulation on the CPU; see `unamp.adapter.Adapter.slowdown`."""
         return {"float16": 1.7, "bfloat16": 1.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:

@@ -17,8 +17,6 @@ from unamp.adapter.replacing import NamesPatch, PropertiesPatch
 from unamp_paddle.calls import entry
 from unamp_paddle.listing import BUILTIN, forward, legacy
 
-__all__ = ["everywhere", "found"]
-
 #: Modules that users take forward functions from, as attributes, where this Paddle has them.
 _MODULES = ("paddle._C_ops", "paddle._legacy_C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
 #: Modules whose own names for forward functions must stay: they are, differentiate or carry out what is computed.

@@ -37,8 +37,6 @@ from unamp_paddle.state import (
     thread,
 )
 
-__all__ = ["entry", "perform"]
-
 _in_dynamic_mode = paddle.in_dynamic_mode
 
 

@@ -13,8 +13,6 @@ import paddle
 from unamp.adapter.arguments import mapped, nesting
 from unamp_paddle.state import CPU_ONLY, FLOAT32, FORGETFUL, LOW, Parameter, Tensor, Value, dtype_of, is_grad_enabled, on_gpu
 
-__all__ = ["NESTING", "cast", "convert", "floats", "map_floats", "narrow", "rounded", "tensors", "widen"]
-
 # The functions themselves, not the module's attributes, which a region replaces.
 _cast, _scale = paddle._C_ops.cast, paddle._C_ops.scale
 _TENSORS = (Tensor, Value)

@@ -38,8 +38,6 @@ from unamp.results import WIDENED, widened
 from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
 
-__all__ = ["as_written", "keyed", "keyed_program", "layer_rules", "not_simulated", "per_policy"]
-
 T = TypeVar("T")
 
 #: Paddle's options of single functions, where this version has them.

@@ -14,6 +14,7 @@ from paddle.nn import Layer
 from paddle.nn.layer.norm import _BatchNormBase
 
 from unamp.adapter import Decoration
+from unamp.adapter.layers import excluded_layers
 from unamp.adapter.wrapping import derived_class
 from unamp.amp_warnings import unknown_masters
 from unamp_paddle.casting import narrow
@@ -30,8 +31,6 @@ from unamp_paddle.masters import (
 )
 from unamp_paddle.programs import refuse_decoration
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
-
-__all__ = ["decorate"]
 
 # The function itself, not the module's attribute, which a region replaces.
 _cast = paddle._C_ops.cast
@@ -87,11 +86,7 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
 
 def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Layer]:
     """Return the layers that stay in float32 with all that is in them."""
-    for each in excluded:
-        if not (isinstance(each, Layer) or (isinstance(each, type) and issubclass(each, Layer))):
-            raise TypeError(f"excluded_layers takes paddle.nn.Layers and classes of them, not {each!r}")
-    instances = {id(each) for each in excluded if isinstance(each, Layer)}
-    classes = tuple(each for each in excluded if isinstance(each, type))
+    instances, classes = excluded_layers(excluded, Layer, "paddle.nn.Layers and classes of them")
     for network in networks:
         for layer in network.sublayers(include_self=True):
             if isinstance(layer, (*_STATISTICS, *classes)) or id(layer) in instances or _gives_sparse_gradients(layer):
@@ -122,7 +117,7 @@ def _loaded(optimizer: Any) -> dict[str, Any]:
     known = {name: weight for name, weight in weights.items() if name in own}
     check_masters(optimizer, known)
     if lost := sorted(weights.keys() - own):
-        unknown_masters("paddle", lost)
+        unknown_masters(lost)
     return known
 
 

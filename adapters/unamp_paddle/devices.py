@@ -10,8 +10,6 @@ from collections.abc import Mapping
 import paddle
 from paddle.base import core
 
-__all__ = ["accelerator", "kind_of", "names", "on"]
-
 
 def accelerator() -> str | None:
     """Return Paddle's word for the accelerator that it finds: ``"gpu"``, ``"xpu"``, a plugin's type; None for none."""

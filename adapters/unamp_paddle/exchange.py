@@ -11,8 +11,6 @@ from unamp.adapter.memory import bytes_differ
 from unamp_paddle.casting import narrow
 from unamp_paddle.state import CPU_ONLY, FLOAT32, LOW, dtype_of
 
-__all__ = ["Exchange", "alias", "exchange_memory", "follow"]
-
 # The functions themselves, not the module's attributes, which a region replaces.
 _assign_out_, _cast = paddle._C_ops.assign_out_, paddle._C_ops.cast
 _equal, _where = paddle._C_ops.equal, paddle._C_ops.where

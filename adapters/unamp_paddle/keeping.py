@@ -13,11 +13,8 @@ from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import convolution, gelu, layer_norm, leaky_relu, linear, pooling, product, refuse_unless, softmax
 from unamp_paddle.state import Tensor, thread
 
-__all__ = ["CALLS"]
-
 
 def _array(value: Any) -> Any:
-    """Return the numbers of a tensor in NumPy, in its dtype."""
     if not isinstance(value, Tensor) or not value._is_initialized() or not value.is_dense():
         raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
     with unobserved(thread), paddle.no_grad():
@@ -27,14 +24,6 @@ def _array(value: Any) -> Any:
 
         return array.view(bfloat16)
     return array
-
-
-def _linear(x: Any, weight: Any, bias: Any = None, name: Any = None) -> Arguments:
-    return linear(x, weight, bias)
-
-
-def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False, name: Any = None) -> Arguments:
-    return product(x, y, transpose_x, transpose_y)
 
 
 def _softmax(x: Any, axis: int = -1, dtype: Any = None, name: Any = None) -> Arguments:
@@ -47,10 +36,6 @@ def _layer_norm(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, epsilon: float = 1e-5, name: Any = None
 ) -> Arguments:
     return layer_norm(x, len(np.atleast_1d(normalized_shape)), weight, bias, epsilon)
-
-
-def _gelu(x: Any, approximate: bool = False, name: Any = None) -> Arguments:
-    return gelu(x, approximate)
 
 
 def _conv(
@@ -75,12 +60,12 @@ _FUNCTIONS: Signatures = {
     "conv1d": _conv,
     "conv2d": _conv,
     "conv3d": _conv,
-    "gelu": _gelu,
+    "gelu": lambda x, approximate=False, name=None: gelu(x, approximate),
     "leaky_relu": lambda x, negative_slope=0.01, name=None: leaky_relu(x, negative_slope),
     "layer_norm": _layer_norm,
-    "linear": _linear,
+    "linear": lambda x, weight, bias=None, name=None: linear(x, weight, bias),
     "log_softmax": _softmax,
-    "matmul": _matmul,
+    "matmul": lambda x, y, transpose_x=False, transpose_y=False, name=None: product(x, y, transpose_x, transpose_y),
     "max_pool2d": _max_pool2d,
     "softmax": _softmax,
 }

@@ -12,8 +12,6 @@ from unamp.errors import NotExpressible
 from unamp_paddle import compiling, patches
 from unamp_paddle.hooks import HOOKS
 
-__all__ = ["PaddleLayers"]
-
 
 class PaddleLayers:
     """See `unamp.adapter.layers.Layered`."""

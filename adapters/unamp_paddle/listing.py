@@ -18,20 +18,6 @@ from unamp_paddle.operators import Operator
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value
 
-__all__ = [
-    "ARITHMETIC",
-    "BUILTIN",
-    "COMPARISONS",
-    "codes",
-    "comparisons",
-    "composites",
-    "forward",
-    "legacy",
-    "operators",
-    "tensor_operators",
-    "unpatched",
-]
-
 BUILTIN = types.BuiltinFunctionType
 
 #: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function. (Those of the values that
@@ -58,7 +44,7 @@ def _convolution(kind: str) -> str:
     return {"depthwise_conv3d": "conv3d"}.get(kind, kind)
 
 
-def _depthwise(function: types.FunctionType, op: str) -> Callable[[Any, Any], str]:
+def _depthwise(function: types.FunctionType) -> Callable[[Any, Any], str]:
     import inspect
 
     bind = inspect.signature(function).bind
@@ -69,8 +55,8 @@ def _depthwise(function: types.FunctionType, op: str) -> Callable[[Any, Any], st
             x, weight, groups = given["x"], given["weight"], given.get("groups", 1)
             channels = x.shape[1 if given.get("data_format", "NCHW").startswith("NC") else -1]
         except (TypeError, KeyError, AttributeError):
-            return op
-        return f"depthwise_{op}" if 1 < channels == groups and weight.shape[0] % channels == 0 else op
+            return "conv2d"
+        return "depthwise_conv2d" if 1 < channels == groups and weight.shape[0] % channels == 0 else "conv2d"
 
     return which
 
@@ -198,7 +184,7 @@ def codes() -> dict[Operator, CodePatch]:
 
     functional, conv, rnn = paddle.nn.functional, paddle.nn.functional.conv, paddle.nn.layer.rnn
     add(conv._conv_nd, "conv2d", "nn.functional.conv._conv_nd", which=lambda a, k: _convolution(_argument(a, k, 10, "op_type")))
-    add(functional.conv2d, "conv2d", "nn.functional.conv2d", which=_depthwise(functional.conv2d, "conv2d"))
+    add(functional.conv2d, "conv2d", "nn.functional.conv2d", which=_depthwise(functional.conv2d))
     add(rnn.RNNBase.forward, "rnn", "nn.layer.rnn.RNNBase.forward", layer=True, which=lambda a, k: _recurrent(a[0].mode))
     for name, op in _LAYERS.items():
         add(getattr(paddle.nn, name).forward, op, f"nn.{name}.forward", layer=True)

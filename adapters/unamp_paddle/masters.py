@@ -10,36 +10,22 @@ Master weights are kept where Paddle's own ``multi_precision`` keeps them, and a
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import paddle
 
-from unamp.policy import Policy
-from unamp.regions import current_policy, policy_region
+from unamp.adapter.state import Step, suspended
 from unamp_paddle.exchange import Exchange, alias, exchange_memory, follow
 from unamp_paddle.hooks import HOOKS
-from unamp_paddle.state import FLOAT32, LOW, dtype_of
-
-__all__ = [
-    "MASTER_WEIGHTS",
-    "Masters",
-    "add_up_wide",
-    "assign_master",
-    "check_masters",
-    "low_parameters",
-    "masters_of",
-    "parameters",
-]
+from unamp_paddle.native import switched_off
+from unamp_paddle.state import FLOAT32, LOW, dtype_of, thread
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
 _Tensor = paddle.Tensor
-
-_OFF = Policy(enabled=False)
 
 #: The key of Paddle's own in an optimizer's ``state_dict``.
 MASTER_WEIGHTS = "master_weights"
@@ -69,7 +55,7 @@ class Masters:
         if self._exchanged is not None:
             yield
             return
-        with _under(_OFF if current_policy() is not None else None):
+        with suspended(thread), switched_off() or nullcontext():
             try:
                 self._exchange()
                 yield
@@ -77,13 +63,10 @@ class Masters:
                 self._give_back()
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Let the optimizer do something with its master weights."""
-        policy = current_policy()
-        with self.exchanged():
-            return function(
-                *(self._outside(each, policy) for each in args),
-                **{name: self._outside(each, policy) for name, each in kwargs.items()},
-            )
+        """Let the optimizer do something with its master weights; a closure sees low parameters, and the caller's policy."""
+        with Step(thread, self.exchanged) as running:
+            args, kwargs = running.handed(args, kwargs)
+            return function(*args, **kwargs)
 
     def widen_gradients(self) -> None:
         """Turn low gradients into float32 ones, which low parameters then hold."""
@@ -103,22 +86,6 @@ class Masters:
         for each in self._exchanged or ():
             if (weight := weights.get(each.parameter.name)) is not None:
                 assign_master(weight, each.master)
-
-    def _outside(self, argument: Any, policy: Policy | None) -> Any:
-        """Return an argument of a step; a closure sees the low parameters, and the caller's policy."""
-        if not callable(argument):
-            return argument
-
-        @functools.wraps(argument)
-        def closure(*args: Any, **kwargs: Any) -> Any:
-            self._give_back()
-            try:
-                with _under(policy):
-                    return argument(*args, **kwargs)
-            finally:
-                self._exchange()
-
-        return closure
 
     def _exchange(self) -> None:
         self._exchanged = []
@@ -206,7 +173,3 @@ def parameters(optimizer: Any) -> Iterator[Any]:
 def low_parameters(optimizer: Any) -> Iterator[Any]:
     """Return the parameters of an optimizer that have master weights, in its order."""
     return (parameter for parameter in parameters(optimizer) if parameter.dtype in LOW and not parameter.stop_gradient)
-
-
-def _under(policy: Policy | None) -> AbstractContextManager[object]:
-    return nullcontext() if policy is None else policy_region(policy, framework="paddle")

@@ -19,8 +19,6 @@ from unamp.policy import Policy
 from unamp.regions import Region, auto_cast, limited_region
 from unamp_paddle.state import thread
 
-__all__ = ["inside_regions", "switched_off", "told_of_dtype", "told_of_region", "without_paddles_own"]
-
 _OFF = core.AmpLevel.O0
 _in_dynamic_mode = paddle.in_dynamic_mode
 

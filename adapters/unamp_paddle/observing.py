@@ -23,9 +23,6 @@ from unamp_paddle.keeping import CALLS
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import FLOAT32, thread
 
-__all__ = ["observe", "report", "report_registered", "second_run", "unchanged"]
-
-
 _call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 

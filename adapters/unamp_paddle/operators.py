@@ -16,8 +16,6 @@ from paddle.base import core
 from unamp.adapter import performing
 from unamp_paddle.state import LOW, NAMES, Value
 
-__all__ = ["Operator", "registered"]
-
 
 class Operator(performing.Operator):
     """One operation; see `unamp.adapter.performing.Operator`.

@@ -28,8 +28,6 @@ from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan
 from unamp_paddle.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
 
-__all__ = ["acquire", "compilers", "installed", "release"]
-
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
 

@@ -25,8 +25,6 @@ from unamp_paddle.facts import facts
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import CPU_ONLY, DTYPES
 
-__all__ = ["Plan", "followed_natively", "how", "plan"]
-
 _KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
 _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
@@ -35,7 +33,6 @@ class Plan(BasePlan):
     """A policy made ready for PaddlePaddle.
 
     Attributes:
-        low: the policy's low dtype.
         changes_float32: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
         natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python
@@ -168,11 +165,6 @@ def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
 
     It has the lists of the preset ``paddle``, and no level O3. A user's lists stay with us: they hold operations, and
     Paddle's hold names of kernels.
-
-    Args:
-        policy: the policy.
-        device: where it is to be in force.
-        gpu: whether this Paddle computes on GPUs.
     """
     own = policy.preset == "paddle" and policy.level in ("OD", "O1", "O2")
     return gpu and device != "cpu" and own and not (policy.allow or policy.deny or policy.widen_results)

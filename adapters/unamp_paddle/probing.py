@@ -12,8 +12,6 @@ from unamp_paddle.activation import Activation
 from unamp_paddle.native import without_paddles_own
 from unamp_paddle.plans import plan
 
-__all__ = ["probe_effects"]
-
 #: Operations, one for each way in which they are intercepted, and the dtypes of their results in a region and outside.
 _EXPECTED = {
     "Tensor.__matmul__": ("bfloat16", "float32"),

@@ -17,8 +17,6 @@ from unamp.errors import NotExpressible
 from unamp.regions import current_policy
 from unamp_paddle.state import Value
 
-__all__ = ["check_ir", "in_program", "refuse_decoration", "refuse_scaling", "refusing"]
-
 _in_dynamic_mode = paddle.in_dynamic_mode
 
 

@@ -11,8 +11,6 @@ from unamp_paddle.masters import masters_of, parameters
 from unamp_paddle.programs import refuse_scaling
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
 
-__all__ = ["PaddleGradients", "all_finite", "backward", "dense", "scale_loss"]
-
 # The functions themselves, not the module's attributes, which a region replaces.
 _add_n, _all, _cast, _isfinite = paddle._C_ops.add_n, paddle._C_ops.all, paddle._C_ops.cast, paddle._C_ops.isfinite
 _scale_, _squared_norm = paddle._C_ops.scale_, paddle._C_ops.squared_l2_norm

@@ -10,9 +10,6 @@ import paddle
 
 from unamp.adapter.spellings import ObjectNames, at_path
 
-__all__ = ["named", "spelling"]
-
-
 #: Names of legacy kernels that a function of today has, too, which does what another spelling says.
 _HOMONYMS = {"mul": "multiply"}
 

@@ -13,11 +13,6 @@ from unamp.adapter.performing import CallPlan
 from unamp.adapter.state import Dtypes, ThreadState
 from unamp.policy import Rule
 
-__all__ = [
-    "CPU_ONLY", "DTYPES", "FLOAT32", "FORGETFUL", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "Value", "dtype_of",
-    "expects_gpu", "is_grad_enabled", "on_gpu", "thread",
-]  # fmt: skip
-
 Tensor = paddle.Tensor
 Parameter = EagerParamBase
 #: What stands for a tensor while `paddle.jit.to_static` traces.

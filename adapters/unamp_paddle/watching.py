@@ -10,8 +10,6 @@ import paddle
 from unamp_paddle.scaling import dense
 from unamp_paddle.state import FLOAT32, LOW
 
-__all__ = ["fetched", "named_gradients", "numbers", "total"]
-
 # The functions themselves, not the module's attributes, which a region replaces.
 _cast, _sum, _stack = paddle._C_ops.cast, paddle._C_ops.sum, paddle._C_ops.stack
 _FLOATING = (paddle.float64, FLOAT32, *LOW)

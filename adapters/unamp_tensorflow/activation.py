@@ -8,8 +8,6 @@ from unamp_tensorflow import patches
 from unamp_tensorflow.plans import TensorFlowPlan
 from unamp_tensorflow.state import Plan, thread
 
-__all__ = ["Activation"]
-
 
 class Activation:
     """`unamp.adapter.Realisation` for TensorFlow.
@@ -24,7 +22,6 @@ class Activation:
         self.plan = plan
 
     def enter(self) -> object:
-        """Put the plan in force."""
         plan, outer = self.plan, thread.plan
         if plan is None:
             patches.compilers.acquire()
@@ -36,7 +33,6 @@ class Activation:
         return outer
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         thread.plan = token
         if self.plan is None:
             patches.compilers.release()

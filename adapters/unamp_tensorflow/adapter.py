@@ -32,8 +32,6 @@ from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.hooks import HOOKS
 from unamp_tensorflow.state import DTYPES, Plan, thread
 
-__all__ = ["TensorFlowAdapter"]
-
 
 class TensorFlowAdapter(BaseAdapter):
     """TensorFlow, and Keras where it computes with TensorFlow."""
@@ -67,7 +65,6 @@ class TensorFlowAdapter(BaseAdapter):
     spelling = staticmethod(spellings.spelling)
 
     def probe(self) -> None:
-        """Check the private hooks and their effect; see `unamp.adapter.Adapter.probe`."""
         HOOKS.probe()
         patches.probe()
         probing.probe_effects()

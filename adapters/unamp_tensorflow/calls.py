@@ -34,8 +34,6 @@ from unamp_tensorflow.keeping import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
 
-__all__ = ["OpTypeAction", "add_node", "execute_eagerly", "must_record"]
-
 _must_record = recording.must_record_gradient
 
 _LOOKS_AT_INPUTS = (Rule.WIDEST, Rule.NARROWEST)
@@ -89,8 +87,6 @@ class OpTypeAction:
     """A rule, made ready for one operation type; see `unamp_tensorflow.state.Action`.
 
     Args:
-        op_type: the operation type.
-        rule: the rule.
         low: the number of the policy's dtype; 0 where no policy is in force, and operations are only reported.
         widen: whether a low result is cast back to float32 at once.
         ban: the text of the error for a banned operation.

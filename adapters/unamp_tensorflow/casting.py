@@ -17,11 +17,6 @@ from unamp.adapter.arguments import leaves
 from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.state import DTYPES, ELIGIBLE, thread
 
-__all__ = [
-    "EagerTensor", "Variable", "cast", "cast_back", "convert", "dtype_of", "eligible_dtype", "eligible_dtypes", "execute",
-    "tensors",
-]  # fmt: skip
-
 # The function itself, not the module's attribute, which a region replaces.
 execute = pywrap_tfe.TFE_Py_FastPathExecute
 EagerTensor = ops.EagerTensor

@@ -24,11 +24,6 @@ from unamp.regions import keeps_defaults_out
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import DTYPES, FLOAT32, Function, thread
 
-__all__ = [
-    "branches", "dataset_reduce", "dataset_scan", "dataset_statement", "if_statement", "indexed_case", "keyed", "layer_rules",
-    "while_loop", "while_statement",
-]  # fmt: skip
-
 #: The rules that layers have: what is traced follows them.
 layer_rules = RulesInForce()
 

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.framework import composite_tensor
 
-__all__ = ["VALUES", "dispatches", "is_dispatched", "values"]
-
 
 class _Values(NamedTuple):
     """The values of a kind of composite tensor, one dense tensor."""

@@ -37,8 +37,6 @@ from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 from unamp_tensorflow.stated_dtypes import in_stated_dtype
 
-__all__ = ["Composite"]
-
 
 class Composite(Operator):
     """One function or one method of layers; see `unamp.adapter.performing.Operator`.
@@ -78,7 +76,6 @@ class Composite(Operator):
 
         Args:
             op: the operation that one of them is.
-            home: the class.
             layers: every class of layers that is an operation, with the operation.
         """
         path = f"{home.__name__}.call"

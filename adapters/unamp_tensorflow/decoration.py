@@ -18,8 +18,6 @@ from unamp.errors import NotExpressible
 from unamp_tensorflow.masters import TensorFlowMasters
 from unamp_tensorflow.state import thread
 
-__all__ = ["decorate"]
-
 
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
     """See `unamp.adapter.Adapter.decorate`. A model may be built or not, and so may an optimizer."""
@@ -81,13 +79,10 @@ def _cast(variable: Any, dtype: str) -> Any:
     if old is None or variable._dtype == dtype:
         return None
     variable._dtype = dtype
-    with tf.init_scope(), _strategy(old).scope():
+    strategy = getattr(old, "distribute_strategy", None) or tf.distribute.get_strategy()
+    with tf.init_scope(), strategy.scope():
         variable._initialize(tf.cast(old, dtype))
     # A function that was traced with the old one must not go on with it: it finds another shape there, and raises.
     for each in getattr(old, "values", (old,)):
         tf.raw_ops.AssignVariableOp(resource=each.handle, value=tf.zeros([0, 0, 0], old.dtype))
     return old
-
-
-def _strategy(variable: Any) -> Any:
-    return getattr(variable, "distribute_strategy", None) or tf.distribute.get_strategy()

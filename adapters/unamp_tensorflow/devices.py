@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import tensorflow as tf
 from tensorflow.python.eager.context import PhysicalDevice
 
-__all__ = ["kind_of", "names", "on"]
-
 #: The types of devices that a region can be limited to, with their kinds, in the order in which an accelerator is looked for.
 _KINDS = {"CPU": "cpu", "GPU": "gpu", "TPU": "gpu"}
 

@@ -8,25 +8,10 @@ from functools import cache
 
 from unamp.adapter.facts import read_facts
 
-__all__ = ["Facts", "facts"]
-
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about TensorFlow's functions and layers.
-
-    Attributes:
-        thin: functions that come to one operation type of their own operation, which follows the rule by itself.
-        decorated: functions behind a decorator, of which the function behind it is patched.
-        transparent: layers and functions whose parts follow their own rules, unless a user's list names the whole operation.
-        coordinates: those of the transparent ones of whose parts the ones in the operation's own group alone follow rules.
-        drawing: functions that make random numbers and that no rule reaches, by module.
-        suspended: others that no rule reaches, by module: updating variables.
-        emulated: the ``operations``, and the ``groups`` of them, whose low precision is always emulated; those ``on_cpu`` where
-            there is no other device.
-        synonyms: operations that are one function here with another, and the other.
-        made_of: functions that come to operation types of several operations, which have rules of their own.
-    """
+    """Facts about TensorFlow's functions and layers: each is a key of the data file, which explains it."""
 
     thin: frozenset[str]
     decorated: frozenset[str]

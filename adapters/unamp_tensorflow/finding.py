@@ -12,8 +12,6 @@ from unamp_tensorflow.composites import Composite
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use, named
 
-__all__ = ["functions", "keras"]
-
 
 def functions() -> tuple[Composite, ...]:
     """Return the functions of TensorFlow."""

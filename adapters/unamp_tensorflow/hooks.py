@@ -2,6 +2,4 @@
 
 from unamp.adapter.hooks import read_hooks
 
-__all__ = ["HOOKS"]
-
 HOOKS = read_hooks("tensorflow", "unamp_tensorflow")

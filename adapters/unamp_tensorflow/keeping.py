@@ -28,18 +28,9 @@ from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.listing import OpType
 from unamp_tensorflow.state import thread
 
-__all__ = ["before"]
-
 
 def before(op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False) -> Kept | None:
-    """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph.
-
-    Args:
-        op: the operation.
-        name: TensorFlow's name for what is called.
-        args, kwargs: the call.
-        layer: whether the first argument is a layer.
-    """
+    """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph."""
     return kept(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
 
 
@@ -55,7 +46,6 @@ def before_type(op_type: OpType, args: Sequence[Any]) -> Kept | None:
 
 
 def _array(value: Any) -> Any:
-    """Return the numbers of a tensor in NumPy, in its dtype."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape") or is_dispatched(value):
         raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
     with unobserved(thread), stop_recording():
@@ -110,10 +100,6 @@ def _text(value: Any) -> str:
 
 
 # --- functions ---------------------------------------------------------------------------------------------------------------
-
-
-def _gelu(features: Any, approximate: bool = False, name: Any = None) -> Arguments:
-    return gelu(features, approximate)
 
 
 def _softmax(logits: Any, axis: Any = None, name: Any = None) -> Arguments:
@@ -177,7 +163,7 @@ _FUNCTIONS: Signatures = {
     "Softmax": lambda logits: softmax(logits, -1),
     "Sum": _reduction,
     "matmul": _product,
-    "nn.gelu": _gelu,
+    "nn.gelu": lambda features, approximate=False, name=None: gelu(features, approximate),
     "nn.leaky_relu": lambda features, alpha=0.2, name=None: leaky_relu(features, alpha),
     "nn.log_softmax": _softmax,
     "nn.softmax": _softmax,

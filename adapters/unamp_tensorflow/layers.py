@@ -8,8 +8,6 @@ from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion
 from unamp_tensorflow import compiling, patches
 
-__all__ = ["layered"]
-
 
 def layered() -> KerasLayers:
     """Return the object that gives layers rules."""

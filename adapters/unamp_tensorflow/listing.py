@@ -21,8 +21,6 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32
 
-__all__ = ["OpType", "always_emulated", "has_kernel", "kernel_class", "op_type", "op_types", "raw_names"]
-
 try:
     from tensorflow.python.util import _pywrap_kernel_registry as _kernel_classes
 except ImportError:  # not every version may have it, and all that it does is to be quick

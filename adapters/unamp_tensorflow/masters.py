@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -14,8 +14,6 @@ from unamp.adapter.state import suspended
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import thread
-
-__all__ = ["TensorFlowMasters"]
 
 #: The fewest numbers of a parameter for which a condition costs less than it saves.
 _LARGE = 1 << 16
@@ -29,10 +27,8 @@ class TensorFlowMasters(MasterWeights):
         with tf.init_scope(), suspended(thread):
             yield
 
-    @contextmanager
-    def _unamp_suspended(self) -> Iterator[None]:
-        with suspended(thread):
-            yield
+    def _unamp_suspended(self) -> AbstractContextManager[None]:
+        return suspended(thread)
 
     def _unamp_master(self, parameter: Any, original: Any) -> Any:
         value = getattr(parameter, "value", parameter)

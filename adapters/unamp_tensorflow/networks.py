@@ -14,8 +14,6 @@ from unamp_tensorflow.casting import cast, convert
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32
 
-__all__ = ["is_network", "wrap"]
-
 
 def is_network(value: object) -> bool:
     """Return whether a value is a Keras model."""

@@ -31,8 +31,6 @@ from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
 
-__all__ = ["State", "observe", "opened", "report", "report_registered", "second_run", "variable_name"]
-
 
 @cache
 def _patches(with_keras: bool) -> Patches:
@@ -49,10 +47,7 @@ def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Call
     """Report the operations of this thread to `sink`.
 
     Args:
-        sink: takes the records.
-        values: whether they have statistics of the results.
         acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
-        release: undoes those patches.
     """
     layers = Layers(lambda network: (), lambda layer: str(layer.name))  # a layer of Keras has a name of its own
     observer = Observer("tensorflow", sink, values, layers)
@@ -78,15 +73,9 @@ def report(
     Returns the result to go on with, which tells of its gradient where a trace wants that.
 
     Args:
-        observer: takes the report.
-        op: the operation's canonical name.
-        native: TensorFlow's name for what was called.
-        rule: the rule in force.
         given: the tensors that the rule is about, as the caller gave them.
         args: all arguments of the call; the layer first, where it is one.
         target: the number of the dtype that they were cast to; 0 for none.
-        emulated: whether that was emulated.
-        result: what came out.
         low: computes it under the rule LOW, for the number of a dtype.
         written: its arguments, where a trace keeps them.
     """

@@ -26,8 +26,6 @@ from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Function, Plan, thread
 
-__all__ = ["acquire", "compilers", "installed", "probe", "release"]
-
 # --- their life --------------------------------------------------------------------------------------------------------------
 
 
@@ -140,7 +138,6 @@ _KERAS_HOOKS: Hooks = (
 
 @cache
 def _patches() -> PatchGroup:
-    """Return the patches that every region needs."""
     fast = AttributePatch(pywrap_tfe, "TFE_Py_FastPathExecute", lambda own: calls.execute_eagerly)
     return PatchGroup([fast, *_changes(_HOOKS), *_suspended(of_keras=False)])
 
@@ -152,7 +149,6 @@ def _changed_compilers() -> tuple[Patch, ...]:
 
 @cache
 def _keras_patches() -> PatchGroup:
-    """Return the patches that every region needs besides, once Keras is imported."""
     return PatchGroup([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
 
 

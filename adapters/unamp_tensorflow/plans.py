@@ -24,8 +24,6 @@ from unamp_tensorflow.listing import has_kernel, op_type, op_types
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32, NAMES
 
-__all__ = ["TensorFlowPlan", "how", "plan"]
-
 
 class TensorFlowPlan(BasePlan):
     """A policy made ready for TensorFlow; see `unamp_tensorflow.state.Plan`.

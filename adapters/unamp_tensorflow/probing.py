@@ -16,8 +16,6 @@ from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.plans import plan
 from unamp_tensorflow.state import thread
 
-__all__ = ["probe_effects"]
-
 _POLICY = Policy("O1", "bfloat16", preset="none", allow=["matmul", "gelu"])
 
 #: Operations, one for each way in which they are intercepted.

@@ -13,8 +13,6 @@ from unamp.errors import NotExpressible
 from unamp_tensorflow.composite_tensors import VALUES, values
 from unamp_tensorflow.spellings import keras_in_use
 
-__all__ = ["TensorFlowGradients", "all_finite", "backward", "is_optimizer", "scale_loss"]
-
 _LOW = (tf.float16, tf.bfloat16)
 
 

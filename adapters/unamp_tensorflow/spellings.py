@@ -12,8 +12,6 @@ import tensorflow as tf
 from unamp.adapter.keras_models import keras_on
 from unamp.adapter.spellings import ObjectNames, at_path
 
-__all__ = ["keras_in_use", "named", "spelling"]
-
 
 def keras_in_use() -> bool:
     """Return whether Keras is imported and computes with TensorFlow.

@@ -13,8 +13,6 @@ from unamp.adapter.state import Dtypes, ThreadState
 from unamp.adapter.state import Plan as AnyPlan
 from unamp.policy import Rule
 
-__all__ = ["DTYPES", "ELIGIBLE", "FLOAT32", "NAMES", "Action", "Function", "Plan", "Tensor", "thread"]
-
 #: TensorFlow comes without types: to a type checker this is `Any`. A name for readers.
 Tensor: TypeAlias = tf.Tensor
 Function: TypeAlias = Callable[..., Any]

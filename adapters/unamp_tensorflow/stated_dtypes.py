@@ -17,17 +17,6 @@ from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
 
-__all__ = [
-    "drawing",
-    "in_stated_dtype",
-    "map_result",
-    "numpy_function",
-    "packing",
-    "python_function",
-    "sparse_operator",
-    "taking",
-]
-
 # Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
 _in_regions = in_regions(thread)
 
@@ -37,7 +26,6 @@ def taking(position: int, name: str) -> Callable[[Function], Function]:
 
     Args:
         position: where the method takes the argument, after the object.
-        name: the argument's name.
     """
 
     @_in_regions
@@ -76,8 +64,6 @@ def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any], ruled
     """Return arguments that agree with the dtype that a function is told for its result, or where none is, with one another.
 
     Args:
-        function: the function.
-        args, kwargs: its arguments.
         ruled: the dtype that a rule has cast them to, which is stated in place of the caller's; 0 without a rule, where those
             that are all float32 are as the caller has them outside of regions.
     """

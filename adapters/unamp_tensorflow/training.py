@@ -17,10 +17,6 @@ from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import Function, Plan, thread
 
-__all__ = [
-    "custom_gradient", "keras_compute_dtype", "keras_input", "keras_reduction", "merging", "replica_made", "replica_run",
-]  # fmt: skip
-
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
 

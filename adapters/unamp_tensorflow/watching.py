@@ -12,8 +12,6 @@ from unamp.errors import NotExpressible
 from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.observing import variable_name
 
-__all__ = ["fetched", "named_gradients", "numbers", "total"]
-
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
     """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of a built optimizer's variables."""

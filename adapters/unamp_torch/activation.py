@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -35,8 +35,6 @@ from unamp_torch.state import (
 )
 from unamp_torch.transforming import for_this_level
 
-__all__ = ["Activation", "activation"]
-
 #: A device type, its native autocast's dispatch key, whether that was excluded, and the dtype of native autocast there.
 Native = tuple[str, torch._C.DispatchKey, bool, torch.dtype]
 
@@ -53,22 +51,15 @@ class _Before(NamedTuple):
 
 
 class Activation:
-    """A plan, put in force by settings of native autocast and of the dispatcher; see `unamp.adapter.Realisation`.
+    """A plan, put in force by settings of native autocast and of the dispatcher; see `unamp.adapter.Realisation`."""
 
-    Args:
-        plan: the plan.
-        replaces: whether it replaces functions of Python code that the policy names; who enters it has done so otherwise.
-    """
+    __slots__ = ("_native", "plan")
 
-    __slots__ = ("_functions", "_native", "plan")
-
-    def __init__(self, plan: plans.Plan, *, replaces: bool = True) -> None:
+    def __init__(self, plan: plans.Plan) -> None:
         self.plan = plan
         self._native = tuple((device, key) for device in plan.devices if (key := autocast_key(device)) is not None)
-        self._functions = replaces and bool(python_functions.named(plan.policy))
 
     def enter(self) -> _Before:
-        """Put the plan in force."""
         outer = thread.plan
         combined = self.plan if outer is None or outer.devices == self.plan.devices else nested(outer, self.plan)
         plan = for_this_level(combined)
@@ -77,13 +68,6 @@ class Activation:
             install_traced(plan)
         if outer is None:
             patches.acquire()
-        if self._functions:
-            try:
-                python_functions.acquire(plan.policy, _under)
-            except BaseException:
-                if outer is None:
-                    patches.release()
-                raise
         before = [(device, key, excluded(key), get_dtype(device)) for device, key in self._native]
         caching, weights = is_cache_enabled(), thread.weights
         shares = plan.policy.cache and self._may_cache(outer, before) if plan.autocast else caching
@@ -107,7 +91,6 @@ class Activation:
         return _Before(outer, weights, caching, shares and outer is None and plan.autocast, before, recorded)
 
     def exit(self, token: Any) -> None:
-        """Put back what `enter` found."""
         outer, weights, caching, shared, before, recorded = token
         plan = thread.plan
         if recorded:
@@ -126,8 +109,6 @@ class Activation:
                 set_dtype(device, dtype)
         if shared:
             native_cache.stop_sharing(self.plan.low)
-        if self._functions:
-            python_functions.release(self.plan.policy)
         if outer is None:
             patches.release()
 
@@ -144,19 +125,16 @@ class Activation:
                 return False  # inside somebody else's region, of another dtype
         return native_cache.start_sharing(low)
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Have the plan in force while the context is open."""
-        token = self.enter()
-        try:
-            yield
-        finally:
-            self.exit(token)
 
-
-def _under(policy: Policy, device: str | None) -> AbstractContextManager[None]:
-    """Return a context with another policy in force on a kind of device, inside the one in force."""
-    return Activation(plans.plan(policy, device)).entered()
+@contextmanager
+def _under(policy: Policy, device: str | None) -> Iterator[None]:
+    """Have another policy in force on a kind of device, inside the one in force."""
+    made = _replacing(Activation(plans.plan(policy, device)), policy)
+    token = made.enter()
+    try:
+        yield
+    finally:
+        made.exit(token)
 
 
 def _switch(plan: state.Plan, *, on: bool) -> None:
@@ -172,7 +150,7 @@ def _switch(plan: state.Plan, *, on: bool) -> None:
 
 
 class _Replacing:
-    """A compiled activation of a policy that names functions of Python code, which are replaced from here."""
+    """An activation of a policy that names functions of Python code, which are replaced meanwhile."""
 
     __slots__ = ("_activation", "_policy")
 
@@ -192,15 +170,18 @@ class _Replacing:
         python_functions.release(self._policy)
 
 
+def _replacing(activation: Realisation, policy: Policy) -> Realisation:
+    return _Replacing(activation, policy) if python_functions.named(policy) else activation
+
+
 def activation(plan: plans.Plan) -> Realisation:
     """Return the realisation of a plan: compiled, where that is built and can carry the plan out."""
-    in_c = {CPU, CUDA, META}.issuperset(plan.devices) and plan.key is not TRACED
-    if library is None or not in_c:
-        return Activation(plan)
-    in_python = Activation(plan, replaces=False)
+    in_python = Activation(plan)
+    if library is None or plan.key is TRACED or not {CPU, CUDA, META}.issuperset(plan.devices):
+        return _replacing(in_python, plan.policy)
     devices = sum(1 << (CPU, CUDA, META).index(device) for device in plan.devices)
     key = KERNEL_KEYS.index(plan.key)
     compiled = library.Activation(
         plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.guard
     )
-    return _Replacing(compiled, plan.policy) if python_functions.named(plan.policy) else compiled
+    return _replacing(compiled, plan.policy)

@@ -35,8 +35,6 @@ from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, in_wheel, library
 from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
 
-__all__ = ["TorchAdapter"]
-
 #: How many times slower than float32 a dtype is on a CPU without instructions for it.
 _WITHOUT_INSTRUCTIONS = {"float16": 28.0, "bfloat16": 22.0}
 
@@ -78,7 +76,6 @@ class TorchAdapter(BaseAdapter):
     compiling = staticmethod(compiling.compiling)  # asked for every region that is made
 
     def rank(self) -> int | None:
-        """Return the number that `torch.distributed` gave this process; None where it knows of no others."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return None
         return torch.distributed.get_rank()

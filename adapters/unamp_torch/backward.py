@@ -18,8 +18,6 @@ from unamp.regions import innermost_region, policy_region
 from unamp_torch.state import KERNEL_KEYS, include_kernels, set_excluded, set_included, thread
 from unamp_torch.writes import drop_casts
 
-__all__ = ["checkpointing", "recomputing", "suspended", "suspending", "without_policy"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -38,25 +38,6 @@ from unamp_torch.state import (
     thread,
 )
 
-__all__ = [
-    "NO_KERNEL",
-    "Action",
-    "Banned",
-    "WithoutLowKernel",
-    "below_rules",
-    "emulated",
-    "in_float32",
-    "in_narrowest",
-    "in_widest",
-    "kernel_of",
-    "kernel_on_meta",
-    "low",
-    "low_widened",
-    "refuse_on_meta",
-    "says_no_kernel",
-    "untouched",
-]
-
 _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
 _backward_in_progress = torch._C._current_graph_task_id  # -1 where there is none in this thread
 
@@ -157,11 +138,7 @@ def untouched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], d
 
 @dataclass(frozen=True)
 class Banned:
-    """Apply BANNED: raise where an eligible tensor comes in.
-
-    Attributes:
-        message: what the error says.
-    """
+    """Apply BANNED: raise where an eligible tensor comes in."""
 
     message: str
 

@@ -11,8 +11,6 @@ import torch
 from unamp.adapter.arguments import mapped
 from unamp_torch.state import CPU, DTYPES, META, thread
 
-__all__ = ["ELIGIBLE", "Eligible", "cast", "cast_floats", "cast_weight"]
-
 _FLOAT32 = torch.float32
 
 #: Methods that do what `Tensor.to` does, in half the time.

@@ -31,21 +31,6 @@ from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
 from unamp_torch.state import Guard, dispatch_key, lock, thread
 
-__all__ = [
-    "cache_key",
-    "call_registered_while_tracing",
-    "call_while_tracing",
-    "calling_registered",
-    "enter",
-    "guard",
-    "is_recorded",
-    "leave",
-    "make_capturable",
-    "patched_names",
-    "run_uncompiled",
-    "trace_again",
-]
-
 #: Device types whose autocast state can carry a guard: no tensor of theirs can exist in a build for the CPU or CUDA.
 _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
 

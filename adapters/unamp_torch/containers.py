@@ -9,8 +9,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from unamp.adapter.arguments import Opened
 
-__all__ = ["opened"]
-
 
 def opened(value: Any) -> Opened | None:
     """Return the leaves of a registered container; see `unamp.adapter.registered`. optree's are those of no namespace."""

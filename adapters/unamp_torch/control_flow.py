@@ -26,8 +26,6 @@ from unamp.regions import innermost_region
 from unamp_torch.backward import suspended
 from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
 
-__all__ = ["let_pass"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -14,13 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from unamp.adapter import Decoration
+from unamp.adapter.layers import excluded_layers
 from unamp.adapter.wrapping import derived_class
 from unamp_torch import keras, sharding
 from unamp_torch.exchange import low_parameters
 from unamp_torch.masters import Masters, master_weight, masters_of
 from unamp_torch.state import DTYPES, LOW, dtype_name
-
-__all__ = ["decorate"]
 
 
 def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], decoration: Decoration) -> None:
@@ -93,11 +92,7 @@ def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
 
 def _kept(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> Iterator[torch.nn.Module]:
     """Give the layers that stay in float32 with all that is in them."""
-    instances = {id(each) for each in excluded if isinstance(each, torch.nn.Module)}
-    classes = tuple(each for each in excluded if isinstance(each, type) and issubclass(each, torch.nn.Module))
-    if len(instances) + len(classes) < len({id(each) for each in excluded}):
-        wrong = next(each for each in excluded if id(each) not in instances and each not in classes)
-        raise TypeError(f"excluded_layers takes torch.nn.Modules and classes of them, not {wrong!r}")
+    instances, classes = excluded_layers(excluded, torch.nn.Module, "torch.nn.Modules and classes of them")
     for network in networks:
         for module in network.modules():
             statistics = isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats)

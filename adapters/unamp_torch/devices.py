@@ -9,8 +9,6 @@ import torch
 
 from unamp_torch.state import CUDA, dispatch_key, excluded, set_excluded
 
-__all__ = ["accelerator", "device_type", "has_instructions", "kind_of", "names", "on"]
-
 #: What asks oneDNN for instructions of this CPU.
 _HAS_INSTRUCTIONS = {"float16": "_is_mkldnn_fp16_supported", "bfloat16": "_is_mkldnn_bf16_supported"}
 

@@ -27,8 +27,6 @@ from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import included, thread
 
-__all__ = ["PRE_DISPATCH", "acquire", "exporting", "recording", "records_above", "release", "to_onnx", "tracing"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

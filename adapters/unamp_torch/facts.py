@@ -11,25 +11,10 @@ import torch
 from unamp.adapter.facts import read_facts
 from unamp.adapter.versions import major_minor
 
-__all__ = ["Facts", "facts"]
-
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about PyTorch's operators.
-
-    Attributes:
-        own_namespaces: the namespaces of operators that PyTorch itself brings.
-        inner: operators that are no entry points.
-        promotes: operations that compute inputs of differing dtypes in the widest one by themselves.
-        answers: operations that answer inputs of differing dtypes in another dtype than the widest.
-        chooses: operations that only choose between others, by an argument, with those.
-        bypassing: operators that are called past the operation that they belong to, with the operations that they are made of.
-        made_of: operations that are computed with others, which have rules of their own.
-        functions: operations that have an operator and a public function in Python that does without it: where that is.
-        no_kernel: for each device type and low dtype, operations without a kernel for it, forward or backward, in any version.
-        kernel_since: likewise, operations that got theirs in some version, with that version.
-    """
+    """Facts about PyTorch's operators: each is a key of the data file, which explains it."""
 
     own_namespaces: frozenset[str]
     inner: frozenset[str]

@@ -15,8 +15,6 @@ from unamp_torch.networks import named_parameters
 from unamp_torch.numbers import has_numbers, local, rows
 from unamp_torch.state import TRACED, dtype_name, excluded, set_excluded, thread
 
-__all__ = ["follow", "follow_parameters"]
-
 
 def follow_parameters(path: str, network: torch.nn.Module) -> None:
     """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
@@ -31,8 +29,6 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tenso
 
     Args:
         tensor: the result. Its hook sees the gradient before a change in place, too.
-        hook: takes the gradient.
-        result: which of the operation's floating results it is.
     """
     if not tensor.requires_grad:
         return tensor

@@ -13,8 +13,6 @@ from typing import Any
 from unamp.policy import Rule
 from unamp_torch.state import thread
 
-__all__ = ["casting"]
-
 
 def casting(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the function that casts the inputs of attention: where a policy in force runs it otherwise than low, they stay."""

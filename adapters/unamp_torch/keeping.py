@@ -14,8 +14,6 @@ from unamp.adapter.shadowing import LeftOut
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers
 
-__all__ = ["after", "before"]
-
 #: Operators whose arguments stand in another order than those of PyTorch's function.
 _ORDER = {
     "batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
@@ -91,7 +89,6 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """Return the numbers of a tensor in NumPy, in its dtype."""
     if not isinstance(value, torch.Tensor):
         raise LeftOut(f"an argument cannot be written down: {str(value)[:40]!r} ({type(value).__name__})")
     if not has_numbers(value):

@@ -14,8 +14,6 @@ from unamp_torch.control_flow import let_pass
 from unamp_torch.listing import Operator
 from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META_IN_PYTHON, TRACED, KernelKey, autocast_key, lock
 
-__all__ = ["compiled_plan", "install", "install_on_meta", "let_autocast_pass"]
-
 _ATEN = "aten"
 
 _lock = lock()

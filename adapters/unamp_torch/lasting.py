@@ -7,6 +7,4 @@ from __future__ import annotations
 
 from unamp.adapter.patching import Patches
 
-__all__ = ["LASTING"]
-
 LASTING = Patches(lambda: ())

@@ -16,8 +16,6 @@ from unamp.errors import NotExpressible
 from unamp_torch import keras, patches
 from unamp_torch.networks import within
 
-__all__ = ["TorchLayers"]
-
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 #: Made of generated or compiled code, which a class derived from theirs would not be followed in.

@@ -15,8 +15,6 @@ from unamp_torch.casting import Eligible
 from unamp_torch.facts import facts
 from unamp_torch.state import DTYPES
 
-__all__ = ["Operator", "name_operators_of_libraries", "operators", "packet_of"]
-
 #: Groups whose other tensors are parameters and statistics, which stay as they are.
 _ACTIVATION_ONLY = frozenset({"norm", "quantize"})
 

@@ -19,8 +19,6 @@ import torch
 from unamp.adapter.memory import bytes_differ
 from unamp_torch.state import LOW
 
-__all__ = ["Casts"]
-
 #: The most numbers of a parameter of which a copy is kept.
 COPIED = 1 << 22
 
@@ -34,12 +32,7 @@ _tensors_of = torch._C._storage_Use_Count  # how many tensors have a storage
 
 
 class Casts:
-    """The casts of some low parameters.
-
-    Args:
-        low: the parameters.
-        wide: their master weights, float32.
-    """
+    """The casts of some low parameters."""
 
     def __init__(self, low: tuple[torch.Tensor, ...], wide: tuple[torch.Tensor, ...]) -> None:
         self._low, self._wide = low, wide

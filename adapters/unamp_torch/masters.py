@@ -23,8 +23,6 @@ from unamp.regions import current_policy, policy_region
 from unamp_torch.exchange import Exchange, follow, low_parameters
 from unamp_torch.state import LOW
 
-__all__ = ["MASTER_WEIGHT", "Masters", "master_weight", "masters_of"]
-
 _OFF = Policy(enabled=False)
 
 #: The key of a parameter's master weight in its state in an optimizer's ``state_dict``.
@@ -164,12 +162,12 @@ class Masters:
                 parameter.copy_(weight)
 
     def _put_in(self, optimizer: torch.optim.Optimizer) -> None:
-        exchange = self._exchange
-        if exchange is None or not exchange.holds(optimizer):
-            for parameter in low_parameters(optimizer):
+        low, exchange = tuple(dict.fromkeys(low_parameters(optimizer))), self._exchange
+        if exchange is None or not exchange.is_of(low):
+            for parameter in low:
                 if parameter not in self.weights:
                     self.weights[parameter] = master_weight(parameter, parameter.detach().float())
-            exchange = self._exchange = Exchange(optimizer, self.weights)
+            exchange = self._exchange = Exchange(low, self.weights)
         exchange.put_in(optimizer)
         self._in_place = exchange.masters
 

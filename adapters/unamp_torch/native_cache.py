@@ -8,8 +8,6 @@ from unamp.adapter import major_minor
 from unamp_torch.compiled import library
 from unamp_torch.state import lock
 
-__all__ = ["forget_other_threads", "start_sharing", "stop_sharing"]
-
 #: Before 2.11 native autocast keeps a cast made under `torch.no_grad` for later uses, which then have no gradient.
 _KEEPS_WITHOUT_GRADIENT = major_minor(torch.__version__) < (2, 11)
 

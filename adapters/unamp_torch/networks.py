@@ -9,8 +9,6 @@ from torch import nn
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.keras_models import is_layer, own_variables
 
-__all__ = ["named_layers", "named_parameters", "within"]
-
 
 def within(layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     """Return the layers directly inside a layer, with their names."""

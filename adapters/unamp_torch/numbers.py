@@ -10,8 +10,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from unamp.adapter.arguments import within
 
-__all__ = ["flat", "has_numbers", "local", "rows"]
-
 _is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 

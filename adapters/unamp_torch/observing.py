@@ -38,8 +38,6 @@ from unamp_torch.state import (
     thread,
 )
 
-__all__ = ["observe", "report", "report_registered"]
-
 #: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's autograd keys.
 _NOT_COMPUTING = frozenset(
     "_to_copy alias as_strided clone contiguous copy copy_ detach diagonal empty empty_like empty_strided expand fill_ full "
@@ -106,8 +104,6 @@ def observe(sink: Sink, values: bool, needed: Iterable[Held]) -> Iterator[None]:
     The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread.
 
     Args:
-        sink: takes the records.
-        values: whether they have statistics of the results.
         needed: the patches without which something would not be reported as it is.
     """
     observer = Observer("torch", sink, values, Layers(named_layers, _own_name, gradient_hooks.follow_parameters))
@@ -129,9 +125,7 @@ def report(
     """Run one operation and report what it computed in.
 
     Args:
-        operator: the operator that was called.
         run: does to the call what the plan in force says, given the operator to call.
-        args, kwargs: the call's arguments.
         low: carries out the rule LOW for a call, whatever the plan in force.
     """
     plan = thread.plan

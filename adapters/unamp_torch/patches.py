@@ -27,6 +27,7 @@ import torch
 import torch.utils.checkpoint
 
 from unamp._forking import at_fork
+from unamp._on_import import Loader
 from unamp.adapter.patching import Patches, missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp_torch import backward, compiling, exporting, jagged, keras, native_cache, stepping, transforming, writes
@@ -34,8 +35,6 @@ from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
-
-__all__ = ["HOOKS", "Hook", "acquire", "kept_for_keras", "make_capturable", "release"]
 
 #: A module's namespace, the attribute's name, the original, and the replacement.
 Ready = tuple[dict[str, Any], str, Any, Any]
@@ -266,32 +265,19 @@ class _Imports(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _PatchingLoader(spec.loader)
+            spec.loader = Loader(spec.loader, _patch_imported)  # type: ignore[assignment]
         return spec
 
 
-class _PatchingLoader(importlib.abc.Loader):
-    """Loads a module as its own loader does, then patches it."""
-
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self.loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.loader
-        module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        with _lock:
-            if _imports in sys.meta_path:
-                known = len(_ready)
-                _look_for_modules()
-                for namespace, name, _, replacement in _ready[known:]:
-                    namespace[name] = replacement
-                if keras.in_use(module.__name__):
-                    LASTING.add(keras, keras.all_patches)
+def _patch_imported() -> None:
+    with _lock:
+        if _imports in sys.meta_path:
+            known = len(_ready)
+            _look_for_modules()
+            for namespace, name, _, replacement in _ready[known:]:
+                namespace[name] = replacement
+            if keras.in_use():
+                LASTING.add(keras, keras.all_patches)
 
 
 _imports = _Imports()

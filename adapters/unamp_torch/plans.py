@@ -30,20 +30,6 @@ from unamp_torch.kernel_registration import compiled_plan, install, install_on_m
 from unamp_torch.listing import Operator, name_operators_of_libraries, operators
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, KernelKey, autocast_key
 
-__all__ = [
-    "Plan",
-    "action_for",
-    "follows_parts",
-    "forget",
-    "how",
-    "install_all",
-    "install_traced",
-    "is_left_to_pytorch",
-    "nested",
-    "plan",
-    "to_the_letter",
-]
-
 #: The preset that holds PyTorch's own lists for a device type.
 _NATIVE_LISTS = preset("native").delegates["torch"]
 

@@ -12,8 +12,6 @@ from unamp_torch.compiling import is_recorded
 from unamp_torch.state import CPU
 from unamp_torch.stepping import probe_steps
 
-__all__ = ["probe_effects"]
-
 #: Usual, so that no operator gets a kernel which other policies can do without.
 _POLICY = Policy("O1", "bfloat16")
 

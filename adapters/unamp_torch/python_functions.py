@@ -34,8 +34,6 @@ from unamp_torch.listing import operators
 from unamp_torch.state import lock, thread
 from unamp_torch.stepping import Step
 
-__all__ = ["FunctionPatch", "Under", "acquire", "composed", "named", "of_every_operation", "release"]
-
 #: Puts another policy in force on a kind of device, inside the one in force.
 Under = Callable[[Policy, str | None], AbstractContextManager[None]]
 
@@ -96,11 +94,6 @@ class FunctionPatch(CodePatch):
     """A function that calls its replacement by a name in the function's module.
 
     (PyTorch's compiler follows a name, and nothing that stands among the constants of code.)
-
-    Args:
-        op: the operation that the function is.
-        function: the function.
-        make: makes the replacement, given the original.
 
     Attributes:
         replacement: what is called instead.

@@ -12,8 +12,6 @@ from unamp_torch import sharding
 from unamp_torch.masters import masters_of
 from unamp_torch.state import LOW, dtype_name
 
-__all__ = ["TorchGradients", "all_finite", "backward", "scale_loss"]
-
 
 def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
     """Return a loss times the scale. PyTorch's own scale is a float32 tensor, which makes a low scalar float32."""

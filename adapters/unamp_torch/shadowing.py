@@ -21,8 +21,6 @@ from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers, rows
 from unamp_torch.state import DTYPES
 
-__all__ = ["Low", "SecondRun", "of_registered", "product_in_float8", "second_run", "unchanged"]
-
 R = TypeVar("R")
 
 #: Carries out the rule LOW for a call of an operator, in a low dtype.

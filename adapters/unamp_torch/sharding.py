@@ -8,8 +8,6 @@ import torch
 
 from unamp_torch.hooks import HOOKS
 
-__all__ = ["agreed", "is_sharded"]
-
 
 def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return numbers that are not zero where an overflow was found, on this rank or on another.

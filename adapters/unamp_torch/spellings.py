@@ -14,9 +14,6 @@ from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 from unamp_torch.listing import packet_of
 
-__all__ = ["made_by", "spelling"]
-
-
 #: The qualified name of an operator.
 _QUALIFIED = re.compile(r"\w+::\w+")
 

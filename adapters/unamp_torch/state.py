@@ -34,33 +34,6 @@ from unamp.adapter.patching import missing
 from unamp.policy import Policy, Rule
 from unamp_torch.compiled import library
 
-__all__ = [
-    "CPU",
-    "CUDA",
-    "DTYPES",
-    "FEW",
-    "KERNEL_KEYS",
-    "LOW",
-    "MANY",
-    "META",
-    "META_IN_PYTHON",
-    "NATIVE_KEYS",
-    "TRACED",
-    "Guard",
-    "KernelKey",
-    "Plan",
-    "autocast_key",
-    "dispatch_key",
-    "dtype_name",
-    "excluded",
-    "include_kernels",
-    "included",
-    "lock",
-    "set_excluded",
-    "set_included",
-    "thread",
-]
-
 
 def dispatch_key(name: str) -> torch._C.DispatchKey:
     """Return a dispatch key of PyTorch's by its name.

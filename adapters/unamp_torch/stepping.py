@@ -26,8 +26,6 @@ from unamp_torch.backward import suspended, without_policy
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.state import include_kernels, thread
 
-__all__ = ["Step", "handing_policy_to_closures", "probe_steps", "suspending_steps"]
-
 #: How the name begins that PyTorch records a step under.
 _STEP = "Optimizer.step#"
 

@@ -25,8 +25,6 @@ from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
 from unamp_torch.state import Plan, include_kernels, thread
 
-__all__ = ["for_this_level", "putting_on"]
-
 P = ParamSpec("P")
 Nesting = Callable[P, int]  #: One of PyTorch's functions that put a level of a transform on or take it off; its number.
 

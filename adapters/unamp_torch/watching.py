@@ -10,8 +10,6 @@ import torch
 from unamp_torch import keras
 from unamp_torch.numbers import local
 
-__all__ = ["fetched", "named_gradients", "numbers", "total"]
-
 
 def named_gradients(network: torch.nn.Module, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
     """See `unamp.adapter.NamesGradients.named_gradients`."""

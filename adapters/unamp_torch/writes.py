@@ -19,8 +19,6 @@ import torch
 from unamp_torch.compiled import library
 from unamp_torch.state import set_excluded, thread
 
-__all__ = ["drop_casts", "dropping", "kernel_of", "operators"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -118,7 +118,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
 
     def _unamp_outside(self) -> AbstractContextManager[Any]:
         """Return a context without a policy, and outside of any graph that is being made."""
-        raise NotImplementedError
+        return self._unamp_suspended()
 
     def _unamp_suspended(self) -> AbstractContextManager[Any]:
         """Return a context without a policy."""

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from unamp.adapter.facts import read_facts
+from unamp.adapter.layers import excluded_layers
 from unamp.dtypes import ELIGIBLE, LOW_DTYPES
 
 __all__ = [
@@ -59,11 +60,8 @@ def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[li
         TypeError: where an excluded layer is none.
     """
     layers = library().layers
-    for each in excluded:
-        if not isinstance(each, layers.Layer) and not (isinstance(each, type) and issubclass(each, layers.Layer)):
-            raise TypeError(f"excluded_layers takes layers and classes of layers of Keras, not {each!r}")
-    classes = (layers.BatchNormalization, layers.Normalization, *(each for each in excluded if isinstance(each, type)))
-    instances = {id(each) for each in excluded if not isinstance(each, type)}
+    instances, chosen = excluded_layers(excluded, layers.Layer, "layers and classes of layers of Keras")
+    classes = (layers.BatchNormalization, layers.Normalization, *chosen)
     seen: set[int] = set()
     kept: set[int] = set()
 

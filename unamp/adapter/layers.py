@@ -21,7 +21,7 @@ from unamp.policy import Policy
 
 __all__ = [
     "REGION", "HasLateNetworks", "HasLayers", "LateNetwork", "LateRules", "LayerRegion", "Layered", "RulesInForce", "derive",
-    "in_region", "put_by_class", "region_of",
+    "excluded_layers", "in_region", "put_by_class", "region_of",
 ]  # fmt: skip
 
 #: The name of the attribute, in a layer's ``__dict__``, that holds the region of its rule.
@@ -176,6 +176,23 @@ class RulesInForce:
 
     def _make_key(self) -> None:
         self.key = frozenset(list(self._regions.values())) or None
+
+
+def excluded_layers(excluded: Iterable[Any], kind: type, what: str) -> tuple[set[int], tuple[type, ...]]:
+    """Return the layers that `unamp.decorate` leaves in float32: the ids of single ones, and classes.
+
+    Args:
+        excluded: the layers and classes.
+        kind: the framework's class of layers.
+        what: what may be excluded, for the message.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    for each in excluded:
+        if not isinstance(each, kind) and not (isinstance(each, type) and issubclass(each, kind)):
+            raise TypeError(f"excluded_layers takes {what}, not {each!r:.200}")
+    return {id(each) for each in excluded if isinstance(each, kind)}, tuple(each for each in excluded if isinstance(each, type))
 
 
 def region_of(layer: Any) -> LayerRegion | None:

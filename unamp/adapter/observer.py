@@ -156,11 +156,9 @@ class Layers:
             self._follow(network, self._network)
 
     def _add(self, name: str, layer: Any) -> None:
-        """Note the names of what is in a layer."""
         self._names.update({id(inner): (f"{name}.{own}", inner) for own, inner in self._named(layer) if inner is not layer})
 
     def _unnamed(self, layer: Any) -> str:
-        """Return the name of a layer that its network has no name for."""
         return f"{self._open[-1]}.{self._own(layer)}"
 
 

@@ -78,7 +78,6 @@ class Values(NamedTuple):
 
 
 def _norm(numbers: Any) -> float:
-    """Return the root of the sum of the squares of finite numbers."""
     largest = float(abs(numbers).max()) if len(numbers) else 0.0
     # Divided first, so that the square of a large number is one, too.
     return largest * float(((numbers / largest) ** 2).sum()) ** 0.5 if largest else 0.0

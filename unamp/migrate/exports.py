@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unamp.migrate.spellings import table
 
-__all__ = ["Exports"]
+__all__ = ["Exports", "dotted"]
 
 #: The most modules that one name is followed through.
 _MOST = 8
@@ -98,7 +98,7 @@ def _bound(path: Path, exports: Exports) -> _Names:
                 full = exports.absolute(node.level, full) if node.level else full
                 names.setdefault(alias.asname or alias.name, set()).add(full)
         elif isinstance(node, ast.Assign):
-            root, _, rest = _dotted(node.value).partition(".")
+            root, _, rest = dotted(node.value).partition(".")
             for target in node.targets:
                 if isinstance(target, ast.Name) and root != target.id:
                     bound = names.get(root, {""})
@@ -116,7 +116,8 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _statements(node)
 
 
-def _dotted(node: ast.expr) -> str:
+def dotted(node: ast.expr) -> str:
+    """Return a name with the attributes after it, with dots between them; empty for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.insert(0, node.attr)

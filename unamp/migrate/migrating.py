@@ -33,8 +33,6 @@ def migrate_source(
     """Return the migrated text of a file, what was found in it, and the policies of its regions.
 
     Args:
-        text: the file.
-        target: what to write.
         frameworks: whose spellings to move; see `unamp.migrate.spellings.FRAMEWORKS`.
         exports: the names that the file takes from its project's own modules.
 

@@ -106,7 +106,6 @@ class Nodes(cst.CSTVisitor):
 
 
 def _named(node: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
-    """Return the name and the value of what has both."""
     match node:
         case cst.Arg(keyword=cst.Name(value=name), value=value) | cst.AnnAssign(target=cst.Name(value=name), value=value):
             return (name, value) if value is not None else None
@@ -230,7 +229,6 @@ def _dotted(binding: Binding, chain: Sequence[cst.BaseExpression]) -> str:
 
 
 def _exported(nodes: Nodes) -> set[str]:
-    """Return the names in `__all__`."""
     return {
         str(string.evaluated_value)
         for string in nodes.strings

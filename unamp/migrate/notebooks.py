@@ -42,10 +42,6 @@ class _Cell(NamedTuple):
 def migrate_notebook(text: str, migrate: Callable[[str], FileResult]) -> FileResult:
     """Return the migrated text of a notebook, and what was found in its cells.
 
-    Args:
-        text: the file.
-        migrate: what migrates a script.
-
     Raises:
         ValueError: for what is no notebook.
     """

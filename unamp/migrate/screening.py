@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 
-from unamp.migrate.exports import Exports
+from unamp.migrate.exports import Exports, dotted
 from unamp.migrate.settings import configuration_words, dtype_words, setting_words
 from unamp.migrate.spellings import table, watch
 
@@ -144,15 +144,8 @@ def _imported(node: ast.AST, exports: Exports) -> Iterator[tuple[str, str]]:
 
 
 def _dotted(node: ast.Attribute, bound: dict[str, set[str]]) -> list[str]:
-    parts: list[str] = []
-    inner: ast.expr = node
-    while isinstance(inner, ast.Attribute):
-        parts.append(inner.attr)
-        inner = inner.value
-    if not isinstance(inner, ast.Name):
-        return []
-    rest = ".".join(reversed(parts))
-    return [f"{imported}.{rest}" for imported in bound.get(inner.id, ())]
+    root, _, rest = dotted(node).partition(".")
+    return [f"{imported}.{rest}" for imported in bound.get(root, ())]
 
 
 def _is_known(name: str) -> bool:

@@ -99,11 +99,9 @@ def setting_of(keyword: str, value: Any, callee: str, roots: Set[str], *, low: b
     """Return the setting that a keyword with a value is, if any.
 
     Args:
-        keyword: its name.
         value: what it is set to; UNKNOWN where only a run knows.
         callee: the last part of the name of what is called; empty where nothing is.
         roots: the packages that the file imports.
-        low: the value names a low dtype.
     """
     settings = _by_keyword().get(keyword, ())
     return next((each for each in settings if each.switches_on(value, callee, roots, low=low)), None)

@@ -52,8 +52,6 @@ def result_dtypes(
     """Return the dtypes of a node's results, by ONNX's own description of its operator; None where that does not say.
 
     Args:
-        node: the node, as the file has it.
-        given: the dtypes of its inputs.
         opsets: the version of each domain's operators.
         name: the name of a dtype, by ONNX's number for it.
     """

@@ -164,10 +164,6 @@ def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping
     Two layers are held to be the same by the operations that both have, with results of the same size; by the order in which
     both runs had them; and, least, by their names. The best pair is taken first. A layer that is left over joins the layer
     whose operations it has the larger part of: one framework's attention is a layer, another's has four inside.
-
-    Args:
-        left: the records of the reference.
-        right: those of the other run.
     """
     keys = [[_key(record) for record in run] for run in (left, right)]
     layers = [list(dict.fromkeys(record.layer for record in run)) for run in (left, right)]

@@ -112,8 +112,8 @@ class Trace:
             self._arrivals = self._new_arrivals()
         values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
-            stack.enter_context(_shadowing(self._shadow))
-            stack.enter_context(_keeping(self._keeper))
+            stack.enter_context(_asking("shadow", self._shadow, _ONE_SHADOW))
+            stack.enter_context(_asking("keeper", self._keeper, _ONE_KEEPER))
             for adapter in registry.adapters_in_use():
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
@@ -424,29 +424,20 @@ def _with_left_out(table: Table, head: str, said: list[str]) -> str:
 
 
 @contextmanager
-def _shadowing(dtype: str | None) -> Iterator[None]:
-    """Ask this thread's adapters for a shadow in a low dtype; None leaves what a trace around asks for."""
-    before = traces.shadow
-    if dtype is not None and before is not None and dtype != before:
-        raise ValueError(f"a trace around this one has shadow={before!r}; one thread computes no second shadow, in {dtype!r}")
-    traces.shadow = dtype or before
+def _asking(what: str, wanted: object, refusal: str) -> Iterator[None]:
+    """Ask something of this thread's adapters, by its name in `traces`; None leaves what a trace around asks for."""
+    before = getattr(traces, what)
+    if wanted is not None and before is not None and wanted != before:
+        raise ValueError(refusal.format(before=before, wanted=wanted))
+    setattr(traces, what, wanted or before)
     try:
         yield
     finally:
-        traces.shadow = before
+        setattr(traces, what, before)
 
 
-@contextmanager
-def _keeping(keeper: Keeper | None) -> Iterator[None]:
-    """Have this thread's adapters keep what operations are called with; None leaves what a trace around asks for."""
-    before = traces.keeper
-    if keeper is not None and before is not None and keeper is not before:
-        raise ValueError("a trace around this one keeps calls already; one thread keeps each call once")
-    traces.keeper = keeper or before
-    try:
-        yield
-    finally:
-        traces.keeper = before
+_ONE_SHADOW = "a trace around this one has shadow={before!r}; one thread computes no second shadow, in {wanted!r}"
+_ONE_KEEPER = "a trace around this one keeps calls already; one thread keeps each call once"
 
 
 def _numbers(name: str, given: Iterable[int] | None) -> Collection[int] | None:

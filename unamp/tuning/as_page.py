@@ -16,8 +16,6 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 280.0, 56.0, 12.0, 22.0, 
 
 
 class _Layer(NamedTuple):
-    """A layer as a row."""
-
     name: str
     share: float
     held: float

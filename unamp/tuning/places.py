@@ -38,7 +38,6 @@ def place_of(record: OpRecord, names: Mapping[str, str], classes: Collection[str
     """Return the place where an operation ran.
 
     Args:
-        record: the operation.
         names: the names of a network's layers that run, each with the first one of its layer.
         classes: the network's class, and that of a wrapper around it; none for a function, whose layers are named scopes.
     """
@@ -80,7 +79,6 @@ def units_of(places: Sequence[Place], by: str) -> list[Unit]:
     """Return places as what is held together, in their order.
 
     Args:
-        places: the places.
         by: one of `BY`.
     """
     groups: dict[object, set[Place]] = {}

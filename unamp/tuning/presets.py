@@ -28,10 +28,8 @@ def preset_reports(
     """Return the trials of the usual policies at O1: that of unamp, and that of the framework's own lists.
 
     Args:
-        subject: the network.
         batches: batches with their float32 results.
         within: whether the errors of all batches are small enough.
-        may_run: whether a further run may begin.
     """
     if subject.base.level != "O3":
         return []

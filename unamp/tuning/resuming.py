@@ -57,7 +57,6 @@ def read(path: str | os.PathLike[str], expected: Memory) -> Memory:
     """Return the trials that a file remembers of the same search.
 
     Args:
-        path: the file.
         expected: the search that goes on; what was tried in it does not matter.
 
     Raises:

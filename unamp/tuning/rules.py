@@ -27,8 +27,6 @@ def policy_and_rules(
     reaches into the layers inside, so those get one of their own where they would be held along.
 
     Args:
-        held: the places to hold.
-        places: all places.
         layers: the names of the layers that run, an outer one before those inside.
         base: the policy that is in force where nothing is held.
         unnamed: places that are not held by the name of their operation, since a layer runs under another name; only the rule

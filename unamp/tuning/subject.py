@@ -90,12 +90,7 @@ class Subject:
                 self.peak[place] = max(self.peak.get(place, 0.0), record.values.max_abs)
 
     def learn_places(self, low: Trace, exact: Trace) -> None:
-        """Add the places that were low in a run without exceptions; where that did not come to its end, as the policy says.
-
-        Args:
-            low: the trace of that run.
-            exact: the trace of the float32 run.
-        """
+        """Add the places that were low in a run without exceptions; where that did not come to its end, as the policy says."""
         found = low_places(low.records, self.base.dtype, self.names.first, self.names.classes)
         if self.raised is not None:
             found += places_to_be_low(exact.records, self.base, self.names.first, self.names.classes)
@@ -121,8 +116,6 @@ class Subject:
         """Run a batch with some places held, and return its error.
 
         Args:
-            held: the places.
-            batch: the batch.
             reference: what `exact` gave for it.
             ran: a trace to record the run; None for none.
         """

@@ -18,8 +18,6 @@ from jax._src import config
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, result_of
 from unamp_jax.conformance.layers import Statistic
 
-__all__ = ["absent_devices", "operations"]
-
 _DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 
 #: The floating dtype in a type: of ``tensor<4x8xbf16>`` and of ``tensor<f32>``.

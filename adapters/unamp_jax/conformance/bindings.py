@@ -13,8 +13,6 @@ from jax import lax
 
 from unamp_jax.state import Array
 
-__all__ = ["BINDINGS"]
-
 Function = Callable[..., Any]
 
 

@@ -19,8 +19,6 @@ from jax._src.interpreters import mlir
 from unamp.dtypes import LOW_DTYPES
 from unamp_jax.state import CONTEXT, thread
 
-__all__ = ["PROGRAMS", "Calls", "in_float64"]
-
 #: A program takes about 0.1 MB. A thorough run compiles fewer; what is forgotten is compiled again.
 _MANY = 12000
 

@@ -12,8 +12,6 @@ from jax import export
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 from unamp_jax.conformance.ways import NO_FLATBUFFERS
 
-__all__ = ["layered"]
-
 
 @cache
 def _classes() -> tuple[Any, Any]:

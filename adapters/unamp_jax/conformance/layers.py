@@ -14,8 +14,6 @@ from jax import lax
 
 from unamp_jax.state import Array
 
-__all__ = ["LAYERS", "Statistic", "first", "last"]
-
 
 class Statistic:
     """A running statistic: a home for an array.

@@ -33,8 +33,6 @@ from unamp_jax.conformance.ways import ways
 from unamp_jax.spellings import library_of, named
 from unamp_jax.state import CONTEXT, Array, thread
 
-__all__ = ["JaxOperations"]
-
 
 class JaxOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""

@@ -12,8 +12,6 @@ from jax.experimental import sparse
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp_jax.state import Array
 
-__all__ = ["tensor_kinds"]
-
 #: No low dtype holds it; rounded to one it goes on having a square that no low dtype holds.
 _TELLING = 1 + 2.0**-7 + 2.0**-10 + 2.0**-13
 

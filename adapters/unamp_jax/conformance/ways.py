@@ -18,8 +18,6 @@ from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread, inside
 from unamp_jax.conformance.layers import Statistic
 
-__all__ = ["NO_FLATBUFFERS", "ways"]
-
 Function = Callable[..., Any]
 #: Runs a function on arrays in a way that knows of no region.
 Runs = Callable[[Function, Sequence[Any]], Any]

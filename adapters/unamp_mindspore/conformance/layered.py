@@ -13,8 +13,6 @@ from mindspore import nn
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 from unamp.policy import Policy
 
-__all__ = ["layered"]
-
 
 class _Block(nn.Cell):  # type: ignore[misc]
     def __init__(self, weights: Sequence[Any]) -> None:

@@ -7,8 +7,6 @@ from typing import Any
 
 from mindspore import nn
 
-__all__ = ["built"]
-
 
 @cache
 def built(kind: type[nn.Cell], *args: Any, **kwargs: Any) -> nn.Cell:

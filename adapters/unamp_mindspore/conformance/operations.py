@@ -31,9 +31,6 @@ from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import named
 from unamp_mindspore.state import DTYPES, FLOAT32, LOW, Tensor
 
-__all__ = ["MindSporeOperations"]
-
-
 #: MindSpore records the operations of one thread at a time.
 _recorder = threading.RLock()
 

@@ -11,8 +11,6 @@ from mindspore import Tensor, nn, ops
 from unamp_mindspore.conformance.layers import built
 from unamp_mindspore.spellings import primitive
 
-__all__ = ["RARE"]
-
 _INT32 = mindspore.int32
 
 

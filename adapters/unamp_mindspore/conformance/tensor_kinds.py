@@ -13,8 +13,6 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.state import DTYPES, FLOAT32
 
-__all__ = ["KINDS"]
-
 _SHAPE = (3, 4)
 
 

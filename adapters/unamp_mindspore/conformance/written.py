@@ -15,8 +15,6 @@ from unamp_mindspore.conformance.layers import built
 from unamp_mindspore.conformance.rare import RARE
 from unamp_mindspore.state import DTYPES
 
-__all__ = ["WRITTEN"]
-
 _INT32 = mindspore.int32
 
 

@@ -12,8 +12,6 @@ import paddle
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 from unamp_paddle.conformance.ways.opening import called
 
-__all__ = ["layered"]
-
 
 class _Block(paddle.nn.Layer):  # type: ignore[misc] # Paddle comes without types
     def __init__(self, weights: Sequence[Any]) -> None:

@@ -28,8 +28,6 @@ from unamp_paddle.hooks import HOOKS
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor
 
-__all__ = ["PaddleOperations"]
-
 _C_ops = HOOKS.load("paddle._C_ops")
 
 

@@ -11,8 +11,6 @@ from paddle.nn import functional as F
 from unamp_paddle.hooks import HOOKS
 from unamp_paddle.state import Tensor
 
-__all__ = ["RARE"]
-
 _C_ops = HOOKS.load("paddle._C_ops")
 
 

@@ -15,8 +15,6 @@ import paddle
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp_paddle.state import Tensor
 
-__all__ = ["tensor_kinds"]
-
 #: No number in it is one in a low dtype.
 _NUMBERS = np.linspace(0.3, 1.7, 4, dtype=np.float32)
 _SHAPE = [3, 4]

@@ -16,8 +16,6 @@ import tensorflow as tf
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, kind_of, result_of
 from unamp_tensorflow.listing import op_type
 
-__all__ = ["absent_devices", "operations"]
-
 #: The name of a place in the name of a node, behind the scope that a tape opens for the gradient of a node.
 _PLACE = re.compile(r"^(gradient_tape/)?(?:.*?/)?at\.(\d*)\.(\w+)/")
 

@@ -14,8 +14,6 @@ from unamp_tensorflow.conformance.signatures import axis, channels, first, keras
 from unamp_tensorflow.conformance.transforms import TRANSFORMS
 from unamp_tensorflow.state import Function, Tensor
 
-__all__ = ["BINDINGS"]
-
 
 def _max_pool_with_indices(input: Tensor, size: int) -> Any:
     return first(tf.nn.max_pool_with_argmax(last(input), size, size, "VALID")[0])

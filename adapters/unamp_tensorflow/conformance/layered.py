@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 
-__all__ = ["layered"]
-
 
 @cache
 def _classes() -> tuple[Any, Any]:

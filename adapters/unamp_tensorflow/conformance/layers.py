@@ -11,8 +11,6 @@ import tensorflow as tf
 from unamp_tensorflow.conformance.signatures import channels, first, keras, last
 from unamp_tensorflow.state import Function, Tensor
 
-__all__ = ["LAYERS", "built"]
-
 
 @cache
 def _made(kind: str, dtype: str, /, *args: Any, **kwargs: Any) -> Any:

@@ -28,8 +28,6 @@ from unamp_tensorflow.conformance.ways import ways
 from unamp_tensorflow.spellings import named
 from unamp_tensorflow.state import Function
 
-__all__ = ["TensorFlowOperations"]
-
 
 class TensorFlowOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""

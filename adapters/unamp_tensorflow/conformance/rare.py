@@ -9,8 +9,6 @@ import tensorflow as tf
 from unamp_tensorflow.conformance.signatures import channels, first, keras, last, pool
 from unamp_tensorflow.state import Function, Tensor
 
-__all__ = ["RARE"]
-
 
 def _loss(name: str) -> Function:
     """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""

@@ -11,8 +11,6 @@ from unamp_tensorflow.conformance.layers import built
 from unamp_tensorflow.conformance.signatures import axis, first, keras, last, ops
 from unamp_tensorflow.state import Function, Tensor
 
-__all__ = ["INDEXING", "SHAPES", "swapped"]
-
 
 def _stacked(name: str) -> Function:
     return lambda tensors: keras(f"ops.{name}")(tensors)

@@ -10,8 +10,6 @@ from unamp.errors import FrameworkNotSupported
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Function, Tensor
 
-__all__ = ["axis", "channels", "check_keras", "first", "keras", "last", "ops", "pool"]
-
 
 def keras(name: str) -> Any:
     """Return the object that a name of Keras stands for; Keras is imported late.

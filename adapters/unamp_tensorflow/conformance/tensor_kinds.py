@@ -14,8 +14,6 @@ from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.state import Function
 
-__all__ = ["tensor_kinds"]
-
 #: No number in it is one in a low dtype, and a mean of rounded ones is another than a rounded mean.
 _NUMBERS = np.linspace(0.2, 1.1, 6, dtype=np.float32)
 _ROWS = np.linspace(0.3, 2.1, 6, dtype=np.float32).reshape(3, 2)

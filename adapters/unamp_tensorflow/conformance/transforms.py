@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from unamp_tensorflow.state import Function, Tensor
 
-__all__ = ["TRANSFORMS"]
-
 
 def _fft(name: str, *, to_complex: bool = True) -> Function:
     function = getattr(tf.signal, name)

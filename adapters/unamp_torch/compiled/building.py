@@ -24,31 +24,16 @@ import torch
 from unamp.adapter import Realisation
 from unamp.adapter.building import CompiledPart
 
-__all__ = ["CastsOfMasters", "Library", "build", "build_hint", "in_wheel", "library", "place", "place_in_wheel"]
-
 _MODULE = "unamp_torch_kernels"
 _SOURCES = Path(__file__).parent
 _FILE = f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
-
-
-class CastsOfMasters(Protocol):
-    """See `unamp_torch.master_casts.Casts`."""
-
-    def changed(self) -> list[int]:
-        """Return the places of parameters that somebody else may have changed since they were given their values."""
-
-    def widen(self) -> None:
-        """Give master weights the gradients of their parameters, in float32."""
-
-    def round(self) -> None:
-        """Take the gradients back, and round the master weights into the parameters."""
 
 
 class Library(Protocol):
     """The built module; `module.cpp` has its functions, in the same order."""
 
     Activation: Callable[..., Realisation]
-    Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], CastsOfMasters]
+    Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], Any]  #: as `unamp_torch.master_casts.Casts`
 
     def configure(self, *used_of_python: Any) -> None:
         """Hand over what the kernels and regions use of Python; before anything else, once."""

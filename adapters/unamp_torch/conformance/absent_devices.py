@@ -24,8 +24,6 @@ from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, 
 from unamp_torch.conformance import fake_gradients, joint_graphs, second_device
 from unamp_torch.devices import accelerator
 
-__all__ = ["absent_devices"]
-
 #: What kernels are called that have no operation's name.
 _KERNELS = {
     "nll_loss_forward": "nll_loss",

@@ -23,8 +23,6 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 from torch.fx.traceback import annotate
 
-__all__ = ["Inexpressible", "NoGuard", "Places", "gradients", "guard"]
-
 #: The numbers of kinds of device, which stay as they are; and how many there are at least.
 _NUMBERS = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15}
 _COUNT = 16

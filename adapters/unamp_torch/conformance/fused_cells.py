@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["gru", "gru_backward", "lstm", "lstm_backward"]
-
 
 def lstm(
     input_gates: Tensor,

@@ -15,8 +15,6 @@ from torch.fx.traceback import preserve_node_meta
 from unamp.adapter.replacing import AttributePatch
 from unamp_torch.conformance.fake_gradients import Places, gradients
 
-__all__ = ["joint_graph", "run"]
-
 
 class _Traced(Exception):
     """The graph is there, and nothing is to be compiled of it."""

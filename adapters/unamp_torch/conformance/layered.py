@@ -9,8 +9,6 @@ import torch
 
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
 
-__all__ = ["layered"]
-
 
 class _Block(torch.nn.Module):
     def __init__(self, weights: Sequence[Any]) -> None:

@@ -26,9 +26,6 @@ from unamp_torch.conformance.tensor_kinds import tensor_kinds
 from unamp_torch.conformance.ways import ways
 from unamp_torch.devices import accelerator, device_type
 
-__all__ = ["TorchOperations"]
-
-
 #: What PyTorch computes with oneMKL's vector functions on a CPU.
 _VECTORISED = (
     *(torch.acos, torch.asin, torch.atan, torch.cos, torch.cosh, torch.erf, torch.erfc, torch.erfinv, torch.exp),

@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_map_only
 
 from unamp_torch.conformance import fused_cells
 
-__all__ = ["NAME", "register"]
-
 #: PyTorch's name for the device.
 NAME = "second"
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp_torch.state import dtype_name
 
-__all__ = ["tensor_kinds"]
-
 Call = Callable[[Tensor], Tensor]
 
 #: Blocks of two by two beside blocks of zeros. No number in it is one in a low dtype.

@@ -38,8 +38,6 @@ from unamp_torch.plans import to_the_letter
 from unamp_torch.python_functions import of_every_operation
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
 
-__all__ = ["as_one", "as_one_operation", "function_as_one_operation", "inside"]
-
 #: Layers whose parts follow their own rules, unless a user's list names the whole operation.
 _TRANSPARENT = frozenset({"multi_head_attention"})
 
@@ -174,9 +172,6 @@ def _call_inside(
 
     Args:
         dtype: what the variables are cast to that it reads.
-        under: has the policy in force.
-        call: the function.
-        args, kwargs: its arguments.
         whole: whether no layer and no function in it has a rule.
     """
     before = inside.dtype, inside.casts, inside.whole

@@ -25,21 +25,15 @@ from unamp_torch.keras.calls import as_one, as_one_operation, function_as_one_op
 from unamp_torch.python_functions import FunctionPatch
 from unamp_torch.state import thread
 
-__all__ = ["all_patches", "in_use", "tracing_patches"]
-
 #: Groups of operations whose layers and functions are left to what they call: PyTorch's own operators, which follow their rules
 #: by themselves, or keep what they are given, whatever the rule.
 _LEFT = frozenset({"shape", "creation", "random", "cast"})
 
 
-def in_use(imported: str = "") -> bool | None:
-    """Return whether Keras computes with PyTorch; None while it is not imported, or in the middle of that.
-
-    Args:
-        imported: the name of a module that has just run, and counts as imported.
-    """
+def in_use() -> bool | None:
+    """Return whether Keras computes with PyTorch; None while it is not imported, or in the middle of that."""
     module = sys.modules.get("keras")
-    if module is None or (imported != "keras" and getattr(module.__spec__, "_initializing", False)):
+    if module is None or getattr(module.__spec__, "_initializing", False):
         return None
     return keras_on("torch")
 

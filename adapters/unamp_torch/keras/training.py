@@ -32,8 +32,6 @@ from unamp.errors import NotExpressible
 from unamp_torch.backward import suspended
 from unamp_torch.state import LOW, dtype_name
 
-__all__ = ["KerasGradients", "backward", "check", "give_masters", "is_layer", "is_optimizer", "lower", "trained_parameters"]
-
 
 def is_optimizer(value: object) -> bool:
     """Return whether a value is one of Keras' optimizers, where Keras computes with PyTorch."""
@@ -203,9 +201,6 @@ def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Te
 
 class TorchMasters(MasterWeights):
     """See `unamp.adapter.keras_masters.MasterWeights`."""
-
-    def _unamp_outside(self) -> AbstractContextManager[Any]:
-        return suspended()
 
     def _unamp_suspended(self) -> AbstractContextManager[Any]:
         return suspended()

@@ -13,8 +13,6 @@ from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
 from unamp_mindspore.conformance.ways.opening import NO_KERNEL, RECORDS, Function, Holding, decorated_cell, inside
 
-__all__ = ["WAYS"]
-
 
 def _decorated_construct(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     return decorated_cell(function, region)(*inputs)

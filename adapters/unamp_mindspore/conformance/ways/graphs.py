@@ -27,8 +27,6 @@ from unamp_mindspore.conformance.ways.opening import (
 )
 from unamp_mindspore.decorators import stated
 
-__all__ = ["READS", "ways"]
-
 #: Compiles a function, or a cell that holds it, and runs it.
 Compiles = Callable[[Any, Sequence[Any]], Any]
 

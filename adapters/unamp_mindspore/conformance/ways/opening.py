@@ -11,11 +11,6 @@ from mindspore import nn
 
 from unamp.adapter import OpenRegion
 
-__all__ = [
-    "NO_KERNEL", "RECORDS", "Function", "Holding", "HoldingCell", "calling", "cell_with_decorated_method", "decorated_cell",
-    "graph_mode", "inside",
-]  # fmt: skip
-
 Function = Callable[..., Any]
 
 #: Runs in no way of MindSpore's, eagerly neither.

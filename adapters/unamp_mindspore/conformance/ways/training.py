@@ -17,8 +17,6 @@ from unamp_mindspore.conformance.ways.graphs import READS
 from unamp_mindspore.conformance.ways.opening import RECORDS, Function, Holding, graph_mode, inside
 from unamp_mindspore.state import FLOAT32, thread
 
-__all__ = ["WAYS"]
-
 #: Computes the scalar of a function and its gradients, in a way that knows of no region.
 Steps = Callable[[Function, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]]
 

@@ -10,8 +10,6 @@ import paddle
 from unamp.adapter import Way
 from unamp_paddle.conformance.ways.opening import Function, Runs, both, called, written
 
-__all__ = ["ways"]
-
 
 def _cond(function: Function, inputs: Sequence[Any]) -> Any:
     chosen = inputs[0].astype("float32").abs().sum() >= 0.0

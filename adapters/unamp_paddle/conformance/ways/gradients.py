@@ -12,8 +12,6 @@ from paddle.distributed.fleet.utils import recompute
 from unamp.adapter import OpenRegion, Way
 from unamp_paddle.conformance.ways.opening import Function, both, inside
 
-__all__ = ["ways"]
-
 
 def ways() -> Iterator[Way]:
     """Yield the ways of gradients."""

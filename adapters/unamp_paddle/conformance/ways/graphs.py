@@ -12,8 +12,6 @@ import paddle
 from unamp.adapter import OpenRegion, Way
 from unamp_paddle.conformance.ways.opening import Function, Runs, both, called, holding, written
 
-__all__ = ["ways"]
-
 
 def ways() -> Iterator[Way]:
     """Yield the ways of `paddle.jit`."""

@@ -12,8 +12,6 @@ import paddle
 
 from unamp.adapter import OpenRegion, Way
 
-__all__ = ["Function", "Runs", "both", "called", "holding", "inside", "written"]
-
 Function = Callable[..., Any]
 
 #: Runs a function on some inputs in a way that knows of no region.

@@ -14,8 +14,6 @@ import paddle
 from unamp.adapter import OpenRegion, Way
 from unamp_paddle.conformance.ways.opening import Function
 
-__all__ = ["ways"]
-
 
 def ways() -> Iterator[Way]:
     """Yield the ways of programs."""

@@ -10,8 +10,6 @@ import tensorflow as tf
 from unamp.adapter import Way
 from unamp_tensorflow.conformance.ways.opening import Function, Runs, both, of_tensors
 
-__all__ = ["ways"]
-
 
 def _traced(runs: Runs) -> Runs:
     """Return a way of running things in a graph, where control flow becomes operations."""

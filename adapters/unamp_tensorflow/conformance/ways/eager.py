@@ -11,8 +11,6 @@ from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
 from unamp_tensorflow.conformance.ways.opening import Function
 
-__all__ = ["WAYS"]
-
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     class Network(tf.Module):  # type: ignore[misc] # TensorFlow comes without types

@@ -18,8 +18,6 @@ from unamp_tensorflow.conformance.ways.opening import (
     value_and_gradients,
 )
 
-__all__ = ["ways"]
-
 
 def _recomputed(function: Function, inputs: Sequence[Any]) -> Any:
     taking, tensors = of_tensors(function, inputs)

@@ -20,8 +20,6 @@ from unamp_tensorflow.conformance.ways.opening import (
     value_and_gradients,
 )
 
-__all__ = ["ways"]
-
 
 def _graph(function: Function, inputs: Sequence[Any], **options: Any) -> Any:
     return tf.function(function, **options)(*inputs)

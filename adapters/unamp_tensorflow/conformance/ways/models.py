@@ -19,8 +19,6 @@ from unamp_tensorflow.conformance.ways.opening import (
     of_tensors,
 )
 
-__all__ = ["ways"]
-
 
 def _layer(function: Function) -> Any:
     """Return a Keras layer that computes a function of what it is called with."""

@@ -10,11 +10,6 @@ import tensorflow as tf
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import inside
 
-__all__ = [
-    "Differentiates", "Function", "Runs", "ValueAndGrads", "both", "both_gradients", "floating", "inside", "of_tensors",
-    "value_and_gradients",
-]  # fmt: skip
-
 Function = Callable[..., Any]
 
 #: Runs a function on some inputs in a way that knows of no region.

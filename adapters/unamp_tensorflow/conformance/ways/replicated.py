@@ -16,8 +16,6 @@ from unamp_tensorflow.conformance.ways.opening import (
     value_and_gradients,
 )
 
-__all__ = ["ways"]
-
 
 def _eagerly(made: Callable[[], Any]) -> Differentiates:
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:

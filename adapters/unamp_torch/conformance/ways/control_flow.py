@@ -14,8 +14,6 @@ from torch._higher_order_ops.map import map as map_over
 from unamp.adapter import Way
 from unamp_torch.conformance.ways.opening import Function, Holding, both
 
-__all__ = ["ways"]
-
 Runs = Callable[[Function, Sequence[Any]], Any]
 
 

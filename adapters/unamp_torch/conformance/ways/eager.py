@@ -14,8 +14,6 @@ from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
 from unamp_torch.conformance.ways.opening import Function, Holding
 
-__all__ = ["WAYS"]
-
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     network = Holding(function)

@@ -10,9 +10,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from unamp.adapter import OpenRegion, Way
-from unamp_torch.conformance.ways.opening import Function, Weighed, both, floating, inside, with_leaves
-
-__all__ = ["WAYS"]
+from unamp.adapter.plain_ways import inside
+from unamp_torch.conformance.ways.opening import Function, Weighed, both, floating, with_leaves
 
 
 def _grad(

@@ -17,9 +17,8 @@ from torch.fx import symbolic_trace
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from unamp.adapter import OpenRegion, Way
-from unamp_torch.conformance.ways.opening import Function, Holding, both, inside
-
-__all__ = ["ways"]
+from unamp.adapter.plain_ways import inside
+from unamp_torch.conformance.ways.opening import Function, Holding, both
 
 _NO_COMPILER = "" if shutil.which("c++") else "inductor needs a C++ compiler, and there is none"
 _NO_ONNX = ", ".join(name for name in ("onnx", "onnxscript") if not find_spec(name))

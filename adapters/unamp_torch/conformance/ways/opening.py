@@ -10,8 +10,6 @@ from torch import nn
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import inside
 
-__all__ = ["Function", "Holding", "Weighed", "both", "floating", "inside", "with_leaves"]
-
 Function = Callable[..., Any]
 
 #: Runs a function on some inputs in a way that knows of no region.

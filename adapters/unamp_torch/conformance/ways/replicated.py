@@ -12,9 +12,8 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
 from unamp.adapter import OpenRegion, Way
-from unamp_torch.conformance.ways.opening import Function, Weighed, inside
-
-__all__ = ["ways"]
+from unamp.adapter.plain_ways import inside
+from unamp_torch.conformance.ways.opening import Function, Weighed
 
 
 @contextmanager
