@@ -30,6 +30,9 @@ _NEVER_FLOATING = frozenset(
     {"batch_sizes", "condition", "index", "indices", "input_lengths", "mask", "offsets", "target_lengths"}
 )
 
+#: What a norm's parameters are called in PyTorch's schemas; `_weight_norm` has the magnitude ``g``.
+_PARAMETERS = frozenset({"bias", "g", "weight"})
+
 _is_cache_enabled = torch.is_autocast_cache_enabled
 _functorch_level = torch._C._functorch.maybe_current_level
 
@@ -90,7 +93,7 @@ class Eligible:
         tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and a.name not in _NEVER_FLOATING]
         self.parameters: tuple[int, ...] = ()
         if activation_only:
-            self.parameters = tuple(i for i, a in tensors if a.name in ("weight", "bias"))
+            self.parameters = tuple(i for i, a in tensors if a.name in _PARAMETERS)
             tensors = tensors[:1]
         self.positions: tuple[int, ...] = tuple(i for i, a in tensors if not a.kwarg_only)
         self.keywords: tuple[str, ...] = tuple(a.name for i, a in tensors if a.kwarg_only)

@@ -347,3 +347,17 @@ def test_spectral_and_weight_norm_parametrizations() -> None:
         assert out.dtype == BF16
         out.float().sum().backward()
         assert {p.grad.dtype for p in layer.parameters()} == {F32}
+
+
+@pytest.mark.parametrize("wrap", [nn.utils.parametrizations.weight_norm, nn.utils.weight_norm])
+@pytest.mark.parametrize(("level", "result"), [("O1", BF16), ("O2", BF16), ("OD", F32)])
+def test_weight_norm_of_low_parameters(wrap: Any, level: Any, result: torch.dtype) -> None:
+    layer = wrap(nn.Linear(6, 5)).bfloat16()
+    v, g = sorted((p for p in layer.parameters() if p.dim() == 2), key=lambda p: -p.shape[1])
+    exact = v.double() * (g.double() / v.double().norm(dim=1, keepdim=True))
+    with unamp.autocast("cpu", level=level):
+        weight, out = torch._weight_norm(v, g, 0), layer(torch.randn(3, 6))
+    assert (weight.dtype, out.dtype) == (result, BF16)
+    torch.testing.assert_close(weight.double(), exact, rtol=0.01 if result is BF16 else 1e-6, atol=0.0)
+    out.float().sum().backward()
+    assert {p.grad.dtype for p in layer.parameters()} == {BF16}
