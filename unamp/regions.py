@@ -66,7 +66,6 @@ class CapturedRegion:
 
     def __call__(self, function: F) -> F:
         """Decorate a function that is made inside the traced one."""
-
         later = runs_later(function) == "generator"
 
         @functools.wraps(function)

@@ -361,3 +361,22 @@ def test_weight_norm_of_low_parameters(wrap: Any, level: Any, result: torch.dtyp
     torch.testing.assert_close(weight.double(), exact, rtol=0.01 if result is BF16 else 1e-6, atol=0.0)
     out.float().sum().backward()
     assert {p.grad.dtype for p in layer.parameters()} == {BF16}
+
+
+@pytest.mark.parametrize("low", [BF16, torch.float16])
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "float32"), ("O2", ""), ("O2", "float32"), ("O3", ""), ("OD", "")])
+@pytest.mark.parametrize("training", [True, False])
+def test_low_norms_with_running_statistics(low: torch.dtype, level: Any, dtype: str, training: bool) -> None:
+    torch.manual_seed(0)
+    exact = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.InstanceNorm2d(6, affine=True, track_running_stats=True))
+    model = copy.deepcopy(exact.train(training)).to(low)
+    x = torch.randn(4, 3, 6, 6)
+    with unamp.autocast("cpu", dtype or low, level=level):
+        out = model(x.to(low))
+    torch.testing.assert_close(out.float(), exact(x), rtol=0.0, atol=0.08)
+    for name, buffer in exact.named_buffers():
+        updated = model.get_buffer(name)
+        assert updated.dtype == (low if buffer.is_floating_point() else buffer.dtype)
+        torch.testing.assert_close(updated.to(buffer.dtype), buffer, rtol=0.01, atol=0.01)
+    out.float().sum().backward()
+    assert {p.grad.dtype for p in model.parameters()} == {low}
