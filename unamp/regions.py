@@ -296,7 +296,8 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     adapter = None if framework is None else registry.adapter_for(framework)
     for region, _, _ in reversed(state.open):
         if region.covers(framework, device):
-            return region.policy
+            found: Policy = region.policy
+            return found
     if adapter is None:
         return None
     asked = adapter.devices() if device is None else (device,)
