@@ -1,7 +1,8 @@
 """Running functions of every kind inside a context manager, one step at a time.
 
 A generator or coroutine hands control back at every `yield` and `await`. The context must not stay open then: the code
-that runs in between belongs to somebody else. So each step is entered and left by itself.
+that runs in between belongs to somebody else. So each step is entered and left by itself, and regions that the body has
+open where it waits are closed meanwhile.
 
 A compiler that reads the source behind a decorator never runs it. For its adapter the decorator leaves a mark.
 """
@@ -15,8 +16,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
 from unamp._compiler_marks import converted_by_adapter
+from unamp._open_regions import close_down_to, open_regions
 
-__all__ = ["MARK", "decorate", "runs_later"]
+__all__ = ["MARK", "decorate", "in_steps", "runs_later"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
@@ -45,17 +47,17 @@ def decorate(context: Callable[[], Context], function: F, mark: object, check: C
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
             check(mark, (args, kwargs))
-            inner = function(*args, **kwargs)
+            inner, own = function(*args, **kwargs), _OwnRegions()
             step, value = inner.asend, None
             while True:
                 try:
-                    item = await _awaited(context, step(value))
+                    item = await _awaited(context, step(value), own)
                 except StopAsyncIteration:
                     return
                 try:
                     step, value = inner.asend, (yield item)
                 except GeneratorExit:
-                    await _awaited(context, inner.aclose())
+                    await _awaited(context, inner.aclose(), own)
                     raise
                 except BaseException as error:
                     step, value = inner.athrow, error
@@ -65,14 +67,14 @@ def decorate(context: Callable[[], Context], function: F, mark: object, check: C
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             check(mark, (args, kwargs))
-            return await _awaited(context, function(*args, **kwargs))
+            return await _awaited(context, function(*args, **kwargs), _OwnRegions())
 
     elif kind == "generator":
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             check(mark, (args, kwargs))
-            return (yield from _stepped(context, function(*args, **kwargs)))
+            return (yield from in_steps(context, function(*args, **kwargs)))
 
     else:
 
@@ -109,10 +111,35 @@ def runs_later(function: object) -> str:
     return ""
 
 
-def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+class _OwnRegions:
+    """The regions that the body of a generator or coroutine has open: in force in its steps, and not while it waits."""
+
+    def __init__(self) -> None:
+        self._interrupted: tuple[Any, ...] = ()
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._depth = open_regions()
+        try:
+            for region in self._interrupted:
+                region.__enter__()
+        except BaseException:
+            close_down_to(self._depth)
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._interrupted = close_down_to(self._depth)
+
+
+def in_steps(context: Callable[[], Context], inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Return a generator that runs another's steps inside what `context` returns, each anew."""
+    return _stepped(context, inner, _OwnRegions())
+
+
+def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any], own: _OwnRegions) -> Generator[Any, Any, Any]:
     step, value = inner.send, None
     while True:
-        with context():
+        with context(), own:
             try:
                 item = step(value)
             except StopIteration as stop:
@@ -120,7 +147,7 @@ def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any]) ->
         try:
             step, value = inner.send, (yield item)
         except GeneratorExit:
-            with context():
+            with context(), own:
                 inner.close()
             raise
         except BaseException as error:
@@ -128,5 +155,5 @@ def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any]) ->
 
 
 @types.coroutine
-def _awaited(context: Callable[[], Context], awaitable: Any) -> Generator[Any, Any, Any]:
-    return (yield from _stepped(context, awaitable.__await__()))
+def _awaited(context: Callable[[], Context], awaitable: Any, own: _OwnRegions) -> Generator[Any, Any, Any]:
+    return (yield from _stepped(context, awaitable.__await__(), own))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,7 +15,8 @@ from typing import Any, TypeVar
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp._forking import at_fork, last_in_child
-from unamp._region_decorator import decorate
+from unamp._open_regions import close_down_to, leave, open_regions, state
+from unamp._region_decorator import decorate, in_steps, runs_later
 from unamp.adapter import Adapter, Realisation, registry
 from unamp.devices import BARE, default_dtype, place
 from unamp.errors import shortened
@@ -46,16 +46,6 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _ThreadState(threading.local):
-    """The open regions of one thread, outermost first, each with what its adapters want back on exit."""
-
-    def __init__(self) -> None:
-        self.open: list[tuple[Region, tuple[Realisation, ...], list[object]]] = []
-
-
-_state = _ThreadState()
-
-
 class CapturedRegion:
     """A region inside a function that a framework's compiler is tracing: two nodes of its graph.
 
@@ -76,11 +66,13 @@ class CapturedRegion:
 
     def __call__(self, function: F) -> F:
         """Decorate a function that is made inside the traced one."""
+        later = runs_later(function) == "generator"
 
         @functools.wraps(function)
         def captured(*args: Any, **kwargs: Any) -> Any:
             with self:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+            return in_steps(lambda: self, result) if later else result
 
         return captured  # type: ignore[return-value]
 
@@ -115,27 +107,27 @@ class Region:
         if prepared_for is not adapters or not adapters:
             realisations = self._prepare(adapters)
         if len(realisations) == 1:  # the usual case; care for those already entered would cost as much as entering
-            _state.open.append((self, realisations, [realisations[0].enter()]))
+            state.open.append((self, realisations, [realisations[0].enter()]))
             return self
         tokens: list[object] = []
         try:
             for realisation in realisations:
                 tokens.append(realisation.enter())
         except BaseException:
-            _leave(realisations, tokens)
+            leave(realisations, tokens)
             raise
-        _state.open.append((self, realisations, tokens))
+        state.open.append((self, realisations, tokens))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        opened = _state.open
+        opened = state.open
         if not opened or opened[-1][0] is not self:
             raise RuntimeError(f"{self!r} is not the innermost open region of this thread; regions close in reverse order")
         _, realisations, tokens = opened.pop()
         if len(realisations) == 1:
             realisations[0].exit(tokens[0])
         else:
-            _leave(realisations, tokens)
+            leave(realisations, tokens)
             if not realisations and kind is None:
                 amp_warnings.nothing_covered(self.policy)
         if error is not None:
@@ -192,16 +184,6 @@ def check_given(mark: Any, given: object) -> None:
     registry.adapters_in_use()  # looks at what has been imported since
     if registry.unsuitable() and any(region.framework is None and region.policy.active for region in mark.regions()):
         registry.check_tensors_suitable(given)
-
-
-def _leave(realisations: tuple[Realisation, ...], tokens: list[object]) -> None:
-    while tokens:
-        realisation = realisations[len(tokens) - 1]
-        try:
-            realisation.exit(tokens.pop())
-        except BaseException:
-            _leave(realisations, tokens)  # what one framework cannot put back, the others still must
-            raise
 
 
 @not_converted
@@ -308,12 +290,13 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
         FrameworkNotSupported: where the framework is not installed, not imported or not suitable.
     """
     if framework is None and device is None:
-        return _state.open[-1][0].policy if _state.open else None
+        return state.open[-1][0].policy if state.open else None
     device = place(device, framework).device
     adapter = None if framework is None else registry.adapter_for(framework)
-    for region, _, _ in reversed(_state.open):
+    for region, _, _ in reversed(state.open):
         if region.covers(framework, device):
-            return region.policy
+            found: Policy = region.policy
+            return found
     if adapter is None:
         return None
     asked = adapter.devices() if device is None else (device,)
@@ -334,37 +317,26 @@ def region_of_values(values: tuple[Any, ...], framework: str) -> Region:
 
 def innermost_region() -> Region | None:
     """Return the innermost open region of this thread; None outside regions. For adapters that open it again elsewhere."""
-    return _state.open[-1][0] if _state.open else None
+    return state.open[-1][0] if state.open else None
 
 
 def keeps_defaults_out(framework: str) -> bool:
     """Return whether a region of this thread covers a framework, so that no `default_region` opens. For adapters' keys."""
-    return any(region.framework in (None, framework) for region, _, _ in _state.open)
+    return any(region.framework in (None, framework) for region, _, _ in state.open)
 
 
 @not_converted
 @once_per_trace
 def is_autocast_enabled() -> bool:
     """Return whether a policy that changes anything is in force in this thread."""
-    return bool(_state.open) and _state.open[-1][0].policy.active
+    return bool(state.open) and state.open[-1][0].policy.active
 
 
 @not_converted
 @once_per_trace
 def get_autocast_dtype() -> str | None:
     """Return the dtype of the policy in force in this thread; None where none is, or it changes nothing."""
-    return _state.open[-1][0].policy.dtype if is_autocast_enabled() else None
-
-
-def open_regions() -> int:
-    """Return the number of regions that are open in this thread. For adapters."""
-    return len(_state.open)
-
-
-def close_down_to(depth: int) -> None:
-    """Close this thread's innermost regions until `depth` are open. For adapters whose compilers stop half-way."""
-    while len(_state.open) > depth:
-        _leave(*_state.open.pop()[1:])
+    return state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
 # The arguments of these stand in the order in which `_here` is handed them: a tuple, which is what a region is remembered by.
@@ -458,8 +430,7 @@ _forked_inside: list[Region] = []
 
 
 def _close_in_child() -> None:
-    _forked_inside[:] = [region for region, _, _ in _state.open]
-    close_down_to(0)
+    _forked_inside[:] = close_down_to(0)
 
 
 def _open_in_child() -> None:

@@ -114,8 +114,16 @@ class _Performer(Performer[Plan, Operator]):
     def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
         if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
             rule = Rule.FP32
-        # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses `self` behind super().
-        return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
+        kept = _low_statistics(args, kwargs) if operator.op == "batch_norm" and not operator.in_place else []
+        if not kept:
+            # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses `self` behind super().
+            return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
+        wide = [cast(each, FLOAT32) for each in kept]
+        args, kwargs = self.converted(lambda tensor, dtype: _exchanged(tensor, kept, wide), None, args, kwargs)
+        outcome = Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
+        for own, updated in zip(kept, wide, strict=True):
+            paddle._C_ops.assign_out_(cast(updated.detach(), dtype_of(own)), own)
+        return outcome
 
     def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
         changed = args[0] if args else kwargs.get("x")
@@ -135,6 +143,23 @@ class _Performer(Performer[Plan, Operator]):
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.clone() if tensor._is_initialized() else tensor
+
+
+#: The statistics that a batch norm updates, where they stand in a call and by Paddle's two names for each.
+_STATISTICS = ((1, ("running_mean", "mean")), (2, ("running_var", "variance")))
+
+
+def _low_statistics(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """Return the low statistics in the call of a batch norm: it computes with float32 ones, and these take the result."""
+    found = [
+        args[place] if place < len(args) else next((kwargs[name] for name in names if name in kwargs), None)
+        for place, names in _STATISTICS
+    ]
+    return [each for each in found if each is not None and floats(each) not in ([], [FLOAT32])]
+
+
+def _exchanged(tensor: Any, kept: Sequence[Any], wide: Sequence[Any]) -> Any:
+    return next((other for own, other in zip(kept, wide, strict=True) if own is tensor), tensor)
 
 
 def _check_sparse(plan: Plan, op: str, args: Any) -> None:

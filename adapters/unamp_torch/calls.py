@@ -95,8 +95,14 @@ def emulated(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dt
     """Apply LOW without a low kernel: round the inputs to low, compute in float32, round the result to low."""
     thread.emulated = True
     args, kwargs = operator.eligible.convert(dtype, args, kwargs, keep=True)
-    args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
-    return cast_floats(operator.call(*args, **kwargs), dtype)
+    return cast_floats(_call_widened(operator, args, kwargs), dtype)
+
+
+def _call_widened(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    converted, keywords = operator.eligible.convert(torch.float32, args, kwargs)
+    result = operator.call(*converted, **keywords)
+    operator.eligible.write_back(args, converted)
+    return result
 
 
 def _as_its_weight(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -108,17 +114,17 @@ def in_float32(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], 
     """Apply FP32."""
     if operator.has_sparse_gradient(args, kwargs):
         return _as_its_weight(operator, args, kwargs)
-    if not operator.keeps_explicit_dtype(args, kwargs):
-        args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
-    return operator.call(*args, **kwargs)
+    if operator.keeps_explicit_dtype(args, kwargs):
+        return operator.call(*args, **kwargs)
+    return _call_widened(operator, args, kwargs)
 
 
 def in_widest(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Apply WIDEST, for operators that do not promote by themselves, or have no kernel for the dtype they agree in."""
     dtypes = {t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE}
-    if len(dtypes) > 1:
-        args, kwargs = operator.eligible.convert(torch.float32, args, kwargs)
-    elif operator.no_kernel and dtypes and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel:
+    if len(dtypes) > 1 or (operator.eligible.parameters and torch.float32 in dtypes):
+        return _call_widened(operator, args, kwargs)
+    if operator.no_kernel and dtypes and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel:
         return emulated(operator, args, kwargs, *dtypes)
     return operator.call(*args, **kwargs)
 

@@ -28,6 +28,12 @@ _NEVER_FLOATING = frozenset(
     {"batch_sizes", "condition", "index", "indices", "input_lengths", "mask", "offsets", "target_lengths"}
 )
 
+#: What a norm's parameters are called in PyTorch's schemas; `_weight_norm` has the magnitude ``g``.
+_PARAMETERS = frozenset({"bias", "g", "weight"})
+
+#: What a norm's running statistics are called there. Whether a call updates them, the argument behind them says.
+_STATISTICS = frozenset({"running_mean", "running_var"})
+
 _is_cache_enabled = torch.is_autocast_cache_enabled
 _functorch_level = torch._C._functorch.maybe_current_level
 
@@ -80,15 +86,18 @@ class Eligible:
         keywords: those that are given by keyword.
         parameters: the positions of what is cast to float32 only.
         single: whether it is one tensor, with which nothing can disagree.
+        statistics: the positions of what is cast to float32 only, and written to by a call in training; see `write_back`.
     """
 
-    __slots__ = ("keywords", "parameters", "positions", "single")
+    __slots__ = ("keywords", "parameters", "positions", "single", "statistics")
 
     def __init__(self, schema: Any, activation_only: bool) -> None:
         tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and a.name not in _NEVER_FLOATING]
         self.parameters: tuple[int, ...] = ()
+        self.statistics: tuple[int, ...] = ()
         if activation_only:
-            self.parameters = tuple(i for i, a in tensors if a.name in ("weight", "bias"))
+            self.statistics = tuple(i for i, a in tensors if a.name in _STATISTICS)
+            self.parameters = tuple(i for i, a in tensors if a.name in _PARAMETERS)
             tensors = tensors[:1]
         self.positions: tuple[int, ...] = tuple(i for i, a in tensors if not a.kwarg_only)
         self.keywords: tuple[str, ...] = tuple(a.name for i, a in tensors if a.kwarg_only)
@@ -123,13 +132,21 @@ class Eligible:
                     converted[i] = _convert(to, dtype, value)
                 elif (current := value.dtype) is not dtype and current in ELIGIBLE:
                     converted[i] = to(value, dtype) if keep and value.is_leaf and value.requires_grad else method(value)
-        if self.parameters and dtype is _FLOAT32:
-            for i in self.parameters:
+        if (self.parameters or self.statistics) and dtype is _FLOAT32:
+            for i in (*self.parameters, *self.statistics):
                 if i < count:
                     converted[i] = _convert(to, dtype, converted[i])
         if self.keywords and kwargs:
             kwargs = {name: _convert(to, dtype, value) if name in self.keywords else value for name, value in kwargs.items()}
         return converted, kwargs
+
+    def write_back(self, args: Sequence[Any], converted: Sequence[Any]) -> None:
+        """Write the statistics that a call has updated back to the low ones that it was given."""
+        if self.statistics and args[self.statistics[-1] + 1]:
+            with torch.no_grad():
+                for i in self.statistics:
+                    if converted[i] is not args[i]:
+                        args[i].copy_(converted[i])
 
 
 def _convert(to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, value: Any) -> Any:

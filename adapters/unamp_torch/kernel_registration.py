@@ -131,7 +131,8 @@ def _add(library: Library, operator: Operator) -> int:
     missing = tuple((_DEVICE_NUMBERS[device], dtype) for device, dtype in operator.no_kernel)
     dtype_position = -1 if operator.dtype_position is None else operator.dtype_position
     sparse_position = -1 if operator.sparse_position is None else operator.sparse_position
-    return library.add(operator.composite, positions, operator.eligible.parameters, dtype_position, sparse_position, missing)
+    parameters, statistics = operator.eligible.parameters, operator.eligible.statistics
+    return library.add(operator.composite, positions, parameters, statistics, dtype_position, sparse_position, missing)
 
 
 def compiled_plan(

@@ -332,7 +332,8 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
         return calls.Banned(ban_message(policy, operator.op))
     if rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
-        promotes = operator.eligible.single or operator.op in facts().promotes
+        alone = operator.eligible.single and not (policy.dtype == "float32" and operator.eligible.parameters)
+        promotes = alone or operator.op in facts().promotes
         return None if native is Rule.UNTOUCHED and promotes and not missing else calls.in_widest
     if rule is Rule.NARROWEST:
         return None if native is Rule.UNTOUCHED and operator.eligible.single and not missing else calls.in_narrowest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import inspect
@@ -13,7 +14,7 @@ import pytest
 
 from unamp import Policy, autocast, current_policy, policy_region
 
-O1, O2 = Policy("O1", "bfloat16"), Policy("O2", "bfloat16")
+O1, O2, OFF = Policy("O1", "bfloat16"), Policy("O2", "bfloat16"), Policy(enabled=False)
 
 
 def test_decorated_function(fake: Any) -> None:
@@ -150,6 +151,53 @@ def test_decorated_generator_delegates_with_yield_from() -> None:
 
     generator = outer()
     assert [next(generator), next(generator), generator.send("sent"), next(generator)] == [O2, O1, "sent", O2]
+
+
+def test_regions_inside_a_decorated_function_that_waits_wait_with_it(fake: Any) -> None:
+    seen: list[object] = []
+
+    def steps() -> Iterator[Any]:
+        with policy_region(O2):
+            with policy_region(OFF), contextlib.suppress(LookupError):
+                yield current_policy()
+            yield current_policy()
+        yield current_policy()
+
+    async def coroutine() -> None:
+        with policy_region(O2):
+            await asyncio.sleep(0)
+            seen.append(current_policy())
+        seen.append(current_policy())
+
+    async def asynchronous() -> AsyncIterator[Any]:
+        with policy_region(O2):
+            yield current_policy()
+            await asyncio.sleep(0)
+            yield current_policy()
+        yield current_policy()
+
+    async def bystander() -> None:
+        for _ in range(3):
+            assert current_policy() is None
+            await asyncio.sleep(0)
+
+    async def main() -> list[object]:
+        await asyncio.gather(policy_region(O1)(coroutine)(), bystander())
+        given = []
+        async for policy in policy_region(O1)(asynchronous)():
+            assert current_policy() is None
+            given.append(policy)
+        return given
+
+    generator, other = policy_region(O1)(steps)(), policy_region(O1)(steps)()
+    assert (next(generator), next(other)) == (OFF, OFF)
+    assert current_policy() is None
+    assert (generator.throw(LookupError()), next(other)) == (O2, O2)
+    assert (next(generator), fake.in_force) == (O1, [])
+    other.close()
+    assert asyncio.run(main()) == [O2, O2, O1]
+    assert seen == [O2, O1]
+    assert (current_policy(), fake.in_force) == (None, [])
 
 
 def test_decorated_coroutine_does_not_leak_into_other_tasks(fake: Any) -> None:

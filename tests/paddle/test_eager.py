@@ -1,12 +1,15 @@
 """Regions and the operations of eager mode."""
 
+import copy
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import paddle
 import pytest
 from eager import *  # noqa: F403
+from paddle import nn
 from paddle.nn import functional as F
 
 import unamp
@@ -179,3 +182,20 @@ def test_a_result_has_the_dtype_that_the_call_names(level, dtype):
             assert result.dtype == paddle.float32
             assert float(result) == 131072.0  # more than float16 holds
         assert paddle.sum(low[0], dtype=dtype).dtype == low.dtype
+
+
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "bfloat16"), ("O1", "float32"), ("O2", "bfloat16"), ("O3", "float16")])
+@pytest.mark.parametrize("how", ["eager", "full graph", "SOT"])
+def test_low_running_statistics_take_their_update(level: Any, dtype: str, how: str) -> None:
+    paddle.seed(0)
+    exact = nn.Sequential(nn.Conv2D(3, 6, 3), nn.BatchNorm2D(6), nn.InstanceNorm2D(6))
+    network = copy.deepcopy(exact).to(dtype="bfloat16")
+    x = paddle.randn([4, 3, 6, 6])
+    called = network if how == "eager" else paddle.jit.to_static(network, full_graph=how == "full graph")
+    with unamp.autocast(dtype=dtype, level=level):
+        out = called(x.astype("bfloat16"))
+    np.testing.assert_allclose(out.astype("float32").numpy(), exact(x).numpy(), atol=0.08)
+    for name in ("_mean", "_variance"):
+        updated = getattr(network[1], name)
+        assert updated.dtype == paddle.bfloat16
+        np.testing.assert_allclose(updated.astype("float32").numpy(), getattr(exact[1], name).numpy(), atol=0.01)

@@ -218,6 +218,23 @@ def test_a_function_decorated_inside_the_compiled_one() -> None:
     assert same(function(x, w), eager(None))
 
 
+def test_a_generator_decorated_inside_the_compiled_function() -> None:
+    def outer(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        @policy_region(A)
+        def within(a: Tensor, b: Tensor) -> Iterator[Tensor]:
+            received = yield a @ b
+            yield received @ b.T @ b
+
+        steps = within(a, b)
+        first = next(steps)
+        between = a @ b
+        return first, between, steps.send(first)
+
+    results = torch.compile(outer, backend="aot_eager", fullgraph=True)(x, w)
+    assert [result.dtype for result in results] == [torch.bfloat16, torch.float32, torch.bfloat16]
+    assert same(results, outer(x, w))
+
+
 def test_a_region_object_from_outside_the_function() -> None:
     def uses(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         with REGION:

@@ -347,3 +347,36 @@ def test_spectral_and_weight_norm_parametrizations() -> None:
         assert out.dtype == BF16
         out.float().sum().backward()
         assert {p.grad.dtype for p in layer.parameters()} == {F32}
+
+
+@pytest.mark.parametrize("wrap", [nn.utils.parametrizations.weight_norm, nn.utils.weight_norm])
+@pytest.mark.parametrize(("level", "result"), [("O1", BF16), ("O2", BF16), ("OD", F32)])
+def test_weight_norm_of_low_parameters(wrap: Any, level: Any, result: torch.dtype) -> None:
+    layer = wrap(nn.Linear(6, 5)).bfloat16()
+    v, g = sorted((p for p in layer.parameters() if p.dim() == 2), key=lambda p: -p.shape[1])
+    exact = v.double() * (g.double() / v.double().norm(dim=1, keepdim=True))
+    with unamp.autocast("cpu", level=level):
+        weight, out = torch._weight_norm(v, g, 0), layer(torch.randn(3, 6))
+    assert (weight.dtype, out.dtype) == (result, BF16)
+    torch.testing.assert_close(weight.double(), exact, rtol=0.01 if result is BF16 else 1e-6, atol=0.0)
+    out.float().sum().backward()
+    assert {p.grad.dtype for p in layer.parameters()} == {BF16}
+
+
+@pytest.mark.parametrize("low", [BF16, torch.float16])
+@pytest.mark.parametrize(("level", "dtype"), [("O1", "float32"), ("O2", ""), ("O2", "float32"), ("O3", ""), ("OD", "")])
+@pytest.mark.parametrize("training", [True, False])
+def test_low_norms_with_running_statistics(low: torch.dtype, level: Any, dtype: str, training: bool) -> None:
+    torch.manual_seed(0)
+    exact = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.InstanceNorm2d(6, affine=True, track_running_stats=True))
+    model = copy.deepcopy(exact.train(training)).to(low)
+    x = torch.randn(4, 3, 6, 6)
+    with unamp.autocast("cpu", dtype or low, level=level):
+        out = model(x.to(low))
+    torch.testing.assert_close(out.float(), exact(x), rtol=0.0, atol=0.08)
+    for name, buffer in exact.named_buffers():
+        updated = model.get_buffer(name)
+        assert updated.dtype == (low if buffer.is_floating_point() else buffer.dtype)
+        torch.testing.assert_close(updated.to(buffer.dtype), buffer, rtol=0.01, atol=0.01)
+    out.float().sum().backward()
+    assert {p.grad.dtype for p in model.parameters()} == {low}

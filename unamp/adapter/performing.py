@@ -344,8 +344,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             return self.call_without_floats(plan, operator, rule, args, kwargs), seen[0] if seen else None, False
         if operator.in_place:
             return self.change(plan, operator, seen, args, kwargs)
-        if operator.activation_only and rule is not Rule.FP32:
-            seen = seen[:1]
+        if operator.activation_only and rule is not Rule.FP32 and (rule is not Rule.WIDEST or seen[0] is not float32):
+            seen = seen[:1]  # beside a float32 activation low parameters are widened
         mixed = seen.count(seen[0]) != len(seen)
         dtype = self.target(plan, operator, rule, seen, mixed)
         named = dtype is not None and self.names_dtype(args, kwargs)

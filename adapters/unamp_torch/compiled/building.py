@@ -43,6 +43,7 @@ class Library(Protocol):
         composite: bool,
         positions: tuple[int, ...],
         parameters: tuple[int, ...],
+        statistics: tuple[int, ...],
         dtype_position: int,
         sparse_position: int,
         missing: tuple[tuple[int, torch.dtype], ...],

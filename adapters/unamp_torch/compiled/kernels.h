@@ -60,6 +60,7 @@ struct Operator {
   bool composite;
   std::vector<size_t> positions;   // of the arguments that a rule casts
   std::vector<size_t> parameters;  // of those that are cast to float32 only
+  std::vector<size_t> statistics;  // of those that a call in training updates, likewise; behind them stands whether it is one
   std::optional<size_t> dtype_position;
   std::optional<size_t> sparse_position;
   // Low dtypes known not to have a kernel, by device.
@@ -222,12 +223,23 @@ class Call {
     call();
   }
 
-  void call() { handle_.callBoxed(stack_); }
+  void call() {
+    handle_.callBoxed(stack_);
+    const at::NoGradGuard no_grad;
+    for (const auto& [low, updated] : updated_) low.copy_(updated);
+  }
 
   void convert_arguments(ScalarType dtype, bool keep) {
     for (const size_t position : op_.positions) convert((*stack_)[base_ + position], dtype, keep);
     if (dtype != at::kFloat) return;
     for (const size_t position : op_.parameters) convert((*stack_)[base_ + position], dtype, keep);
+    for (const size_t position : op_.statistics) {
+      IValue& value = (*stack_)[base_ + position];
+      if (!value.isTensor() || !eligible(value.toTensor()) || value.toTensor().scalar_type() == dtype) continue;
+      const Tensor low = value.toTensor();
+      convert(value, dtype, false);
+      if ((*stack_)[base_ + op_.statistics.back() + 1].toBool()) updated_.emplace_back(low, value.toTensor());
+    }
   }
 
   void convert_results(ScalarType dtype) {
@@ -273,7 +285,7 @@ class Call {
       common = tensor.scalar_type();
       return false;
     });
-    if (differ) {
+    if (differ || (common == at::kFloat && !op_.parameters.empty())) {
       convert_arguments(at::kFloat, false);
     } else if (common && *common != at::kFloat && op_.missing[device][low_index(*common)]) {
       return emulate(*common);
@@ -323,6 +335,7 @@ class Call {
   const c10::OperatorHandle& handle_;
   Stack* stack_;
   size_t base_;
+  c10::SmallVector<std::pair<Tensor, Tensor>, 2> updated_;  // low statistics, and the float32 ones that a call updates
 };
 
 class Kernel final : public c10::OperatorKernel {

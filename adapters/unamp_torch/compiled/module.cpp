@@ -127,10 +127,10 @@ PyObject* make_plan(PyObject*, PyObject* args) {
 PyObject* add(PyObject*, PyObject* args) {
   int composite = 0;
   Py_ssize_t dtype_position = -1, sparse_position = -1;
-  PyObject *positions = nullptr, *parameters = nullptr, *missing = nullptr;
+  PyObject *positions = nullptr, *parameters = nullptr, *statistics = nullptr, *missing = nullptr;
   if (!PyArg_ParseTuple(
-          args, "pO!O!nnO!", &composite, &PyTuple_Type, &positions, &PyTuple_Type, &parameters, &dtype_position,
-          &sparse_position, &PyTuple_Type, &missing)) {
+          args, "pO!O!O!nnO!", &composite, &PyTuple_Type, &positions, &PyTuple_Type, &parameters, &PyTuple_Type, &statistics,
+          &dtype_position, &sparse_position, &PyTuple_Type, &missing)) {
     return nullptr;
   }
   auto op = std::make_unique<Operator>();
@@ -138,6 +138,7 @@ PyObject* add(PyObject*, PyObject* args) {
   op->composite = composite != 0;
   op->positions = numbers(positions);
   op->parameters = numbers(parameters);
+  op->statistics = numbers(statistics);
   if (dtype_position >= 0) op->dtype_position = static_cast<size_t>(dtype_position);
   if (sparse_position >= 0) op->sparse_position = static_cast<size_t>(sparse_position);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(missing); ++i) {
