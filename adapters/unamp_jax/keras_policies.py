@@ -1,7 +1,8 @@
-"""Keras' dtype policies in a region, where Keras computes with JAX: a layer of mixed precision is a float32 layer there."""
+"""Keras in a region, where it computes with JAX: a layer of mixed precision is a float32 layer, and losses add up in float32."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -9,8 +10,10 @@ from typing import Any
 
 import jax
 
+from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
 from unamp.adapter.patching import Patch, find, missing
+from unamp.adapter.state import suspended
 from unamp_jax.casting import eligible_dtype
 from unamp_jax.composites import code_patch
 from unamp_jax.state import thread
@@ -19,19 +22,21 @@ __all__ = ["patches"]
 
 
 def patches() -> Iterator[Patch]:
-    """Yield the patches of Keras' dtype policies.
+    """Yield the patches of Keras' dtype policies, and of what adds losses up.
 
     Raises:
         FrameworkNotSupported: naming the version of Keras and what is missing.
     """
-    yield _patch("DTypePolicy.convert_input", input_hook(_followed, _is_eligible))
-    yield _patch("DTypePolicy.compute_dtype.fget", compute_dtype_hook(_followed))
+    yield _patch(HOME, "DTypePolicy.convert_input", input_hook(_followed, _is_eligible))
+    yield _patch(HOME, "DTypePolicy.compute_dtype.fget", compute_dtype_hook(_followed))
+    for module, path, replacement in AddedLosses(thread, functools.partial(suspended, thread)).hooks():
+        yield _patch(module, path, replacement)
 
 
-def _patch(path: str, replacement: Callable[[Function], Function]) -> Patch:
-    function = find(HOME, path)
+def _patch(module: str, path: str, replacement: Callable[[Function], Function]) -> Patch:
+    function = find(module, path)
     if not isinstance(function, types.FunctionType):
-        raise missing("keras", sys.modules["keras"].__version__, f"function {HOME}.{path}")
+        raise missing("keras", sys.modules["keras"].__version__, f"function {module}.{path}")
     return code_patch(function, replacement)
 
 
