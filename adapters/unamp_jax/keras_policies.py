@@ -1,4 +1,4 @@
-"""Keras in a region, where it computes with JAX: a layer of mixed precision is a float32 layer, and losses add up in float32."""
+"""Keras in a region, where it computes with JAX: a layer of mixed precision is a float32 layer, losses add up in float32."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import jax
 from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
 from unamp.adapter.patching import Patch, find, missing
+from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.state import suspended
 from unamp_jax.casting import eligible_dtype
 from unamp_jax.composites import code_patch
 from unamp_jax.state import thread
 
-__all__ = ["patches"]
+__all__ = ["patches", "tracing_patches"]
 
 
 def patches() -> Iterator[Patch]:
@@ -31,6 +32,30 @@ def patches() -> Iterator[Patch]:
     yield _patch(HOME, "DTypePolicy.compute_dtype.fget", compute_dtype_hook(_followed))
     for module, path, replacement in AddedLosses(thread, functools.partial(suspended, thread)).hooks():
         yield _patch(module, path, replacement)
+
+
+def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]:
+    """Return the patches by which a trace tells what a model of Keras's runs.
+
+    What Keras runs only to see shapes is kept out, and a training step calls the model by another method.
+
+    Args:
+        follow: returns the replacement of a method that calls a layer.
+    """
+    stateless = AttributePatch(find("keras.src.layers.layer", "Layer"), "stateless_call", follow)
+    return stateless, AttributePatch(find("keras.src", "backend"), "compute_output_spec", _unreported)
+
+
+def _unreported(original: Function) -> Function:
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        sink, thread.sink = thread.sink, None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            thread.sink = sink
+
+    return run
 
 
 def _patch(module: str, path: str, replacement: Callable[[Function], Function]) -> Patch:

@@ -72,7 +72,10 @@ def _suspended_field(own: Any) -> property:
 
 
 def layer_calls(
-    homes: Iterable[Any], follow: Callable[[Function], Function], which: Callable[[type], bool] = lambda kind: True
+    homes: Iterable[Any],
+    follow: Callable[[Function], Function],
+    which: Callable[[type], bool] = lambda kind: True,
+    others: Iterable[Patch] = (),
 ) -> Patches:
     """Return the patches by which calls of layers are followed, of the base classes of layers that there are.
 
@@ -82,12 +85,13 @@ def layer_calls(
         homes: the base classes; None where a library is not imported.
         follow: returns the replacement of such a method.
         which: says of a class whether it is to be patched.
+        others: patches besides.
     """
     bases = [home for home in homes if home is not None]
 
     def base() -> Iterable[Patch]:
         kinds = filter(which, _calling(bases))
-        return [AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in kinds]
+        return [*(AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in kinds), *others]
 
     return Patches(base)
 

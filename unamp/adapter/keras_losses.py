@@ -1,7 +1,7 @@
 """The arithmetic of Keras with which a loss ends and losses are added up, on whichever backend. Nothing here imports Keras.
 
-Keras states float32 for it. By rules of its own it would be low at O2, and float16 holds no more than 65,504. So no policy is in
-force in it, but for the losses themselves, which compute under the policy around.
+Keras states float32 for it. By rules of its own it would be low at O2, and float16 holds no more than 65,504. So no policy is
+in force in it, but for the losses themselves, which compute under the policy around.
 """
 
 from __future__ import annotations
