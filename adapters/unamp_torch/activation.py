@@ -65,7 +65,7 @@ class Activation:
     def __init__(self, plan: plans.Plan, *, replaces: bool = True) -> None:
         self.plan = plan
         self._native = tuple((device, key) for device in plan.devices if (key := autocast_key(device)) is not None)
-        self._functions = replaces and bool(functions.named(plan.policy))
+        self._functions = replaces and functions.replaces(plan.policy)
 
     def enter(self) -> _Before:
         """Put the plan in force."""
@@ -203,4 +203,4 @@ def activation(plan: plans.Plan) -> Realisation:
     compiled = library.Activation(
         plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.guard
     )
-    return _Replacing(compiled, plan.policy) if functions.named(plan.policy) else compiled
+    return _Replacing(compiled, plan.policy) if functions.replaces(plan.policy) else compiled
