@@ -463,7 +463,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return self._casts.mapped(self.call(plan, operator, args, kwargs, parts), asked)
 
     def named_dtype(self, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
-        """Return what the caller named as the result's dtype: an explicit cast, which no rule changes; None without one."""
+        """Return the dtype that the caller named for the result: an explicit cast, which no rule changes; None without one."""
         named = operator.argument(_DTYPE, args, kwargs)
         if named is not None:
             return named
