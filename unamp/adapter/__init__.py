@@ -35,7 +35,7 @@ they fit:
 `forwarding`          code that stands in for a function with the function's own signature
 `keras_models`        models of Keras, whatever it computes with; `keras_masters` are its optimizers' master weights
 `keras_policies`      dtype policies of Keras' layers in a region
-`layers`              rules for single layers: the optional part of an adapter; `keras_layers` has it for Keras
+`layers`              rules for single layers: the optional part of an adapter; `keras_layers`, `keras_losses` has it for Keras
 `layered_networks`    networks with layers, as conformance takes them to check such rules
 `wrapping`            classes derived under their base's name; a second object for a network, with another method
 ====================  ====================================================================================================
