@@ -9,7 +9,7 @@ while a region is open; that reaches whoever imported it before, operators of ar
 from __future__ import annotations
 
 import copy
-import inspect
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from jax import lax
 from unamp.adapter.arguments import Nesting, leaves
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.observing import equation, traces
-from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
+from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer, places
 from unamp.adapter.plans import is_listed
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import NAMED, LeftOut
@@ -58,13 +58,12 @@ class Composite(Operator):
         widens: whether operands that differ are widened where no rule reaches them: it does not promote.
     """
 
-    __slots__ = ("_names", "_ranks", "draws", "widens")
+    __slots__ = ("_ranks", "draws", "widens")
 
     op: str
 
     def __init__(self, op: str, path: str, function: Callable[..., Any]) -> None:
         super().__init__(op, path, function)
-        self._names = _parameters(function)
         self._ranks: Mapping[str, str] = facts().ranks.get(op, {})
         self.draws = path.partition("random.")[2] in facts().drawn
         self.widens = path.startswith("lax.")
@@ -98,26 +97,21 @@ class Composite(Operator):
 
     def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
         """Return the rule that a product's precision comes to; None where its caller states none."""
-        return stated_rule(self._argument("precision", args, kwargs)) if "precision" in self._names else None
+        return stated_rule(self.argument("precision", args, kwargs)) if "precision" in self.places else None
 
     def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
         """Return the dtype that the caller named: an explicit cast, which no rule changes; None where there is none."""
-        named, preferred = self._argument(_DTYPE, args, kwargs), self._argument(_PREFERRED, args, kwargs)
+        named, preferred = self.argument(_DTYPE, args, kwargs), self.argument(_PREFERRED, args, kwargs)
         return preferred if named is None and not wide_result(preferred) else named
-
-    def _argument(self, name: str, args: Args, kwargs: Kwargs) -> Any:
-        """Return an argument of a call by its name; None where the function has no such parameter."""
-        place = self._names.get(name)
-        return None if place is None else args[place] if place < len(args) else kwargs.get(name)
 
     def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call the original, with inputs that are cast to a dtype; None where they are what they were."""
-        if self.widens and _FILL not in self._names:
+        if self.widens and _FILL not in self.places:
             args, kwargs = _with_numbers_alike(args, kwargs)
-        wide = self._argument(_PREFERRED, args, kwargs) if self._ranks and dtype not in (None, FLOAT32) else None
+        wide = self.argument(_PREFERRED, args, kwargs) if self._ranks and dtype not in (None, FLOAT32) else None
         if wide is not None:
             # JAX cannot differentiate a convolution whose result has another dtype than its operands.
-            place = self._names[_PREFERRED]
+            place = self.places[_PREFERRED]
             if place < len(args):
                 args = (*args[:place], None, *args[place + 1 :])
             else:
@@ -171,8 +165,8 @@ class _Performer(Performer[Plan, Composite]):
     def is_native(self, operator: Composite, dtype: Any, args: Any) -> bool:
         return not emulates(operator.op)
 
-    def names_dtype(self, args: Any, kwargs: Kwargs) -> bool:
-        return False  # which argument names one, the operator knows: see `carry_out_rule`
+    def named_dtype(self, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
+        return None  # inputs that differ are widened nevertheless: see `carry_out_rule`
 
     def rule(self, plan: Plan, operator: Composite, op: str, args: Any, kwargs: Kwargs) -> Rule:
         return operator.rule(plan, args, kwargs)
@@ -198,10 +192,11 @@ class _Performer(Performer[Plan, Composite]):
         if operator.layer and named is not None:
             return self.call(plan, operator, args, kwargs), named, False
         if rule is Rule.UNTOUCHED:
-            rule = Rule.FP32 if operator.draws else Rule.WIDEST if operator.widens else rule
+            rule = Rule.FP32 if operator.draws and named is None else Rule.WIDEST if operator.widens else rule
         elif named is not None:
             rule = Rule.WIDEST
-        return super().carry_out_rule(plan, operator, rule, args, kwargs)
+        result, dtype, emulated = super().carry_out_rule(plan, operator, rule, args, kwargs)
+        return mapped(cast, np.dtype(named), result) if emulated and named is not None else result, dtype, emulated
 
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs, parts: Parts = AS_IT_IS) -> Any:
         sink, thread.sink = thread.sink, None  # what an operation is made of is its own affair
@@ -282,28 +277,25 @@ def _shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
     return [(dtype, tuple(leaf.shape)) for leaf in leaves(value) if (dtype := eligible_dtype(leaf)) is not None]
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, int]:
-    code = getattr(function, "__code__", None)
-    if code is not None and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]  # a signature takes as long as all the rest
-    else:
-        try:
-            names = tuple(inspect.signature(function).parameters)
-        except (TypeError, ValueError):
-            return {}
-    return {name: place for place, name in enumerate(names)}
-
-
 def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:
-    """Return the maker of a random draw's replacement: low parameters are widened, and no rule reaches what it does."""
-    places = {place for name, place in _parameters(function).items() if name in parameters}
+    """Return the maker of a random draw's replacement: low parameters are widened, and no rule reaches what it does.
+
+    Args:
+        function: the function that draws.
+        parameters: the names of the distribution's parameters.
+    """
+    where = places(function)
+    found = {place for name, place in where.items() if name in parameters}
+    stated = where.get(_DTYPE, sys.maxsize)
 
     def replacement(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             if CONTEXT.value is None:
                 return original(*args, **kwargs)
             with CONTEXT(None):
-                wide = [cast(value, FLOAT32) if place in places else value for place, value in enumerate(args)]
+                if kwargs.get(_DTYPE) is not None or (stated < len(args) and args[stated] is not None):
+                    return original(*args, **kwargs)  # an explicit cast
+                wide = [cast(value, FLOAT32) if place in found else value for place, value in enumerate(args)]
                 named = {name: cast(value, FLOAT32) if name in parameters else value for name, value in kwargs.items()}
                 return original(*wide, **named)
 

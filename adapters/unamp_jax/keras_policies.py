@@ -1,7 +1,8 @@
-"""Keras' dtype policies in a region, where Keras computes with JAX: a layer of mixed precision is a float32 layer there."""
+"""Keras in a region, where it computes with JAX: a layer of mixed precision is a float32 layer, losses add up in float32."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -9,27 +10,56 @@ from typing import Any
 
 import jax
 
+from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
 from unamp.adapter.patching import Patch, find, missing
+from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.state import suspended
 from unamp_jax.casting import eligible_dtype
 from unamp_jax.composites import code_patch
 from unamp_jax.state import thread
 
 
 def patches() -> Iterator[Patch]:
-    """Yield the patches of Keras' dtype policies.
+    """Yield the patches of Keras' dtype policies, and of what adds losses up.
 
     Raises:
         FrameworkNotSupported: naming the version of Keras and what is missing.
     """
-    yield _patch("DTypePolicy.convert_input", input_hook(_followed, _is_eligible))
-    yield _patch("DTypePolicy.compute_dtype.fget", compute_dtype_hook(_followed))
+    yield _patch(HOME, "DTypePolicy.convert_input", input_hook(_followed, _is_eligible))
+    yield _patch(HOME, "DTypePolicy.compute_dtype.fget", compute_dtype_hook(_followed))
+    for module, path, replacement in AddedLosses(thread, functools.partial(suspended, thread)).hooks():
+        yield _patch(module, path, replacement)
 
 
-def _patch(path: str, replacement: Callable[[Function], Function]) -> Patch:
-    function = find(HOME, path)
+def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]:
+    """Return the patches by which a trace tells what a model of Keras's runs.
+
+    What Keras runs only to see shapes is kept out, and a training step calls the model by another method.
+
+    Args:
+        follow: returns the replacement of a method that calls a layer.
+    """
+    stateless = AttributePatch(find("keras.src.layers.layer", "Layer"), "stateless_call", follow)
+    return stateless, AttributePatch(find("keras.src", "backend"), "compute_output_spec", _unreported)
+
+
+def _unreported(original: Function) -> Function:
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        sink, thread.sink = thread.sink, None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            thread.sink = sink
+
+    return run
+
+
+def _patch(module: str, path: str, replacement: Callable[[Function], Function]) -> Patch:
+    function = find(module, path)
     if not isinstance(function, types.FunctionType):
-        raise missing("keras", sys.modules["keras"].__version__, f"function {HOME}.{path}")
+        raise missing("keras", sys.modules["keras"].__version__, f"function {module}.{path}")
     return code_patch(function, replacement)
 
 

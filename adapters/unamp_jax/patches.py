@@ -22,7 +22,7 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
 from unamp.errors import FrameworkNotSupported
-from unamp_jax import calls, control_flow, custom_rules, equal_dtypes, programs, sparse_rules, training
+from unamp_jax import calls, control_flow, custom_rules, equal_dtypes, keras_policies, programs, sparse_rules, training
 from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
@@ -185,7 +185,10 @@ def layer_patches(known: tuple[str, ...]) -> Patches | None:
         find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module"),
         find("keras.src.layers.layer", "Layer") if "keras" in known else None,
     ]  # fmt: skip
-    return training.layer_calls(homes, follow_calls(thread), is_layer) if any(homes) else None
+    if not any(homes):
+        return None
+    of_keras = keras_policies.tracing_patches(follow_calls(thread)) if "keras" in known else ()
+    return training.layer_calls(homes, follow_calls(thread), is_layer, of_keras)
 
 
 # --- whether they are where they are expected --------------------------------------------------------------------------------

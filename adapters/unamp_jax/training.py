@@ -144,7 +144,10 @@ def scaling(original: Function) -> Function:
 
 
 def layer_calls(
-    homes: Iterable[Any], follow: Callable[[Function], Function], which: Callable[[type], bool] = lambda kind: True
+    homes: Iterable[Any],
+    follow: Callable[[Function], Function],
+    which: Callable[[type], bool] = lambda kind: True,
+    others: Iterable[Patch] = (),
 ) -> Patches:
     """Return the patches by which calls of layers are followed, of the base classes of layers that there are.
 
@@ -157,7 +160,7 @@ def layer_calls(
 
     def base() -> Iterable[Patch]:
         kinds = filter(which, _calling(bases))
-        return [AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in kinds]
+        return [*(AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in kinds), *others]
 
     return Patches(base)
 

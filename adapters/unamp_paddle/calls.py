@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import paddle
 
 from unamp.adapter.float8 import Arithmetic
@@ -38,6 +39,9 @@ from unamp_paddle.state import (
 )
 
 _in_dynamic_mode = paddle.in_dynamic_mode
+
+_DTYPE = type(paddle.float32)
+_BY_NAME = {name: value for name, value in vars(paddle).items() if isinstance(value, _DTYPE)}
 
 
 def entry(operator: Operator) -> Callable[..., Any]:
@@ -70,7 +74,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
 
 
 class _Performer(Performer[Plan, Operator]):
-    dtype_kind = type(paddle.float32)
+    dtype_kind = _DTYPE
     arithmetic = Arithmetic(paddle.where, lambda tensor, axes: paddle.max(tensor, axes, keepdim=True))
     reporting = staticmethod(observing.report)
 
@@ -101,6 +105,13 @@ class _Performer(Performer[Plan, Operator]):
             return operator.call(*args, **kwargs)
         finally:
             thread.plan = before
+
+    def dtype_meant(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return _BY_NAME.get(value)
+        if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+            return _BY_NAME.get(np.dtype(value).name)
+        return value if isinstance(value, _DTYPE) else None
 
     def lowered(self, operator: Operator, result: Any, dtype: Any) -> Any:
         internal = facts().intermediate.get(operator.name.rpartition(".")[2])

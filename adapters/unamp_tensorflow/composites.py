@@ -132,17 +132,22 @@ class _Performer(Performer[Plan, Composite]):
     def is_native(self, operator: Composite, dtype: Any, args: Any) -> bool:
         return not operator.activation_only and not always_emulated(operator.op)
 
-    def names_dtype(self, args: Any, kwargs: dict[str, Any]) -> bool:
-        return False  # inputs are cast nevertheless: a dtype that is named is one more cast, of the result
+    def named_dtype(self, operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
+        return None  # inputs are cast nevertheless: a dtype that is named is one more cast, of the result
 
     def target(self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool) -> Any:
         # What is made of operation types has every kernel that those have.
         return None if rule is Rule.UNTOUCHED else super().target(plan, operator, rule, seen, mixed)
 
+    def carry_out_rule(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
+        result, dtype, emulated = super().carry_out_rule(plan, operator, rule, args, kwargs)
+        named = operator.argument("dtype", args, kwargs) if emulated else None
+        return result if named is None else convert(cast, tf.as_dtype(named).as_datatype_enum, result), dtype, emulated
+
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
-        named = kwargs.get("dtype")
+        named = operator.argument("dtype", args, kwargs)
         if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or vocabulary()[op].group in ("creation", "random")):
             args, kwargs = in_stated_dtype(operator.call, args, kwargs, 0 if dtype is None else computed)
         if dtype is None:  # a layer's activation still has a rule of its own
@@ -162,7 +167,8 @@ class _Performer(Performer[Plan, Composite]):
 
     def call_without_floats(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         # What makes numbers keeps its meaning; and symbols of Keras have no numbers yet.
-        no_rules = rule is Rule.UNTOUCHED or (not operator.layer and _has_numbers(args, kwargs))
+        stated = not operator.layer and (_has_numbers(args, kwargs) or operator.argument("dtype", args, kwargs) is not None)
+        no_rules = rule is Rule.UNTOUCHED or stated
         return _call(plan.for_parts if no_rules else plan, operator, args, kwargs)
 
     def report(

@@ -132,7 +132,7 @@ _COMPILERS: Hooks = (
 _KERAS_HOOKS: Hooks = (
     (keras_policies.HOME, "DTypePolicy.convert_input", training.keras_input),
     (keras_policies.HOME, "DTypePolicy.compute_dtype.fget", training.keras_compute_dtype),
-    ("keras.src.losses.loss", "reduce_weighted_values", training.keras_reduction),
+    *training.added_losses.hooks(),
 )
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_policies import compute_dtype_hook, input_hook
-from unamp.adapter.state import in_regions, suspending
+from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import Function, Plan, thread
@@ -166,18 +167,6 @@ def _is_eligible(x: Any) -> bool:
     return not isinstance(x, np.ndarray) and eligible_dtype(x) != 0
 
 
-@in_regions(thread)
-def keras_reduction(original: Function, *args: Any, **kwargs: Any) -> Any:
-    """Let the end of a loss, which adds the numbers of a batch up and divides by how many there are, be a part of the loss.
-
-    By rules of its own it would be low at O2, and float16 cannot hold more than 65,504 of them.
-    """
-    plan = thread.plan
-    if plan is None or not plan.policy.active:
-        return original(*args, **kwargs)
-    with _under(plan.for_parts):
-        return original(*args, **kwargs)
-
-
 keras_input = input_hook(_followed, _is_eligible)
 keras_compute_dtype = compute_dtype_hook(_followed)
+added_losses = AddedLosses(thread, functools.partial(suspended, thread))

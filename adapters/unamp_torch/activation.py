@@ -157,21 +157,22 @@ class _Replacing:
     def __init__(self, activation: Realisation, policy: Policy) -> None:
         self._activation, self._policy = activation, policy
 
-    def enter(self) -> object:
-        python_functions.acquire(self._policy, _under)
+    def enter(self) -> tuple[object, python_functions.Replaced]:
+        replaced = python_functions.acquire(self._policy, _under)  # not asked for again: classes may come meanwhile
         try:
-            return self._activation.enter()
+            return self._activation.enter(), replaced
         except BaseException:
-            python_functions.release(self._policy)
+            python_functions.release(replaced)
             raise
 
-    def exit(self, token: object) -> None:
-        self._activation.exit(token)
-        python_functions.release(self._policy)
+    def exit(self, token: Any) -> None:
+        entered, replaced = token
+        self._activation.exit(entered)
+        python_functions.release(replaced)
 
 
 def _replacing(activation: Realisation, policy: Policy) -> Realisation:
-    return _Replacing(activation, policy) if python_functions.named(policy) else activation
+    return _Replacing(activation, policy) if python_functions.replaces(policy) else activation
 
 
 def activation(plan: plans.Plan) -> Realisation:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from types import CodeType, FunctionType
@@ -60,20 +60,19 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
 #: Functions and layers that make a tensor of their input's dtype: a result to write into, or random noise.
 _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 
-#: Stands for the methods of `torch.amp.GradScaler` among operations; and the operations that they compute with.
+#: Stands for the methods of scalers among operations; their names; and the operations that they compute with.
 _SCALING = "grad_scaler"
+_SCALING_METHODS = ("scale", "unscale_", "step", "update")
 _SCALES_WITH = ("add", "mul")
-_SCALER: tuple[Any, ...] = (GradScaler.scale, GradScaler.unscale_, GradScaler.step, GradScaler.update)
 
 
 @functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return the functions that a policy names, with their operations: none for most that start from PyTorch's own lists.
 
-    Four kinds count as named. All of them under another framework's lists, which know them as operations. Those that
+    Three kinds count as named. All of them under another framework's lists, which know them as operations. Those that
     make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. And functions that do without their
-    operator, where the rule for what they use instead is another one. And PyTorch's loss scaling, where its numbers would
-    become low: a float16 loss overflows, and fused optimizers refuse what it found.
+    operator, where the rule for what they use instead is another one.
     """
     if not policy.active or preset(policy.preset).delegates:
         return ()
@@ -82,8 +81,32 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     foreign = vocabulary() if preset(policy.preset).framework != "torch" else ()
     all_others = (op for op in foreign if op not in facts().functions)
     ops = dict.fromkeys((*policy.allow, *policy.deny, *made, *others, *all_others))
-    scaling = _SCALER if any(policy.rules[op] in (Rule.LOW, Rule.NARROWEST) for op in _SCALES_WITH) else ()
-    return *((op, function) for op in ops for function in composed(op)), *((_SCALING, method) for method in scaling)
+    return tuple((op, function) for op in ops for function in composed(op))
+
+
+@functools.lru_cache(KEPT_POLICIES)
+def _reaches_scalers(policy: Policy) -> bool:
+    """Return whether the numbers of PyTorch's loss scaling would become low.
+
+    A float16 loss would overflow, and fused optimizers refuse what was found.
+    """
+    delegates = not policy.active or preset(policy.preset).delegates
+    return not delegates and any(policy.rules[op] in (Rule.LOW, Rule.NARROWEST) for op in _SCALES_WITH)
+
+
+def replaces(policy: Policy) -> bool:
+    """Return whether a policy needs any function replaced."""
+    return bool(named(policy)) or _reaches_scalers(policy)
+
+
+def _scalers() -> Iterator[tuple[str, FunctionType]]:
+    """Yield the methods of `torch.amp.GradScaler` and of the classes derived from it: FSDP's is one, once it is imported."""
+    kinds: list[type] = [GradScaler]
+    for kind in kinds:
+        kinds.extend(set(kind.__subclasses__()).difference(kinds))
+        for name in _SCALING_METHODS:
+            if isinstance(method := vars(kind).get(name), FunctionType):
+                yield _SCALING, method
 
 
 def _differ(policy: Policy, op: str, part: str) -> bool:
@@ -115,15 +138,17 @@ _numbers = itertools.count()
 _lock = lock()
 _users: Counter[FunctionType] = Counter()
 _made: dict[FunctionType, FunctionPatch] = {}
+#: Functions that are replaced, each with its operation.
+Replaced = Sequence[tuple[str, FunctionType]]
 
 
-def acquire(policy: Policy, under: Under) -> None:
-    """Replace the functions that a policy names; `release` puts them back with the last region that needs them.
+def acquire(policy: Policy, under: Under) -> Replaced:
+    """Replace the functions that a policy names and return them; `release` puts them back with the last region that needs them.
 
     A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
     """
     with _lock:
-        needed, done = named(policy), 0
+        needed, done = (*named(policy), *(_scalers() if _reaches_scalers(policy) else ())), 0
         try:
             for op, function in needed:
                 if not _users[function]:
@@ -137,21 +162,18 @@ def acquire(policy: Policy, under: Under) -> None:
                 _users[function] += 1
                 done += 1
         except BaseException:
-            _release(needed[:done])
+            release(needed[:done])
             raise
+    return needed
 
 
-def release(policy: Policy) -> None:
-    """Put back the functions that no other region needs."""
+def release(replaced: Replaced) -> None:
+    """Put back those functions that no other region needs."""
     with _lock:
-        _release(named(policy))
-
-
-def _release(needed: Iterable[tuple[str, FunctionType]]) -> None:
-    for _, function in needed:
-        _users[function] -= 1
-        if not _users[function]:
-            _made[function].undo()
+        for _, function in replaced:
+            _users[function] -= 1
+            if not _users[function]:
+                _made[function].undo()
 
 
 def _with_no_policy(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -261,6 +261,22 @@ def test_a_command_of_another_distribution_that_lacks_something_says_so() -> Non
     assert "Traceback" not in done.stderr
 
 
+def test_a_command_of_another_distribution_that_is_broken_takes_no_other_down(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("from json import absent\n", "utf-8")
+    found = tmp_path / "broken-1.0.dist-info"
+    found.mkdir()
+    (found / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n", "utf-8")
+    (found / "entry_points.txt").write_text("[unamp.commands]\nbroken = broken:app\n", "utf-8")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from unamp.cli import main; main()"
+    assert "Not available: json cannot be imported" in " ".join(
+        run(code, "--help", command=("-c",)).stdout.replace("│", " ").split()
+    )
+    assert run(code, "--version", command=("-c",)).stdout
+    done = run(code, "broken", "--anything", code=1, command=("-c",))
+    assert "`unamp broken` cannot be imported (cannot import name 'absent' from 'json'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_framework_that_lacks_something_is_not_called_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "strange.py").write_text("import no_such_dependency\n")
     monkeypatch.syspath_prepend(tmp_path)

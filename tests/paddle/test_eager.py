@@ -199,3 +199,19 @@ def test_low_running_statistics_take_their_update(level: Any, dtype: str, how: s
         updated = getattr(network[1], name)
         assert updated.dtype == paddle.bfloat16
         np.testing.assert_allclose(updated.astype("float32").numpy(), getattr(exact[1], name).numpy(), atol=0.01)
+
+
+@pytest.mark.parametrize("rest", [{"level": "O2"}, {"level": "O3"}, {"deny": ["softmax", "sum", "full_like"]}])
+@pytest.mark.parametrize("named", ["float32", np.dtype("float32"), paddle.float32, "float16", paddle.float16], ids=str)
+def test_a_dtype_that_a_caller_names_is_the_results_by_position_and_by_name(named, rest):
+    x = paddle.to_tensor([[1.0, 2.0]])
+    with under(low=paddle.bfloat16, **rest):
+        results = [paddle.sum(x, None, named), paddle.sum(x, dtype=named), x.sum(0, named)]
+        results += [paddle.full_like(x, 1, named), paddle.full_like(x, 1, dtype=named)]
+        if "32" in str(named):  # Paddle's CPU has no others in a low dtype
+            results += [F.softmax(x, -1, named), F.softmax(x, dtype=named), paddle.prod(x, None, False, named)]
+    wanted = paddle.float32 if "32" in str(named) else paddle.float16
+    assert [each.dtype for each in results] == [wanted] * len(results)
+    if "32" in str(named):
+        assert results[0].item() == 3.0
+        np.testing.assert_array_equal(results[5].numpy(), F.softmax(x).numpy())  # computed in float32, not widened after

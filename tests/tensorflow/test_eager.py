@@ -320,3 +320,23 @@ def test_a_dtype_that_is_stated_for_numbers_is_theirs_whatever_the_rule(level):
         drawn += tf.random.normal([2], alpha, 1.0, dtype=tf.float16), tf.random.normal([2], alpha)
     assert [each.dtype for each in drawn] == [tf.float16, tf.float32, tf.float16, tf.float32]
     assert all(bool(tf.reduce_all(tf.math.is_finite(each))) for each in drawn)
+
+
+@pytest.mark.parametrize(
+    "rest", [{"deny": ["normal", "count_nonzero", "arange"]}, {"allow": ["normal", "arange"]}, {"level": "O3"}]
+)
+@pytest.mark.parametrize("low", [tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name)
+def test_a_dtype_that_a_caller_names_by_its_position_is_as_explicit_as_by_its_name(low, rest):
+    mean, other = tf.constant([1.0, 2.0], low), tf.float16 if low is tf.bfloat16 else tf.bfloat16
+    generator = tf.random.Generator.from_seed(1)
+    with under(low=other, **rest):
+        positional = [
+            tf.random.normal([2], mean, 1.0, low), tf.random.normal([2], 0.0, 1.0, low), tf.range(0.0, 3.0, 1.0, low),
+            tf.math.count_nonzero(mean, None, False, low), generator.normal([2], mean, 1.0, low),
+        ]  # fmt: skip
+        named = [
+            tf.random.normal([2], mean, dtype=low), tf.random.normal([2], dtype=low), tf.range(0.0, 3.0, dtype=low),
+            tf.math.count_nonzero(mean, dtype=low), generator.normal([2], mean, dtype=low),
+        ]  # fmt: skip
+    assert [each.dtype for each in positional] == [low] * 5
+    assert [each.dtype for each in named] == [low] * 5

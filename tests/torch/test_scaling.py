@@ -521,3 +521,50 @@ def test_other_threads_and_native_regions_have_pytorchs_own_scaler() -> None:
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(lambda: native(init_scale=2.0).scale(w)).result().dtype == torch.float32
     assert torch.amp.GradScaler.scale.__code__.co_filename.endswith("grad_scaler.py")
+
+
+@pytest.fixture(scope="module")
+def alone() -> Any:
+    """Make a group of this process alone, as FSDP's scaler asks for one."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.group.WORLD
+    torch.distributed.destroy_process_group()
+
+
+def test_fsdps_scaler_computes_outside_of_every_policy(alone: Any) -> None:
+    region = unamp.autocast(level="O2", dtype="float16", framework="torch")
+    with region:
+        pass  # prepared before the class is there
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    original = ShardedGradScaler.scale.__code__
+    w = torch.ones(4, requires_grad=True)
+    optimizer, scaler = torch.optim.SGD([w], lr=0.5), ShardedGradScaler("cpu", 1024.0, process_group=alone)
+    with region:
+        assert (w * w).dtype == torch.float16
+        with unamp.autocast(enabled=False):
+            loss = (w * 50.0).sum()
+        scaled, several = scaler.scale(loss), scaler.scale([loss.detach()])
+        assert scaled.dtype == torch.float32
+        assert scaled.item() == several[0].item() == 200.0 * 1024.0  # float16 holds no more than 65,504
+        scaled.backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == 1024.0
+    torch.testing.assert_close(w, torch.full((4,), -24.0))
+    assert ShardedGradScaler.scale.__code__ is original
+
+
+def test_a_scaler_of_ones_own_computes_outside_of_every_policy() -> None:
+    with unamp.autocast(level="O2", dtype="float16", framework="torch"):
+
+        class Doubled(torch.amp.GradScaler):
+            def scale(self, outputs: Any) -> Any:
+                return super().scale(outputs) * 2
+
+        with unamp.autocast(level="O2", dtype="float16", framework="torch"):  # the class came inside of another region
+            assert Doubled("cpu").scale(torch.ones(())).item() == 2.0**17
+        code = Doubled.scale.__code__
+        assert code.co_name == "scale"
+    with unamp.autocast(level="O2", dtype="float16", framework="torch"):
+        assert Doubled("cpu").scale(torch.ones(())).item() == 2.0**17

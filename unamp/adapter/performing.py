@@ -7,6 +7,8 @@ framework computes in float32, and the result is rounded to low.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -22,7 +24,22 @@ from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["AS_IT_IS", "CallPlan", "Casts", "LayerPlan", "Operator", "Outcome", "Parts", "Performer", "differing", "target"]
+__all__ = [
+    "AS_IT_IS",
+    "CallPlan",
+    "Casts",
+    "LayerPlan",
+    "Operator",
+    "Outcome",
+    "Parts",
+    "Performer",
+    "differing",
+    "places",
+    "target",
+]
+
+#: The argument by which a caller names the result's dtype, in every framework.
+_DTYPE = "dtype"
 
 #: The result of a call, the dtype that was computed in, and whether that was emulated.
 Outcome = tuple[Any, Any, bool]
@@ -55,6 +72,22 @@ def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
         low = [dtype for dtype in seen if dtype != float32]
         return low[0] if low.count(low[0]) == len(low) else float32  # neither low dtype holds the other's numbers
     return float32 if rule is Rule.WIDEST else None
+
+
+def places(function: Callable[..., Any]) -> Mapping[str, int]:
+    """Return the places of a function's parameters among the positional arguments; empty where Python cannot tell.
+
+    One that is given by name alone has a place that no positional argument reaches.
+    """
+    code = getattr(function, "__code__", None)
+    if code is not None and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]  # a signature takes as long as all the rest
+        return {name: place for place, name in enumerate(names)}
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    return {each.name: sys.maxsize if each.kind is each.KEYWORD_ONLY else place for place, each in enumerate(parameters)}
 
 
 class _Everything:
@@ -109,10 +142,23 @@ class Operator(ABC):
         out_of_place: for one in place, the function that returns the same as a new tensor.
         which: finds the operation from the arguments, where one function does several; where it finds None, no rule applies.
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
+        places: the places of its parameters among the positional arguments.
         view: whether it returns a view of its input, or moves data only: it runs natively in every dtype.
     """
 
-    __slots__ = ("activation_only", "bound", "call", "in_place", "layer", "name", "op", "out_of_place", "view", "which")
+    __slots__ = (
+        "activation_only",
+        "bound",
+        "call",
+        "in_place",
+        "layer",
+        "name",
+        "op",
+        "out_of_place",
+        "places",
+        "view",
+        "which",
+    )
 
     def __init__(
         self,
@@ -137,6 +183,12 @@ class Operator(ABC):
         self.view = view
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
+        self.places = places(call)  # now: while a region is open the function has other code
+
+    def argument(self, name: str, args: Any, kwargs: Keywords) -> Any:
+        """Return an argument of a call, given by its position or by its name; None where there is none."""
+        place = self.places.get(name)
+        return args[place] if place is not None and place < len(args) else kwargs.get(name)
 
     @abstractmethod
     def parameters(self, args: Any) -> Mapping[int, Any]:
@@ -272,7 +324,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """
         if operator.in_place or kwargs.get("out") is not None:
             raise LeftOut(IN_PLACE)
-        if self.names_dtype(args, kwargs):
+        if self.named_dtype(operator, args, kwargs) is not None:
             raise LeftOut(NAMED)
         args, kwargs = self.converted(self.copied, None, args, kwargs)
         return self.carry_out_rule(plan, operator, Rule.LOW, args, kwargs)[0]
@@ -348,8 +400,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             seen = seen[:1]  # beside a float32 activation low parameters are widened
         mixed = seen.count(seen[0]) != len(seen)
         dtype = self.target(plan, operator, rule, seen, mixed)
-        named = dtype is not None and self.names_dtype(args, kwargs)
-        if named and rule is not Rule.UNTOUCHED:
+        named = None if dtype is None else self.named_dtype(operator, args, kwargs)
+        if named is not None and rule is not Rule.UNTOUCHED:
             dtype = None if float32 in seen else seen[0]
         if dtype is None:
             return self.call(plan, operator, args, kwargs), seen[0], False
@@ -364,8 +416,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             return self.call(plan, operator, args, kwargs, Parts(own, casts.cast, dtype)), dtype, False
         args, kwargs = self._converted_to_low(operator, casts.rounded, dtype, args, kwargs)
         parts = Parts(own, casts.rounded, dtype)
-        if named:
-            return self._as_named(plan, operator, parts, args, kwargs), dtype, True
+        if named is not None:
+            return self._as_named(plan, operator, parts, args, kwargs, named), dtype, True
         result = self.call(plan, operator, args, kwargs, parts)
         if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
             return (self.lowered(operator, result[0], dtype), *result[1:]), dtype, True
@@ -400,20 +452,24 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         _, others = self.converted(self._casts.cast, self._float32, (), others)
         return args, others if name is None else {**others, name: convert(to, dtype, kwargs[name])}
 
-    def _as_named(self, plan: PlanT, operator: OperatorT, parts: Parts, args: Any, kwargs: Keywords) -> Any:
+    def _as_named(self, plan: PlanT, operator: OperatorT, parts: Parts, args: Any, kwargs: Keywords, named: Any) -> Any:
         """Return the result of an emulated operation in the dtype that the caller named."""
-        asked = [value for value in (*args, kwargs.get("dtype")) if self._is_dtype(value)]
-        args = [self._float32 if self._is_dtype(value) else value for value in args]
-        if self._is_dtype(kwargs.get("dtype")):
-            kwargs = {**kwargs, "dtype": self._float32}
-        result = self.call(plan, operator, args, kwargs, parts)
-        return self._casts.mapped(result, asked[0]) if asked else result  # else the framework gave it what was named
+        asked = self.dtype_meant(named)
+        if asked not in self._dtypes:  # the framework gives it what was named
+            return self.call(plan, operator, args, kwargs, parts)
+        args = [self._float32 if self.dtype_meant(value) == asked else value for value in args]
+        if _DTYPE in kwargs:
+            kwargs = {**kwargs, _DTYPE: self._float32}
+        return self._casts.mapped(self.call(plan, operator, args, kwargs, parts), asked)
 
-    def names_dtype(self, args: Any, kwargs: Keywords) -> bool:
-        """Return whether the caller named the result's dtype: an explicit cast, which no rule changes."""
-        if kwargs.get("dtype") is not None:
-            return True
-        return any(map(self._is_dtype, args))
+    def named_dtype(self, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
+        """Return the dtype that the caller named for the result: an explicit cast, which no rule changes; None without one."""
+        named = operator.argument(_DTYPE, args, kwargs)
+        if named is not None:
+            return named
+        # A function in C does not tell where it takes its dtype, but a dtype tells itself.
+        return next((value for value in args if self.dtype_meant(value) is not None), None)
 
-    def _is_dtype(self, value: object) -> bool:
-        return isinstance(value, self.dtype_kind) and value in self._dtypes
+    def dtype_meant(self, value: Any) -> Any:
+        """Return the framework's dtype that an argument stands for; None where it stands for none."""
+        return value if isinstance(value, self.dtype_kind) else None

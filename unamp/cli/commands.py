@@ -85,13 +85,23 @@ def _mount_commands() -> None:
         try:
             app.add_typer(point.load(), name=point.name)
         except ModuleNotFoundError as error:
-            _mount_missing(point.name, error.name)
+            _mount_missing(
+                point.name,
+                f"needs {error.name}",
+                f"needs {error.name}, which is not installed; pip install 'unamp[conformance]'",
+            )
+        except ImportError as error:  # something is installed, and broken
+            said = " ".join(str(error).split())
+            _mount_missing(
+                point.name, f"{error.name or point.value} cannot be imported",
+                f"cannot be imported ({said}); reinstall {error.name or point.value}, or what installed it",
+            )  # fmt: skip
 
 
-def _mount_missing(command: str, module: str | None) -> None:
-    @app.command(command, help=f"Not available: needs {module}.", context_settings={"ignore_unknown_options": True})
+def _mount_missing(command: str, why: str, advice: str) -> None:
+    @app.command(command, help=f"Not available: {why}.", context_settings={"ignore_unknown_options": True})
     def missing(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
-        raise SystemExit(f"`unamp {command}` needs {module}, which is not installed; pip install 'unamp[conformance]'")
+        raise SystemExit(f"`unamp {command}` {advice}")
 
 
 _mount_commands()

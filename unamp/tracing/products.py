@@ -178,6 +178,10 @@ def _attention(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 def _attention_layer(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     """Count each weight once for each place of the sequence, and one attention of the sequence to itself."""
     given = inputs[0]
+    if record.native.startswith(_KERAS):  # its biases have an axis for the heads, too
+        value, (to_query, to_key, to_value, output) = inputs[1], [shape for shape in inputs if len(shape) == 3][-4:]
+        of_query = prod(to_query) + prod(output) + value[-2] * (prod(to_query[1:]) + prod(output[:2]))
+        return _rows(given) * of_query + _rows(value) * (prod(to_key) + prod(to_value))
     weights = [shape for shape in inputs[1:] if len(shape) > 1 and shape[0] != given[0]]
     length = given[0] if record.framework == "mindspore" else given[-2]
     return _rows(given) * (sum(map(prod, weights)) + 2 * length * given[-1])

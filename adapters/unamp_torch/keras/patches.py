@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from types import FunctionType
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from unamp._compiler_marks import once_per_trace
 from unamp.adapter.arguments import within
+from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_models import facts, keras_on, library
 from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
 from unamp.adapter.patching import Patch, Patches, find
@@ -54,6 +56,9 @@ def all_patches() -> tuple[PatchGroup]:
         for path in paths:
             of, _, name = path.rpartition(".")
             made.append(AttributePatch(find(module, of), name, _suspending))
+    for module, path, replacement in AddedLosses(thread, _suspended, _eagerly_in_region).hooks():
+        of, _, name = path.rpartition(".")
+        made.append(AttributePatch(find(module, of) if of else sys.modules[module], name, replacement))
     return (PatchGroup([*made, *_layers(), *_functions()]),)
 
 
@@ -125,6 +130,10 @@ def _in_region() -> bool:
     return thread.plan is not None and not thread.plan.delegated and thread.plan.policy.active
 
 
+def _eagerly_in_region() -> bool:
+    return not torch.compiler.is_compiling() and _in_region()
+
+
 def _followed() -> bool:
     """Return whether a region's policy decides here: inside an operation, none is in force for its parts."""
     return inside.whole or _in_region()
@@ -178,12 +187,18 @@ def _suspending(original: Function) -> Function:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not _in_region():
             return original(*args, **kwargs)
-        before = inside.dtype
-        inside.dtype = None
-        try:
-            with without_policy():
-                return original(*args, **kwargs)
-        finally:
-            inside.dtype = before
+        with _suspended():
+            return original(*args, **kwargs)
 
     return run
+
+
+@contextmanager
+def _suspended() -> Iterator[None]:
+    before = inside.dtype
+    inside.dtype = None
+    try:
+        with without_policy():
+            yield
+    finally:
+        inside.dtype = before

@@ -1,0 +1,64 @@
+"""Losses of Keras at O2, on every backend: they follow the policy, and what ends them and adds them up is float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import unamp
+from unamp import Policy, policy_region
+
+#: More numbers than float16 can count.
+MANY = 70_000
+
+
+def at_o2() -> Any:
+    return policy_region(Policy("O2", "float16"))
+
+
+def a_loss_counts_more_numbers_than_float16_holds() -> None:
+    wanted, found = np.ones((MANY, 1), "float32"), np.full((MANY, 1), 0.5, "float32")
+    made = keras.ops.convert_to_tensor(wanted), keras.ops.convert_to_tensor(found)
+    weights = keras.ops.convert_to_tensor(np.ones(MANY, "float32"))
+    for reduction, value in {"sum_over_batch_size": 0.25, "mean_with_sample_weight": 0.25, "sum": 0.25 * MANY}.items():
+        loss = keras.losses.MeanSquaredError(reduction=reduction)
+        with at_o2():
+            computed = [loss(*made), loss(*made, sample_weight=weights)]
+        assert [keras.backend.standardize_dtype(each.dtype) for each in computed] == ["float32"] * 2
+        np.testing.assert_allclose([float(each) for each in computed], value, rtol=1e-6)
+
+
+def losses_of_fit_are_added_up_in_float32() -> None:
+    products = []
+
+    def custom(wanted: Any, found: Any) -> Any:
+        product = keras.ops.matmul(found, keras.ops.transpose(found))
+        products.append(keras.backend.standardize_dtype(product.dtype))
+        return keras.ops.cast(keras.ops.mean(product, axis=-1), "float32") * 0 + 40_000.0
+
+    given = keras.Input((4,))
+    regularizer = keras.regularizers.L2(30_000.0)  # of four ones: 120,000
+    heads = [keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=each)(given) for each in (regularizer, None)]
+    model = keras.Model(given, heads)
+    model.compile("sgd", loss=[custom, "mse"], loss_weights=[1.0, 1e6], run_eagerly=True)
+    with at_o2():
+        found = model.train_on_batch(np.ones((8, 4), "float32"), [np.zeros((8, 1), "float32")] * 2)
+    assert set(products) == {"float16"}  # a loss of one's own follows the policy
+    assert found[0] == 40_000.0 + 16e6 + 120_000.0
+
+
+def a_policy_is_in_force_again_after_a_loss_that_raises() -> None:
+    def failing(wanted: Any, found: Any) -> Any:
+        raise ArithmeticError("no")
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss=failing, run_eagerly=True)
+    x = keras.ops.ones((4, 4))
+    with unamp.autocast(level="O2", dtype="float16"):
+        with pytest.raises(ArithmeticError):
+            model.train_on_batch(np.ones((8, 4), "float32"), np.zeros((8, 1), "float32"))
+        assert keras.backend.standardize_dtype((x + x).dtype) == "float16"
+    assert keras.backend.standardize_dtype((x + x).dtype) == "float32"

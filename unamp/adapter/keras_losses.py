@@ -1,0 +1,80 @@
+"""The arithmetic of Keras with which a loss ends and losses are added up, on whichever backend. Nothing here imports Keras.
+
+Keras states float32 for it. By rules of its own it would be low at O2, and float16 holds no more than 65,504. So no policy is
+in force in it, but for the losses themselves, which compute under the policy around.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from unamp.adapter.state import Step, ThreadState
+
+__all__ = ["AddedLosses"]
+
+#: A function's module, its path there, and what makes its replacement.
+Hook = tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
+
+
+class _Adding(threading.local):
+    """One thread's state: what runs while losses are being added up."""
+
+    step: Step | None = None
+
+
+class AddedLosses:
+    """The hooks of what adds losses up.
+
+    Args:
+        thread: the adapter's state of the calling thread.
+        suspended: makes the context with no policy in force.
+        followed: returns whether there is one to be suspended; where not given, whether the thread has a plan.
+    """
+
+    def __init__(
+        self,
+        thread: ThreadState[Any],
+        suspended: Callable[[], AbstractContextManager[None]],
+        followed: Callable[[], bool] | None = None,
+    ) -> None:
+        self._thread, self._suspended = thread, suspended
+        self._followed = followed or (lambda: thread.plan is not None)
+        self._adding = _Adding()
+
+    def hooks(self) -> Iterator[Hook]:
+        """Yield the hooks."""
+        yield "keras.src.trainers.compile_utils", "CompileLoss.call", self.adding
+        yield "keras.src.trainers.trainer", "Trainer.compute_loss", self.adding
+        yield "keras.src.losses.loss", "Loss.__call__", self.loss
+        yield "keras.src.losses.loss", "reduce_weighted_values", self.adding
+        yield "keras.src.layers.layer", "Layer._get_regularization_losses", self.adding
+
+    def adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function so that it adds losses up with no policy in force."""
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not self._followed():
+                return original(*args, **kwargs)
+            around = self._adding.step
+            with Step(self._thread, self._suspended) as self._adding.step:
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self._adding.step = around
+
+        return run
+
+    def loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a loss so that it computes under the policy around the sum that it is a part of."""
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            step = self._adding.step
+            return original(*args, **kwargs) if step is None else step.call_under_policy(original, *args, **kwargs)
+
+        return run
