@@ -286,7 +286,14 @@ def _check_name(name: object) -> None:
         raise TypeError(
             f"the name of an operation is a string, not {shortened(name)}; register_operation takes functions after it"
         )
-    if not name or EVERYTHING in name or name.startswith("group:") or name != name.strip() or not name.isprintable():
+    words = name.split("::")
+    if (
+        not all(words)
+        or any(map(str.isspace, name))
+        or EVERYTHING in name
+        or name.startswith("group:")
+        or not name.isprintable()
+    ):
         raise ValueError(f"{shortened(name)} is no name for an operation; write one such as 'mine::attention'")
     try:
         known = vocabulary().resolve(name)

@@ -112,6 +112,8 @@ def test_a_class_with_an_inherited_apply() -> None:
         ("mine*", (), {}, ValueError, "is no name for an operation"),
         ("group:norm", (), {}, ValueError, "is no name for an operation"),
         ("", (), {}, ValueError, "is no name for an operation"),
+        ("mine::", (), {}, ValueError, "is no name for an operation"),
+        ("mine::f g", (), {}, ValueError, "is no name for an operation"),
         (mine, (), {}, TypeError, "the name of an operation is a string"),
         (NAME, (), {"rule": "lo"}, ValueError, "unknown rule 'lo'; .*valid: low, float32, widest"),
         (NAME, (), {"rule": Rule.LOW}, ValueError, "unknown rule"),
