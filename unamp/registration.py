@@ -286,14 +286,8 @@ def _check_name(name: object) -> None:
         raise TypeError(
             f"the name of an operation is a string, not {shortened(name)}; register_operation takes functions after it"
         )
-    words = name.split("::")
-    if (
-        not all(words)
-        or any(map(str.isspace, name))
-        or EVERYTHING in name
-        or name.startswith("group:")
-        or not name.isprintable()
-    ):
+    readable = all(name.split("::")) and name.isprintable() and not any(map(str.isspace, name))
+    if not readable or EVERYTHING in name or name.startswith("group:"):
         raise ValueError(f"{shortened(name)} is no name for an operation; write one such as 'mine::attention'")
     try:
         known = vocabulary().resolve(name)
