@@ -56,7 +56,7 @@ from unamp_mindspore.graph_calls import (
 )
 from unamp_mindspore.listing import functions, layer_operation, tensor_methods
 from unamp_mindspore.operators import parameters_of
-from unamp_mindspore.rewriting import CONVERTED
+from unamp_mindspore.rewriting import CONVERTED, STATISTICS
 from unamp_mindspore.spellings import spelled
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
@@ -261,6 +261,11 @@ class Binding:
         rule, own = self._rules[op], bits_of(parameters_of(cell).values())
         if rule is Rule.BANNED:
             return self._by_rule(op, cell)
+        if op == "batch_norm" and self._emulates and self.policy is not None and _updates_bfloat16(cell):
+            raise NotExpressible(
+                f"this {type(cell).__name__} has running statistics in bfloat16, which no graph can update on the CPU: MindSpore "
+                "has no kernel there that assigns bfloat16; keep them in float32, or train in PYNATIVE_MODE without mindspore.jit"
+            )
         norm = vocabulary()[op].group == "norm"
         widened = _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS
         if rule is Rule.LOW and not norm:
@@ -367,6 +372,13 @@ def _updating(primitive: Any, computed: Any) -> Any:
     if spelled().get(primitive.name) != "batch_norm" or not hasattr(primitive, "is_training"):
         return computed
     return with_statistics(computed, training=primitive.is_training)
+
+
+def _updates_bfloat16(norm: Any) -> bool:
+    stated = getattr(norm, "use_batch_statistics", None)
+    updates = norm.training if stated is None else stated
+    statistics = (getattr(norm, name, None) for name in STATISTICS)
+    return updates and any(each is not None and each.dtype == DTYPES["bfloat16"] for each in statistics)
 
 
 def _is_own(module: str | None) -> bool:
