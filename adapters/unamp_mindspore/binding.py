@@ -263,8 +263,9 @@ class Binding:
             return self._by_rule(op, cell)
         if op == "batch_norm" and self._emulates and self.policy is not None and _updates_bfloat16(cell):
             raise NotExpressible(
-                f"this {type(cell).__name__} has running statistics in bfloat16, which no graph can update on the CPU: MindSpore "
-                "has no kernel there that assigns bfloat16; keep them in float32, or train in PYNATIVE_MODE without mindspore.jit"
+                f"this {type(cell).__name__} has running statistics in bfloat16, which no graph can update on the CPU: "
+                "MindSpore has no kernel there that assigns bfloat16; keep them in float32, or train in PYNATIVE_MODE "
+                "without mindspore.jit"
             )
         norm = vocabulary()[op].group == "norm"
         widened = _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS
