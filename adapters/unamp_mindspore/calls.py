@@ -153,7 +153,8 @@ class _Performer(Performer[Plan, Operator]):
 
     def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
         carry_out = super().carry_out_rule
-        return self.with_statistics(operator, args, kwargs, lambda *given: carry_out(plan, operator, rule, *given))
+        found: Outcome = self.with_statistics(operator, args, kwargs, lambda *given: carry_out(plan, operator, rule, *given))
+        return found
 
     def with_statistics(self, operator: Operator, args: Any, kwargs: dict[str, Any], run: Callable[[Any, Any], Any]) -> Any:
         """Return the result of a call that has float32 running statistics for low ones, which take what it makes of them.
