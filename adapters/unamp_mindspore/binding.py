@@ -52,10 +52,11 @@ from unamp_mindspore.graph_calls import (
     of_a_tensor,
     of_tensors,
     wide,
+    with_statistics,
 )
 from unamp_mindspore.listing import functions, layer_operation, tensor_methods
 from unamp_mindspore.operators import parameters_of
-from unamp_mindspore.rewriting import CONVERTED
+from unamp_mindspore.rewriting import CONVERTED, STATISTICS
 from unamp_mindspore.spellings import spelled
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
@@ -149,7 +150,7 @@ class Binding:
         op = spelled().get(value.name)
         if op is None or vocabulary()[op].group == "cast":
             return value
-        return self._by_rule(op, value)
+        return _updating(value, self._by_rule(op, value))
 
     def _primitive_class(self, value: type) -> type:
         """Return a class of the same name, whose instances that the compiler makes are bound when they are."""
@@ -201,7 +202,8 @@ class Binding:
         op = functions().get(value)
         if op is None or self._follows_parts(op):
             return self._copy(value)
-        if vocabulary()[op].group == "norm" and self._rules[op] is not Rule.FP32:  # its primitive's rule says what is cast
+        # Its primitive's rule says what is cast.
+        if vocabulary()[op].group == "norm" and (self._rules[op] is not Rule.FP32 or op == "batch_norm"):
             return self._copy(value)
         return self._by_rule(op, PARTS.bound(value))
 
@@ -259,14 +261,23 @@ class Binding:
         rule, own = self._rules[op], bits_of(parameters_of(cell).values())
         if rule is Rule.BANNED:
             return self._by_rule(op, cell)
+        if op == "batch_norm" and self._emulates and self.policy is not None and _updates_bfloat16(cell):
+            raise NotExpressible(
+                f"this {type(cell).__name__} has running statistics in bfloat16, which no graph can update on the CPU: "
+                "MindSpore has no kernel there that assigns bfloat16; keep them in float32, or train in PYNATIVE_MODE "
+                "without mindspore.jit"
+            )
         norm = vocabulary()[op].group == "norm"
+        widened = _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS
         if rule is Rule.LOW and not norm:
             return self._compute_by(
                 cell, own, _converted(self._low.dtype, self._emulates), lambda call: low(call, self._low, own)
             )
         if rule is Rule.FP32:
-            return self._compute_by(cell, own, _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS, wide)
-        if norm or not own:
+            return self._compute_by(cell, own, widened, wide)
+        if norm:
+            return self._compute_by(cell, own, widened, functools.partial(self._by_rule, op))
+        if not own:
             return self._compute_by(cell, own, PARTS, functools.partial(self._by_rule, op))
         if rule is Rule.WIDEST and own == _FLOAT32_ALONE:
             return self._compute_by(cell, own, PARTS, wide)
@@ -347,12 +358,28 @@ class _LayerParts(_Parts):
     def bound(self, value: Any, symbol: str = "") -> Any:
         if isinstance(value, nn.Cell) and BOUND not in vars(value):
             return self.twin(value)
+        if isinstance(value, _PRIMITIVES):
+            return self._kept.get(value, lambda primitive: _updating(primitive, primitive))
         return super().bound(value, symbol)
 
 
 @cache
 def _converted(dtype: Any, rounded: bool) -> _LayerParts:
     return _LayerParts(dtype, rounded)
+
+
+def _updating(primitive: Any, computed: Any) -> Any:
+    """Return what computes a primitive, changed so that a batch norm updates low statistics, too."""
+    if spelled().get(primitive.name) != "batch_norm" or not hasattr(primitive, "is_training"):
+        return computed
+    return with_statistics(computed, training=primitive.is_training)
+
+
+def _updates_bfloat16(norm: Any) -> bool:
+    stated = getattr(norm, "use_batch_statistics", None)
+    updates = norm.training if stated is None else stated
+    statistics = (getattr(norm, name, None) for name in STATISTICS)
+    return updates and any(each is not None and each.dtype == DTYPES["bfloat16"] for each in statistics)
 
 
 def _is_own(module: str | None) -> bool:

@@ -21,7 +21,7 @@ from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts, Performer, differing
 from unamp.policy import Rule
 from unamp_mindspore import observing
-from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded
+from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, widened, write
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import (
     DEVICE,
@@ -39,6 +39,9 @@ from unamp_mindspore.state import (
 
 _FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
+
+#: The running statistics of a batch norm: their places in a call of a primitive, and their names in one of a function.
+_STATISTICS = ((4, "running_mean"), (5, "running_var"))
 
 
 def entry(operator: Operator) -> Callable[..., Any]:
@@ -138,11 +141,40 @@ class _Performer(Performer[Plan, Operator]):
         return operator.view or not on_cpu()
 
     def call(self, plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
+        if operator.layer and operator.activation_only and not parts.parameters:
+            own = operator.parameters(args)
+            if _has_low(own):  # MindSpore's norms take no bfloat16 ones, and only a few float16
+                parts = Parts(own, cast, FLOAT32)
         before, thread.plan = thread.plan, _ConvertedLayer(parts) if parts.parameters else None
         try:
             return operator.call(*args, **kwargs)
         finally:
             thread.plan = before
+
+    def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
+        carry_out = super().carry_out_rule
+        found: Outcome = self.with_statistics(operator, args, kwargs, lambda *given: carry_out(plan, operator, rule, *given))
+        return found
+
+    def with_statistics(self, operator: Operator, args: Any, kwargs: dict[str, Any], run: Callable[[Any, Any], Any]) -> Any:
+        """Return the result of a call that has float32 running statistics for low ones, which take what it makes of them.
+
+        MindSpore itself updates a copy of low ones, and loses it.
+        """
+        if operator.op != "batch_norm" or operator.layer:  # a layer's are those of the primitive in it
+            return run(args, kwargs)
+        if operator.bound:
+            found = args[_STATISTICS[0][0] : _STATISTICS[1][0] + 1]
+        else:
+            found = [operator.argument(name, args, kwargs) for _, name in _STATISTICS]
+        low = {id(tensor): (tensor, widened(tensor)) for tensor in found if isinstance(tensor, Tensor) and _has_low(tensor)}
+        if not low:
+            return run(args, kwargs)
+        wide = {key: wide for key, (_, wide) in low.items()}
+        result = run(*self.converted(lambda tensor, _: wide.get(id(tensor), tensor), None, args, kwargs))
+        for tensor, updated in low.values():
+            write(tensor, updated)
+        return result
 
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name, value in kwargs.items() if isinstance(value, Tensor)), None)
@@ -183,8 +215,11 @@ class _ConvertedLayer(LayerPlan):
         """Call an operation inside the layer."""
         if operator.layer:
             return operator.call(*args, **kwargs)
-        args, kwargs = _performer.converted(self._own, self._dtype, args, kwargs)
-        return _performer.call(self, operator, args, kwargs)
+
+        def run(args: Any, kwargs: dict[str, Any]) -> Any:
+            return _performer.call(self, operator, *_performer.converted(self._own, self._dtype, args, kwargs))
+
+        return _performer.with_statistics(operator, args, kwargs, run)
 
     def _own(self, tensor: Any, dtype: Any) -> Any:
         key = id(tensor)

@@ -63,6 +63,16 @@ def _copied(tensor: Any, dtypes: Iterable[Any]) -> Any:
     return tensor
 
 
+def widened(tensor: Any) -> Any:
+    """Return a float32 copy of a tensor that has no gradient."""
+    return _copied(tensor, (FLOAT32,))
+
+
+def write(tensor: Any, values: Any) -> None:
+    """Give a tensor that has no gradient the values of another, in its own dtype."""
+    _filled(tensor, values)
+
+
 def cast(tensor: Any, dtype: Any) -> Any:
     """Return a tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
     current = dtype_of(tensor)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from mindspore import float64
 from mindspore._c_expression import amp as strategies
 from mindspore._c_expression import typing
-from mindspore.ops.functional import mixed_precision_cast
+from mindspore.ops.functional import assign, depend, mixed_precision_cast
 from mindspore.ops.primitive import PrimitiveWithInfer
 
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
@@ -200,6 +200,29 @@ def agreeing_norm(call: Any, *, emulated: bool) -> Any:
         return unamp_norm(x, args, kwargs)
 
     return unamp_operation
+
+
+def with_statistics(call: Any, *, training: bool) -> Any:
+    """Return the function of a batch norm that has float32 running statistics for low ones, which take what it makes of them.
+
+    MindSpore itself updates a copy of low ones, and loses it.
+
+    Args:
+        training: whether it updates them.
+    """
+
+    @unbound
+    def unamp_batch_norm(x, scale, bias, mean, variance):  # type: ignore[no-untyped-def]
+        if (_seen(mean, variance) & _LOW) == 0:
+            return call(x, scale, bias, mean, variance)
+        wide_mean, wide_variance = _cast_one(FLOAT32, mean), _cast_one(FLOAT32, variance)
+        found = call(x, scale, bias, wide_mean, wide_variance)
+        if training:
+            assign(mean, mixed_precision_cast(mean.dtype, depend(wide_mean, found)))
+            assign(variance, mixed_precision_cast(variance.dtype, depend(wide_variance, found)))
+        return found
+
+    return unamp_batch_norm
 
 
 def converting(dtype: Any, *, rounded: bool) -> Any:

@@ -26,6 +26,9 @@ _PLAIN = (ast.Constant, ast.JoinedStr, ast.Dict, ast.List, ast.Tuple, ast.Set)
 #: Attributes of tensors and cells that are no tensors.
 _ABOUT = frozenset({"dtype", "shape", "ndim", "size", "itemsize", "name", "training"})
 
+#: Parameters of a batch norm that its primitive updates: whoever stands for that casts them, and writes them back.
+STATISTICS = frozenset({"moving_mean", "moving_variance"})
+
 
 def rewritten(tree: ast.Module, function: types.FunctionType, owner: Any, names: Mapping[str, Any]) -> ast.Module:
     """Return a function's source with operators and methods as functions.
@@ -117,7 +120,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if CONVERTED in self._names and isinstance(node.ctx, ast.Load) and self._is_parameter(node):
-            return self._call(node, CONVERTED, [node])
+            return node if node.attr in STATISTICS else self._call(node, CONVERTED, [node])
         self.generic_visit(node)
         name = f"unamp_attribute_{node.attr}"
         if name not in self._names or not isinstance(node.ctx, ast.Load) or self._is_no_tensor(node.value):

@@ -81,6 +81,77 @@ def test_norms_keep_parameters_and_statistics(low):
             assert norm(x.astype(low)).dtype == F32
 
 
+def with_low_norms(low):
+    """Return a network, the same one with low norms, and what both compute of a float32 image."""
+    exact, network = (nn.SequentialCell(nn.BatchNorm2d(3), nn.LayerNorm((6,))).set_train() for _ in range(2))
+    for parameter in network.get_parameters():
+        parameter.set_dtype(low)
+    return exact, network
+
+
+def assert_updated(network, exact, low):
+    """Check that the low statistics of a network's first norm are those of the float32 one."""
+    for name in ("moving_mean", "moving_variance"):
+        updated, expected = getattr(network[0], name), getattr(exact[0], name).asnumpy()
+        assert updated.dtype == low
+        np.testing.assert_allclose(updated.astype(F32).asnumpy(), expected, rtol=2**-7)
+
+
+@pytest.mark.parametrize(("level", "dtype"), [("O1", ""), ("O1", "float32"), ("O2", ""), ("O3", ""), ("OD", "")])
+@pytest.mark.parametrize("compiled", [False, True], ids=["PyNative", "graph"])
+def test_low_running_statistics_take_their_update(low, level, dtype, compiled):
+    x = rand(4, 3, 6, 6)
+    exact, network = with_low_norms(low)
+    if compiled and low == mindspore.bfloat16:
+        with under(level, dtype or low), pytest.raises(unamp.NotExpressible, match="running statistics in bfloat16"):
+            mindspore.jit(network.construct)(x.astype(low))
+        return
+    with under(level, dtype or low):
+        out = (mindspore.jit(network.construct) if compiled else network)(x.astype(low))
+    np.testing.assert_allclose(out.astype(F32).asnumpy(), exact(x).asnumpy(), atol=0.05)
+    assert_updated(network, exact, low)
+
+
+@pytest.mark.parametrize(("low", "compiled"), [("float16", False), ("bfloat16", False), ("float16", True)])
+def test_low_norms_in_training(low, compiled):
+    low, x = LOW[low], rand(4, 3, 6, 6)
+    exact, network = with_low_norms(low)
+
+    def loss(x):
+        return network(x).astype(F32).square().mean()
+
+    step = mindspore.value_and_grad(loss, None, network.trainable_params())
+    with under("O1", low):
+        _, gradients = (mindspore.jit(step) if compiled else step)(x.astype(low))
+    exact(x)
+    assert_updated(network, exact, low)
+    assert {gradient.dtype for gradient in gradients} == {low}
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("compiled", [False, True], ids=["PyNative", "graph"])
+def test_a_function_updates_low_running_statistics(low, level, training, compiled):
+    x = rand(4, 3, 6, 6)
+    exact, found = ([mindspore.Parameter(Tensor(np.full(3, n, np.float32))) for n in (0.0, 1.0, 1.0, 0.0)] for _ in range(2))
+    for parameter in found:
+        parameter.set_dtype(low)
+
+    def norm(x):
+        return ops.batch_norm(x, *found, training=training)
+
+    if compiled and training and low == mindspore.bfloat16:
+        with under(level, low), pytest.raises(TypeError, match=r"Select CPU operator\[Assign\] fail"):
+            mindspore.jit(norm)(x.astype(low))
+        return
+    with under(level, low):
+        out = (mindspore.jit(norm) if compiled else norm)(x.astype(low))
+    np.testing.assert_allclose(out.astype(F32).asnumpy(), ops.batch_norm(x, *exact, training=training).asnumpy(), atol=0.05)
+    for updated, expected in zip(found[:2], exact[:2], strict=True):
+        assert updated.dtype == low
+        np.testing.assert_allclose(updated.astype(F32).asnumpy(), expected.asnumpy(), rtol=2**-7)
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_recurrent_layers_are_one_operation(low, kind):
     layer = getattr(nn, kind)(4, 5, num_layers=2, bidirectional=True)
