@@ -368,8 +368,8 @@ def _converted(dtype: Any, rounded: bool) -> _LayerParts:
     return _LayerParts(dtype, rounded)
 
 
+def _updating(primitive: Any, computed: Any) -> Any:
     """Return the function that computes a primitive; that of a batch norm updates low statistics, too."""
-    """Return what computes a primitive, changed so that a batch norm updates low statistics, too."""
     if spelled().get(primitive.name) != "batch_norm" or not hasattr(primitive, "is_training"):
         return computed
     return with_statistics(computed, training=primitive.is_training)

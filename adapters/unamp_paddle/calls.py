@@ -43,6 +43,9 @@ _in_dynamic_mode = paddle.in_dynamic_mode
 _DTYPE = type(paddle.float32)
 _BY_NAME = {name: value for name, value in vars(paddle).items() if isinstance(value, _DTYPE)}
 
+#: Operations whose `dtype` is that of indices, beside the values.
+_OF_INDICES = frozenset({"cummax", "cummin", "unique", "unique_consecutive"})
+
 
 def entry(operator: Operator) -> Callable[..., Any]:
     """Return the replacement of the original while a region is open."""
@@ -105,6 +108,9 @@ class _Performer(Performer[Plan, Operator]):
             return operator.call(*args, **kwargs)
         finally:
             thread.plan = before
+
+    def named_dtype(self, operator: Operator, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        return None if operator.op in _OF_INDICES else super().named_dtype(operator, args, kwargs)
 
     def dtype_meant(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -117,6 +117,12 @@ def _rounded(tensor: Any, dtype: int) -> Any:
     return cast(cast(tensor, dtype), FLOAT32)
 
 
+def _named(operator: Composite, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return the dtype that a caller names. A draw from tensors must be told theirs: by its position that says no more."""
+    drawn = vocabulary()[operator.op].group == "random"
+    return kwargs.get("dtype") if drawn else operator.argument("dtype", args, kwargs)
+
+
 class _Performer(Performer[Plan, Composite]):
     def perform(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
         op = operator.op
@@ -141,13 +147,13 @@ class _Performer(Performer[Plan, Composite]):
 
     def carry_out_rule(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
         result, dtype, emulated = super().carry_out_rule(plan, operator, rule, args, kwargs)
-        named = operator.argument("dtype", args, kwargs) if emulated else None
+        named = _named(operator, args, kwargs) if emulated else None
         return result if named is None else convert(cast, tf.as_dtype(named).as_datatype_enum, result), dtype, emulated
 
     def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
-        named = operator.argument("dtype", args, kwargs)
+        named = _named(operator, args, kwargs)
         if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or vocabulary()[op].group in ("creation", "random")):
             args, kwargs = in_stated_dtype(operator.call, args, kwargs, 0 if dtype is None else computed)
         if dtype is None:  # a layer's activation still has a rule of its own
