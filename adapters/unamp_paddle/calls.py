@@ -109,7 +109,7 @@ class _Performer(Performer[Plan, Operator]):
         finally:
             thread.plan = before
 
-    def named_dtype(self, operator: Operator, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def named_dtype(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
         return None if operator.op in _OF_INDICES else super().named_dtype(operator, args, kwargs)
 
     def dtype_meant(self, value: Any) -> Any:

@@ -117,7 +117,7 @@ def _rounded(tensor: Any, dtype: int) -> Any:
     return cast(cast(tensor, dtype), FLOAT32)
 
 
-def _named(operator: Composite, args: Any, kwargs: Mapping[str, Any]) -> Any:
+def _named(operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
     """Return the dtype that a caller names. A draw from tensors must be told theirs: by its position that says no more."""
     drawn = vocabulary()[operator.op].group == "random"
     return kwargs.get("dtype") if drawn else operator.argument("dtype", args, kwargs)
