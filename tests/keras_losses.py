@@ -19,7 +19,7 @@ def at_o2() -> Any:
     return policy_region(Policy("O2", "float16"))
 
 
-def a_loss_counts_more_numbers_than_float16_holds() -> None:
+def test_a_loss_counts_more_numbers_than_float16_holds() -> None:
     wanted, found = np.ones((MANY, 1), "float32"), np.full((MANY, 1), 0.5, "float32")
     made = keras.ops.convert_to_tensor(wanted), keras.ops.convert_to_tensor(found)
     weights = keras.ops.convert_to_tensor(np.ones(MANY, "float32"))
@@ -31,7 +31,7 @@ def a_loss_counts_more_numbers_than_float16_holds() -> None:
         np.testing.assert_allclose([float(each) for each in computed], value, rtol=1e-6)
 
 
-def losses_of_fit_are_added_up_in_float32() -> None:
+def test_losses_of_fit_are_added_up_in_float32() -> None:
     products = []
 
     def custom(wanted: Any, found: Any) -> Any:
@@ -50,7 +50,7 @@ def losses_of_fit_are_added_up_in_float32() -> None:
     assert found[0] == 40_000.0 + 16e6 + 120_000.0
 
 
-def a_policy_is_in_force_again_after_a_loss_that_raises() -> None:
+def test_a_policy_is_in_force_again_after_a_loss_that_raises() -> None:
     def failing(wanted: Any, found: Any) -> Any:
         raise ArithmeticError("no")
 
@@ -62,3 +62,6 @@ def a_policy_is_in_force_again_after_a_loss_that_raises() -> None:
             model.train_on_batch(np.ones((8, 4), "float32"), np.zeros((8, 1), "float32"))
         assert keras.backend.standardize_dtype((x + x).dtype) == "float16"
     assert keras.backend.standardize_dtype((x + x).dtype) == "float32"
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]

@@ -1,4 +1,4 @@
-"""What a trace tells of a training step of Keras, on every backend: every layer once, with its name, and the same work."""
+"""Traces of a training step of Keras, on every backend: every layer once, with its name, and the same work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model() -> keras.Model:
     return made
 
 
-def a_training_step_is_the_same_work_on_every_backend() -> None:
+def test_a_training_step_is_the_same_work_on_every_backend() -> None:
     made = model()
     data = np.zeros((BATCH, LENGTH), "int32")
     for _ in range(2):
@@ -46,3 +46,6 @@ def a_training_step_is_the_same_work_on_every_backend() -> None:
                 found[name] = found.get(name, 0) + work.products
         assert found == PRODUCTS
         assert trace.work.products == sum(PRODUCTS.values())
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]

@@ -70,9 +70,10 @@ class CapturedRegion:
 
         @functools.wraps(function)
         def captured(*args: Any, **kwargs: Any) -> Any:
+            if later:
+                return in_steps(lambda: self, function(*args, **kwargs))
             with self:
-                result = function(*args, **kwargs)
-            return in_steps(lambda: self, result) if later else result
+                return function(*args, **kwargs)
 
         return captured  # type: ignore[return-value]
 

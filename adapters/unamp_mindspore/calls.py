@@ -11,6 +11,7 @@ low is emulated: inputs rounded to low, computed in float32, the result rounded 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -152,29 +153,16 @@ class _Performer(Performer[Plan, Operator]):
             thread.plan = before
 
     def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
-        carry_out = super().carry_out_rule
-        found: Outcome = self.with_statistics(operator, args, kwargs, lambda *given: carry_out(plan, operator, rule, *given))
-        return found
+        run = super().carry_out_rule
+        if operator.op != "batch_norm" or operator.layer:  # a layer's statistics are those of the primitive in it
+            return run(plan, operator, rule, args, kwargs)
+        return self.updating(_statistics(operator, args, kwargs), partial(run, plan, operator, rule), args, kwargs)
 
-    def with_statistics(self, operator: Operator, args: Any, kwargs: dict[str, Any], run: Callable[[Any, Any], Any]) -> Any:
-        """Return the result of a call that has float32 running statistics for low ones, which take what it makes of them.
+    def widened(self, tensor: Any) -> Any:
+        return widened(tensor)
 
-        MindSpore itself updates a copy of low ones, and loses it.
-        """
-        if operator.op != "batch_norm" or operator.layer:  # a layer's are those of the primitive in it
-            return run(args, kwargs)
-        if operator.bound:
-            found = args[_STATISTICS[0][0] : _STATISTICS[1][0] + 1]
-        else:
-            found = [operator.argument(name, args, kwargs) for _, name in _STATISTICS]
-        low = {id(tensor): (tensor, widened(tensor)) for tensor in found if isinstance(tensor, Tensor) and _has_low(tensor)}
-        if not low:
-            return run(args, kwargs)
-        wide = {key: wide for key, (_, wide) in low.items()}
-        result = run(*self.converted(lambda tensor, _: wide.get(id(tensor), tensor), None, args, kwargs))
-        for tensor, updated in low.values():
-            write(tensor, updated)
-        return result
+    def write(self, tensor: Any, values: Any) -> None:
+        write(tensor, values)
 
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name, value in kwargs.items() if isinstance(value, Tensor)), None)
@@ -189,6 +177,13 @@ class _Performer(Performer[Plan, Operator]):
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.copy()
+
+
+def _statistics(operator: Operator, args: Any, kwargs: dict[str, Any]) -> Sequence[Any]:
+    if operator.bound:
+        found: Sequence[Any] = args[_STATISTICS[0][0] : _STATISTICS[1][0] + 1]
+        return found
+    return [operator.argument(name, args, kwargs) for _, name in _STATISTICS]
 
 
 _performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES, FLOAT32)
@@ -219,7 +214,8 @@ class _ConvertedLayer(LayerPlan):
         def run(args: Any, kwargs: dict[str, Any]) -> Any:
             return _performer.call(self, operator, *_performer.converted(self._own, self._dtype, args, kwargs))
 
-        return _performer.with_statistics(operator, args, kwargs, run)
+        changed = _statistics(operator, args, kwargs) if operator.op == "batch_norm" else ()
+        return _performer.updating(changed, run, args, kwargs)
 
     def _own(self, tensor: Any, dtype: Any) -> Any:
         key = id(tensor)

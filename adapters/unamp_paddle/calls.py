@@ -10,6 +10,7 @@ rounded to low, computed in float32, the result rounded to low.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,6 @@ _in_dynamic_mode = paddle.in_dynamic_mode
 
 _DTYPE = type(paddle.float32)
 _BY_NAME = {name: value for name, value in vars(paddle).items() if isinstance(value, _DTYPE)}
-
-#: Operations whose `dtype` is that of indices, beside the values.
-_OF_INDICES = frozenset({"cummax", "cummin", "unique", "unique_consecutive"})
 
 
 def entry(operator: Operator) -> Callable[..., Any]:
@@ -110,7 +108,8 @@ class _Performer(Performer[Plan, Operator]):
             thread.plan = before
 
     def named_dtype(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
-        return None if operator.op in _OF_INDICES else super().named_dtype(operator, args, kwargs)
+        # Not super(): see `carry_out_rule`.
+        return None if operator.op in facts().names_indices else Performer.named_dtype(self, operator, args, kwargs)
 
     def dtype_meant(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -131,16 +130,14 @@ class _Performer(Performer[Plan, Operator]):
     def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
         if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
             rule = Rule.FP32
-        kept = _low_statistics(args, kwargs) if operator.op == "batch_norm" and not operator.in_place else []
-        if not kept:
-            # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses `self` behind super().
-            return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
-        wide = [cast(each, FLOAT32) for each in kept]
-        args, kwargs = self.converted(lambda tensor, dtype: _exchanged(tensor, kept, wide), None, args, kwargs)
-        outcome = Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
-        for own, updated in zip(kept, wide, strict=True):
-            paddle._C_ops.assign_out_(cast(updated.detach(), dtype_of(own)), own)
-        return outcome
+        # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses `self` behind super().
+        if operator.op == "batch_norm" and not operator.in_place:
+            carry_out = partial(Performer.carry_out_rule, self, plan, operator, rule)
+            return self.updating(_statistics(args, kwargs), carry_out, args, kwargs)
+        return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
+
+    def write(self, tensor: Any, values: Any) -> None:
+        paddle._C_ops.assign_out_(cast(values.detach(), dtype_of(tensor)), tensor)
 
     def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
         changed = args[0] if args else kwargs.get("x")
@@ -166,17 +163,11 @@ class _Performer(Performer[Plan, Operator]):
 _STATISTICS = ((1, ("running_mean", "mean")), (2, ("running_var", "variance")))
 
 
-def _low_statistics(args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """Return the low statistics in the call of a batch norm: it computes with float32 ones, and these take the result."""
-    found = [
+def _statistics(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    return [
         args[place] if place < len(args) else next((kwargs[name] for name in names if name in kwargs), None)
         for place, names in _STATISTICS
     ]
-    return [each for each in found if each is not None and floats(each) not in ([], [FLOAT32])]
-
-
-def _exchanged(tensor: Any, kept: Sequence[Any], wide: Sequence[Any]) -> Any:
-    return next((other for own, other in zip(kept, wide, strict=True) if own is tensor), tensor)
 
 
 def _check_sparse(plan: Plan, op: str, args: Any) -> None:

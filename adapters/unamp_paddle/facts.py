@@ -18,6 +18,7 @@ class Facts:
     transparent: frozenset[str]
     checks_dtypes: frozenset[str]
     filling: frozenset[str]
+    names_indices: frozenset[str]
     legacy: frozenset[str]
     synonyms: Mapping[str, str]
     sparse: Mapping[str, str]

@@ -227,6 +227,7 @@ AS_IT_IS = Parts({}, lambda tensor, dtype: tensor, None)
 
 PlanT = TypeVar("PlanT", bound=CallPlan)
 OperatorT = TypeVar("OperatorT", bound=Operator)
+ResultT = TypeVar("ResultT")
 
 
 class Performer(ABC, Generic[PlanT, OperatorT]):
@@ -315,6 +316,33 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def copied(self, tensor: Any, dtype: Any) -> Any:
         """Return a copy of a tensor, in its own dtype: what changes the copy changes nothing else."""
         return tensor  # for frameworks whose tensors do not change
+
+    def widened(self, tensor: Any) -> Any:
+        """Return a float32 copy of a low tensor that has no gradient."""
+        return self._casts.cast(tensor, self._float32)
+
+    def write(self, tensor: Any, values: Any) -> None:
+        """Give a tensor that has no gradient the values of another, in its own dtype."""
+        raise NotImplementedError  # for frameworks whose tensors do not change
+
+    def updating(self, tensors: Sequence[Any], run: Callable[[Any, Keywords], ResultT], args: Any, kwargs: Keywords) -> ResultT:
+        """Return the result of a call with float32 copies of low tensors, which then take what it made of the copies.
+
+        Low running statistics would lose their update: a cast of them would take it, or a copy that the framework makes.
+
+        Args:
+            tensors: what the call changes; what is no low tensor is left alone.
+            run: computes from arguments.
+        """
+        low = [each for each in tensors if any(dtype is not self._float32 for dtype in self._floats((each,)))]
+        if not low:
+            return run(args, kwargs)
+        wide = [self.widened(each) for each in low]
+        args, kwargs = self.converted(lambda tensor, _: _exchanged(tensor, low, wide), None, args, kwargs)
+        result = run(args, kwargs)
+        for own, updated in zip(low, wide, strict=True):
+            self.write(own, updated)
+        return result
 
     def compute_low(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
         """Return the result of a call computed low, from copies; see `unamp.adapter.shadowing`.
@@ -473,3 +501,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def dtype_meant(self, value: Any) -> Any:
         """Return the framework's dtype that an argument stands for; None where it stands for none."""
         return value if isinstance(value, self.dtype_kind) else None
+
+
+def _exchanged(tensor: Any, ones: Sequence[Any], others: Sequence[Any]) -> Any:
+    return next((other for own, other in zip(ones, others, strict=True) if own is tensor), tensor)
