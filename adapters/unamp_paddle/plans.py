@@ -99,7 +99,7 @@ class Plan(BasePlan):
             return True
         if rule is Rule.UNTOUCHED and op not in facts().made_of:
             return False
-        if "dtype" in operator.places and rule not in _KEEPS:
+        if rule not in _KEEPS and "dtype" in operator.places:
             return True  # what it computes with is not told the dtype that a caller names
         return op in facts().checks_dtypes or not self._part_follows(op, rule)
 

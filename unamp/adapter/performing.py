@@ -79,10 +79,19 @@ def places(function: Callable[..., Any]) -> Mapping[str, int]:
 
     One that is given by name alone has a place that no positional argument reaches.
     """
+    by_code = _places_by_code(function)
+    return _places_by_signature(function) if by_code is None else by_code
+
+
+def _places_by_code(function: Callable[..., Any]) -> Mapping[str, int] | None:
     code = getattr(function, "__code__", None)
-    if code is not None and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]  # a signature takes as long as all the rest
-        return {name: place for place, name in enumerate(names)}
+    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return None
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return {name: place for place, name in enumerate(names)}
+
+
+def _places_by_signature(function: Callable[..., Any]) -> Mapping[str, int]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -142,11 +151,11 @@ class Operator(ABC):
         out_of_place: for one in place, the function that returns the same as a new tensor.
         which: finds the operation from the arguments, where one function does several; where it finds None, no rule applies.
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
-        places: the places of its parameters among the positional arguments.
         view: whether it returns a view of its input, or moves data only: it runs natively in every dtype.
     """
 
     __slots__ = (
+        "_places",
         "activation_only",
         "bound",
         "call",
@@ -155,7 +164,6 @@ class Operator(ABC):
         "name",
         "op",
         "out_of_place",
-        "places",
         "view",
         "which",
     )
@@ -183,7 +191,14 @@ class Operator(ABC):
         self.view = view
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
-        self.places = places(call)  # now: while a region is open the function has other code
+        self._places = _places_by_code(call)  # now: while a region is open the function has other code
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """The places of its parameters among the positional arguments."""
+        if self._places is None:  # a signature takes as long as all else that is known of an operator
+            self._places = _places_by_signature(self.call)
+        return self._places
 
     def argument(self, name: str, args: Any, kwargs: Keywords) -> Any:
         """Return an argument of a call, given by its position or by its name; None where there is none."""
