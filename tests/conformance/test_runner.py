@@ -54,9 +54,9 @@ def log(tmp_path):
 
 @pytest.fixture
 def run(log):
-    def started(code, **options):
+    def started(code, device="cpu", **options):
         command = (sys.executable, "-c", textwrap.dedent(START + code.replace("LOG", repr(str(log)))))
-        return run_framework("test", "cpu", Selection(), Options(command=command, **options))
+        return run_framework("test", device, Selection(), Options(command=command, **options))
 
     return started
 
@@ -148,7 +148,8 @@ def test_an_unknown_framework_is_told():
     assert found.ended.startswith("not usable: ModuleNotFoundError")
 
 
-def test_several_processes_share_a_framework(run, log, tmp_path):
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_several_processes_share_a_framework(run, log, tmp_path, device):
     """And one that does not open is done without."""
     # The first worker that has an item waits for the second.
     meeting = tmp_path / "meeting"
@@ -167,14 +168,24 @@ def meet():
     )
     noted = meets + many.replace("BAD", "pass").replace('file.write(str(order["item"]))', 'file.write(f"{os.getpid()}\\n")')
     both = noted.replace("for line in sys.stdin:", "for number, line in enumerate(sys.stdin):\n    if not number: meet()")
-    assert set(outcome(run(both, jobs=2)).values()) == {"passed"}
+    assert set(outcome(run(both, device, jobs=2)).values()) == {"passed"}
     assert len(set(log.read_text().split())) == 2
     log.unlink()
     (tmp_path / "first").rmdir()
     second = 'if log.exists(): meet(); os._exit(1)\nlog.write_text("")\n'
-    found = run(both.replace("version = pathlib", second + "version = pathlib", 1), jobs=2)
+    found = run(both.replace("version = pathlib", second + "version = pathlib", 1), device, jobs=2)
     assert (found.ended, len(found.results), found.ok) == ("finished", 400, True)
     assert len(set(log.read_text().split())) == 1
+
+
+def test_a_worker_takes_memory_as_it_needs_it_unless_the_user_says_otherwise(run, monkeypatch):
+    names = ("XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH")
+    told = bad("pass").replace("present=True", f"present=True, facts={{n: os.environ[n] for n in {names}}}")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    assert run(told).facts == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
+    assert run(told).facts == {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 def interrupted(run, log, tmp_path):

@@ -16,8 +16,8 @@ SUBJECT = Subject("torch", "cpu")
 POLICIES = [Policy("O1", "bfloat16", allow=("mul",)), Policy("O1", "bfloat16", deny=("mul",))]
 
 
-def made(dtype):
-    values = torch.tensor([1.0, 1.3, 1.7, 2.1], dtype=getattr(torch, dtype))
+def made(dtype, device):
+    values = torch.tensor([1.0, 1.3, 1.7, 2.1], dtype=getattr(torch, dtype), device=device)
     return torch.sparse_coo_tensor([[0, 1, 2, 2], [1, 0, 2, 3]], values, (3, 4))
 
 
@@ -104,10 +104,10 @@ def test_a_refusal_comes_before_anything_is_computed(policy):
 
 
 def test_a_dtype_that_a_kind_has_not_is_not_applicable():
-    def none(dtype):
+    def none(dtype, device):
         if dtype == "bfloat16":
             raise TypeError("no bfloat16")
-        return made(dtype)
+        return made(dtype, device)
 
     kind = TensorKind("sparse", none, {"mul": followed}, {"mul": "followed"}, "", values, lambda t: str(t.dtype)[6:])
     assert [check_tensors(SUBJECT, kind, "mul", policy).status for policy in POLICIES] == ["passed", "not applicable"]

@@ -17,7 +17,7 @@ NOWHERE = {"sparse_mm"}
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
 def test_levels_leave_them_alone(name, op, level):
     kind = KINDS[name]
-    value = kind.make("float32")
+    value = kind.make("float32", "cpu")
     exact = kind.calls[op](value)
     with policy_region(Policy(level, "bfloat16")):
         found = kind.calls[op](value)

@@ -24,10 +24,10 @@ BOUND = 8 * 2.0**-8
 def test_float32_values_under_an_allow_list(kind, op, mode):
     call = MODES[mode](kind.calls[op])
     with policy_region(Policy("O1", "bfloat16", preset="none", allow=[op])):
-        result = call(kind.make("float32"))
+        result = call(kind.make("float32", "cpu"))
     if kind.treatments[op] == "followed":
         assert kind.dtype(result) == "bfloat16"
-        exact = kind.values(kind.calls[op](kind.make("float32")))
+        exact = kind.values(kind.calls[op](kind.make("float32", "cpu")))
         np.testing.assert_allclose(kind.values(result), exact, rtol=BOUND, atol=BOUND)
         assert not np.array_equal(kind.values(result), exact)
     else:
@@ -39,7 +39,7 @@ def test_float32_values_under_an_allow_list(kind, op, mode):
 def test_low_values_under_a_deny_list(kind, op, mode):
     call = MODES[mode](kind.calls[op])
     with policy_region(Policy("O1", "bfloat16", preset="none", deny=[op])):
-        result = call(kind.make("bfloat16"))
+        result = call(kind.make("bfloat16", "cpu"))
     if kind.treatments[op] == "followed":
         assert kind.dtype(result) == "float32"
     else:
@@ -49,7 +49,7 @@ def test_low_values_under_a_deny_list(kind, op, mode):
 @pytest.mark.parametrize(("kind", "op"), [(k, op) for k, op in CALLS if k.treatments[op] == "followed"])
 def test_a_trace_has_what_was_followed(kind, op):
     with policy_region(Policy("O1", "bfloat16", preset="none", allow=[op])), unamp.trace(values=True) as trace:
-        kind.calls[op](kind.make("float32"))
+        kind.calls[op](kind.make("float32", "cpu"))
     assert (op, "bfloat16") in [(record.op, record.compute) for record in trace.records]
     assert all(np.isfinite(record.values.max_abs) for record in trace.records if record.op == op)
 

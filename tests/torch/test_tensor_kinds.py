@@ -18,7 +18,7 @@ IDS = [f"{kind.name}-{op}" for kind, op in CALLS]
 @pytest.mark.parametrize(("kind", "op"), CALLS, ids=IDS)
 def test_an_operation_on_a_kind_of_tensor_is_traced(kind: TensorKind, op: str) -> None:
     with policy_region(Policy("O1", "bfloat16", preset="none", allow=[op])), unamp.trace() as trace:
-        kind.calls[op](kind.make("float32"))
+        kind.calls[op](kind.make("float32", "cpu"))
     assert (op, "bfloat16") in [(record.op, record.compute) for record in trace.records]
 
 

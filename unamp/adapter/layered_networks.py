@@ -27,15 +27,16 @@ class LayeredNetworks:
     """A network of one framework, and how it is run.
 
     Attributes:
-        network: makes the network of two weights, each (out, in), as arrays: a layer ``block`` that holds two linear layers
-            without a bias, ``first`` and ``second``, and returns what both make of its input. Its results are the block's.
+        network: makes the network of two weights, each (out, in), as arrays, and of the name of the device that it lives on: a
+            layer ``block`` that holds two linear layers without a bias, ``first`` and ``second``, and returns what both make of
+            its input. Its results are the block's.
         ways: by the names of `LAYER_WAYS`, what makes a `Runner` of a network, or the reason why there is none. A runner is
             called again after rules were put on and taken off; what it compiled stays, as far as the framework lets it.
         refused: why a network with a rule cannot run in a way under a policy, empty where it can: given the way, the dtype, and
             whether results go back to low.
     """
 
-    network: Callable[[Sequence[Any]], Any]
+    network: Callable[[Sequence[Any], str], Any]
     ways: Mapping[str, Callable[[Any], Runner] | str]
     refused: Callable[[str, Policy, bool], str] = lambda way, policy, narrowed: ""
 

@@ -32,9 +32,10 @@ class TensorKind:
 
     Attributes:
         name: the framework's own name of it: ``"torch.sparse_coo"``, ``"tf.RaggedTensor"``.
-        make: a tensor of the kind with values of a floating dtype, which is given by its name: ``"float32"``, ``"bfloat16"``.
-        calls: operations of the vocabulary by canonical name, each as a function of such a tensor. Rounding to the low dtype
-            must change what it returns.
+        make: a tensor of the kind with values of a floating dtype on a device, which are given by their names: ``"float32"``,
+            ``"bfloat16"``; ``"cpu"``, ``"gpu"``.
+        calls: operations of the vocabulary by canonical name, each as a function of such a tensor. What else it computes with
+            is on the tensor's device. Rounding to the low dtype must change what it returns.
         treatments: one of `TREATMENTS` for each operation of `calls`.
         reason: why an operation is refused or left alone; empty where all are followed.
         values: the values of a call's result as a NumPy array.
@@ -45,7 +46,7 @@ class TensorKind:
     """
 
     name: str
-    make: Callable[[str], Any]
+    make: Callable[[str, str], Any]
     calls: Mapping[str, Callable[[Any], Any]]
     treatments: Mapping[str, str]
     reason: str

@@ -37,8 +37,9 @@ def _classes() -> tuple[Any, Any]:
     return Block, Network
 
 
-def _network(weights: Sequence[Any]) -> Any:
-    return _classes()[1](weights)
+def _network(weights: Sequence[Any], device: str) -> Any:
+    with jax.default_device(jax.devices(device)[0]):
+        return _classes()[1](weights)
 
 
 def _compiled(network: Any) -> Runner:

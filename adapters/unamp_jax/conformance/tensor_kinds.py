@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import sparse
@@ -18,24 +19,28 @@ _TELLING = 1 + 2.0**-7 + 2.0**-10 + 2.0**-13
 _DENSE = np.array([[1.0, 0.0, 3.0], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]], "float32") * np.float32(_TELLING)
 
 
-def _dense(dtype: str) -> Array:
-    return jnp.asarray(_DENSE, dtype)
+def _dense(dtype: str, device: Any) -> Array:
+    return jnp.asarray(_DENSE, dtype, device=device)
 
 
-def _bcoo(dtype: str) -> Any:
-    return sparse.BCOO.fromdense(_dense(dtype))
+def _like(matrix: Any) -> Array:
+    return _dense(str(matrix.dtype), matrix.data.device)
 
 
-def _bcsr(dtype: str) -> Any:
-    return sparse.BCSR.fromdense(_dense(dtype))
+def _bcoo(dtype: str, device: str) -> Any:
+    return sparse.BCOO.fromdense(_dense(dtype, jax.devices(device)[0]))
+
+
+def _bcsr(dtype: str, device: str) -> Any:
+    return sparse.BCSR.fromdense(_dense(dtype, jax.devices(device)[0]))
 
 
 def _matmul(matrix: Any) -> Any:
-    return matrix @ _dense(str(matrix.dtype))
+    return matrix @ _like(matrix)
 
 
 def _mul(matrix: Any) -> Any:
-    return matrix * _dense(str(matrix.dtype))
+    return matrix * _like(matrix)
 
 
 def _sum(matrix: Any) -> Any:
@@ -55,7 +60,7 @@ def _dtype(result: Any) -> str:
     return str(result.dtype)
 
 
-def _kind(name: str, make: Callable[[str], Any], calls: Mapping[str, Callable[[Any], Any]]) -> TensorKind:
+def _kind(name: str, make: Callable[[str, str], Any], calls: Mapping[str, Callable[[Any], Any]]) -> TensorKind:
     return TensorKind(name, make, calls, dict.fromkeys(calls, "followed"), "", _values, _dtype)
 
 

@@ -34,6 +34,10 @@ class _Network(nn.Cell):  # type: ignore[misc]
         return self.block(x)
 
 
+def _network(weights: Sequence[Any], device: str) -> Any:
+    return _Network(weights)  # MindSpore computes on the one device of its process
+
+
 def _compiled(network: Any) -> Runner:
     @mindspore.jit
     def graph(x):  # type: ignore[no-untyped-def]
@@ -59,4 +63,4 @@ def _refused(way: str, policy: Policy, narrowed: bool) -> str:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_Network, {"eager": eager, "compiled": _compiled, "exported": _exported}, _refused)
+    return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": _exported}, _refused)

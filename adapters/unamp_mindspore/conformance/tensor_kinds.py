@@ -21,11 +21,11 @@ def _values(dtype: str) -> Any:
     return cast(Tensor(np.array([1.001, 2.003, 3.007], np.float32)), DTYPES[dtype])
 
 
-def _coo(dtype: str) -> COOTensor:
+def _coo(dtype: str, device: str) -> COOTensor:
     return COOTensor(Tensor([[0, 1], [1, 2], [2, 0]], mindspore.int64), _values(dtype), _SHAPE)
 
 
-def _csr(dtype: str) -> CSRTensor:
+def _csr(dtype: str, device: str) -> CSRTensor:
     rows, columns = (Tensor(each, mindspore.int32) for each in ([0, 1, 2, 3], [1, 2, 0]))
     return CSRTensor(rows, columns, _values(dtype), _SHAPE)
 

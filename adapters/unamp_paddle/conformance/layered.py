@@ -33,6 +33,10 @@ class _Network(paddle.nn.Layer):  # type: ignore[misc]
         return self.block(x)
 
 
+def _network(weights: Sequence[Any], device: str) -> Any:
+    return _Network(weights).to(device)
+
+
 def _compiled(network: Any) -> Runner:
     def program(x: Any) -> Any:
         return network(x)
@@ -57,4 +61,4 @@ def _exported(network: Any) -> Runner:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_Network, {"eager": eager, "compiled": _compiled, "exported": _exported})
+    return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": _exported})

@@ -30,17 +30,23 @@ def tensor_kinds() -> tuple[TensorKind, ...]:
     return _kind("paddle.sparse_coo_tensor", _coo), _kind("paddle.sparse_csr_tensor", _csr)
 
 
-def _coo(dtype: str) -> Tensor:
-    return paddle.sparse.sparse_coo_tensor([[0, 1, 2, 2], [1, 0, 2, 3]], paddle.to_tensor(_NUMBERS).astype(dtype), _SHAPE)
+def _coo(dtype: str, device: str) -> Tensor:
+    indices, values = [[0, 1, 2, 2], [1, 0, 2, 3]], _values_of(dtype, device)
+    return paddle.sparse.sparse_coo_tensor(indices, values, _SHAPE, place=values.place)
 
 
-def _csr(dtype: str) -> Tensor:
-    return paddle.sparse.sparse_csr_tensor([0, 1, 2, 4], [1, 0, 2, 3], paddle.to_tensor(_NUMBERS).astype(dtype), _SHAPE)
+def _csr(dtype: str, device: str) -> Tensor:
+    values = _values_of(dtype, device)
+    return paddle.sparse.sparse_csr_tensor([0, 1, 2, 4], [1, 0, 2, 3], values, _SHAPE, place=values.place)
 
 
-def _kind(name: str, make: Callable[[str], Tensor]) -> TensorKind:
+def _values_of(dtype: str, device: str) -> Tensor:
+    return paddle.to_tensor(_NUMBERS, place=device).astype(dtype)
+
+
+def _kind(name: str, make: Callable[[str, str], Tensor]) -> TensorKind:
     sparse = paddle.sparse
-    dense = paddle.to_tensor(np.linspace(0.1, 0.9, 8, dtype=np.float32).reshape(4, 2))
+    dense = np.linspace(0.1, 0.9, 8, dtype=np.float32).reshape(4, 2)
     calls: dict[str, Callable[[Any], Any]] = {
         "add": lambda x: sparse.add(x, x),
         "div": lambda x: sparse.divide(x, 3.0),
@@ -51,7 +57,7 @@ def _kind(name: str, make: Callable[[str], Tensor]) -> TensorKind:
         "relu": sparse.nn.functional.relu,
         "sin": sparse.sin,
         "softmax": sparse.nn.functional.softmax,
-        "sparse_mm": lambda x: sparse.matmul(x, dense),
+        "sparse_mm": lambda x: sparse.matmul(x, paddle.to_tensor(dense, place=x.place)),
         "sqrt": sparse.sqrt,
         "square": sparse.square,
         "sub": lambda x: sparse.subtract(x, x),

@@ -36,9 +36,10 @@ def _classes() -> tuple[Any, Any]:
     return Block, Network
 
 
-def _network(weights: Sequence[Any]) -> Any:
+def _network(weights: Sequence[Any], device: str) -> Any:
     network = _classes()[1]([weight.shape[0] for weight in weights])
-    network(tf.zeros((1, weights[0].shape[1])))
+    with tf.device(device):
+        network(tf.zeros((1, weights[0].shape[1])))
     network.set_weights([weight.T for weight in weights])
     return network
 

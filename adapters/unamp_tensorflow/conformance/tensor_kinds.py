@@ -25,7 +25,11 @@ def tensor_kinds() -> tuple[TensorKind, ...]:
 
 
 def _kind(name: str, make: Function, followed: dict[str, Function]) -> TensorKind:
-    return TensorKind(name, make, followed, dict.fromkeys(followed, "followed"), "", _values, dtype_of)
+    def made(dtype: str, device: str) -> Any:
+        with tf.device(device):
+            return make(dtype)
+
+    return TensorKind(name, made, followed, dict.fromkeys(followed, "followed"), "", _values, dtype_of)
 
 
 def _values(result: Any) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
+from unamp_torch.devices import device_type
 
 
 class _Block(torch.nn.Module):
@@ -31,6 +32,10 @@ class _Network(torch.nn.Module):
         return self.block(x)
 
 
+def _network(weights: Sequence[Any], device: str) -> torch.nn.Module:
+    return _Network(weights).to(device_type(device))
+
+
 def _compiled(network: torch.nn.Module) -> Runner:
     return eager(torch.compile(network, backend="aot_eager", fullgraph=True))
 
@@ -46,4 +51,4 @@ def _exported(network: torch.nn.Module) -> Runner:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_Network, {"eager": eager, "compiled": _compiled, "exported": _exported})
+    return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": _exported})

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unamp.adapter.tensor_kinds import TensorKind
+from unamp_torch.devices import device_type
 from unamp_torch.state import dtype_name
 
 Call = Callable[[Tensor], Tensor]
@@ -40,8 +41,8 @@ def _product(tensor: Tensor) -> Tensor:
 
 
 def _like(tensor: Tensor, dense: Tensor) -> Tensor:
-    """Return a dense tensor in the dtype of another, so that nothing has to be cast in order to compute."""
-    return dense.to(tensor.dtype)
+    """Return a dense tensor on the device and in the dtype of another, so that nothing has to be cast in order to compute."""
+    return dense.to(tensor.device, tensor.dtype)
 
 
 _ELEMENTWISE: Mapping[str, Call] = {
@@ -72,26 +73,31 @@ _OF_ROWS: Mapping[str, Call] = {
 }
 
 
+def _rows(dtype: str, device: str) -> Tensor:
+    return _ROWS.to(device_type(device), getattr(torch, dtype))
+
+
 def _sparse(layout: str, convert: Call, calls: Mapping[str, Call]) -> TensorKind:
-    def make(dtype: str) -> Tensor:
-        return convert(_ROWS.to(getattr(torch, dtype)))
+    def make(dtype: str, device: str) -> Tensor:
+        return convert(_rows(dtype, device))
 
     return _followed(f"torch.{layout}", make, calls)
 
 
 def _nested(name: str, layout: torch.layout, calls: Mapping[str, Call]) -> TensorKind:
-    def make(dtype: str) -> Tensor:
-        rows = _ROWS.to(getattr(torch, dtype))
+    def make(dtype: str, device: str) -> Tensor:
+        rows = _rows(dtype, device)
         return torch.nested.nested_tensor([rows, rows[:2]], layout=layout)
 
     return _followed(name, make, calls)
 
 
-def _followed(name: str, make: Callable[[str], Tensor], calls: Mapping[str, Call]) -> TensorKind:
+def _followed(name: str, make: Callable[[str, str], Tensor], calls: Mapping[str, Call]) -> TensorKind:
     return TensorKind(name, make, calls, dict.fromkeys(calls, "followed"), "", _values, lambda result: dtype_name(result.dtype))
 
 
 def _values(result: Any) -> np.ndarray:
-    dense = torch.cat([row.flatten() for row in result.unbind()]) if result.is_nested else result
+    there = torch.cat([row.flatten() for row in result.unbind()]) if result.is_nested else result
+    dense = there.cpu()
     dense = dense if dense.layout is torch.strided else dense.to_dense()
     return dense.detach().float().numpy()

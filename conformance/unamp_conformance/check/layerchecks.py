@@ -93,7 +93,7 @@ def check_layers(subject: Subject, way: str, name: str, policy: Policy) -> Findi
     if isinstance(made, str):
         return Finding("not run", made)
     case = LAYER_CASES[name]
-    network = given.network(_WEIGHTS)
+    network = given.network(_WEIGHTS, subject.device)
     tensor = subject.operations.tensor(_INPUT, device=subject.device)
     run = made(network)
 

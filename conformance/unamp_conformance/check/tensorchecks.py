@@ -54,10 +54,10 @@ def check_tensors(subject: Subject, kind: TensorKind, op: str, policy: Policy) -
     low = policy.dtype
     fed = "float32" if op in policy.allow else low
     try:
-        given = kind.make(fed)
+        given = kind.make(fed, subject.device)
     except Exception as error:
         return Finding("not applicable", f"there is no {kind.name} of {fed}", {"upstream": f"{type(error).__name__}: {error}"})
-    plain, lowly = (_outside(kind, op, dtype) for dtype in ("float32", low))
+    plain, lowly = (_outside(subject, kind, op, dtype) for dtype in ("float32", low))
     try:
         with subject.region(policy):
             result = kind.calls[op](given)
@@ -103,9 +103,9 @@ def _treatment(came: _Came, fed: str, low: str, plain: _Came, lowly: _Came) -> t
     return "followed", ""
 
 
-def _outside(kind: TensorKind, op: str, dtype: str) -> _Came:
+def _outside(subject: Subject, kind: TensorKind, op: str, dtype: str) -> _Came:
     try:
-        return _read(kind, kind.calls[op](kind.make(dtype)))
+        return _read(kind, kind.calls[op](kind.make(dtype, subject.device)))
     except Exception as error:
         return _Came(np.empty(0), "", error)
 
@@ -116,7 +116,7 @@ def _read(kind: TensorKind, result: object) -> _Came:
 
 def _computed_before(subject: Subject, kind: TensorKind, op: str, policy: Policy, fed: str) -> str:
     """Return a complaint where the operation was carried out before it was refused."""
-    given = kind.make(fed)
+    given = kind.make(fed, subject.device)
     with unamp.trace() as trace, suppress(NotExpressible), subject.region(policy):
         kind.calls[op](given)
     return f"refused, but after it computed {op}" if any(record.op == op for record in trace.records) else ""

@@ -23,12 +23,20 @@ from unamp_conformance.run.kept import Kept
 from unamp_conformance.run.plan import Selection
 from unamp_conformance.run.processes import WORKER, Died, Hangs, Worker
 from unamp_conformance.run.tasks import Task
-from unamp_conformance.subjects import SECOND, is_absent
 
 __all__ = ["Options", "Progress", "run", "run_framework"]
 
 #: Opening a framework may take longer than any check; and where checks may take longer, so may that.
 OPENING_TIMEOUT = 300.0
+
+#: What a worker's environment says where the user's says nothing.
+_ENVIRONMENT = {
+    # Tensors are tiny: threads of a kernel would wait for each other, and take three times the time (measured with torch).
+    "OMP_NUM_THREADS": "1",
+    # JAX and TensorFlow take the whole memory of a GPU otherwise, and leave none to the workers beside.
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
 
 _RESTARTS = 8
 _WORTHWHILE = 60  # items left for each worker that make it worth opening the framework once more
@@ -42,7 +50,7 @@ class Options:
     """The options of a run.
 
     Attributes:
-        jobs: how many processes at a time. Of those on the GPU there is one: some frameworks take all of its memory.
+        jobs: how many processes at a time.
         timeout: after how many seconds a check hangs.
         keep: the folder that keeps results of finished items while the run is under way; None keeps nothing.
         resume: use what an interrupted run has left there.
@@ -101,8 +109,7 @@ class _Crew:
         self._changed = threading.Condition()
         self._workers: set[Worker] = set()
         self._stopped = False
-        # Tensors are tiny: threads of a kernel would wait for each other, and take three times the time (measured with torch).
-        self._environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        self._environment = {**_ENVIRONMENT, **os.environ}
 
     def work(self) -> None:
         """Do all tasks. Whatever interrupts it ends all processes."""
@@ -139,13 +146,13 @@ class _Crew:
         """Return the task to help with: one that nobody works on, or the one with most to do for each of its workers."""
         with self._changed:
             while not self._stopped:
-                free = [task for task in self.tasks if not task.ended and self._has_room_for(task)]
+                free = [task for task in self.tasks if not task.ended and self._is_told(task)]
                 untouched = [task for task in free if not task.workers]
                 worth = [task for task in free if task.workers and self._needs_another(task)]
                 if chosen := (untouched or sorted(worth, key=lambda task: task.left() / task.workers, reverse=True))[:1]:
                     chosen[0].workers += 1
                     return chosen[0]
-                if all(task.ended or task.planned for task in self.tasks) and not self._waiting_for_room():
+                if all(task.ended or task.planned for task in self.tasks):
                     return None
                 self._changed.wait()
         return None
@@ -153,16 +160,11 @@ class _Crew:
     def _needs_another(self, task: Task) -> bool:
         return not task.alone and task.left() >= _WORTHWHILE * (task.workers + 1)
 
-    def _has_room_for(self, task: Task) -> bool:
-        if task.device == "cpu":
-            return True
-        # Who opens the framework for the CPU tells which other devices there are.
-        untold = any(o.framework == task.framework and o.device == "cpu" and not (o.planned or o.ended) for o in self.tasks)
-        alone = task.device == SECOND or is_absent(task.device)  # it is the CPU's memory
-        return not untold and (alone or not any(other.workers for other in self.tasks if other.device == task.device))
-
-    def _waiting_for_room(self) -> bool:
-        return any(not (task.ended or task.workers) for task in self.tasks)
+    def _is_told(self, task: Task) -> bool:
+        """Return whether a task may begin: who opens a framework for the CPU tells which other devices there are."""
+        return task.device == "cpu" or not any(
+            o.framework == task.framework and o.device == "cpu" and not (o.planned or o.ended) for o in self.tasks
+        )
 
     def _one_process(self, task: Task) -> bool:
         """Open a worker and follow it to its end. True where another must go on after it."""
