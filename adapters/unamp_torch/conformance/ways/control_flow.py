@@ -30,24 +30,25 @@ def _like_result(function: Function, inputs: Sequence[Any]) -> Tensor:
 
 
 def _cond(function: Function, inputs: Sequence[Any]) -> Any:
-    return torch.cond(torch.tensor(True), lambda *given: function(*given), lambda *given: function(*given), tuple(inputs))
+    chosen = torch.tensor(True, device=inputs[0].device)
+    return torch.cond(chosen, lambda *given: function(*given), lambda *given: function(*given), tuple(inputs))
 
 
 def _while_loop(function: Function, inputs: Sequence[Any]) -> Any:
     def body(n: Tensor, result: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         return n + 1, function(*given), *(tensor.clone() for tensor in given)
 
-    carried = torch.tensor(0), _like_result(function, inputs), *inputs
+    carried = torch.tensor(0, device=inputs[0].device), _like_result(function, inputs), *inputs
     return torch.while_loop(lambda n, *_: n < 2, body, carried)[1]
 
 
 def _scan(function: Function, inputs: Sequence[Any]) -> Any:
-    start = torch.zeros(1)
-    return scan(lambda carry, x: (carry.clone(), function(*inputs)), start, torch.ones(2, 1))[1][0]
+    start, xs = torch.zeros(1, device=inputs[0].device), torch.ones(2, 1, device=inputs[0].device)
+    return scan(lambda carry, x: (carry.clone(), function(*inputs)), start, xs)[1][0]
 
 
 def _map(function: Function, inputs: Sequence[Any]) -> Any:
-    return map_over(lambda x, *given: function(*given), torch.ones(2, 1), *inputs)[0]
+    return map_over(lambda x, *given: function(*given), torch.ones(2, 1, device=inputs[0].device), *inputs)[0]
 
 
 def _associative_scan(function: Function, inputs: Sequence[Any]) -> Any:

@@ -160,16 +160,15 @@ def _onnx(function: Function, inputs: Sequence[Any]) -> Any:
     model = program.model_proto
     names = [given.name for given in model.graph.input]
     (result,) = evaluator(model).run(None, dict(zip(names, map(_array, inputs), strict=True)))
-    return _tensor(result)
+    return _tensor(result).to(inputs[0].device)
 
 
 # PyTorch neither gives nor takes arrays of ml_dtypes' bfloat16.
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    if tensor.dtype is torch.bfloat16:
-        return tensor.detach().view(torch.int16).numpy().view("bfloat16")
-    return tensor.detach().numpy()
+    here = tensor.detach().cpu()
+    return here.view(torch.int16).numpy().view("bfloat16") if here.dtype is torch.bfloat16 else here.numpy()
 
 
 def _tensor(array: Any) -> torch.Tensor:

@@ -9,45 +9,48 @@ from pathlib import Path
 from typing import Any
 
 from torch import distributed, nn
+from torch.distributed.distributed_c10d import get_default_backend_for_device
 from torch.distributed.tensor import DTensor
 
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import inside
 from unamp_torch.conformance.ways.opening import Function, Weighed
+from unamp_torch.devices import accelerator
 
 
 @contextmanager
-def _group() -> Iterator[None]:
-    """Open a group of this process alone."""
+def _group(device: str) -> Iterator[None]:
+    """Open a group of this process alone, for tensors on a type of device."""
     with tempfile.TemporaryDirectory() as folder:
-        meeting = Path(folder) / "meeting"
-        distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=0, world_size=1)
+        meeting, backend = Path(folder) / "meeting", get_default_backend_for_device(device)
+        distributed.init_process_group(backend, init_method=f"file://{meeting}", rank=0, world_size=1)
         try:
             yield
         finally:
             distributed.destroy_process_group()
 
 
-def _replicate(network: nn.Module) -> nn.Module:
+def _replicate(network: nn.Module, device: str) -> nn.Module:
     return nn.parallel.DistributedDataParallel(network)
 
 
-def _shard(network: nn.Module) -> nn.Module:
+def _shard(network: nn.Module, device: str) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    fully_shard(network, mesh=init_device_mesh("cpu", (1,)))  # in place
+    fully_shard(network, mesh=init_device_mesh(device, (1,)))  # in place
     return network
 
 
-def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
+def _trained(place: Callable[[nn.Module, str], nn.Module], *, around: bool) -> Any:
     def run(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
         # Parameters of one network must have one dtype here: what has another is an input.
         weights = [each for each in places if inputs[each].dtype is inputs[places[-1]].dtype]
         leaves = {each: inputs[each].detach().requires_grad_() for each in places if each not in weights}
         given = [leaves.get(each, tensor) for each, tensor in enumerate(inputs)]
-        with _group():
-            network = place(Weighed(function if around else inside(function, region), inputs, weights))
+        device = inputs[0].device.type
+        with _group(device):
+            network = place(Weighed(function if around else inside(function, region), inputs, weights), device)
             if around:
                 with region():
                     value = network(*given)
@@ -64,7 +67,9 @@ def _trained(place: Callable[[nn.Module], nn.Module], *, around: bool) -> Any:
 
 def ways() -> Iterator[Way]:
     """Yield the ways of data parallelism."""
-    absent = "" if distributed.is_available() and distributed.is_gloo_available() else "PyTorch was built without gloo"
+    needed = {get_default_backend_for_device(device) for device in ("cpu", accelerator()) if device}
+    missing = ", ".join(sorted(name for name in needed if not distributed.is_backend_available(name)))
+    absent = f"PyTorch was built without {missing}" if missing else ""
     for name, place in {"DistributedDataParallel": _replicate, "fully_shard": _shard}.items():
         for around in (True, False):
             where = "around" if around else "inside"
