@@ -15,7 +15,10 @@ from unamp_torch.state import thread
 import unamp
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`, which two files use
+import no_gpu  # noqa: E402
+
 torch.set_num_threads(1)
+collect_ignore = no_gpu.FILES
 
 #: The device types whose native autocast state must be as it was; `maia` and the rest exist in no build for CPU or CUDA.
 DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "xla", "hpu", "mtia", "ipu", "maia")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import absent
+import no_gpu
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,24 +20,34 @@ import unamp
 from unamp import Policy
 from unamp.errors import NotExpressible
 
-SCRIPT = Path(__file__).parent / "devices.py"
+HERE = Path(__file__).parent
+GPU = torch.cuda.is_available()
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
 @pytest.mark.parametrize("device", ["meta", "second"])
 def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
-    """In a process of its own: PyTorch's second device is there for good."""
-    ran = subprocess.run([sys.executable, SCRIPT, device], capture_output=True, text=True, check=True)
+    """In a process of its own: PyTorch's second device is there for good, and a GPU would be the accelerator."""
+    command = [sys.executable, HERE / "devices.py", device]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=no_gpu.ENVIRONMENT)
     assert json.loads(ran.stdout.splitlines()[-1]) == []
 
 
 @pytest.mark.parametrize("compiled", ["0", ""])
 def test_regions_around_several_devices(compiled: str) -> None:
     """See the script. With kernels in Python, and with those in C++ where they are built."""
-    environment = {**os.environ, "UNAMP_TORCH_COMPILED": compiled}
-    command = [sys.executable, "-W", "ignore", Path(__file__).parent / "two_devices.py"]
+    environment = {**no_gpu.ENVIRONMENT, "UNAMP_TORCH_COMPILED": compiled}
+    command = [sys.executable, "-W", "ignore", HERE / "two_devices.py"]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_where_there_is_a_gpu_devices_that_are_not_here_are_read_in_a_process_that_sees_none() -> None:
+    assert bool(no_gpu.FILES) is GPU
+    for name in no_gpu.FILES:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / name]
+        ran = subprocess.run(command, capture_output=True, text=True, env=no_gpu.ENVIRONMENT)
+        assert ran.returncode == 0, ran.stdout[-5000:]
 
 
 @pytest.mark.parametrize("named", [None, "meta", torch.device("meta")])
@@ -190,12 +200,26 @@ def test_a_device_may_have_an_index_or_be_pytorchs_object(named: Any) -> None:
     assert unamp.autocast(named).framework is None
 
 
-@pytest.mark.parametrize("named", ["mps", torch.device("xpu"), "cuda", "gpu", torch.device("cuda:1")])
+CUDA_WORDS = ["cuda", "gpu", torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize("named", ["mps", torch.device("xpu"), *([] if GPU else CUDA_WORDS)], ids=str)
 def test_devices_that_are_not_there(named: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.ones(2, 2)
-    absent.nothing_is_in_force_on_it(named, "torch has cpu, meta", lambda: (x @ x).dtype, BF16, monkeypatch)
+    x, has = torch.ones(2, 2), "torch has cpu, cuda, meta" if GPU else "torch has cpu, meta"
+    absent.nothing_is_in_force_on_it(named, has, lambda: (x @ x).dtype, BF16, monkeypatch)
     with unamp.autocast(named):
         assert not torch.is_autocast_enabled(str(named).partition(":")[0].replace("gpu", "cuda"))
+
+
+@pytest.mark.parametrize("named", CUDA_WORDS, ids=str)
+def test_a_region_for_cuda_is_in_force_where_there_is_a_gpu_and_leaves_the_cpu(named: Any) -> None:
+    x = torch.ones(2, 2)
+    with unamp.autocast(named):
+        assert torch.is_autocast_enabled("cuda") is unamp.is_autocast_enabled() is GPU
+        assert unamp.get_autocast_dtype() == ("float16" if GPU else None)
+        assert (x @ x).dtype == F32
+        if GPU:
+            assert (x.cuda() @ x.cuda()).dtype == F16
 
 
 @pytest.mark.parametrize(
