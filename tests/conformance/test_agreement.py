@@ -113,8 +113,9 @@ def test_the_devices_of_a_framework_are_compared_too():
     assert len(comparison.decisions) == 1
 
 
-def test_two_devices_in_one_run():
-    """PyTorch's second device is given to a process of its own, and held against the CPU."""
+def test_two_devices_in_one_run(monkeypatch):
+    """PyTorch's second device is given to a process of its own, where there is no GPU, and held against the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     asked = Selection(networks=("lstm",), ops=("softmax",), levels=("O1",), dtypes=("bfloat16",), presets=("unamp",))
     report = runner.run(["torch"], ["cpu", "gpu", "second"], asked, runner.Options(jobs=2))
     ended = {run.device: run.ended for run in report.runs}

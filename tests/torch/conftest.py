@@ -15,7 +15,7 @@ from unamp_torch.state import thread
 import unamp
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`, which two files use
-import no_gpu  # noqa: E402
+import no_gpu
 
 torch.set_num_threads(1)
 collect_ignore = no_gpu.FILES
