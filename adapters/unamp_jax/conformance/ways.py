@@ -67,8 +67,13 @@ def _ahead(function: Function, arrays: Sequence[Any]) -> Any:
 
 
 def _exported(function: Function, arrays: Sequence[Any]) -> Any:
-    saved = export.export(jax.jit(function))(*arrays).serialize()
+    saved = export.export(jax.jit(function), platforms=exported_for(arrays[0]))(*arrays).serialize()
     return export.deserialize(saved).call(*arrays)
+
+
+def exported_for(array: Any) -> list[str] | None:
+    """Return the platforms of a program that takes an array: None, the default, wherever that is not the CPU."""
+    return ["cpu"] if {device.platform for device in array.devices()} == {"cpu"} else None
 
 
 #: JAX writes an exported program with a package that it does not install.
@@ -92,7 +97,7 @@ def _vmap(function: Function, arrays: Sequence[Any]) -> Any:
 
 
 def _shard_map(function: Function, arrays: Sequence[Any]) -> Any:
-    mesh = Mesh(jax.devices("cpu")[:1], ("replica",))
+    mesh = Mesh(list(arrays[0].devices()), ("replica",))
     spread = jax.shard_map(function, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec())
     return jax.jit(spread)(*arrays)
 

@@ -23,9 +23,10 @@ def ways() -> Iterator[Way]:
 
 
 @contextmanager
-def _building(inputs: Sequence[Any]) -> Iterator[tuple[Any, list[Any], dict[str, Any]]]:
-    """Build a program: give it, its values for some inputs, and what to feed it."""
-    main = paddle.static.Program()
+def _building(inputs: Sequence[Any]) -> Iterator[tuple[Any, Any, list[Any], dict[str, Any]]]:
+    """Build a program: give what runs it on the device of some inputs, itself, its values for them, and what to feed it."""
+    there = paddle.CUDAPlace(0) if inputs[0].place.is_gpu_place() else paddle.CPUPlace()
+    executor, main = paddle.static.Executor(there), paddle.static.Program()
     given = {f"x{place}": tensor.detach() for place, tensor in enumerate(inputs)}
     feed = {name: tensor.numpy() for name, tensor in given.items()}
     paddle.enable_static()
@@ -34,13 +35,13 @@ def _building(inputs: Sequence[Any]) -> Iterator[tuple[Any, list[Any], dict[str,
             values = [paddle.static.data(name, tensor.shape, tensor.dtype) for name, tensor in given.items()]
             for value in values:
                 value.stop_gradient = False
-            yield main, values, feed
+            yield executor, main, values, feed
     finally:
         paddle.disable_static()
 
 
-def _run(program: Any, feed: dict[str, Any], wanted: Sequence[Any]) -> list[Any]:
-    return list(paddle.static.Executor(paddle.CPUPlace()).run(program, feed=feed, fetch_list=list(wanted)))
+def _run(executor: Any, program: Any, feed: dict[str, Any], wanted: Sequence[Any]) -> list[Any]:
+    return list(executor.run(program, feed=feed, fetch_list=list(wanted)))
 
 
 def _tensor(array: Any) -> Any:
@@ -51,31 +52,31 @@ def _tensor(array: Any) -> Any:
 
 
 def _built(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with _building(inputs) as (main, values, feed):
+    with _building(inputs) as (executor, main, values, feed):
         with region():
             result = function(*values)
-        (found,) = _run(main, feed, [result])
+        (found,) = _run(executor, main, feed, [result])
     return _tensor(found)
 
 
 def _differentiated(
     function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
 ) -> tuple[Any, list[Any]]:
-    with _building(inputs) as (main, values, feed):
+    with _building(inputs) as (executor, main, values, feed):
         with region():
             result = function(*values)
         wanted = paddle.static.gradients([result], [values[place] for place in places])
-        value, *gradients = _run(main, feed, [result, *(each for each in wanted if each is not None)])
+        value, *gradients = _run(executor, main, feed, [result, *(each for each in wanted if each is not None)])
     found = iter(map(_tensor, gradients))
     return _tensor(value), [None if each is None else next(found) for each in wanted]
 
 
 def _saved(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with _building(inputs) as (main, values, feed), tempfile.TemporaryDirectory() as folder:
+    with _building(inputs) as (executor, main, values, feed), tempfile.TemporaryDirectory() as folder:
         with region():
             result = function(*values)
-        path, executor = str(Path(folder) / "saved"), paddle.static.Executor(paddle.CPUPlace())
+        path = str(Path(folder) / "saved")
         paddle.static.save_inference_model(path, values, [result], executor, program=main)
         program, _, wanted = paddle.static.load_inference_model(path, executor)
-        (found,) = _run(program, feed, wanted)
+        (found,) = _run(executor, program, feed, wanted)
     return _tensor(found)

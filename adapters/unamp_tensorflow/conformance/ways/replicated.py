@@ -17,17 +17,17 @@ from unamp_tensorflow.conformance.ways.opening import (
 )
 
 
-def _eagerly(made: Callable[[], Any]) -> Differentiates:
+def _eagerly(made: Callable[[str], Any]) -> Differentiates:
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
-        found: ValueAndGrads = made().run(lambda: value_and_gradients(function, inputs, places))
+        found: ValueAndGrads = made(inputs[0].device).run(lambda: value_and_gradients(function, inputs, places))
         return found
 
     return run
 
 
-def _in_a_graph(made: Callable[[], Any]) -> Differentiates:
+def _in_a_graph(made: Callable[[str], Any]) -> Differentiates:
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
-        strategy = made()
+        strategy = made(inputs[0].device)
         step = tf.function(lambda *given: strategy.run(lambda: value_and_gradients(function, given, places)))
         found: ValueAndGrads = step(*inputs)
         return found
@@ -37,9 +37,9 @@ def _in_a_graph(made: Callable[[], Any]) -> Differentiates:
 
 def ways() -> Iterator[Way]:
     """Yield the ways of strategies."""
-    strategies: dict[str, Callable[[], Any]] = {
-        "MirroredStrategy": lambda: tf.distribute.MirroredStrategy(["CPU:0"]),
-        "OneDeviceStrategy": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
+    strategies: dict[str, Callable[[str], Any]] = {
+        "MirroredStrategy": lambda device: tf.distribute.MirroredStrategy([device]),
+        "OneDeviceStrategy": lambda device: tf.distribute.OneDeviceStrategy(device),
     }
     for name, made in strategies.items():
         yield from both_gradients(name, "replicated", _eagerly(made), dear=True)
