@@ -66,8 +66,17 @@ def _ahead(function: Function, arrays: Sequence[Any]) -> Any:
     return jax.jit(function).lower(*arrays).compile()(*arrays)
 
 
+def _device(array: Any) -> Any:
+    return next(iter(array.devices()))
+
+
+def export_platform(array: Any) -> str:
+    """Return the platform that an array is on, as exporting names it; by itself JAX exports for its default device's."""
+    return "cpu" if _device(array).platform == "cpu" else export.default_export_platform()
+
+
 def _exported(function: Function, arrays: Sequence[Any]) -> Any:
-    saved = export.export(jax.jit(function))(*arrays).serialize()
+    saved = export.export(jax.jit(function), platforms=[export_platform(arrays[0])])(*arrays).serialize()
     return export.deserialize(saved).call(*arrays)
 
 
@@ -92,7 +101,7 @@ def _vmap(function: Function, arrays: Sequence[Any]) -> Any:
 
 
 def _shard_map(function: Function, arrays: Sequence[Any]) -> Any:
-    mesh = Mesh(jax.devices("cpu")[:1], ("replica",))
+    mesh = Mesh([_device(arrays[0])], ("replica",))
     spread = jax.shard_map(function, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec())
     return jax.jit(spread)(*arrays)
 
