@@ -15,13 +15,27 @@ from unamp_conformance.gaps import fits
 
 from unamp.adapter import machine
 
-__all__ = ["ARCHITECTURES", "FRAMEWORKS", "SETTINGS", "BadSettings", "Death", "Emulated", "Setting", "chosen", "read"]
+__all__ = [
+    "ARCHITECTURES",
+    "DEVICES",
+    "FRAMEWORKS",
+    "SETTINGS",
+    "BadSettings",
+    "Death",
+    "Emulated",
+    "Setting",
+    "chosen",
+    "read",
+]
 
 SETTINGS = Path(__file__).with_name("machines.toml")
 
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax")
 
 ARCHITECTURES = ("x86_64", "aarch64")
+
+
+DEVICES = ("cpu", "gpu")
 
 
 class BadSettings(ValueError):
@@ -77,6 +91,7 @@ class Setting:
         variables: the environment variables for each framework that it says anything to.
         dies: how frameworks die that themselves do.
         emulated: the processor that it runs on; the machine's own where it is None.
+        device: ``"cpu"``, or ``"gpu"``, which a machine has or has not.
     """
 
     name: str
@@ -84,6 +99,7 @@ class Setting:
     variables: Mapping[str, Mapping[str, str]]
     dies: Mapping[str, Death]
     emulated: Emulated | None = None
+    device: str = "cpu"
 
     def death(self, framework: str) -> Death | None:
         """Return the death that a framework itself dies under it on this processor; None where it is not known to."""
@@ -108,7 +124,7 @@ def read(text: str) -> dict[str, Setting]:
 def _setting(name: str, table: Any) -> Setting:
     if name in FRAMEWORKS:
         raise BadSettings(f"{name}: a setting cannot be called like a framework: arguments name both")
-    found = _fields(name, table, {"stands_for": str, "variables": dict}, {"dies": dict, "emulated": dict})
+    found = _fields(name, table, {"stands_for": str, "variables": dict}, {"dies": dict, "emulated": dict, "device": str})
     variables = {_framework(name, f): _variables(f"{name}, {f}", given) for f, given in found["variables"].items()}
     if not variables:
         raise BadSettings(f"{name}: variables names no framework; valid: {', '.join(FRAMEWORKS)}")
@@ -118,7 +134,9 @@ def _setting(name: str, table: Any) -> Setting:
             raise BadSettings(f"{name}: {framework!r} dies, but has no variables; valid: {', '.join(variables)}")
         dies[framework] = _death(f"{name}, dies, {framework}", given)
     emulated = _emulated(f"{name}, emulated", found["emulated"], variables) if "emulated" in found else None
-    return Setting(name, found["stands_for"], variables, dies, emulated)
+    if (device := found.get("device", "cpu")) not in DEVICES:
+        raise BadSettings(f"{name}: unknown device {device!r}; valid: {', '.join(DEVICES)}")
+    return Setting(name, found["stands_for"], variables, dies, emulated, device)
 
 
 def _emulated(where: str, given: Any, frameworks: Mapping[str, Any]) -> Emulated:

@@ -25,8 +25,10 @@ from pathlib import Path
 from emulation import NotHere, environment
 from machine_settings import FRAMEWORKS, SETTINGS, BadSettings, Death, Emulated, Setting, chosen, read
 from rows import ROOT, Rows, cells, commit, drawn_tests, keep, sentence, suite
+from unamp_conformance.machine import gpus
 from unamp_conformance.reading import load
 from unamp_conformance.report.evidence import ratio
+from unamp_conformance.results import UNEXPECTED
 from wheels import without_wheels
 
 from unamp.adapter import machine
@@ -39,8 +41,8 @@ _PATIENCE = "1800"  # seconds for one check: an emulated compiler is slow
 _HEAD = """# Machines
 
 Other machines have other kernels: other instruction sets, another number of threads, oneDNN or none. What
-`make conformance-machines` found: conformance on a CPU under settings that make this processor behave as another one, and
-on emulated processors a sample of it and of the tests, with every check, network, level and way of the framework.
+`make conformance-machines` found: conformance on a CPU under settings that make this processor behave as another one, on a
+GPU, and on emulated processors a sample of it and of the tests, with every check, network, level and way of the framework.
 *Dies* means that the framework itself ends with that signal, as the setting's list says, whatever the policy.
 The tables are generated; the settings are listed in [machines.toml](../conformance/machines.toml).
 """
@@ -56,7 +58,12 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
         framework: its name.
         setting: the setting, which has variables for it.
         selection: arguments of ``unamp conformance`` that narrow what is run.
+
+    Raises:
+        NotHere: where it is of a GPU, and the machine has none.
     """
+    if setting.device == "gpu" and not gpus():
+        raise NotHere("this machine has no GPU")
     variables, listed = setting.variables[framework], setting.death(framework)
     selection = (*selection, *(listed.run if listed else ()))
     interpreter = environment(setting.emulated) if setting.emulated else sys.executable
@@ -64,7 +71,9 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
         output = Path(folder) / "results"
         # What PyTorch compiles under one setting and keeps is wrong under another: its key does not have the variables.
         kept = {} if setting.emulated else {"TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
-        row, said = suite(interpreter, framework, *selection, output=output, variables={**kept, **variables})
+        row, said = suite(
+            interpreter, framework, *selection, output=output, variables={**kept, **variables}, device=setting.device
+        )
         largest = _largest(output / "results.json") if said else None
     facts = {name: fact for name, fact in said.get("facts", {}).items() if name not in machine.INSTRUCTION_SETS}
     return {
@@ -75,7 +84,7 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
         "computes with": facts,
         "largest error": largest,
         "seconds": said.get("seconds", 0.0),
-        "where": where(setting.emulated),
+        "where": where(setting.emulated, setting.device),
         "commit": commit(),
     }
 
@@ -112,13 +121,14 @@ def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False)
     return row
 
 
-def where(emulated: Emulated | None = None) -> str:
-    """Return the machine that this runs on, or the one that is emulated."""
+def where(emulated: Emulated | None = None, device: str = "cpu") -> str:
+    """Return the machine that this runs on, with its GPUs where they compute, or the one that is emulated."""
     there = emulated.instruction_sets() if emulated else machine.instruction_sets()
     name = f"{emulated.model}, emulated by qemu" if emulated else machine.processor()
     sets = " ".join(name for name, has in there.items() if has)
     kind = emulated.architecture if emulated else platform.machine()
-    return f"{name}, {platform.system()} {kind} ({sets or 'instruction sets not told'})"
+    beside = f"{gpus()}, beside " if device == "gpu" else ""
+    return f"{beside}{name}, {platform.system()} {kind} ({sets or 'instruction sets not told'})"
 
 
 def _judged(row: Rows, said: Rows, listed: Death | None) -> Rows:
@@ -176,7 +186,7 @@ def table(known: Rows) -> str:
 
 def _line(framework: str, setting: str, found: Rows, place: int) -> str:
     counts = found.get("checks", {})
-    failed = sum(number for status, number in counts.items() if status not in ("passed", "gap", "not run"))
+    failed = sum(number for status, number in counts.items() if status in UNEXPECTED)
     what = sentence({**found, "checks": {status: n for status, n in counts.items() if status == "not run"}})
     largest = "" if found["largest error"] is None else f"{found['largest error']:.2f}"
     uses = ", ".join(f"{name.replace('_', ' ')}: {machine.said(fact)}" for name, fact in found["computes with"].items())

@@ -48,13 +48,14 @@ def suite(
     *selection: str,
     output: Path,
     variables: Mapping[str, str] | None = None,
+    device: str = "cpu",
 ) -> tuple[Rows, Rows]:
-    """Run the suite for one framework on the CPU.
+    """Run the suite for one framework on a device.
 
     Returns:
         What came of it, for a row, and what the suite said of the run; the latter is empty where it said nothing.
     """
-    arguments = ("-m", "unamp_conformance", "--framework", framework, "--device", "cpu", "--json", "--output", str(output))
+    arguments = ("-m", "unamp_conformance", "--framework", framework, "--device", device, "--json", "--output", str(output))
     done = run(interpreter, *arguments, *selection, cwd=output.parent, variables=variables)
     try:
         (found,) = json.loads(done.stdout)["runs"]

@@ -6,6 +6,7 @@ framework: adapters ask `Policy.decide` and carry the answer out.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
@@ -16,7 +17,7 @@ from unamp._argument_names import also_called
 from unamp.dtypes import FLOAT32, policy_dtype
 from unamp.errors import AmpWarning, unknown
 from unamp.lists import EVERYTHING, operation_name, read, words
-from unamp.presets import Preset, check_preset
+from unamp.presets import Preset, as_of, check_preset
 from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, OperationLike, OperationsLike, PresetName
 from unamp.vocabulary import Operation, vocabulary
@@ -297,13 +298,14 @@ class Policy:
         """Return the policy that this one comes to on a framework and device: ``"cpu"``, ``"gpu"`` or ``"mps"``.
 
         That is itself, except for the preset ``native``: there it is the policy with the lists that the framework's own AMP
-        follows on that device, or None where the framework does nothing of its own.
+        follows on that device, in the version that is imported, or None where the framework does nothing of its own.
         """
         delegates = load_preset(self.preset).delegates
         if not delegates or not self.active:
             return self
         name = delegates.get(framework, {}).get(device)
-        return None if name is None else self.replace(preset=name)
+        version = getattr(sys.modules.get(framework), "__version__", "")
+        return None if name is None else self.replace(preset=as_of(name, version))
 
 
 #: The preset without lists.

@@ -16,7 +16,17 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.typing import PresetName
 
-__all__ = ["PRESETS", "Preset", "check_preset", "preset", "preset_names", "preset_versions", "with_version", "without_version"]
+__all__ = [
+    "PRESETS",
+    "Preset",
+    "as_of",
+    "check_preset",
+    "preset",
+    "preset_names",
+    "preset_versions",
+    "with_version",
+    "without_version",
+]
 
 #: Their names, in the order in which they are shown; see `preset_versions` for the versions of each.
 PRESETS: tuple[PresetName, ...] = (
@@ -80,6 +90,9 @@ class Preset(NamedTuple):
 
 _LISTS = ("allow", "deny", "promote", "infer", "clear")
 
+#: What a version tells of its lists beside their differences.
+_TOLD = {"version", "source", "unnamed"}
+
 #: The presets whose lists differ between versions of their framework.
 _VERSIONED = ("torch-cuda", "torch-cpu", "torch-mps", "paddle", "mindspore", "tensorflow")
 
@@ -120,6 +133,18 @@ def with_version(name: PresetName) -> PresetName:
         return cast("PresetName", f"{name}@{versions[-1]}")
     held = [name for name in PRESETS if preset_versions(name)]
     raise ValueError(f"preset {name!r} has no versions; those whose lists can be held: {', '.join(held)}, apex, none")
+
+
+def as_of(name: str, version: str) -> PresetName:
+    """Return the name of a preset with the lists of a framework's version: the name alone where those are the newest.
+
+    Args:
+        name: the preset, without a version.
+        version: as the framework tells it: ``"2.11.0+cu130"``. Where its lists are not known, the newest are taken.
+    """
+    told = ".".join(version.split(".")[:2])
+    differs = told in preset_versions(name) and not _differences(name)[told].keys() <= _TOLD
+    return cast("PresetName", f"{name}@{told}" if differs else name)
 
 
 def check_preset(name: object) -> None:
@@ -180,7 +205,7 @@ def _differences(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 def _changed(data: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data of a preset with the lists of another version."""
-    changed = {**data, **{key: difference[key] for key in ("version", "source", "unnamed") if key in difference}}
+    changed = {**data, **{key: difference[key] for key in _TOLD & difference.keys()}}
     for key, entries in difference.items():
         named, _, how = key.rpartition("_")
         if how == "with":

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
-from typing import cast
 
 import torch
 
-from unamp.adapter import How, major_minor
+from unamp.adapter import How
 from unamp.adapter.plans import ban_message, is_listed
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy, Rule
-from unamp.presets import preset, preset_versions, without_version
-from unamp.typing import PresetName
+from unamp.presets import as_of, preset, without_version
 from unamp.vocabulary import vocabulary
 from unamp_torch import calls, state
 from unamp_torch.calls import Action
@@ -237,13 +235,6 @@ def to_the_letter(policy: Policy, device: str) -> bool:
     return own and not (policy.allow or policy.deny or policy.widen_results)
 
 
-@cache
-def _of_this_pytorch(name: PresetName) -> PresetName:
-    """Return a preset with the version whose lists this PyTorch follows; by its name alone where that is not known."""
-    version = ".".join(map(str, major_minor(torch.__version__)))
-    return cast("PresetName", f"{name}@{version}") if version in preset_versions(name) else name
-
-
 def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     """Return the work left beside native autocast where a policy is its own lists.
 
@@ -251,7 +242,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     the lists are those of another version than this PyTorch's, it follows them.
     """
     table = {}
-    native_rules = policy.replace(preset=_of_this_pytorch(_NATIVE_LISTS[device])).rules
+    native_rules = policy.replace(preset=as_of(_NATIVE_LISTS[device], torch.__version__)).rules
     for op, rule in policy.rules.items():
         answered = op in facts().answers or op in facts().made_of or follows_parts(policy, op)
         moved = native_rules[op] is not rule

@@ -13,6 +13,7 @@ from unamp_torch.compiled import library
 
 import unamp
 from benchmarks.measure import Comparison, Contender
+from benchmarks.on_torch.networks import DEVICE
 
 __all__ = ["comparisons"]
 
@@ -53,7 +54,7 @@ def comparisons() -> list[Comparison]:
 def _comparison(name: str, layers: int, width: int) -> Comparison:
     def stack() -> torch.nn.Module:
         torch.manual_seed(0)
-        return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+        return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers))).to(DEVICE)
 
     networks = [stack(), stack(), stack()]
     by_hand = _ByHand(networks[0], OPTIMIZERS[name])
@@ -62,7 +63,7 @@ def _comparison(name: str, layers: int, width: int) -> Comparison:
     for network in networks:
         torch.manual_seed(1)
         for parameter in network.parameters():
-            parameter.grad = torch.randn(parameter.shape).to(parameter.dtype)
+            parameter.grad = torch.randn(parameter.shape).to(parameter)
     for _ in range(3):
         by_hand.step()
         decorated.step()

@@ -11,7 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["ALLOW", "DENY", "NETWORKS", "Block", "ConvNet", "Mlp"]
+__all__ = ["ALLOW", "DENY", "DEVICE", "NETWORKS", "Block", "ConvNet", "Mlp"]
+
+#: Training steps run on a GPU where there is one.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 #: The custom lists, on top of the default preset. Each network has operations of both.
 ALLOW = ("add", "layer_norm")

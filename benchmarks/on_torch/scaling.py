@@ -8,6 +8,7 @@ import torch
 
 import unamp
 from benchmarks.measure import Comparison, Contender
+from benchmarks.on_torch.networks import DEVICE
 
 __all__ = ["comparisons"]
 
@@ -24,14 +25,14 @@ class _Idle(torch.optim.SGD):
 
 def _idle(parameters: int) -> _Idle:
     torch.manual_seed(0)
-    held = [torch.randn(64, 64, requires_grad=True) for _ in range(parameters)]
+    held = [torch.randn(64, 64, device=DEVICE, requires_grad=True) for _ in range(parameters)]
     for parameter in held:
-        parameter.grad = torch.randn(64, 64)
+        parameter.grad = torch.randn(64, 64, device=DEVICE)
     return _Idle(held, lr=0.1)
 
 
 def _contender(name: str, scaler: Any, statement: str, optimizer: _Idle, goal: float | None = None) -> Contender:
-    loss = torch.ones((), requires_grad=True)
+    loss = torch.ones((), device=DEVICE, requires_grad=True)
     return Contender(name, statement, {"scaler": scaler, "optimizer": optimizer, "loss": loss}, goal=goal)
 
 
@@ -41,7 +42,7 @@ def comparisons() -> list[Comparison]:
     for parameters in (4, 50, 200):
         for what, statement in (("", _ITERATION), (", unscale_ first", _CLIPPED)):
             optimizer = _idle(parameters)
-            theirs = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=2**31 - 1)
+            theirs = torch.amp.GradScaler(DEVICE, init_scale=1.0, growth_interval=2**31 - 1)
             ours = unamp.GradScaler(1.0, growth_interval=2**31 - 1)
             contenders = (
                 _contender("torch.amp.GradScaler", theirs, statement, optimizer),

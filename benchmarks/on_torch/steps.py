@@ -11,19 +11,22 @@ import torch
 import unamp
 from benchmarks.measure import Comparison, Contender
 from benchmarks.on_torch.alternative import function_mode
-from benchmarks.on_torch.networks import ALLOW, DENY, NETWORKS
+from benchmarks.on_torch.networks import ALLOW, DENY, DEVICE, NETWORKS
 
 __all__ = ["custom", "native", "o2"]
 
 Region = Callable[[], AbstractContextManager[Any]]
 
+#: The preset with the lists of torch.autocast.
+_LISTS = f"torch-{DEVICE}"
+
 
 def _torch() -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", dtype=torch.bfloat16)
+    return torch.autocast(DEVICE, dtype=torch.bfloat16)
 
 
 def _unamp(**arguments: Any) -> Region:
-    return lambda: unamp.autocast("cpu", dtype="bfloat16", **arguments)
+    return lambda: unamp.autocast(DEVICE, dtype="bfloat16", **arguments)
 
 
 class _Training:
@@ -32,9 +35,9 @@ class _Training:
     def __init__(self, name: str) -> None:
         torch.manual_seed(0)
         self.name = name
-        self.network = NETWORKS[name]()
+        self.network = NETWORKS[name]().to(DEVICE)
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=1e-4)
-        self.batch = self.network.data()
+        self.batch = [each.to(DEVICE) for each in self.network.data()]
 
     def loss(self, forward: str, region: Region) -> torch.Tensor:
         self.optimizer.zero_grad()
@@ -60,13 +63,13 @@ def native() -> list[Comparison]:
     """Policies that PyTorch realises by itself."""
     found = []
     for training in map(_Training, NETWORKS):
-        listed = _unamp(preset="torch-cpu")
+        listed = _unamp(preset=_LISTS)
         training.check_equal(("forward", _torch), ("forward", listed))
         contenders = (
             training.contender("torch.autocast", "forward", _torch),
             training.contender("torch.autocast again: the noise", "forward", _torch),
             training.contender("unamp, preset native", "forward", _unamp(preset="native"), 1.02),
-            training.contender("unamp, preset torch-cpu", "forward", listed, 1.02),
+            training.contender(f"unamp, preset {_LISTS}", "forward", listed, 1.02),
             training.contender("float32", "forward", nullcontext),
         )
         found.append(Comparison(f"train step, policy that torch realises, {training.name}", contenders))

@@ -9,7 +9,7 @@ import subprocess
 
 from unamp.adapter.machine import instruction_sets, processor
 
-__all__ = ["cores", "host"]
+__all__ = ["cores", "gpus", "host"]
 
 
 def host() -> dict[str, str]:
@@ -22,7 +22,7 @@ def host() -> dict[str, str]:
         "instruction sets": " ".join(name for name, there in instruction_sets().items() if there) or "not told",
         "cores": str(cores()),
     }
-    return found | ({"gpu": gpu} if (gpu := _gpu()) else {})
+    return found | ({"gpu": found_gpus} if (found_gpus := gpus()) else {})
 
 
 def cores() -> int:
@@ -39,7 +39,7 @@ def _system() -> str:
     return f"{platform.system()}, {library}" if library.strip() else f"{platform.system()} {platform.release()}"
 
 
-def _gpu() -> str:
+def gpus() -> str:
     """Return names and driver of NVIDIA's GPUs; nothing where their tool is not there or does not answer."""
     tool = shutil.which("nvidia-smi")
     if tool is None:

@@ -168,7 +168,8 @@ def test_a_file_of_settings_is_read(machines):
         (('stands_for = "a calm machine"', ""), "calm: needs 'stands_for'"),
         (('"a calm machine"', '""'), "calm: stands_for must be text, not ''"),
         (('"a calm machine"', "3"), "calm: stands_for must be text, not 3"),
-        (("stands_for", "stand_for"), "calm: unknown key 'stand_for'; valid: stands_for, variables, dies, emulated"),
+        (("stands_for", "stand_for"), "calm: unknown key 'stand_for'; valid: stands_for, variables, dies, emulated, device"),
+        (("[calm.variables]", 'device = "npu"\n[calm.variables]'), "calm: unknown device 'npu'; valid: cpu, gpu"),
         (("paddle = {}", "caffe = {}"), "calm: unknown framework 'caffe'; valid: torch, paddle, mindspore, tensorflow, jax"),
         (("paddle = {}", "paddle = 1"), "calm, paddle: must be a table of variables, not 1"),
         (('"COMPATIBLE"', "1"), "calm, torch, MKL_CBWR: must be text, not 1"),
@@ -217,6 +218,16 @@ def test_a_processor_that_cannot_be_emulated_is_not_run_and_never_passed(machine
     assert not machines.RESULTS.exists()
 
 
+def test_a_machine_without_a_gpu_runs_nothing_on_one(machines, settings, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(machines, "RESULTS", tmp_path / "machines.json")
+    monkeypatch.setattr(machines, "gpus", lambda: "")
+    assert machines.main(["torch", "gpu"]) == 1
+    assert capsys.readouterr().out == "torch under gpu: not run: this machine has no GPU\n"
+    assert not machines.RESULTS.exists()
+    monkeypatch.setattr(machines, "gpus", lambda: "a GPU, 5.1")
+    assert machines.where(device="gpu") == f"a GPU, 5.1, beside {machines.where()}"
+
+
 def test_a_test_that_fails_on_an_emulated_processor_fails_its_row(machines, settings, monkeypatch):
     monkeypatch.setattr(machines, "environment", lambda emulated: "python")
     row = {"result": "conforms", "message": "", "wrong": [], "sample": "9 of 90 items, seed 3"}
@@ -254,8 +265,10 @@ def test_every_setting_was_run_and_none_fails(machines, settings):
     rows = {(framework, name): found for framework, found_of in known.items() for name, found in found_of.items()}
     every = {(framework, setting.name) for framework, setting in machines.chosen([], settings)}
     assert every >= set(rows)
-    # What is emulated takes too long to be run after every change: the table says what was run, and at which commit.
-    assert {name for _, name in every - set(rows)} <= {name for name, setting in settings.items() if setting.emulated}
+    # What is emulated takes too long to be run after every change, and not every machine has a GPU: the table says what was
+    # run, and at which commit.
+    rare = {name for name, setting in settings.items() if setting.emulated or setting.device == "gpu"}
+    assert {name for _, name in every - set(rows)} <= rare
     assert {name: found["result"] for name, found in rows.items() if found["result"] not in ("conforms", "dies")} == {}
     for (framework, name), found in rows.items():
         assert found["variables"] == settings[name].variables[framework], (framework, name)

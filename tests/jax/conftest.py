@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"
+# Replicas are made of the CPU, and numbers are those of its kernels; what a GPU computes, conformance tells.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Before JAX asks: replicas, and no time spent on making programs fast that run once.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
 os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"

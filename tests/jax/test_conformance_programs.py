@@ -6,8 +6,10 @@ import sys
 import jax
 import numpy as np
 import pytest
+from jax import lax
+from jax._src import compiler
 from unamp_conformance.subjects import Subject
-from unamp_jax.conformance.calling import PROGRAMS
+from unamp_jax.conformance.calling import PROGRAMS, compute_as_written
 
 SUBJECT = Subject("jax", "cpu")
 
@@ -58,3 +60,46 @@ assert before == (compiler.compile_or_get_cached, os.environ.get("XLA_FLAGS"))
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
+
+
+def _lowered():
+    """A module with four products: of float32, of bfloat16, a convolution, one whose caller states an algorithm."""
+
+    def program(x, low):
+        images, stated = x[None, None], lax.DotAlgorithmPreset.F32_F32_F32
+        return x @ x, low @ low, lax.conv(images, images, (1, 1), "SAME"), lax.dot(x, x, precision=stated)
+
+    x = np.ones((4, 4), np.float32)
+    return jax.jit(program).lower(x, x.astype("bfloat16")).compiler_ir()
+
+
+def test_on_an_accelerator_a_float32_product_that_states_no_precision_has_all_bits():
+    module = _lowered()
+    assert "HIGHEST" not in str(module)
+    compute_as_written(module, compiler.get_compile_options(1, 1))
+    assert module.operation.verify()
+    products = [line for line in str(module).splitlines() if "precision" in line]
+    assert len(products) == 4
+    for product in products:
+        assert ("HIGHEST" in product) == ("bf16" not in product and "algorithm" not in product)
+
+
+@pytest.mark.parametrize(("flags", "decided"), [("--xla_dump_to=", True), ("--xla_allow_excess_precision=true", False)])
+def test_whether_a_compiler_leaves_out_a_rounding_is_decided_unless_the_environment_does(monkeypatch, flags, decided):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    options = compiler.get_compile_options(1, 1)
+    compute_as_written(_lowered(), options)
+    assert (("xla_allow_excess_precision", False) in options.env_option_overrides) == decided
+
+
+def test_a_program_that_is_computed_as_it_is_written_rounds(compilations, monkeypatch):
+    real = PROGRAMS._compile
+
+    def as_written(backend, program, devices, options, *rest):
+        compute_as_written(program, options)
+        return real(backend, program, devices, options, *rest)
+
+    monkeypatch.setattr(PROGRAMS, "_compile", as_written)
+    x = SUBJECT.operations.tensor(np.random.default_rng(0).normal(size=(64, 64)).astype("bfloat16"))
+    found = np.asarray(jax.jit(lambda x: (x @ x).astype("float32"))(x))
+    assert np.array_equal(found, found.astype("bfloat16").astype(np.float32))

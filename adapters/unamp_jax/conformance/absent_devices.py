@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import export
 from jax._src import config
 
 from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, result_of
@@ -45,7 +46,7 @@ _PLACE = re.compile(r"(transpose\()?(?:\w+\()*@([^@/()]+)@")
 
 def absent_devices() -> tuple[AbsentDevice, ...]:
     """Return the platforms that JAX lowers for, but for the one that it computes on."""
-    platforms = [name for name in ("cuda", "rocm", "tpu") if name not in jax.default_backend()]
+    platforms = [name for name in ("cuda", "rocm", "tpu") if name != export.default_export_platform()]
     return tuple(AbsentDevice(f"lowered:{name}", partial(_read, name), _place, reason=_reason) for name in platforms)
 
 

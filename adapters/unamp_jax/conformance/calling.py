@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax._src import compiler, config, xla_bridge
 from jax._src.interpreters import mlir
+from jaxlib.mlir import ir
 
 from unamp.dtypes import LOW_DTYPES
 from unamp_jax.state import CONTEXT, thread
@@ -30,6 +31,8 @@ _NO_MESH = jax.sharding.AbstractMesh((), ())
 #: Known to XLA in jaxlib 0.8 to 0.10; it ends the process where it does not know a flag. They choose among XLA's own code
 #: generators. What is computed in which dtype is decided before.
 _FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+
+_EXCESS = "xla_allow_excess_precision"
 
 
 @contextmanager
@@ -73,6 +76,8 @@ class _Programs:
 
     def _compiled(self, backend: Any, program: Any, devices: Any, options: Any, callbacks: Any, *rest: Any) -> Any:
         assert self._compile is not None
+        if backend.platform != "cpu":
+            compute_as_written(program, options)
         if callbacks:  # their objects are in it
             return self._compile(backend, program, devices, options, callbacks, *rest)
         key = backend, str(program), tuple(devices.flat), options.SerializeAsString()
@@ -88,6 +93,33 @@ class _Programs:
 
 
 PROGRAMS = _Programs()
+
+
+def compute_as_written(program: Any, options: Any) -> None:
+    """Have an accelerator's compiler compute a program in the dtypes that it names.
+
+    Probes tell precisions by what they round. Where nobody states a precision, a GPU's float32 product is TF32, whose ten bits
+    would pass for float16. JAX's own setting cannot say otherwise here: a precision that is stated for a product is stronger
+    than a policy. And a compiler that may leave out a rounding to a low dtype does, unless ``XLA_FLAGS`` speaks of that.
+
+    Args:
+        program: the module, which is changed.
+        options: what it is compiled with, likewise.
+    """
+    with program.context:
+        program.operation.walk(_in_all_bits)
+    if _EXCESS not in os.environ.get("XLA_FLAGS", ""):
+        options.env_option_overrides = [*options.env_option_overrides, (_EXCESS, False)]
+
+
+def _in_all_bits(operation: Any) -> Any:
+    attributes = operation.attributes
+    # An algorithm is a stated precision; a product that has one may have no other.
+    unstated = "precision_config" in attributes and "algorithm" not in attributes
+    if unstated and any("f32" in str(operand.type) for operand in operation.operands):
+        stated = str(attributes["precision_config"])
+        attributes["precision_config"] = ir.Attribute.parse(stated.replace("DEFAULT", "HIGHEST"))
+    return ir.WalkResult.ADVANCE
 
 
 class _NotOneProgram(Exception):

@@ -10,7 +10,7 @@ import jax
 from jax import export
 
 from unamp.adapter.layered_networks import LayeredNetworks, Runner, eager
-from unamp_jax.conformance.ways import NO_FLATBUFFERS, exported_for
+from unamp_jax.conformance.ways import NO_FLATBUFFERS, export_platform
 
 
 @cache
@@ -49,7 +49,7 @@ def _compiled(network: Any) -> Runner:
 def _exported(network: Any) -> Runner:
     def run(region: Any, x: Any) -> Any:
         with region():
-            program = export.export(jax.jit(lambda x: network(x)), platforms=exported_for(x))(x).serialize()
+            program = export.export(jax.jit(lambda x: network(x)), platforms=[export_platform(x)])(x).serialize()
         return export.deserialize(program).call(x)
 
     return run

@@ -66,14 +66,18 @@ def _ahead(function: Function, arrays: Sequence[Any]) -> Any:
     return jax.jit(function).lower(*arrays).compile()(*arrays)
 
 
+def _device(array: Any) -> Any:
+    return next(iter(array.devices()))
+
+
+def export_platform(array: Any) -> str:
+    """Return the platform that an array is on, as exporting names it; by itself JAX exports for its default device's."""
+    return "cpu" if _device(array).platform == "cpu" else export.default_export_platform()
+
+
 def _exported(function: Function, arrays: Sequence[Any]) -> Any:
-    saved = export.export(jax.jit(function), platforms=exported_for(arrays[0]))(*arrays).serialize()
+    saved = export.export(jax.jit(function), platforms=[export_platform(arrays[0])])(*arrays).serialize()
     return export.deserialize(saved).call(*arrays)
-
-
-def exported_for(array: Any) -> list[str] | None:
-    """Return the platforms of a program that takes an array: None, the default, wherever that is not the CPU."""
-    return ["cpu"] if {device.platform for device in array.devices()} == {"cpu"} else None
 
 
 #: JAX writes an exported program with a package that it does not install.
@@ -97,7 +101,7 @@ def _vmap(function: Function, arrays: Sequence[Any]) -> Any:
 
 
 def _shard_map(function: Function, arrays: Sequence[Any]) -> Any:
-    mesh = Mesh(list(arrays[0].devices()), ("replica",))
+    mesh = Mesh([_device(arrays[0])], ("replica",))
     spread = jax.shard_map(function, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec())
     return jax.jit(spread)(*arrays)
 
