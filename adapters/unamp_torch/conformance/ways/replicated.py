@@ -67,7 +67,8 @@ def _trained(place: Callable[[nn.Module, str], nn.Module], *, around: bool) -> A
 
 def ways() -> Iterator[Way]:
     """Yield the ways of data parallelism."""
-    needed = {get_default_backend_for_device(device) for device in ("cpu", accelerator()) if device}
+    known = distributed.Backend.default_device_backend_map
+    needed = {known.get(device, f"a backend for {device}") for device in ("cpu", accelerator()) if device}
     missing = ", ".join(sorted(name for name in needed if not distributed.is_backend_available(name)))
     absent = f"PyTorch was built without {missing}" if missing else ""
     for name, place in {"DistributedDataParallel": _replicate, "fully_shard": _shard}.items():
