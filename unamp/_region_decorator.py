@@ -137,21 +137,22 @@ def in_steps(context: Callable[[], Context], inner: Generator[Any, Any, Any]) ->
 
 
 def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any], own: _OwnRegions) -> Generator[Any, Any, Any]:
-    step, value = inner.send, None
+    value: Any = None
+    error: BaseException | None = None
     while True:
         with context(), own:
             try:
-                item = step(value)
+                item = inner.send(value) if error is None else inner.throw(error)
             except StopIteration as stop:
                 return stop.value
         try:
-            step, value = inner.send, (yield item)
+            value, error = (yield item), None
         except GeneratorExit:
             with context(), own:
                 inner.close()
             raise
-        except BaseException as error:
-            step, value = inner.throw, error
+        except BaseException as thrown:
+            error = thrown
 
 
 @types.coroutine

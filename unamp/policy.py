@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -112,7 +112,6 @@ class Policy:
     widen_results: bool
     cache: bool
     _values: tuple[Any, ...]
-    _hash: int
 
     @also_called(
         "Policy",
@@ -160,7 +159,8 @@ class Policy:
             level, allowed = "O3", frozenset()
         named = tuple(sorted(allowed)), tuple(sorted(denied))
         values = (level, policy_dtype(dtype), *named, preset, enabled, promote, widen_results, cache)
-        vars(self).update(zip(_ARGUMENTS, values, strict=True), _values=values, _hash=hash(values))
+        for name, value in zip((*_ARGUMENTS, "_values"), (*values, values), strict=True):
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a policy does not change; make another one with .replace({name}=...)")
@@ -173,6 +173,11 @@ class Policy:
 
     def __hash__(self) -> int:
         return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Not before it is asked for: torch.compile follows `__init__`, and in PyTorch 2.11 knows no hash of a tuple.
+        return hash(self._values)
 
     def __reduce__(self) -> tuple[object, ...]:
         # The cached hash depends on the process's hash seed and must not travel.

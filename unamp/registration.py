@@ -329,9 +329,7 @@ def _under_its_rule(registration: Registration, function: Callable[..., Any]) ->
     warned: set[tuple[str, type]] = set()
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if registration._undone or _idle():
-            return function(*args, **kwargs)
+    def carried_out(*args: Any, **kwargs: Any) -> Any:
         adapter: Any
         for adapter in adapters_in_use():
             if not _serves(adapter):
@@ -342,9 +340,13 @@ def _under_its_rule(registration: Registration, function: Callable[..., Any]) ->
                 return _Call(adapter, name, function).run(tensors, args, kwargs)
         return function(*args, **kwargs)
 
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if registration._undone or _idle() else carried_out(*args, **kwargs)
+
     setattr(call, OPERATION, name)
     not_converted(call)
-    _called_as_it_is(call)
+    _called_as_it_is(carried_out)
     return call
 
 

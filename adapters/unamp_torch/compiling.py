@@ -114,6 +114,8 @@ def call_while_tracing(function: Callable[..., Any]) -> None:
     """
     if "torch._dynamo" in sys.modules and function not in _called_while_tracing:
         torch.compiler.allow_in_graph(function)
+        if hasattr(function, "__code__"):  # where its result cannot be in a graph, it is called between two of them
+            run_uncompiled(function)
         _called_while_tracing.add(function)
 
 

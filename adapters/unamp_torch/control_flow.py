@@ -22,7 +22,7 @@ import torch
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.wrapping import derived_class
-from unamp.regions import innermost_region
+from unamp.regions import Region, innermost_region
 from unamp_torch.backward import suspended
 from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
 
@@ -102,13 +102,23 @@ def _leave_alone_between(operator: Any) -> None:
         kernels[torch._C.DispatchKey.CompositeExplicitAutograd] = _between(kernel)
 
 
+def _inside(region: Region, function: Callable[..., R]) -> Callable[..., R]:
+    """Return a function that runs another in a region, also where a graph is made of it: what runs here is run, not recorded."""
+
+    def inside(*args: Any, **kwargs: Any) -> R:
+        with region:
+            return function(*args, **kwargs)
+
+    return inside
+
+
 def _between(kernel: Callable[..., R]) -> Callable[..., R]:
     def outside(*args: Any, **kwargs: Any) -> R:
         plan, region = thread.plan, innermost_region()
         if plan is None or plan.delegated or region is None or thread.sink is not None:  # a trace sees all that runs
             return kernel(*args, **kwargs)
         with suspended():
-            return kernel(*(region(each) if callable(each) else each for each in args), **kwargs)
+            return kernel(*(_inside(region, each) if callable(each) else each for each in args), **kwargs)
 
     outside.of_unamp = True  # type: ignore[attr-defined]
     return outside

@@ -20,7 +20,7 @@ from unamp_torch.conformance.fake_gradients import NoGuard, Places, gradients, g
 from unamp_torch.listing import Operator
 
 from unamp import Policy, Rule
-from unamp.adapter.absent_devices import AbsentDevice
+from unamp.adapter.absent_devices import AbsentDevice, Unreadable
 from unamp.regions import Region
 
 DEVICES = [name for name in Subject("torch", "cpu").absent_devices if name != "fake:hpu"]
@@ -70,6 +70,10 @@ def test_a_rule_that_is_another_than_the_policys_is_caught(action: Callable[[Any
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_takes_the_same_decisions_eagerly_traced_and_on_the_cpu(network: str) -> None:
+    if network == "lstm" and torch.backends.cuda.is_built():
+        with pytest.raises(Unreadable, match="its kernel asks for the device itself"):  # it is cuDNN's
+            read("fake:cuda", network, Policy("O1", "float16"))
+        return
     wrong, program = read("fake:cuda", network, Policy("O1", "float16"))
     assert not wrong
     assert any(", backward: " in computed for computed in program)

@@ -58,12 +58,17 @@ def with_while_loop(x: Tensor, w: Tensor) -> Tensor:
     return found
 
 
+def initial(x: Tensor) -> Tensor:
+    """Return the first carry: where it has no gradient, PyTorch 2.10 and 2.11 lose those of all later ones, in no region too."""
+    return torch.zeros(4, requires_grad=x.requires_grad)
+
+
 def with_scan(x: Tensor, w: Tensor) -> Any:
-    return scan(lambda carry, row: ((carry + row @ w).float(), row.exp()), torch.zeros(4), x)
+    return scan(lambda carry, row: ((carry + row @ w).float(), row.exp()), initial(x), x)
 
 
 def scanned(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    carry, rows = torch.zeros(4), []
+    carry, rows = initial(x), []
     for row in x:
         carry = (carry + row @ w).float()
         rows.append(row.exp())

@@ -41,6 +41,7 @@ _REASONS = {
     **dict.fromkeys(("UnsupportedFakeTensorException", "UnsupportedOperatorException"), "it has no fake kernel"),
     "NotImplementedError": "it has no fake kernel",
     "Inexpressible": "its gradient is written in Python",
+    "AcceleratorError": "its kernel asks for the device itself",
     "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
 

@@ -63,6 +63,7 @@ class _InPlaces(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         said = n.meta.get("custom", {})
-        backward = "backward" in said
-        with self._places.named(said["backward"] if backward else said.get("place", ""), backward=backward):
+        backward = n.meta.get("partitioner_tag") == "is_backward"
+        # PyTorch 2.10 and 2.11 keep only the annotations of the forward node that a node is the gradient of.
+        with self._places.named(said.get("backward", said.get("place", "")), backward=backward):
             return super().run_node(n)
