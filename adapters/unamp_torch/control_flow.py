@@ -103,7 +103,7 @@ def _leave_alone_between(operator: Any) -> None:
 
 
 def _inside(region: Region, function: Callable[..., R]) -> Callable[..., R]:
-    """Return a function that runs another in a region, also where a graph is made of it: what runs here is run, not recorded."""
+    """Return a function that runs another in a region, not asking whether a graph is made: what runs here is not recorded."""
 
     def inside(*args: Any, **kwargs: Any) -> R:
         with region:

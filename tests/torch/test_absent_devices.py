@@ -10,6 +10,8 @@ import pytest
 import torch
 from programs_there import *  # noqa: F403
 from programs_there import OPERATIONS, probed, reasons
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.subjects import Subject
 from unamp_torch import calls, plans
@@ -238,3 +240,61 @@ def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> N
 )
 def test_an_operation_without_a_program_is_not_run_and_says_why(op: str, why: str) -> None:
     assert reasons(probed(Subject("torch", "fake:cuda"), op)) == {("not run", why)}
+
+
+LISTED: dict[str, Any] = {
+    "mm": lambda x: x @ x,
+    "linear": lambda x: F.linear(x, x),
+    "conv_transpose3d": lambda x: F.conv_transpose3d(x.view(1, 1, 1, 4, 4), x.view(1, 1, 1, 4, 4)),
+    "exp": torch.exp,
+    "softmax": lambda x: F.softmax(x, -1),
+    "norm": lambda x: x.norm(),
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "mse_loss": lambda x: F.mse_loss(x, x),
+    "interpolate": lambda x: F.interpolate(x.view(1, 1, 4, 4), scale_factor=2),
+    "relu": torch.relu,
+    "add": lambda x: x + x.float(),
+    "addcmul": lambda x: torch.addcmul(x, x.float(), x),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
+}
+
+
+@pytest.mark.parametrize("preset", ["own", "native"])
+@pytest.mark.parametrize(("device", "own"), [("mps", "torch-mps"), ("xpu", "torch-cuda")])
+def test_pytorchs_own_lists_for_other_devices(device: str, own: str, preset: str) -> None:
+    """Fake tensors go through PyTorch's dispatcher as those of a device that is there. (Where a GPU is, they ask for it.)"""
+    region = Region(Policy("O1", "bfloat16", preset=own if preset == "own" else "native"), device=device)
+
+    def answer(call: Any, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+        x = torch.empty(4, 4, dtype=dtype, device=device)
+        with region:
+            ours = call(x).dtype
+        torch.set_autocast_enabled(device, True)
+        torch.set_autocast_dtype(device, torch.bfloat16)
+        try:
+            return ours, call(x).dtype
+        finally:
+            torch.set_autocast_dtype(device, torch.float16)
+            torch.set_autocast_enabled(device, False)
+
+    with FakeTensorMode():
+        for op, call in LISTED.items():
+            for dtype in (torch.float32, torch.bfloat16):
+                ours, theirs = answer(call, dtype)
+                assert ours is theirs, (op, dtype)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
+def test_every_level_on_another_accelerator(level: str) -> None:
+    """What is asked of a device that is not there is what is asked of the CPU."""
+    policy = Policy(level, "bfloat16")
+    with FakeTensorMode():
+        for op, call in LISTED.items():
+            for dtype in (torch.float32, torch.bfloat16):
+                answers = []
+                for device in ("cpu", "mps"):
+                    x = torch.empty(4, 4, dtype=dtype, device=device)
+                    with Region(policy, device=device):
+                        answers.append(call(x).dtype)
+                assert answers[0] is answers[1], (op, dtype)

@@ -113,8 +113,12 @@ def test_inference_mode_in_a_region_that_names_none_is_refused() -> None:
         assert F.softmax(here @ here, -1).dtype == F32
         with pytest.raises(NotExpressible, match=r"""does not reach meta tensors: open it with unamp.autocast\("meta"\)"""):
             F.softmax(x, -1)
-        with unamp.autocast("cpu", "bfloat16"), pytest.raises(NotExpressible):
-            F.softmax(x, -1)
+        with unamp.autocast("cpu", "float16"):
+            if GPU:  # with kernels that see the tensors of every device that the inner region leaves out
+                assert ((x @ x).dtype, F.softmax(x @ x, -1).dtype, (here @ here).dtype) == (BF16, F32, F16)
+            else:
+                with pytest.raises(NotExpressible):
+                    F.softmax(x, -1)
     with torch.inference_mode(), unamp.autocast("cpu", "bfloat16"):  # which leaves them alone
         assert F.softmax(x.bfloat16(), -1).dtype == BF16
     assert unamp.current_policy() is None
@@ -133,64 +137,6 @@ def test_fake_tensors_answer_as_real_ones() -> None:
         for device in ("cpu", "meta"):
             x = torch.ones(2, 2, device=device)
             assert ((x @ x).dtype, (x @ x).exp().dtype, F.softmax(x @ x, -1).dtype) == (BF16, F32, F32)
-
-
-LISTED: dict[str, Any] = {
-    "mm": lambda x: x @ x,
-    "linear": lambda x: F.linear(x, x),
-    "conv_transpose3d": lambda x: F.conv_transpose3d(x.view(1, 1, 1, 4, 4), x.view(1, 1, 1, 4, 4)),
-    "exp": torch.exp,
-    "softmax": lambda x: F.softmax(x, -1),
-    "norm": lambda x: x.norm(),
-    "layer_norm": lambda x: F.layer_norm(x, (4,)),
-    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "mse_loss": lambda x: F.mse_loss(x, x),
-    "interpolate": lambda x: F.interpolate(x.view(1, 1, 4, 4), scale_factor=2),
-    "relu": torch.relu,
-    "add": lambda x: x + x.float(),
-    "addcmul": lambda x: torch.addcmul(x, x.float(), x),
-    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
-}
-
-
-@pytest.mark.parametrize("preset", ["own", "native"])
-@pytest.mark.parametrize(("device", "own"), [("mps", "torch-mps"), ("xpu", "torch-cuda")])
-def test_pytorchs_own_lists_for_other_devices(device: str, own: str, preset: str) -> None:
-    """Fake tensors go through PyTorch's dispatcher as those of a device that is there."""
-    region = unamp.Region(Policy("O1", "bfloat16", preset=own if preset == "own" else "native"), device=device)
-
-    def answer(call: Any, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
-        x = torch.empty(4, 4, dtype=dtype, device=device)
-        with region:
-            ours = call(x).dtype
-        torch.set_autocast_enabled(device, True)
-        torch.set_autocast_dtype(device, BF16)
-        try:
-            return ours, call(x).dtype
-        finally:
-            torch.set_autocast_dtype(device, F16)
-            torch.set_autocast_enabled(device, False)
-
-    with FakeTensorMode():
-        for op, call in LISTED.items():
-            for dtype in (F32, BF16):
-                ours, theirs = answer(call, dtype)
-                assert ours is theirs, (op, dtype)
-
-
-@pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
-def test_every_level_on_another_accelerator(level: str) -> None:
-    """What is asked of a device that is not there is what is asked of the CPU."""
-    policy = Policy(level, "bfloat16")
-    with FakeTensorMode():
-        for op, call in LISTED.items():
-            for dtype in (F32, BF16):
-                answers = []
-                for device in ("cpu", "mps"):
-                    x = torch.empty(4, 4, dtype=dtype, device=device)
-                    with unamp.Region(policy, device=device):
-                        answers.append(call(x).dtype)
-                assert answers[0] is answers[1], (op, dtype)
 
 
 @pytest.mark.parametrize("named", ["cuda:1", "gpu:0", torch.device("cuda"), torch.device("cpu"), "cpu:0"])

@@ -232,7 +232,9 @@ def test_recomputation_has_the_rule_of_the_forward(net: Net) -> None:
 
 
 def test_data_parallel_wrappers_are_looked_through(net: Net) -> None:
-    with unamp.layer_policies(nn.DataParallel(net), RULE) as rules:
+    wrapped = nn.DataParallel(net)
+    net.cpu()  # where there is a GPU, it is there now
+    with unamp.layer_policies(wrapped, RULE) as rules:
         assert "blocks.0.wo" in rules.layers
         assert dtypes(net) == EXPECTED
 

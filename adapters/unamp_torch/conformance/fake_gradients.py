@@ -21,7 +21,7 @@ from torch import Tensor
 from torch._C._autograd import _get_sequence_nr
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
-from torch.fx.traceback import annotate
+from torch.fx.traceback import annotate, reset_grad_fn_seq_nr, set_grad_fn_seq_nr
 
 #: The numbers of kinds of device, which stay as they are; and how many there are at least.
 _NUMBERS = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15}
@@ -61,13 +61,22 @@ class Places:
         """Make calls inside a place."""
         before, self.current, self.backward = (self.current, self.backward), name, backward
         self._note()
-        # The annotation of a node of the backward pass is overwritten with one of the forward: so it has a word of its own.
-        with annotate({"backward" if backward else "place": name}) if self.annotated else nullcontext():
+        with annotate({"place": name}) if self.annotated else nullcontext():
             try:
                 yield
             finally:
                 self.current, self.backward = before
                 self._note()
+
+    @contextmanager
+    def gradient_of(self, node: Any) -> Iterator[None]:
+        """Compute the gradient of a node inside its place. Of that a graph takes the annotations, by the node's number."""
+        set_grad_fn_seq_nr(node._sequence_nr())
+        try:
+            with self.named(self.of(node), backward=True):
+                yield
+        finally:
+            reset_grad_fn_seq_nr()
 
     def _note(self) -> None:
         if not self.backward:
@@ -129,7 +138,7 @@ def gradients(
             if node not in ends:
                 heapq.heappush(waiting, (-node._sequence_nr(), len(found), node))
         before = found[node][number]
-        with places.named(places.of(node), backward=True):
+        with places.gradient_of(node):
             noted = _as_noted(gradient, node._input_metadata[number])
             found[node][number] = noted if before is None else before + noted
 
@@ -139,7 +148,7 @@ def gradients(
         node = heapq.heappop(waiting)[-1]
         if isinstance(node, BackwardCFunction):
             raise Inexpressible(f"{type(node).__name__} is a function of autograd that is written in Python")
-        with places.named(places.of(node), backward=True):
+        with places.gradient_of(node):
             made = node(*found.pop(node))
         for gradient, (following, number) in zip(
             made if isinstance(made, tuple) else (made,), node.next_functions, strict=True

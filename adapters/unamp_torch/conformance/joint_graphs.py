@@ -62,8 +62,6 @@ class _InPlaces(Interpreter):
         self._places = places
 
     def run_node(self, n: Node) -> Any:
-        said = n.meta.get("custom", {})
-        backward = n.meta.get("partitioner_tag") == "is_backward"
-        # PyTorch 2.10 and 2.11 keep only the annotations of the forward node that a node is the gradient of.
-        with self._places.named(said.get("backward", said.get("place", "")), backward=backward):
+        place, backward = n.meta.get("custom", {}).get("place", ""), n.meta.get("partitioner_tag") == "is_backward"
+        with self._places.named(place, backward=backward):
             return super().run_node(n)
