@@ -13,6 +13,7 @@ from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 
 from unamp import vocabulary
+from unamp.adapter import major_minor
 from unamp.adapter.registry import adapter_for
 
 #: What PyTorch says where it has no kernel for a dtype.
@@ -113,7 +114,9 @@ def test_the_operations_that_answer_differing_dtypes_in_another_than_the_widest(
                 measured.add(op)
         except (RuntimeError, TypeError, IndexError):
             continue
-    assert sorted(measured) == sorted(facts().answers)
+    # Before, it answered in the dtype of the matrix, where its vector has that too.
+    answered = {"addmv"} if major_minor(torch.__version__) < (2, 12) else set()
+    assert measured == facts().answers | answered
 
 
 def _listed(operator: Operator) -> bool:

@@ -45,6 +45,9 @@ _REASONS = {
     "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
 
+#: What a kernel that asks for the device itself says: in a build without it, and where there is none.
+_ASKS = ("not compiled with", "not linked with", "data is not allocated", "no NVIDIA driver", "No CUDA GPUs")
+
 #: The calls that are being made of the function that is read.
 _places = fake_gradients.Places()
 
@@ -69,7 +72,7 @@ def _reason(error: Exception) -> str:
         return ""
     if why := _REASONS.get(type(error).__name__):
         return why
-    asks = any(phrase in str(error) for phrase in ("not compiled with", "not linked with", "data is not allocated"))
+    asks = any(phrase in str(error) for phrase in _ASKS)
     return "its kernel asks for the device itself" if asks else ""
 
 
