@@ -245,7 +245,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     native_rules = policy.replace(preset=as_of(_NATIVE_LISTS[device], torch.__version__)).rules
     for op, rule in policy.rules.items():
         answered = op in facts().answers or op in facts().made_of or follows_parts(policy, op)
-        moved = native_rules[op] is not rule
+        moved = native_rules[op] is not rule or _low_in_another_dtype(policy, op, device)
         for operator in operators(op) if moved or rule in (Rule.WIDEST, Rule.BANNED) else ():
             native = _listed_rule(operator, device)
             refused = native is Rule.WIDEST or (native is Rule.UNTOUCHED and not operator.composite and not answered)
@@ -298,8 +298,13 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
     (On the CPU such an operation refuses mixed inputs, or answers in the dtype of its state.) Under the default preset an
     operation is one whole: `pairwise_distance` subtracts in float32, too.
     """
-    own = device == CUDA and to_the_letter(policy, device)
+    own = device == CUDA and to_the_letter(policy, device) and not _low_in_another_dtype(policy, op, device)
     return own and op in preset(policy.preset).implied and op not in _STATING_DTYPES
+
+
+def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
+    """Return whether native autocast runs an operation in float16 although the policy's low dtype is another: cuDNN's layers."""
+    return device == CUDA and policy.dtype != "float16" and "_cudnn_rnn" in preset(_NATIVE_LISTS[CUDA]).implied.get(op, "")
 
 
 #: The operations that call a part of theirs with a dtype that is stated, their input's: native autocast on CUDA takes it as
@@ -345,8 +350,9 @@ def action_for(policy: Policy, operator: Operator, device: str) -> Action:
 
 def _native_rule(operator: Operator, device: str) -> Rule | None:
     """Return the rule that native autocast follows; None where this version of PyTorch lists it and our tables do not."""
-    if device == CPU and vocabulary()[operator.op].group == "recurrent":
-        return None  # only oneDNN's path, taken for some calls, is listed, and it alone answers in the low dtype
+    if vocabulary()[operator.op].group == "recurrent":
+        # Only oneDNN's and cuDNN's paths, taken for some calls, are listed; the latter is float16 whatever the low dtype.
+        return None
     if device not in NATIVE_KEYS:
         # Whatever PyTorch's lists for it are, every rule is carried out by a kernel of ours, which emulates where it must.
         return None if (key := autocast_key(device)) is not None and _has_kernel(operator, key.name) else Rule.UNTOUCHED
