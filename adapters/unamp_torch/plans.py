@@ -303,7 +303,7 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
 
 
 def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
-    """Return whether native autocast runs an operation in float16 although the policy's low dtype is another: cuDNN's layers."""
+    """Return whether native autocast runs an operation in float16 whatever the low dtype is: cuDNN's recurrent layers."""
     return device == CUDA and policy.dtype != "float16" and "_cudnn_rnn" in preset(_NATIVE_LISTS[CUDA]).implied.get(op, "")
 
 

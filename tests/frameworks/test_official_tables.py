@@ -370,7 +370,7 @@ def test_every_spelling_exists(framework: str) -> None:
 
 
 def test_the_default_follows_torch_cuda_wherever_that_speaks() -> None:
-    """But for products and a sum that torch promotes, for positions and variances that it computes with products, and for bans."""
+    """But for products and a sum that torch promotes, positions and variances that it makes of products, and bans."""
     ours, theirs = preset("unamp"), preset("torch-cuda")
     assert set(theirs["allow"]) - set(ours["allow"]) == {"affine_grid", "corrcoef", "cov"}
     assert {*theirs["deny"], *theirs["banned"]} <= set(ours["deny"])
