@@ -190,7 +190,7 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
                 table[operator.name] = action
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     for op, parts in facts().made_of.items():
-        agree = _agree(policy, op, parts) and not _made_low_natively(policy, op, parts, device)
+        agree = _agree(policy, op, parts) and not _reached_natively(policy, op, parts, device)
         if agree or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
@@ -208,14 +208,17 @@ def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
     return all(policy.rules[part] in agreeing for part in parts)
 
 
-def _made_low_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
-    """Return whether native autocast may make parts of an operation low, where its own rule does not.
+def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
+    """Return whether native autocast may carry out another rule than an operation's own for what it is made of.
 
-    Parts that PyTorch computes below autograd (affine_grid's product) meet native autocast, and no kernel of ours.
+    Parts that PyTorch computes below autograd (affine_grid's product, mvlgamma's sum) meet native autocast, and no kernel of
+    ours.
     """
-    if device not in NATIVE_KEYS or policy.rules[op] is Rule.LOW:
+    if device not in NATIVE_KEYS:
         return False
-    return not preset(_NATIVE_LISTS[device]).allow.isdisjoint(parts)
+    lists, rule = preset(_NATIVE_LISTS[device]), policy.rules[op]
+    reaching = ((lists.allow, Rule.LOW), (lists.deny, Rule.FP32))
+    return any(rule is not listed and not names.isdisjoint(parts) for names, listed in reaching)
 
 
 @cache
