@@ -190,7 +190,7 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
                 table[operator.name] = action
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     for op, parts in facts().made_of.items():
-        agree = _agree(policy, op, parts) and not _made_low_natively(policy, op, parts, device)
+        agree = _agree(policy, op, parts) and not _reached_natively(policy, op, parts, device)
         if agree or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
@@ -208,14 +208,17 @@ def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
     return all(policy.rules[part] in agreeing for part in parts)
 
 
-def _made_low_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
-    """Return whether native autocast may make parts of an operation low, where its own rule does not.
+def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
+    """Return whether native autocast may carry out another rule than an operation's own for what it is made of.
 
-    Parts that PyTorch computes below autograd (affine_grid's product) meet native autocast, and no kernel of ours.
+    Parts that PyTorch computes below autograd (affine_grid's product, mvlgamma's sum) meet native autocast, and no kernel of
+    ours.
     """
-    if device not in NATIVE_KEYS or policy.rules[op] is Rule.LOW:
+    if device not in NATIVE_KEYS:
         return False
-    return not preset(_NATIVE_LISTS[device]).allow.isdisjoint(parts)
+    lists, rule = preset(_NATIVE_LISTS[device]), policy.rules[op]
+    reaching = ((lists.allow, Rule.LOW), (lists.deny, Rule.FP32))
+    return any(rule is not listed and not names.isdisjoint(parts) for names, listed in reaching)
 
 
 @cache
@@ -245,7 +248,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     native_rules = policy.replace(preset=as_of(_NATIVE_LISTS[device], torch.__version__)).rules
     for op, rule in policy.rules.items():
         answered = op in facts().answers or op in facts().made_of or follows_parts(policy, op)
-        moved = native_rules[op] is not rule
+        moved = native_rules[op] is not rule or _low_in_another_dtype(policy, op, device)
         for operator in operators(op) if moved or rule in (Rule.WIDEST, Rule.BANNED) else ():
             native = _listed_rule(operator, device)
             refused = native is Rule.WIDEST or (native is Rule.UNTOUCHED and not operator.composite and not answered)
@@ -298,8 +301,13 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
     (On the CPU such an operation refuses mixed inputs, or answers in the dtype of its state.) Under the default preset an
     operation is one whole: `pairwise_distance` subtracts in float32, too.
     """
-    own = device == CUDA and to_the_letter(policy, device)
+    own = device == CUDA and to_the_letter(policy, device) and not _low_in_another_dtype(policy, op, device)
     return own and op in preset(policy.preset).implied and op not in _STATING_DTYPES
+
+
+def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
+    """Return whether native autocast runs an operation in float16 whatever the low dtype is: cuDNN's recurrent layers."""
+    return device == CUDA and policy.dtype != "float16" and "_cudnn_rnn" in preset(_NATIVE_LISTS[CUDA]).implied.get(op, "")
 
 
 #: The operations that call a part of theirs with a dtype that is stated, their input's: native autocast on CUDA takes it as
@@ -345,8 +353,9 @@ def action_for(policy: Policy, operator: Operator, device: str) -> Action:
 
 def _native_rule(operator: Operator, device: str) -> Rule | None:
     """Return the rule that native autocast follows; None where this version of PyTorch lists it and our tables do not."""
-    if device == CPU and vocabulary()[operator.op].group == "recurrent":
-        return None  # only oneDNN's path, taken for some calls, is listed, and it alone answers in the low dtype
+    if vocabulary()[operator.op].group == "recurrent":
+        # Only oneDNN's and cuDNN's paths, taken for some calls, are listed; the latter is float16 whatever the low dtype.
+        return None
     if device not in NATIVE_KEYS:
         # Whatever PyTorch's lists for it are, every rule is carried out by a kernel of ours, which emulates where it must.
         return None if (key := autocast_key(device)) is not None and _has_kernel(operator, key.name) else Rule.UNTOUCHED

@@ -121,10 +121,10 @@ class Block(nn.Module):
 
     def by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
         """As the custom lists say."""
-        q, k, v = self._split(_low_linear(self.qkv, self.norm_one(x.to(_LOW))))
+        q, k, v = self._split(_low_linear(self.qkv, _low_norm(self.norm_one, x)))
         weights = F.softmax((q @ k.transpose(-1, -2) * self.scale).float(), dim=-1)
         x = x.to(_LOW) + _low_linear(self.out, self._join(weights.to(_LOW) @ v))
-        x = x + _low_linear(self.down, F.gelu(_low_linear(self.up, self.norm_two(x)).float()))
+        x = x + _low_linear(self.down, F.gelu(_low_linear(self.up, _low_norm(self.norm_two, x)).float()))
         return F.cross_entropy(_low_linear(self.last, x[:, 0]).float(), labels)
 
     def by_hand_low(self, x: Tensor, labels: Tensor) -> Tensor:
@@ -156,3 +156,9 @@ def _low_linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 def _low_conv(layer: nn.Conv2d, x: Tensor) -> Tensor:
     return F.conv2d(x.to(_LOW), layer.weight.to(_LOW), padding=layer.padding)
+
+
+def _low_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    x = x.to(_LOW)
+    # CUDA has no kernel for a low input beside float32 parameters.
+    return layer(x) if DEVICE == "cpu" else layer(x.float()).to(_LOW)

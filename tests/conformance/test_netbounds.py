@@ -65,7 +65,7 @@ def test_float32_is_within_its_bounds_in_whatever_order_sums_are_added_up(refere
     observed = run(reference.network, NumpyOperations(), dtype="float32")
     assert reference.errors(observed)["output"] > PRECISIONS["float64"].unit_roundoff
     assert crossed(reference, observed, "float32") == {}
-    assert max(error / reference.bounds("float32")[entry] for entry, error in reference.errors(observed).items()) < 0.5
+    assert max(error / reference.bounds("float32")[entry] for entry, error in reference.errors(observed).items()) < 0.25
 
 
 @pytest.mark.parametrize("dtype", LOW_DTYPES)

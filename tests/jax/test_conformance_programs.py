@@ -6,7 +6,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 from jax._src import compiler
 from unamp_conformance.subjects import Subject
 from unamp_jax.conformance.calling import PROGRAMS, compute_as_written
@@ -82,6 +82,16 @@ def test_on_an_accelerator_a_float32_product_that_states_no_precision_has_all_bi
     assert len(products) == 4
     for product in products:
         assert ("HIGHEST" in product) == ("bf16" not in product and "algorithm" not in product)
+
+
+def test_nor_has_an_exported_one_less_which_does_not_mention_what_it_does_not_state():
+    x = np.ones((4, 4), np.float32)
+    loaded = export.deserialize(export.export(jax.jit(lambda x: x @ x))(x).serialize())
+    module = jax.jit(loaded.call).lower(x).compiler_ir()
+    assert "precision" not in str(module)
+    compute_as_written(module, compiler.get_compile_options(1, 1))
+    assert module.operation.verify()
+    assert "precision = [HIGHEST, HIGHEST]" in str(module)
 
 
 @pytest.mark.parametrize(("flags", "decided"), [("--xla_dump_to=", True), ("--xla_allow_excess_precision=true", False)])

@@ -115,11 +115,17 @@ def compute_as_written(program: Any, options: Any) -> None:
 def _in_all_bits(operation: Any) -> Any:
     attributes = operation.attributes
     # An algorithm is a stated precision; a product that has one may have no other.
-    unstated = "precision_config" in attributes and "algorithm" not in attributes
-    if unstated and any("f32" in str(operand.type) for operand in operation.operands):
-        stated = str(attributes["precision_config"])
+    if operation.name not in _PRODUCTS or "algorithm" in attributes:
+        return ir.WalkResult.ADVANCE
+    if any("f32" in str(operand.type) for operand in operation.operands):
+        # What an exported program does not state it does not mention.
+        stated = str(attributes["precision_config"]) if "precision_config" in attributes else _UNSTATED
         attributes["precision_config"] = ir.Attribute.parse(stated.replace("DEFAULT", "HIGHEST"))
     return ir.WalkResult.ADVANCE
+
+
+_PRODUCTS = frozenset({"stablehlo.convolution", "stablehlo.dot_general"})
+_UNSTATED = "[#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]"
 
 
 class _NotOneProgram(Exception):

@@ -43,6 +43,7 @@ class TorchOperations(NamedOperations):
         # float16. Only conformance asks for this namespace, in a process of its own.
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True  # else two runs differ in bits, by themselves
         # The first call of one of oneMKL's vector functions in a process is exact to five digits only now and then, where
         # two threads make it at once (tanh in one process of four, torch 2.13). That call is made here.
         with untraced():

@@ -25,7 +25,7 @@ DRAWS = 2048
 _MARGIN = 1.5
 #: And how much farther in float32. Sums are added up in it in an order that is the machine's, and its exp and tanh are what the
 #: library makes of them (docs/conformance.md counts); low precisions do both in float32, where it does not show.
-_IN_FLOAT32 = 32.0
+_IN_FLOAT32 = 64.0
 
 #: What is kept of the draws: for every network, precision and entry of `Reference.errors` the largest of the first `FIRST`
 #: (whoever has doubts draws those again), and of all.
