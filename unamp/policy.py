@@ -159,8 +159,8 @@ class Policy:
             level, allowed = "O3", frozenset()
         named = tuple(sorted(allowed)), tuple(sorted(denied))
         values = (level, policy_dtype(dtype), *named, preset, enabled, promote, widen_results, cache)
-        for name, value in zip((*_ARGUMENTS, "_values"), (*values, values), strict=True):
-            object.__setattr__(self, name, value)
+        for name, stated in zip((*_ARGUMENTS, "_values"), (*values, values), strict=True):
+            object.__setattr__(self, name, stated)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a policy does not change; make another one with .replace({name}=...)")
