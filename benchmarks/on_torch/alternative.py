@@ -30,16 +30,16 @@ _NORMS = frozenset(_FUNCTIONS["layer_norm"])
 
 
 class _Lists(TorchFunctionMode):
-    def __init__(self, dtypes: dict[Callable[..., Any], torch.dtype]) -> None:
+    def __init__(self, dtypes: dict[Callable[..., Any], torch.dtype], device: str) -> None:
         super().__init__()
-        self.dtypes = dtypes
-        self.off = torch.autocast("cpu", enabled=False)
+        self.dtypes, self.device = dtypes, device
+        self.off = torch.autocast(device, enabled=False)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         dtype = self.dtypes.get(func)
         if dtype is None:
             return func(*args, **(kwargs or {}))
-        if func in _NORMS:
+        if func in _NORMS and self.device == "cpu":  # CUDA has no kernel for a low input beside float32 parameters
             args = (_cast(args[0], dtype), *args[1:])
         else:
             args = [_cast(a, dtype) for a in args]
@@ -56,15 +56,15 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def function_mode(allow: Iterable[str], deny: Iterable[str]) -> Callable[[], AbstractContextManager[Any]]:
+def function_mode(allow: Iterable[str], deny: Iterable[str], device: str = "cpu") -> Callable[[], AbstractContextManager[Any]]:
     """Regions of `torch.autocast` with a `TorchFunctionMode` on top that carries out the lists."""
     dtypes = {function: torch.bfloat16 for op in allow for function in _FUNCTIONS[op]}
     dtypes |= {function: torch.float32 for op in deny for function in _FUNCTIONS[op]}
 
     def region() -> AbstractContextManager[Any]:
         stack = ExitStack()
-        stack.enter_context(torch.autocast("cpu", dtype=torch.bfloat16))
-        stack.enter_context(_Lists(dtypes))
+        stack.enter_context(torch.autocast(device, dtype=torch.bfloat16))
+        stack.enter_context(_Lists(dtypes, device))
         return stack
 
     return region

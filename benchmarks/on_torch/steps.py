@@ -85,7 +85,9 @@ def custom() -> list[Comparison]:
         contenders = (
             training.contender("casts written by hand", "by_hand", nullcontext),
             training.contender("unamp", "forward", lists, 1.05),
-            training.contender("TorchFunctionMode", "forward", function_mode(ALLOW, (*DENY, "softmax", "cross_entropy"))),
+            training.contender(
+                "TorchFunctionMode", "forward", function_mode(ALLOW, (*DENY, "softmax", "cross_entropy"), DEVICE)
+            ),
             training.contender("float32", "forward", nullcontext),
         )
         found.append(Comparison(f"train step, custom lists, {training.name}", contenders))
