@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from unamp_conformance.machine import gpus
 
 from benchmarks.measure import Outcome, Standing
 from benchmarks.results import Change
@@ -38,6 +39,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu_model_name": told.processor(),
         "cpu_count": os.cpu_count(),
+        "gpus": gpus(),
         "instruction_sets": [name for name, there in told.instruction_sets().items() if there],
         "variables": told.variables(),
         "load_avg_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
