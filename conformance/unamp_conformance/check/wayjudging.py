@@ -26,6 +26,9 @@ __all__ = ["judged"]
 _ROUNDINGS = {"float32": 2.0 * 16.0, "float16": 2.0, "bfloat16": 2.0}
 
 
+#: The relative distance of two losses that differ in their last bits.
+_LAST_BITS = 4.0 * UNIT_ROUNDOFF["float32"]
+
 #: A run that is not held to bits lost its policy where it is nearer to another precision than this, of eager's distance.
 _SURELY = 0.05
 
@@ -84,8 +87,15 @@ def _listed(dtypes: frozenset[str]) -> str:
 
 
 def _bits(asked: Program, eager: Seen, seen: Seen) -> tuple[str, dict[str, Any]]:
-    """Hold every number against the eager one."""
-    wrong = [] if np.array_equal(seen.values, eager.values, equal_nan=True) else ["the result"]
+    """Hold every number against the eager one, but for a loss: one float32 sum, whose last bits may be others at every call.
+
+    MindSpore 2.10 answers `cross_entropy` of the same numbers on one thread with one of two neighbours.
+    """
+    if asked.scalar:
+        same = _apart(seen.values, eager.values) <= _LAST_BITS
+    else:
+        same = np.array_equal(seen.values, eager.values, equal_nan=True)
+    wrong = [] if same else ["the result"]
     if seen.gradients is not None:
         for place, gradient in (eager.gradients or {}).items():
             if not np.array_equal(seen.gradients.get(place, ()), gradient, equal_nan=True):

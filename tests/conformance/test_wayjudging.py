@@ -1,0 +1,31 @@
+"""How a run in a way is held against the eager one."""
+
+import numpy as np
+import pytest
+from unamp_conformance.check.wayjudging import judged
+from unamp_conformance.check.wayruns import Seen
+from unamp_conformance.subjects import Subject
+
+from unamp import Policy
+from unamp.adapter import Way
+
+GRADIENT = np.array([0.5, -0.25])
+
+
+def seen(loss, gradient=GRADIENT):
+    return Seen(np.array([loss]), "float32", {0: gradient}, frozenset({"float32"}), None)
+
+
+@pytest.mark.parametrize(
+    ("loss", "gradient", "says"),
+    [
+        (1.7614880800247192, GRADIENT, ""),
+        (1.7614881992340088, GRADIENT, ""),  # the next number
+        (1.7614880800247192 * (1 + 2**-20), GRADIENT, "other bits than eagerly: the result"),
+        (1.7614880800247192, np.nextafter(GRADIENT, 1), "other bits than eagerly: the gradient of table"),
+    ],
+)
+def test_a_loss_may_differ_in_its_last_bits_and_a_gradient_may_not(loss, gradient, says):
+    way = Way("a step", "transformed", value_and_grad=lambda *_: None)
+    found = judged(Subject("torch", "cpu"), way, "lstm", Policy(), seen(1.7614880800247192), seen(loss, gradient), {})
+    assert (found.status, found.message) == ("failed" if says else "passed", says)
