@@ -59,7 +59,7 @@ def with_while_loop(x: Tensor, w: Tensor) -> Tensor:
 
 
 def initial(x: Tensor) -> Tensor:
-    """Return the first carry: where it has no gradient, PyTorch 2.10 and 2.11 lose those of all later ones, with no region."""
+    """Return the first carry: where it has no gradient, PyTorch before 2.13 loses those of all later ones, in no region too."""
     return torch.zeros(4, requires_grad=x.requires_grad)
 
 

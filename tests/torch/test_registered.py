@@ -169,6 +169,21 @@ def test_containers_of_results_in_eager_and_compiled_functions(way):
     assert x.grad.tolist() == [3.0] * 3
 
 
+def test_an_operation_that_is_compiled_by_itself_is_one_graph():
+    operation = unamp.register_operation("unamp_tests::alone", rule="low")
+    function = operation(lambda x: x * 2)
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    x = torch.ones(3)
+    for _ in range(2):
+        assert compiled(x).dtype == torch.float32
+        with unamp.autocast(dtype="bfloat16"):
+            assert compiled(x).dtype == torch.bfloat16
+        with unamp.autocast(dtype="float16"):
+            assert compiled(x).dtype == torch.float16
+    operation.undo()
+    assert compiled(x).dtype == torch.float32
+
+
 def test_second_runs_that_the_network_would_notice():
     x, _ = tensors()
     torch.manual_seed(0)
