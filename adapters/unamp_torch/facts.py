@@ -20,6 +20,7 @@ class Facts:
     inner: frozenset[str]
     promotes: frozenset[str]
     answers: frozenset[str]
+    float16_on_cuda: frozenset[str]
     chooses: Mapping[str, tuple[str, ...]]
     bypassing: Mapping[str, tuple[str, ...]]
     made_of: Mapping[str, tuple[str, ...]]

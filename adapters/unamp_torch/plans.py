@@ -306,8 +306,8 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
 
 
 def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
-    """Return whether native autocast runs an operation in float16 whatever the low dtype is: cuDNN's recurrent layers."""
-    return device == CUDA and policy.dtype != "float16" and "_cudnn_rnn" in preset(_NATIVE_LISTS[CUDA]).implied.get(op, "")
+    """Return whether native autocast runs an operation in float16, where the policy's low dtype is another."""
+    return device == CUDA and policy.dtype != "float16" and op in facts().float16_on_cuda
 
 
 #: The operations that call a part of theirs with a dtype that is stated, their input's: native autocast on CUDA takes it as
