@@ -19,7 +19,9 @@ class Facts:
     own_namespaces: frozenset[str]
     inner: frozenset[str]
     promotes: frozenset[str]
+    promotes_since: Mapping[str, str]
     answers: frozenset[str]
+    answers_before: Mapping[str, str]
     float16_on_cuda: frozenset[str]
     chooses: Mapping[str, tuple[str, ...]]
     bypassing: Mapping[str, tuple[str, ...]]
@@ -29,15 +31,28 @@ class Facts:
     kernel_since: Mapping[str, Mapping[str, Mapping[str, str]]]
 
     @cached_property
+    def promoting(self) -> frozenset[str]:
+        """The operations that promote in the version that is installed."""
+        return self.promotes - {op for op, version in self.promotes_since.items() if _is_older_than(version)}
+
+    @cached_property
+    def answering(self) -> frozenset[str]:
+        """The operations that answer in another dtype than the widest in the version that is installed."""
+        return self.answers | {op for op, version in self.answers_before.items() if _is_older_than(version)}
+
+    @cached_property
     def lacking(self) -> Mapping[tuple[str, str], frozenset[str]]:
         """For each device type and low dtype, the operations without a kernel for it in the version that is installed."""
-        installed = major_minor(torch.__version__)
         found = {}
         for device, dtypes in self.no_kernel.items():
             for dtype, ops in dtypes.items():
                 since = self.kernel_since.get(device, {}).get(dtype, {})
-                found[device, dtype] = ops | {op for op, version in since.items() if installed < major_minor(version)}
+                found[device, dtype] = ops | {op for op, version in since.items() if _is_older_than(version)}
         return found
+
+
+def _is_older_than(version: str) -> bool:
+    return major_minor(torch.__version__) < major_minor(version)
 
 
 @cache

@@ -247,7 +247,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     native_rules = policy.replace(preset=as_of(_NATIVE_LISTS[device], torch.__version__)).rules
     for op, rule in policy.rules.items():
-        answered = op in facts().answers or op in facts().made_of or follows_parts(policy, op)
+        answered = op in facts().answering or op in facts().made_of or follows_parts(policy, op)
         moved = native_rules[op] is not rule or _low_in_another_dtype(policy, op, device)
         for operator in operators(op) if moved or rule in (Rule.WIDEST, Rule.BANNED) else ():
             native = _listed_rule(operator, device)
@@ -332,7 +332,7 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
     if rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         alone = operator.eligible.single and not (policy.dtype == "float32" and operator.eligible.parameters)
-        promotes = alone or operator.op in facts().promotes
+        promotes = alone or operator.op in facts().promoting
         return None if native is Rule.UNTOUCHED and promotes and not missing else calls.in_widest
     if rule is Rule.NARROWEST:
         return None if native is Rule.UNTOUCHED and operator.eligible.single and not missing else calls.in_narrowest

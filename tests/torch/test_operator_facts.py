@@ -13,7 +13,6 @@ from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 
 from unamp import vocabulary
-from unamp.adapter import major_minor
 from unamp.adapter.registry import adapter_for
 
 #: What PyTorch says where it has no kernel for a dtype.
@@ -95,7 +94,22 @@ def widens(case: Case, op: str) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_operations_that_promote_by_themselves_do() -> None:
-    assert [op for op, case in cases().items() if op in facts().promotes and not widens(case, op)] == []
+    assert [op for op, case in cases().items() if op in facts().promoting and not widens(case, op)] == []
+
+
+def test_the_operations_that_promote_have_gradients_that_do() -> None:
+    refusing = set()
+    for op in facts().promotes & cases().keys():
+        case, function = cases()[op], adapter_for("torch").operations()[op]
+        for mixed, _ in mixed_calls(case):
+            for n in case.eligible(case.inputs(0)):
+                mixed[n].requires_grad_()
+            try:
+                torch.autograd.backward([t.float().sum() for t in floats(case.call(function, mixed)) if t.requires_grad])
+            except RuntimeError as error:
+                if "dtype" in str(error):
+                    refusing.add(op)
+    assert refusing == facts().promotes - facts().promoting
 
 
 #: Calls that no case makes.
@@ -115,16 +129,14 @@ def test_the_operations_that_answer_differing_dtypes_in_another_than_the_widest(
     measured = {op for op, call in ANSWERED.items() if call(x.bfloat16(), y).dtype is not torch.float32}
     for op, case in computing():
         entry = operators(op)
-        if op in facts().promotes or op in facts().made_of or any(o.composite for o in entry) or entry[0].eligible.single:
+        if op in facts().promoting or op in facts().made_of or any(o.composite for o in entry) or entry[0].eligible.single:
             continue
         try:
             if not any(_listed(o) for o in entry) and not widens(case, op):
                 measured.add(op)
         except (RuntimeError, TypeError, IndexError):
             continue
-    # Before, it answered in the dtype of the matrix, where its vector has that too.
-    answered = {"addmv"} if major_minor(torch.__version__) < (2, 12) else set()
-    assert measured == facts().answers | answered
+    assert sorted(measured) == sorted(facts().answering)
 
 
 def _listed(operator: Operator) -> bool:
