@@ -148,6 +148,8 @@ class _Kernels(TorchDispatchMode):
         name, carried = func.overloadpacket.__name__, tuple(sorted(entered))
         narrows = name == "_to_copy"
         if given and (kind := _kind(name)):
+            if kind not in ("product", "elementwise"):
+                carried = tuple(sorted(entering(*taken[0])))
             results = tuple(dict.fromkeys(map(_name, made[:1])))
             # A kernel that reads low numbers and gives their sum in float32 spares a copy of them.
             operands = results if kind == "reduction" and results == ("float32",) else _operands(kind, given)
@@ -168,7 +170,9 @@ def _operands(kind: Kind, given: list[Tensor]) -> tuple[str, ...]:
     if kind == "elementwise":  # which promotes; a scalar does not count
         dtypes = {_name(tensor) for tensor in [t for t in given if t.dim()] or given}
         return (dtypes.pop() if len(dtypes) == 1 else "float32",)
-    looked_at = given if kind == "product" else given[:1]  # statistics and parameters of a norm stay in float32
+    looked_at = (
+        given if kind == "product" else given[:1]
+    )  # statistics and parameters of a norm stay in float32, as in `_Kernels`
     return tuple(dict.fromkeys(map(_name, looked_at)))
 
 
