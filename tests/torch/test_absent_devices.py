@@ -287,7 +287,7 @@ def test_pytorchs_own_lists_for_other_devices(device: str, own: str, preset: str
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
 def test_every_level_on_another_accelerator(level: str) -> None:
-    """What is asked of a device that is not there is what is asked of the CPU."""
+    """A device that is not there is asked what the CPU is asked."""
     policy = Policy(level, "bfloat16")
     with FakeTensorMode():
         for op, call in LISTED.items():

@@ -148,7 +148,7 @@ class _Kernels(TorchDispatchMode):
         name, carried = func.overloadpacket.__name__, tuple(sorted(entered))
         narrows = name == "_to_copy"
         if given and (kind := _kind(name)):
-            if kind not in ("product", "elementwise"):
+            if not _reads_all(kind):
                 carried = tuple(sorted(entering(*taken[0])))
             results = tuple(dict.fromkeys(map(_name, made[:1])))
             # A kernel that reads low numbers and gives their sum in float32 spares a copy of them.
@@ -165,14 +165,17 @@ class _Kernels(TorchDispatchMode):
         return result
 
 
+def _reads_all(kind: Kind) -> bool:
+    """Return whether all tensors tell what an operation computes in: statistics and parameters of a norm stay in float32."""
+    return kind in ("product", "elementwise")
+
+
 def _operands(kind: Kind, given: list[Tensor]) -> tuple[str, ...]:
     """Return the dtypes in which an operation of a kind computes from tensors."""
     if kind == "elementwise":  # which promotes; a scalar does not count
         dtypes = {_name(tensor) for tensor in [t for t in given if t.dim()] or given}
         return (dtypes.pop() if len(dtypes) == 1 else "float32",)
-    looked_at = (
-        given if kind == "product" else given[:1]
-    )  # statistics and parameters of a norm stay in float32, as in `_Kernels`
+    looked_at = given if _reads_all(kind) else given[:1]
     return tuple(dict.fromkeys(map(_name, looked_at)))
 
 
