@@ -75,11 +75,14 @@ class NamedOperations:
 
     Attributes:
         subnormals: whether every kernel sees subnormal numbers as what they are; not where some may take them for zeros.
+        repeats: whether an operation answers the same numbers with the same bits at every call; where not, a loss may differ in
+            its last ones.
         dear: whether dtypes cost time by themselves, since kernels are compiled; a quick run of the suite then looks at each
             operation and network under one low dtype, another than the next.
     """
 
     subnormals: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
     dear: ClassVar[bool] = False
 
     def __init__(self, framework: str, find: Callable[[str], Callable[..., Any] | None]) -> None:
