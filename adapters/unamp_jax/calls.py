@@ -18,7 +18,7 @@ from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
-from unamp_jax import keeping, observing, primitives_without_rule
+from unamp_jax import kept_calls, observing, primitives_without_rule
 from unamp_jax.operands import BF16, abstract_values, bind, cast, convert, rounded
 from unamp_jax.precision import stated_rule
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
@@ -84,7 +84,7 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     elif wanted is None and any(avals[n].dtype is not found[0] for n in places):
         wanted = found[0]  # a plain number takes the dtype of what it meets
 
-    kept = keeping.before_primitive(op, primitive.name, args, params) if reported and thread.sink is not None else None
+    kept = kept_calls.before_primitive(op, primitive.name, args, params) if reported and thread.sink is not None else None
     result = run(wanted)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = _widened(trace, result, primitive.multiple_results)

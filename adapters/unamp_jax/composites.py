@@ -28,7 +28,7 @@ from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
-from unamp_jax import keeping, observing
+from unamp_jax import kept_calls, observing
 from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, mapped
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule, wide_result
@@ -210,7 +210,7 @@ class _Performer(Performer[Plan, Composite]):
     ) -> Any:
         given = _shapes((args, kwargs, operator.parameters(args)))[: 1 if operator.activation_only else None]
         before = operator.state(args) if traces.shadow is not None else []
-        kept = None if thread.sink is None or not given else keeping.before(op, operator, args, kwargs)
+        kept = None if thread.sink is None or not given else kept_calls.before(op, operator, args, kwargs)
         emulation = traces.float8
         if emulation is not None and thread.sink is not None and emulation.takes(op, thread.sink.layers.path):
             with products_in_float8(emulation.dtype):

@@ -21,7 +21,7 @@ from jax._src.interpreters import batching
 
 from unamp.adapter.arguments import Opened
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.keeping import Kept
+from unamp.adapter.kept_calls import Kept
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
 from unamp.adapter.observing import casts, reporting_to, traces, unobserved
 from unamp.adapter.patching import Patches

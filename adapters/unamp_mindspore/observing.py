@@ -20,7 +20,7 @@ from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import CHANGES_STATE, DRAWS, LeftOut
 from unamp.policy import Rule
 from unamp_mindspore.casting import tensors
-from unamp_mindspore.keeping import CALLS
+from unamp_mindspore.kept_calls import CALLS
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import FLOAT32, LOW, on_cpu, thread
 

@@ -19,7 +19,7 @@ from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, LeftOut
 from unamp.policy import Rule
 from unamp_paddle.casting import cast, tensors
-from unamp_paddle.keeping import CALLS
+from unamp_paddle.kept_calls import CALLS
 from unamp_paddle.operators import Operator
 from unamp_paddle.state import FLOAT32, thread
 

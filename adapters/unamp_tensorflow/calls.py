@@ -30,7 +30,7 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import EagerTensor, Variable, cast, eligible_dtype, execute
 from unamp_tensorflow.composite_tensors import is_dispatched
-from unamp_tensorflow.keeping import before_type
+from unamp_tensorflow.kept_calls import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
 

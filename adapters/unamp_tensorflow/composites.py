@@ -32,7 +32,7 @@ from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes, tensors
 from unamp_tensorflow.composite_tensors import dispatches
-from unamp_tensorflow.keeping import before
+from unamp_tensorflow.kept_calls import before
 from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
 from unamp_tensorflow.stated_dtypes import in_stated_dtype

@@ -16,7 +16,7 @@ from unamp._compiler_marks import not_converted
 from unamp.adapter import keras_models, observing
 from unamp.adapter.arguments import Opened, leaves
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.keeping import Kept
+from unamp.adapter.kept_calls import Kept
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
 from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved
 from unamp.adapter.patching import Patches

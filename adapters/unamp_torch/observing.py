@@ -19,7 +19,7 @@ from unamp.adapter.observing import casts, equation, reporting_to, traces, unrep
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
-from unamp_torch import gradient_hooks, keeping, shadowing
+from unamp_torch import gradient_hooks, kept_calls, shadowing
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
 from unamp_torch.networks import named_layers
@@ -151,14 +151,14 @@ def report(
     with unreported(thread) as observer:
         set_excluded(TRACED.key, True)  # what the operation is made of is not reported, nor is looking at its result
         try:
-            kept = keeping.before(operator, args, kwargs)
+            kept = kept_calls.before(operator, args, kwargs)
             with spy:
                 result = run(operator.calling(call))
             if torch._guards.TracingContext.try_get() is None:
                 record = _record(operator, plan, inputs, spy, result)
                 shapes, said = tuple(map(_shape, given)), equation(operator.op, args)
                 shadow = None if second is None else second.beside(record, result)
-                written = None if kept is None else keeping.after(kept, result)
+                written = None if kept is None else kept_calls.after(kept, result)
                 observer.report(
                     record, lambda: _values(result), partial(_follow, result),
                     input_shapes=shapes, equation=said, shadow=shadow, call=written,

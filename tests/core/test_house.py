@@ -24,7 +24,7 @@ CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
     "unamp._pages": {"jinja2", "markupsafe"},
-    "unamp.adapter.keeping": {"numpy", "safetensors"},
+    "unamp.adapter.kept_calls": {"numpy", "safetensors"},
     "unamp.adapter.signatures": {"numpy"},
     "unamp.tracing.replaying": {"ml_dtypes", "numpy", "safetensors"},
     "unamp.tuning.progress": {"rich"},

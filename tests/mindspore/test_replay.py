@@ -11,7 +11,7 @@ import replayed
 from mindspore import Tensor, mint, nn, ops
 from safetensors.numpy import load_file, save_file
 
-from unamp.adapter.keeping import RESULT
+from unamp.adapter.kept_calls import RESULT
 from unamp.tracing import replay
 
 OPS = frozenset(

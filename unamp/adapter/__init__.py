@@ -28,7 +28,7 @@ they fit:
 `gradient_hooks`      telling a trace of gradients; `Observer.report` and `Reporter` put the hooks on
 `shadowing`           computing a reported operation a second time, low: the optional part of reports
 `float8`              products from float8, for shadows and for the study of `unamp.tune`
-`keeping`             writing down what an operation was called with, to run it again: the optional part of reports
+`kept_calls`          writing down what an operation was called with, to run it again: the optional part of reports
 `signatures`          calls as every framework can be asked for them again; `keras_calls` are those of Keras
 `facts`               reading an adapter's data files: facts about its framework's operations, and its gaps
 `spellings`           a framework's objects by their spellings

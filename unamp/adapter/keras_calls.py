@@ -1,11 +1,11 @@
-"""Canonical calls of Keras's layers and functions, on whichever backend; see `unamp.adapter.keeping.Calls`."""
+"""Canonical calls of Keras's layers and functions, on whichever backend; see `unamp.adapter.kept_calls.Calls`."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from unamp.adapter.keeping import Arguments, Signatures
+from unamp.adapter.kept_calls import Arguments, Signatures
 from unamp.adapter.signatures import (
     batch_norm,
     convolution,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.keeping import Keeper
+from unamp.adapter.kept_calls import Keeper
 from unamp.adapter.records import OpRecord, Values
 from unamp.adapter.shadowing import PRODUCTS
 

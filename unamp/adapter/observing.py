@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import shadowing
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.keeping import Calls, Kept
+from unamp.adapter.kept_calls import Calls, Kept
 from unamp.adapter.observer import Observer, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values

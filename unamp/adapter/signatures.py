@@ -1,4 +1,4 @@
-"""Canonical calls of operations whose arguments or layout differ between frameworks, for `unamp.adapter.keeping.Calls`.
+"""Canonical calls of operations whose arguments or layout differ between frameworks, for `unamp.adapter.kept_calls.Calls`.
 
 Each function takes what a framework's own signature comes to. Canonical tensors have their channels first, and the weights of
 a product or a convolution their outputs.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unamp.adapter.keeping import Arguments, Laid, one_number
+from unamp.adapter.kept_calls import Arguments, Laid, one_number
 from unamp.adapter.shadowing import LeftOut
 
 __all__ = [

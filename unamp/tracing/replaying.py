@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unamp.adapter.keeping import KEPT_DTYPES, LIMIT, RESULT
+from unamp.adapter.kept_calls import KEPT_DTYPES, LIMIT, RESULT
 from unamp.adapter.operations import Operations
 from unamp.adapter.records import Call, OpRecord
 from unamp.adapter.registry import adapter_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unamp.adapter.keeping import Arguments, Calls, Signatures
+from unamp.adapter.kept_calls import Arguments, Calls, Signatures
 from unamp.adapter.observing import unobserved
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import (

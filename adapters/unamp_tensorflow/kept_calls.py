@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager.record import stop_recording
 
 from unamp.adapter import keras_calls
-from unamp.adapter.keeping import Arguments, Calls, Kept, Signatures
+from unamp.adapter.kept_calls import Arguments, Calls, Kept, Signatures
 from unamp.adapter.observing import kept, unobserved
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from unamp.adapter.keeping import Arguments, Kept, one_number
+from unamp.adapter.kept_calls import Arguments, Kept, one_number
 from unamp.adapter.observing import traces
 from unamp.adapter.records import Call
 from unamp.adapter.shadowing import LeftOut

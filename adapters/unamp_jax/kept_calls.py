@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from unamp.adapter import keras_calls
-from unamp.adapter.keeping import Arguments, Calls, Kept, Signatures
+from unamp.adapter.kept_calls import Arguments, Calls, Kept, Signatures
 from unamp.adapter.observing import kept
 from unamp.adapter.performing import Operator
 from unamp.adapter.shadowing import NAMED, LeftOut

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from unamp.adapter.keeping import Arguments, Calls, Signatures
+from unamp.adapter.kept_calls import Arguments, Calls, Signatures
 from unamp.adapter.observing import unobserved
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import convolution, gelu, layer_norm, leaky_relu, linear, pooling, product, refuse_unless, softmax
