@@ -64,7 +64,7 @@ def comparisons() -> Iterator[Comparison]:
 
 
 def _names(count: int) -> tuple[str, ...]:
-    return tuple(itertools.islice(vocabulary(), count))
+    return tuple(itertools.islice((name for name, operation in vocabulary().items() if not operation.is_cast), count))
 
 
 def _made(size: int) -> Callable[[], int]:
