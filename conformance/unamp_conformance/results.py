@@ -45,7 +45,7 @@ STATUSES = {
     "failed": "not as the policy says",
     "gap": "failed, as the file of known gaps says",
     "fixed": "passes although the file of known gaps says that it fails",
-    "not applicable": "the framework has no such operation, or cannot run it in this way",
+    "not applicable": "the framework has no such operation or cannot run it in this way, or the policy says nothing about it",
     "not run": "the device is absent, or the framework's process ended before",
     "crashed": "the framework's process died in this check",
     "hung": "the framework's process did not finish this check in time",

@@ -156,6 +156,13 @@ def test_an_adapter_without_an_optimizer_does_not_pass_the_check_of_one():
     assert (found.status, found.message) == ("not applicable", "torch has no operation adam")
 
 
+def test_an_operation_that_a_policy_says_nothing_about_does_not_pass():
+    policies = {f"O1 bfloat16 {name}": Policy("O1", "bfloat16", preset=name) for name in ("native", "unamp")}
+    left, stated = perform(Subject("torch", "cpu"), Item("operation", "zeta", policies, ("probe",)))
+    assert (left.status, left.message) == ("not applicable", "the preset leaves it to the framework")
+    assert stated.status == "passed"
+
+
 def test_every_case_is_of_the_vocabulary():
     assert sorted(set(cases()) - set(vocabulary())) == []
 

@@ -16,7 +16,7 @@ from unamp.presets import PRESETS, preset
 from unamp_conformance.check.probes import FEEDS, Finding, Probe
 from unamp_conformance.subjects import Subject
 
-__all__ = ["check_operation", "expected_precision"]
+__all__ = ["Unsaid", "check_operation", "expected_precision"]
 
 #: By how much a float32 number may be another where a program is compiled otherwise: sixteen of its last places. Inputs that
 #: are rounded to a low dtype change by more than a hundred times that.
@@ -36,6 +36,10 @@ _TELLING = {
 }
 #: The same for rules that the framework's own lists give, which it carries out by itself: it may refuse mixed inputs.
 _TELLING_OF_OWN = {**_TELLING, Rule.LOW: (("mixed",), ("float32",)), Rule.FP32: (("low", "mixed"), ("low",))}
+
+
+class Unsaid(Exception):
+    """A policy says nothing about an operation, so there is nothing to hold it to."""
 
 
 def expected_precision(rule: Rule, feed: str, low: str) -> str | None:
@@ -62,13 +66,14 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
         What is wrong (empty where nothing is) and the observations.
 
     Raises:
+        Unsaid: where the policy says nothing about the operation.
         Unreadable: where the device is not here, and has no program for the operation without any region either.
     """
     rule = subject.rule(policy, probe.case.op)
     if rule is None:
-        return "", {"rule": "the framework's own"}
+        raise Unsaid("the preset leaves it to the framework")
     if probe.case.layer and probe.case.op not in (*policy.allow, *policy.deny):
-        return "", {"rule": "that of its parts"}
+        raise Unsaid("a layer that no list names follows the rules of its parts")
     region = lambda: subject.region(policy)  # noqa: E731 - reads better at its uses
     if rule is Rule.BANNED:
         # A framework's own mixed precision says so by an error of its own.

@@ -35,7 +35,7 @@ from unamp_conformance.check.layerchecks import check_layers
 from unamp_conformance.check.netbounds import Reference
 from unamp_conformance.check.netchecks import Outcome, check_network
 from unamp_conformance.check.networks import NETWORKS, Lacking
-from unamp_conformance.check.opchecks import check_operation
+from unamp_conformance.check.opchecks import Unsaid, check_operation
 from unamp_conformance.check.probes import Probe, Unsuitable
 from unamp_conformance.check.tensorchecks import check_tensors
 from unamp_conformance.check.training import QUICK, STEPS, check_training
@@ -285,6 +285,8 @@ def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcome
         has_one = known is not None and subject.framework in known.spellings  # which the adapter does not bind
         lacking = f"the adapter binds no function for {error}" if has_one else f"{subject.framework} has no operation {error}"
         status, outcomes = "failed" if has_one else "not applicable", dict.fromkeys(item.checks, (lacking, {}))
+    except Unsaid as error:
+        status, outcomes = "not applicable", dict.fromkeys(item.checks, (str(error), {}))
     except Unreadable as error:
         said = {"why": error.why} | ({"upstream": error.upstream} if error.upstream else {})
         status, outcomes = "not run", dict.fromkeys(item.checks, (str(error), said))
