@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import unamp
+from unamp.adapter import machine
 from unamp.adapter.records import Shadow
 from unamp.adapter.registry import adapter_for
 
@@ -72,19 +73,24 @@ def faults_lead(
     assert {record.shadow.overflow for record in trace.records if record.shadow is not None} == {0}  # its range is float32's
 
 
-def error_is_that_of_numpy(tensor: Callable[[np.ndarray], object], exp: Callable[[object], object]) -> None:
+def error_is_that_of_numpy(framework: str, exp: Callable[[object], object]) -> None:
     """The error of an operation, beside the one that NumPy finds."""
+    ops = adapter_for(framework).operations()
+    # XLA has the processor flush subnormal numbers. No processor does that in a cast to float16, and the emulator does.
+    flushes = framework == "jax" and "qemu" in machine.processor()
     x = np.random.default_rng(0).uniform(-14.0, 4.0, 500).astype(np.float32)
     with unamp.trace(shadow="float16") as trace:
-        exp(tensor(x))
+        exp(ops.tensor(x))
     (record,) = trace.records
     exact = np.exp(x).astype(np.float64)
     low = np.exp(x.astype(np.float16).astype(np.float32)).astype(np.float16).astype(np.float64)
     found = record.shadow
     assert found is not None
     assert found.error == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=0.05)
-    assert found.subnormal == pytest.approx(((low < 2.0**-14) & (low > 0)).mean(), abs=0.01)
-    assert (found.dtype, found.overflow, found.flushed, found.left_out) == ("float16", 0, 0.0, "")
+    subnormal = ((low < 2.0**-14) & (low > 0)).mean()
+    assert found.subnormal == pytest.approx(0.0 if flushes else subnormal, abs=0.01)
+    assert found.flushed == pytest.approx(subnormal if flushes else 0.0, abs=0.01)
+    assert (found.dtype, found.overflow, found.left_out) == ("float16", 0, "")
 
 
 def what_runs_low_is_left_out(call: Callable[[], object]) -> None:
@@ -116,8 +122,7 @@ def another_thread_has_no_shadow(call: Callable[[], object]) -> None:
 
 
 def test_the_error_is_that_of_numpy(framework: str) -> None:
-    ops = adapter_for(framework).operations()
-    error_is_that_of_numpy(ops.tensor, ops["exp"])
+    error_is_that_of_numpy(framework, adapter_for(framework).operations()["exp"])
 
 
 def test_what_runs_low_is_left_out(framework: str) -> None:
