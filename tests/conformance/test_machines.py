@@ -37,7 +37,7 @@ def test_every_framework_conforms_with_its_plainest_kernels(machines, settings, 
         pytest.skip(f"{framework} offers no wheel for this Python")
     found = machines.examined(framework, settings["plainest"], *SAMPLE)
     assert machines.sentence({**found, "checks": {}}) == "conforms"
-    assert found["checks"]["passed"] >= 70  # of some 90
+    assert found["checks"]["passed"] >= 60  # of some 90, of which a preset may leave some to its framework
     assert 0.0 < found["largest error"] <= 1.0
     told = {"torch": {"capability": "DEFAULT", "onednn_bfloat16": False}, "tensorflow": {"onednn": False}}
     assert told.get(framework, {}).items() <= found["computes with"].items()
