@@ -395,8 +395,13 @@ def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
 
 @lru_cache(KEPT_POLICIES)
 def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
-    lists = load_preset(policy.preset)
-    return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in vocabulary().values()})
+    lists, ops = load_preset(policy.preset), vocabulary().values()
+    if not (policy.allow or policy.deny):
+        return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in ops})
+    # Only what the user's lists name, or name a part of, is decided otherwise than without them.
+    named = {*policy.allow, *policy.deny}
+    changed = {op.name: _decide(policy, op, lists).rule for op in ops if op.name in named or not named.isdisjoint(op.parts)}
+    return MappingProxyType({**policy.replace(allow=(), deny=()).rules, **changed})
 
 
 def _check_name(argument: str, value: object, valid: tuple[str, ...]) -> None:

@@ -129,7 +129,7 @@ def forget() -> None:
     """Make plans anew from now on: operators of somebody's library have other rules."""
     global _changes
     _changes += 1
-    for kept in (_plan, _actions, _complete_actions, operators):
+    for kept in (_plan, _actions, _complete_actions, _native_rule, _is_listed, operators):
         kept.cache_clear()
 
 
@@ -204,8 +204,9 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
 
 def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
     """Return whether rules for what an operation is made of change nothing about its own."""
-    agreeing = (policy.rules[op], Rule.WIDEST, Rule.UNTOUCHED)
-    return all(policy.rules[part] in agreeing for part in parts)
+    rules = policy.rules
+    agreeing = (rules[op], Rule.WIDEST, Rule.UNTOUCHED)
+    return all(rules[part] in agreeing for part in parts)
 
 
 def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
@@ -291,7 +292,7 @@ def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
 def follows_parts(policy: Policy, op: str) -> bool:
     """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
     chosen = facts().chooses.get(op, ())
-    return not is_listed(policy, op) and any(policy.rules[other] is not policy.rules[op] for other in chosen)
+    return any(policy.rules[other] is not policy.rules[op] for other in chosen) and not is_listed(policy, op)
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
@@ -351,6 +352,7 @@ def action_for(policy: Policy, operator: Operator, device: str) -> Action:
     return _action(policy, rule, operator, device) or (calls.low if rule is Rule.LOW else calls.untouched)
 
 
+@cache
 def _native_rule(operator: Operator, device: str) -> Rule | None:
     """Return the rule that native autocast follows; None where this version of PyTorch lists it and our tables do not."""
     if vocabulary()[operator.op].group == "recurrent":
@@ -376,6 +378,7 @@ def _listed_rule(operator: Operator, device: str) -> Rule | None:
     return Rule.BANNED if operator.op in lists.banned else None
 
 
+@cache
 def _is_listed(operator: Operator, device: str) -> bool:
     """Return whether native autocast has a kernel for an operator, or for another overload or alias that it is made of."""
     if (found := autocast_key(device)) is None:
