@@ -139,6 +139,7 @@ class _Handlers(dict[Any, Any]):
         return default if key == PRE_DISPATCH else super().pop(key, default)
 
 
+@functools.cache
 def _handler(operator: Operator) -> Callable[..., Any]:
     """Return the function that records an operator with the casts of its rule."""
 

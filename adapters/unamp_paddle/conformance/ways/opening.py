@@ -68,6 +68,7 @@ def called(compiled: Function, inputs: Sequence[Any]) -> Any:
         return compiled(*inputs)
     finally:
         gc.collect()  # while the program lives
+        gc.freeze()  # what is left is looked at by no later collection, of which SOT makes one for each function, too
 
 
 def both(name: str, kind: str, runs: Runs, *, made_inside: bool = True, **promised: Any) -> Iterator[Way]:
