@@ -8,6 +8,7 @@ See https://docs.pytorch.org/tutorials/advanced/python_extension_autoload.html f
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -60,18 +61,31 @@ class _Stored(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = dict(kwargs or {})
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSED):
+        if _is_composed(func):
             return func.decompose(*args, **kwargs)  # in inference mode what is made of others arrives as a whole
         asked = kwargs.get("device")
         to_cpu = asked is not None and torch.device(asked) == _CPU
-        given, named = tree_map_only(_Stored, lambda tensor: tensor.stored, (args, kwargs))
+        given = [_stored(value) for value in args]
+        named = {name: _stored(value) for name, value in kwargs.items()}
         if asked is not None:
             named["device"] = _CPU
         result = _KERNELS.get(func, func)(*given, **named)
         if to_cpu:
             return result
-        result = tree_map_only(torch.Tensor, _Stored, result)
+        result = _Stored(result) if isinstance(result, torch.Tensor) else tree_map_only(torch.Tensor, _Stored, result)
         return return_and_correct_aliasing(func, args, kwargs, result)
+
+
+@cache
+def _is_composed(operator: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), _COMPOSED)
+
+
+def _stored(value: Any) -> Any:
+    """Return an operator's argument with tensors on the CPU in it: a tensor, a list of them, or anything else."""
+    if isinstance(value, _Stored):
+        return value.stored
+    return [_stored(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 class _Module(backend_registration._DummyBackendModule):
