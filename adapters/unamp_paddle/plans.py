@@ -8,7 +8,7 @@ functions. Everything else is carried out operation by operation, by what stands
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from unamp.adapter import How
@@ -27,6 +27,27 @@ from unamp_paddle.state import CPU_ONLY, DTYPES
 
 _KEEPS = (Rule.UNTOUCHED, Rule.WIDEST)
 _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
+
+
+@cache
+def _deciding() -> tuple[tuple[str, frozenset[str] | None], ...]:
+    """Return the operations whose rules decide whether float32 inputs change, for each operator; None where they always may."""
+    found = []
+    for operator in listing.operators():
+        if operator.sparse:
+            continue
+        # What a composite is made of must not follow its own rules; nobody knows what some are made of.
+        parts = facts().made_of.get(operator.op or "") if operator.composite else ()
+        always = operator.which is not None or operator.layer or parts is None
+        # What has no name in the vocabulary is never cast.
+        deciding = None if always or parts is None else frozenset({*parts, *filter(None, (operator.op,))})
+        found.append((operator.name, deciding))
+    return tuple(found)
+
+
+@cache
+def _sparse() -> tuple[Operator, ...]:
+    return tuple(operator for operator in listing.operators() if operator.sparse)
 
 
 class Plan(BasePlan):
@@ -70,18 +91,9 @@ class Plan(BasePlan):
     @cached_property
     def changes_float32(self) -> frozenset[str]:
         """See the class."""
-        return frozenset(operator.name for operator in listing.operators() if self._may_change_float32(operator))
-
-    def _may_change_float32(self, operator: Operator) -> bool:
-        if operator.sparse:
-            return operator.op in self.policy.allow
-        if self.reporting or operator.which is not None or operator.layer:
-            return True
-        if operator.op is not None and self.rule(operator.op) in _CHANGES:  # what has no name in the vocabulary is never cast
-            return True
-        # What a composite is made of must not follow its own rules; nobody knows what some are made of.
-        parts = facts().made_of.get(operator.op or "") if operator.composite else ()
-        return parts is None or any(self.rule(part) in _CHANGES for part in parts)
+        changing = {op for op in self.rules if self.rule(op) in _CHANGES}
+        found = {name for name, ops in _deciding() if self.reporting or ops is None or not ops.isdisjoint(changing)}
+        return frozenset(found.union(operator.name for operator in _sparse() if operator.op in self.policy.allow))
 
     def _needs(self, operator: Operator) -> bool:
         op = operator.op

@@ -6,7 +6,7 @@ left: for each kind of device, the operators whose rule differs, each with the a
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 
@@ -129,7 +129,7 @@ def forget() -> None:
     """Make plans anew from now on: operators of somebody's library have other rules."""
     global _changes
     _changes += 1
-    for kept in (_plan, _actions, _complete_actions, _native_rule, _is_listed, operators):
+    for kept in (_plan, _actions, _plain_actions, _complete_actions, _native_rule, _is_listed, _by_name, operators):
         kept.cache_clear()
 
 
@@ -168,8 +168,14 @@ def _install(actions: Mapping[str, Mapping[str, Action]], key: KernelKey) -> Non
     install(_named(set().union(*actions.values())), key)
 
 
-def _named(names: Container[str]) -> Iterable[Operator]:
-    return (operator for operator in _all_operators() if operator.name in names)
+def _named(names: Iterable[str]) -> Iterable[Operator]:
+    known = _by_name(vocabulary().generation)
+    return (known[name] for name in names if name in known)
+
+
+@lru_cache(1)
+def _by_name(generation: int) -> Mapping[str, Operator]:
+    return {operator.name: operator for operator in _all_operators()}
 
 
 def _all_operators() -> Iterable[Operator]:
@@ -182,29 +188,46 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
         return _actions_beside_native(policy, device)
     if device == META and to_the_letter(policy, CPU):
         return _as_native_on_cpu(policy)
-    table = {}
-    for op, rule in policy.rules.items():
-        for operator in () if follows_parts(policy, op) else operators(op):
-            action = _action(policy, rule, operator, device)
-            if action is not None:
-                table[operator.name] = action
+    table = _own_actions(policy, device)
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
+    rules = policy.rules
     for op, parts in facts().made_of.items():
-        agree = _agree(policy, op, parts) and not _reached_natively(policy, op, parts, device)
+        agree = _agree(rules, op, parts) and not _reached_natively(policy, op, parts, device)
         if agree or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = action_for(policy, operator, device)
     for operator, parts in _bypassing():
-        if operator.name not in table and not _agree(policy, operator.op, parts):
+        if operator.name not in table and not _agree(rules, operator.op, parts):
             table[operator.name] = action_for(policy, operator, device)
     return table
 
 
-def _agree(policy: Policy, op: str, parts: Iterable[str]) -> bool:
+def _own_actions(policy: Policy, device: str) -> dict[str, Action]:
+    """Return the actions that carry out the operations' own rules, whatever they are made of."""
+    rules, plain = policy.rules, policy.replace(allow=(), deny=())
+    changed, table = tuple(rules), dict[str, Action]()
+    if plain != policy and not to_the_letter(plain, device):
+        # The user's lists change a few rules, and the choices of what only chooses between others.
+        changed = tuple(op for op, rule in rules.items() if rule is not plain.rules[op] or op in facts().chooses)
+        table.update(_plain_actions(plain, device))
+    for op in changed:
+        by_parts = follows_parts(policy, op)
+        for operator in operators(op):
+            table.pop(operator.name, None)
+            if not by_parts and (action := _action(policy, rules[op], operator, device)) is not None:
+                table[operator.name] = action
+    return table
+
+
+@lru_cache(64)
+def _plain_actions(policy: Policy, device: str) -> Mapping[str, Action]:
+    return _own_actions(policy, device)
+
+
+def _agree(rules: Mapping[str, Rule], op: str, parts: Iterable[str]) -> bool:
     """Return whether rules for what an operation is made of change nothing about its own."""
-    rules = policy.rules
     agreeing = (rules[op], Rule.WIDEST, Rule.UNTOUCHED)
     return all(rules[part] in agreeing for part in parts)
 

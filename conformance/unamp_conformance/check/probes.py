@@ -87,6 +87,7 @@ class Probe:
         self._device = device
         self._predicted: dict[tuple[str, str, range, bool], list[Prediction | None]] = {}
         self._made: dict[int, list[np.ndarray]] = {}
+        self._cotangents: dict[tuple[int, tuple[int, ...], str], np.ndarray] = {}
         self._outside: dict[tuple[str, str, str], Run | None] = {}
         self._wholes: dict[str, Callable[..., Any] | None] = {}
         # What a second device computes the CPU computes, and in less time where nothing stands between.
@@ -423,12 +424,13 @@ class Probe:
     def _cotangent(self, draw: int, precision: str, real: Any, result: Any) -> Any:
         """Return the cotangent of a result, in the dtype of its real part, which is given too."""
         ops, shape = self._operations, tuple(real.shape)
-        spec = f"normal {'x'.join(map(str, shape or (1,)))}"
-        array = arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape)
         # A low result receives its gradient in low.
-        if precision != "float32" and not ops.dtype(result).startswith("complex"):
-            array = round_to(array, precision)
-        dtype = ops.dtype(real)
+        rounded = "float32" if ops.dtype(result).startswith("complex") else precision
+        if (key := (draw, shape, rounded)) not in self._cotangents:
+            spec = f"normal {'x'.join(map(str, shape or (1,)))}"
+            made = arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape)
+            self._cotangents[key] = round_to(made, rounded)
+        array, dtype = self._cotangents[key], ops.dtype(real)
         return self._tensor(Low(round_to(array, dtype), dtype) if dtype in LOW_DTYPES else cast(array, dtype))
 
     def _compare(self, collected: dict[str, list[Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
