@@ -70,7 +70,7 @@ def _inductor(function: Function, inputs: Sequence[Any]) -> Any:
 @cache
 def _try_one_instruction_set() -> None:
     """Let inductor try its compiler with the instruction sets up to the one that it takes: it would try all, seconds each."""
-    known = import_module("torch._inductor.cpu_vec_isa")
+    known: Any = import_module("torch._inductor.cpu_vec_isa")
     here = known.x86_isa_checker()
     sets = (each for each in known.supported_vec_isa_list if all(flag in here for flag in str(each).split()))
     if taken := next(filter(None, sets), None):  # whether one is true is what its compiler says

@@ -40,7 +40,8 @@ def forget_compiled() -> None:
 @cache
 def _measure_no_guards() -> None:
     """Let Dynamo note no time for its guards: to measure it, it empties the processor's caches whenever it compiles."""
-    import_module("torch._dynamo.guards").profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
+    guards: Any = import_module("torch._dynamo.guards")
+    guards.profile_guard_manager = lambda *_: 0.0
 
 
 def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
