@@ -9,9 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from unamp_torch import plans
+from unamp_torch.facts import facts
+from unamp_torch.listing import operators
 
 import unamp
 from unamp import Policy, policy_region
+from unamp.vocabulary import vocabulary
 
 F32, F16, BF16, F64 = torch.float32, torch.float16, torch.bfloat16, torch.float64
 LOW = {"float16": F16, "bfloat16": BF16}
@@ -178,3 +182,19 @@ def test_a_banned_operation_raises_with_advice_and_only_there() -> None:
         assert F.binary_cross_entropy(x.bfloat16(), y.bfloat16()).dtype == F32
     with unamp.autocast("cpu", preset="torch-cuda", deny="binary_cross_entropy"):
         assert F.binary_cross_entropy(x.bfloat16(), y.bfloat16()).dtype == F32
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "meta"])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_plan_with_lists_has_the_actions_that_all_its_rules_come_to(level: Any, device: str) -> None:
+    """It is made of the plan without them: of single operations, of what chooses between others, and of what is chosen."""
+    chosen = {op for choice, others in facts().chooses.items() for op in (choice, *others)}
+    named = sorted(chosen.union(list(vocabulary())[::29]))
+    for op in (op for op in named if not vocabulary()[op].is_cast):
+        for policy in (Policy(level, allow=op), Policy(level, deny=op, preset="torch-cuda")):
+            table = plans._own_actions(policy, device)
+            for each, rule in policy.rules.items():
+                for operator in operators(each):
+                    by_parts = plans.follows_parts(policy, each)
+                    action = None if by_parts else plans._action(policy, rule, operator, device)
+                    assert spelled(table.get(operator.name)) == spelled(action), operator.name
