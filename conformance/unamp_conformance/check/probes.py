@@ -326,9 +326,7 @@ class Probe:
         plain = _rounder(self.case, fed, "float32", "float32")
         collected["calibration"].append(self._without_policy(draw, plain, "float32", "float32", gradients=gradients))
 
-    def _without_policy(
-        self, draw: int, prepare: Prepare, work_dtype: str, precision: str, *, gradients: bool = False
-    ) -> Run:
+    def _without_policy(self, draw: int, prepare: Prepare, work_dtype: str, precision: str, *, gradients: bool = False) -> Run:
         """Return the call outside any region. Feeds and precisions for which the same numbers go in share one.
 
         A call with gradients serves those who want none, too; the precision makes a difference to gradients alone.
