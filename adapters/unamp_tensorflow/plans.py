@@ -11,8 +11,8 @@ from functools import cache, cached_property, lru_cache
 
 from unamp.adapter import How
 from unamp.adapter.keras_models import facts as keras_facts
-from unamp.adapter.plans import BasePlan, all_widest, how_by_calls, is_listed, with_synonyms
 from unamp.adapter.patching import Patch
+from unamp.adapter.plans import BasePlan, all_widest, how_by_calls, is_listed, with_synonyms
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset

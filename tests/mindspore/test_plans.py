@@ -1,10 +1,10 @@
 """Plans on MindSpore: one of a user's lists is made of what they change."""
 
 import pytest
-
-from unamp import Policy, Rule
 from unamp_mindspore.listing import operators
 from unamp_mindspore.plans import plan
+
+from unamp import Policy, Rule
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
