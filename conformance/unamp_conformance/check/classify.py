@@ -41,7 +41,7 @@ class Prediction:
     _allowed: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def allowed(self, computed: str, label: str) -> np.ndarray:
-        """Return how far results computed in one precision may lie from their prediction once they are rounded to another."""
+        """Return the distance by which results of one precision may be off their prediction, rounded to the grid of another."""
         if (computed, label) not in self._allowed:
             exact, tolerance = self.values[computed], self.tolerance
             if (computed, label) == ("float16", "bfloat16"):  # rounded twice
