@@ -29,7 +29,7 @@ recording = api._pynative_executor._executor.requires_grad
 _SYNCHRONOUS = context.ms_ctx_param.pynative_synchronize
 
 
-def _cast(tensor: Any, *dtypes: Any) -> Any:
+def recast(tensor: Any, *dtypes: Any) -> Any:
     """Return a tensor cast to one dtype after another; its gradient goes the same way back.
 
     On a CPU the operation Cast takes half a millisecond more than a copy into a tensor of the other dtype. A copy has no
@@ -54,7 +54,7 @@ class _Copy(_Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return _cast(gradient, *ctx.back), *(None for _ in ctx.back)
+        return recast(gradient, *ctx.back), *(None for _ in ctx.back)
 
 
 def _copied(tensor: Any, dtypes: Iterable[Any]) -> Any:
@@ -78,16 +78,16 @@ def cast(tensor: Any, dtype: Any) -> Any:
     current = dtype_of(tensor)
     if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
         return tensor
-    return _cast(tensor, dtype)
+    return recast(tensor, dtype)
 
 
 def rounded(tensor: Any, dtype: Any) -> Any:
     """Return a tensor's values rounded to the low `dtype`, in float32."""
     current = dtype_of(tensor)
     if current is dtype:
-        return _cast(tensor, FLOAT32)
+        return recast(tensor, FLOAT32)
     if current is FLOAT32 or current is _FLOAT16 or current is _BFLOAT16:
-        return _cast(tensor, dtype, FLOAT32)
+        return recast(tensor, dtype, FLOAT32)
     return tensor
 
 

@@ -11,6 +11,7 @@ from functools import cache, cached_property, lru_cache
 
 from unamp.adapter import How
 from unamp.adapter.keras_models import facts as keras_facts
+from unamp.adapter.patching import Patch
 from unamp.adapter.plans import BasePlan, all_widest, how_by_calls, is_listed, with_synonyms
 from unamp.adapter.replacing import PatchGroup
 from unamp.policy import KEPT_POLICIES, Policy, Rule
@@ -97,11 +98,11 @@ class TensorFlowPlan(BasePlan):
 
     @cached_property
     def _of_functions(self) -> PatchGroup:
-        return PatchGroup(composite.patch for composite in functions() if self._needs(composite))
+        return _group(tuple(composite.patch for composite in functions() if self._needs(composite)))
 
     @cached_property
     def _of_keras(self) -> PatchGroup:
-        return PatchGroup(composite.patch for composite in keras() if self._needs(composite))
+        return _group(tuple(composite.patch for composite in keras() if self._needs(composite)))
 
     def _needs(self, composite: Composite) -> bool:
         if composite.layer:
@@ -125,8 +126,7 @@ class TensorFlowPlan(BasePlan):
             return None
         if self.within_composite:
             return self
-        policy = Policy(self.policy.level, self.policy.dtype)
-        return TensorFlowPlan(policy, all_widest(), key="function", within_composite=True)
+        return _for_parts(Policy(self.policy.level, self.policy.dtype))
 
     def for_parts_of_layer(self, op: str, target: int) -> TensorFlowPlan:
         """Return the plan for the parts of a layer that computes in a dtype: its parameters are not among its inputs."""
@@ -141,6 +141,17 @@ class TensorFlowPlan(BasePlan):
                 rules = {name: rule if name in parts else was for name, was in self.rules.items()}
             self._for_layers[op, target] = TensorFlowPlan(policy, rules, key=(self.key, op, target))
         return self._for_layers[op, target]
+
+
+@cache
+def _for_parts(policy: Policy) -> TensorFlowPlan:
+    return TensorFlowPlan(policy, all_widest(), key="function", within_composite=True)
+
+
+@lru_cache(KEPT_POLICIES)
+def _group(patches: tuple[Patch, ...]) -> PatchGroup:
+    """Return the patches as one: policies that need the same ones share it."""
+    return PatchGroup(patches)
 
 
 class _Actions(dict[str, OpTypeAction | None]):

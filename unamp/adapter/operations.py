@@ -33,6 +33,8 @@ class Operations(Protocol):
     one program or operation by operation: it takes leaves, other arguments of ``function(leaves, others)``, which returns what
     is differentiated and a result, and a function that makes the cotangent of these two; it returns the result and the
     gradients of the leaves.
+    Where the operation ``cast`` costs much more than copying numbers, ``cast(tensor, dtype)`` does that, with a gradient, for
+    casts that are not what is looked at.
     Where it can have a second device on a machine without any, ``make_second_device()`` gives the process one for the rest of
     its life, under the name ``"second"``, and returns whether it could.
     Where it can write down what it would run on a device that is not here, ``absent_devices()`` returns these devices: see

@@ -66,9 +66,15 @@ def with_synonyms(policy: Policy, rules: Mapping[str, Rule], synonyms: Mapping[s
         synonyms: operations that are one function of the framework's with another, and the other.
     """
     named = {op: other for op, other in synonyms.items() if is_listed(policy, other)}
-    known = vocabulary()
-    own = {op: rule for op, rule in rules.items() if not known[op].is_added}
-    return {**own, **{op: rules[other] for op, other in named.items()}}
+    own = {**rules, **{op: rules[other] for op, other in named.items()}}
+    for op in _added(vocabulary().generation):
+        own.pop(op, None)
+    return own
+
+
+@lru_cache(maxsize=1)
+def _added(generation: int) -> tuple[str, ...]:
+    return tuple(name for name, op in vocabulary().items() if op.is_added)
 
 
 @cache

@@ -11,7 +11,7 @@ they were, for the inputs rounded to bfloat16, and for the inputs rounded to flo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,6 +38,16 @@ class Prediction:
     tolerance: np.ndarray
     exact: bool = False
     rounded: bool = True
+    _allowed: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def allowed(self, computed: str, label: str) -> np.ndarray:
+        """Return the distance by which results of one precision may be off their prediction, rounded to the grid of another."""
+        if (computed, label) not in self._allowed:
+            exact, tolerance = self.values[computed], self.tolerance
+            if (computed, label) == ("float16", "bfloat16"):  # rounded twice
+                tolerance = tolerance + 0.5001 * spacing(exact, computed)
+            self._allowed[computed, label] = 0.5001 * spacing(exact, label) + tolerance
+        return self._allowed[computed, label]
 
 
 def explain(observed: np.ndarray, prediction: Prediction) -> tuple[frozenset[str], str]:
@@ -89,11 +99,11 @@ def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
         return bool(np.array_equal(observed, expected))
     if precision == "float32" or not prediction.rounded:
         return _within(observed, expected, prediction.tolerance)
-    if not np.array_equal(np.isfinite(observed), np.isfinite(expected)):
+    if not on_grid(observed, precision) or not np.array_equal(np.isfinite(observed), np.isfinite(expected)):
         return False
-    if not on_grid(observed, precision) or not _plausible(observed, prediction, precision):
+    if not _plausible(observed, prediction, precision):
         return False
-    if _is_rounding_of(observed, expected, prediction.tolerance, precision):
+    if _within(observed, expected, prediction.allowed(precision, precision)):
         return True
     if precision == "float16" and on_grid(observed, "bfloat16"):  # for most numbers a part of float16's grid
         return False
@@ -113,23 +123,19 @@ def _distance(observed: np.ndarray, prediction: Prediction, precision: str, grid
 
 def _relabelled(observed: np.ndarray, prediction: Prediction, computed: str, label: str) -> bool:
     """Return whether the values are those of one precision, rounded to another's grid."""
-    exact, tolerance = prediction.values[computed], prediction.tolerance
-    if np.all(np.abs(exact - prediction.values[label]) <= tolerance):  # inputs that were low already: nothing to tell by
+    exact = prediction.values[computed]
+    if np.all(np.abs(exact - prediction.values[label]) <= prediction.tolerance):  # inputs were low already: nothing to tell by
         return False
-    if (computed, label) == ("float16", "bfloat16"):  # rounded twice
-        tolerance = tolerance + 0.5001 * spacing(exact, computed)
-    return _is_rounding_of(observed, exact, tolerance, label)
+    return _within(observed, exact, prediction.allowed(computed, label))
 
 
 def _within(observed: np.ndarray, expected: np.ndarray, tolerance: np.ndarray) -> bool:
     finite = np.isfinite(expected)
+    if finite.all():
+        return bool(np.all(np.abs(observed - expected) <= tolerance))
     if not np.array_equal(observed[~finite], expected[~finite], equal_nan=True):
         return False
     return bool(np.all(np.abs(observed[finite] - expected[finite]) <= tolerance[finite]))
-
-
-def _is_rounding_of(observed: np.ndarray, exact: np.ndarray, tolerance: np.ndarray, precision: str) -> bool:
-    return _within(observed, exact, 0.5001 * spacing(exact, precision) + tolerance)
 
 
 def _plausible(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:

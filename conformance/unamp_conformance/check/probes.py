@@ -87,8 +87,9 @@ class Probe:
         self._device = device
         self._predicted: dict[tuple[str, str, range, bool], list[Prediction | None]] = {}
         self._made: dict[int, list[np.ndarray]] = {}
-        self._cotangents: dict[tuple[int, tuple[int, ...], str], np.ndarray] = {}
         self._outside: dict[tuple[str, str, str], Run | None] = {}
+        self._called: dict[tuple[object, ...], Run] = {}
+        self._cotangents: dict[tuple[object, ...], np.ndarray | Low] = {}
         self._wholes: dict[str, Callable[..., Any] | None] = {}
         # What a second device computes the CPU computes, and in less time where nothing stands between.
         self._beside = Probe(case, operations) if device == SECOND else None
@@ -103,7 +104,7 @@ class Probe:
     @cached_property
     def outside(self) -> Run:
         """The operation in float32, outside any region."""
-        return self._run(0, lambda a: a, "float32", nullcontext)
+        return self._without_policy(0, lambda a: a, "float32", "float32")
 
     @cached_property
     def keyed(self) -> bool:
@@ -279,7 +280,7 @@ class Probe:
         if given == "float64":
             widened = _rounder(self.case, lambda a: a, "float32", given)
             try:
-                (self._beside or self)._run(0, widened, given, nullcontext, gradients=self.case.backward)
+                (self._beside or self)._without_policy(0, widened, given, "float32", gradients=self.case.backward)
             except Exception:
                 return "float32"
         return given
@@ -326,9 +327,22 @@ class Probe:
         up, beside = self._reference, self._beside or self
         for precision in PRECISIONS:
             rounded = _rounder(self.case, fed, precision, up)
-            collected[precision].append(beside._run(draw, rounded, up, nullcontext, precision, gradients))
+            collected[precision].append(beside._without_policy(draw, rounded, up, precision, gradients=gradients))
         plain = _rounder(self.case, fed, "float32", "float32")
-        collected["calibration"].append(self._run(draw, plain, "float32", nullcontext, "float32", gradients))
+        collected["calibration"].append(self._without_policy(draw, plain, "float32", "float32", gradients=gradients))
+
+    def _without_policy(self, draw: int, prepare: Prepare, work_dtype: str, precision: str, *, gradients: bool = False) -> Run:
+        """Return the call outside any region. Feeds and precisions for which the same numbers go in share one.
+
+        A call with gradients serves those who want none, too; the precision makes a difference to gradients alone.
+        """
+        inputs = prepare(self._inputs(draw))
+        numbers = (draw, work_dtype, *(array.tobytes() for array in inputs if isinstance(array, np.ndarray)))
+        key = (*numbers, precision) if gradients else numbers
+        if key not in self._called:
+            self._called[key] = run = self._run(draw, lambda _: inputs, work_dtype, nullcontext, precision, gradients)
+            self._called.setdefault(numbers, replace(run, gradients=(), gradient_dtypes=()))
+        return self._called[key]
 
     def _run(
         self,
@@ -392,13 +406,18 @@ class Probe:
 
     def _real(self, result: Any, dtype: str) -> Any:
         ops = self._operations
-        return ops["cast"](ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype)
+        return self._cast(ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype)
+
+    def _cast(self, tensor: Any, dtype: str) -> Any:
+        """Return a tensor in a dtype: what a probe casts itself is not what it looks at."""
+        ops = self._operations
+        return ops.cast(tensor, dtype) if hasattr(ops, "cast") else ops["cast"](tensor, dtype)
 
     def _differentiated(self, result: Any, dtype: str) -> tuple[Any, Any]:
         """Return the tensor that a cotangent is given for, in its own dtype unless it is no floating one, and the result."""
         ops = self._operations
         real = ops["real"](result) if ops.dtype(result).startswith("complex") else result
-        return real if "float" in ops.dtype(real) else ops["cast"](real, dtype), result
+        return real if "float" in ops.dtype(real) else self._cast(real, dtype), result
 
     def _run_of(self, result: Any, grads: Sequence[Any], *, gradients: bool = True) -> Run:
         ops = self._operations
@@ -418,20 +437,20 @@ class Probe:
 
     def _tensor(self, given: np.ndarray | Low) -> Any:
         if isinstance(given, Low):
-            return self._operations["cast"](self._operations.tensor(given.values, device=self._device), given.dtype)
+            return self._cast(self._operations.tensor(given.values, device=self._device), given.dtype)
         return self._operations.tensor(given, device=self._device)
 
     def _cotangent(self, draw: int, precision: str, real: Any, result: Any) -> Any:
         """Return the cotangent of a result, in the dtype of its real part, which is given too."""
         ops, shape = self._operations, tuple(real.shape)
+        dtype = ops.dtype(real)
         # A low result receives its gradient in low.
-        rounded = "float32" if ops.dtype(result).startswith("complex") else precision
-        if (key := (draw, shape, rounded)) not in self._cotangents:
+        key = draw, shape, "float32" if ops.dtype(result).startswith("complex") else precision, dtype
+        if key not in self._cotangents:
             spec = f"normal {'x'.join(map(str, shape or (1,)))}"
-            made = arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape)
-            self._cotangents[key] = round_to(made, rounded)
-        array, dtype = self._cotangents[key], ops.dtype(real)
-        return self._tensor(Low(round_to(array, dtype), dtype) if dtype in LOW_DTYPES else cast(array, dtype))
+            array = round_to(arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape), key[2])
+            self._cotangents[key] = Low(round_to(array, dtype), dtype) if dtype in LOW_DTYPES else cast(array, dtype)
+        return self._tensor(self._cotangents[key])
 
     def _compare(self, collected: dict[str, list[Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
         """Return for each stream its prediction and what the framework gives in float32; None where nothing is to be seen."""

@@ -232,7 +232,9 @@ def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None
 
 def _bound_case(operations: Operations, op: str) -> tuple[Case | None, str]:
     """Return the example call of an operation, or why it cannot be looked at."""
-    if op not in operations.names():
+    try:
+        _ = operations[op]
+    except KeyError:
         return None, f"the adapter binds no function for {op}"
     case = _case(operations, op)
     return case, "" if case else f"there is no example call for {op}"
