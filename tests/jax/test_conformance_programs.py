@@ -11,6 +11,8 @@ from jax._src import compiler
 from unamp_conformance.subjects import Subject
 from unamp_jax.conformance.calling import PROGRAMS, compute_as_written
 
+from unamp.policy import Policy
+
 SUBJECT = Subject("jax", "cpu")
 
 
@@ -47,6 +49,49 @@ def test_a_gradient_in_a_region_compiles_nothing_for_a_second_look(compilations)
     compiled = len(compilations)
     both([x], [], lambda real, _: x)
     assert len(compilations) == compiled
+
+
+def _looked_at(policy, x):
+    """Return the result of an operation in a region and its gradient, as one program gives them."""
+    ops = SUBJECT.operations
+
+    def called(leaves, others):
+        with SUBJECT.region(policy):
+            result = ops["tanh"](*leaves, *others)
+        return result, result
+
+    both = ops.pull_back(called, compiled=True)
+    return both([x], [], lambda real, _: ops["cast"](ops.tensor(np.ones(real.shape, np.float32)), str(real.dtype)))
+
+
+def test_policies_that_come_to_the_same_for_an_operation_share_its_program(compilations):
+    x = SUBJECT.operations.tensor(np.full((3, 23), 0.5, np.float32))
+    low, (gradient,) = _looked_at(Policy("O1", "bfloat16", allow=("tanh",)), x)
+    assert (low.dtype, gradient.dtype) == ("bfloat16", "float32")
+    assert len(compilations) == 1
+    again, _ = _looked_at(Policy("O1", "bfloat16", preset="paddle", allow=("tanh",)), x)
+    assert np.array_equal(low, again)
+    assert len(compilations) == 1
+    wide, _ = _looked_at(Policy("O1", "bfloat16", deny=("tanh",)), x)
+    assert wide.dtype == "float32"
+    assert len(compilations) == 2
+
+
+def test_a_program_of_forward_alone_has_the_result_and_no_gradients():
+    x = SUBJECT.operations.tensor(np.full((3, 29), 0.5, np.float32))
+    both = SUBJECT.operations.pull_back(lambda leaves, others: (others[0], others[0] * len(leaves)), compiled=True)
+    result, gradients = both([], [x], lambda *_: pytest.fail("there is nothing to pull back"))
+    assert np.array_equal(result, np.zeros((3, 29)))
+    assert not gradients
+
+
+def test_a_program_of_forward_and_backward_leaves_out_no_rounding():
+    ops = SUBJECT.operations
+    x = np.random.default_rng(0).normal(size=(64, 64)).astype("bfloat16")
+    both = ops.pull_back(lambda leaves, _: ((leaves[0] @ leaves[0]).astype("float32"),) * 2, compiled=True)
+    found, _ = both([ops.tensor(x)], [], lambda real, _: ops.tensor(np.ones(real.shape, np.float32)))
+    found = np.asarray(found)
+    assert np.array_equal(found, found.astype("bfloat16").astype(np.float32))
 
 
 def test_who_asks_for_the_operations_alone_keeps_what_the_process_compiles_with():

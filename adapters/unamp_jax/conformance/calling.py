@@ -1,7 +1,8 @@
 """How the suite calls JAX's functions: so that XLA compiles as little as can be, which is most of a run's time.
 
 Under a policy a function runs primitive by primitive, and each is compiled once for its dtypes and shapes: JAX would compile
-jitted functions anew for each policy. Under none, where the suite computes its predictions, a function is one program.
+jitted functions anew for each policy. Under none, where the suite computes its predictions, a function is one program. So it
+is with its gradient where a probe looks at it: what differs between policies is traced, what is equal is compiled once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -34,6 +36,8 @@ _FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_c
 
 _EXCESS = "xla_allow_excess_precision"
 
+_IN_ONE_PROGRAM: ContextVar[bool] = ContextVar("in one program", default=False)
+
 
 @contextmanager
 def in_float64() -> Iterator[None]:
@@ -44,6 +48,16 @@ def in_float64() -> Iterator[None]:
     """
     with config.enable_x64(True), jax.sharding.use_abstract_mesh(_NO_MESH):
         yield
+
+
+@contextmanager
+def one_program() -> Iterator[None]:
+    """Have functions traced as JAX has them, loops and jitted parts included: what calls them makes one program of it all."""
+    token = _IN_ONE_PROGRAM.set(True)
+    try:
+        yield
+    finally:
+        _IN_ONE_PROGRAM.reset(token)
 
 
 class _Programs:
@@ -95,6 +109,11 @@ class _Programs:
 PROGRAMS = _Programs()
 
 
+def rounding() -> dict[str, bool]:
+    """Return the options by which a compiler leaves out no rounding to a low dtype, unless ``XLA_FLAGS`` speaks of that."""
+    return {} if _EXCESS in os.environ.get("XLA_FLAGS", "") else {_EXCESS: False}
+
+
 def compute_as_written(program: Any, options: Any) -> None:
     """Have an accelerator's compiler compute a program in the dtypes that it names.
 
@@ -108,8 +127,7 @@ def compute_as_written(program: Any, options: Any) -> None:
     """
     with program.context:
         program.operation.walk(_in_all_bits)
-    if _EXCESS not in os.environ.get("XLA_FLAGS", ""):
-        options.env_option_overrides = [*options.env_option_overrides, (_EXCESS, False)]
+    options.env_option_overrides = [*options.env_option_overrides, *rounding().items()]
 
 
 def _in_all_bits(operation: Any) -> Any:
@@ -146,6 +164,8 @@ class Calls:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function with float64 as JAX's widest dtype."""
         with in_float64():
+            if _IN_ONE_PROGRAM.get():
+                return self._function(*args, **kwargs)
             if CONTEXT.value is None and thread.sink is None:
                 try:
                     return self._as_one_program(args, kwargs)

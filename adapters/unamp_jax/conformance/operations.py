@@ -25,7 +25,7 @@ from unamp.vocabulary import vocabulary
 from unamp_jax.casting import dtype_of
 from unamp_jax.conformance.absent_devices import absent_devices
 from unamp_jax.conformance.bindings import BINDINGS
-from unamp_jax.conformance.calling import PROGRAMS, Calls, in_float64
+from unamp_jax.conformance.calling import PROGRAMS, Calls, in_float64, one_program, rounding
 from unamp_jax.conformance.layered import layered
 from unamp_jax.conformance.layers import LAYERS, Statistic
 from unamp_jax.conformance.tensor_kinds import tensor_kinds
@@ -121,17 +121,21 @@ class JaxOperations(NamedOperations):
     def pull_back(
         self, function: Callable[..., tuple[Array, Array]], *, compiled: bool
     ) -> Callable[..., tuple[Array, Sequence[Array]]]:
-        """See `Operations.pull_back`: compiled, forward and backward are one program."""
-        program = jax.jit(partial(_forward_and_backward, function)) if compiled else None
+        """See `Operations.pull_back`: compiled, forward and backward are one program, which rounds where it says so."""
+        program = jax.jit(partial(_forward_and_backward, function), compiler_options=rounding())
+        forward = jax.jit(lambda others: function([], others)[1], compiler_options=rounding())
 
         def both(
             leaves: Sequence[Array], others: Sequence[Any], cotangent: Callable[[Any, Any], Array]
         ) -> tuple[Array, Sequence[Array]]:
             PROGRAMS.forget()
             with in_float64():
-                if program is not None:
-                    result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
-                    return result, gradients
+                if compiled:
+                    with one_program():
+                        if not leaves:
+                            return forward(others), ()
+                        result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
+                        return result, gradients
                 with jax.disable_jit():  # as forward: what both do is compiled once
                     found, back, result = jax.vjp(lambda *given: function(given, others), *leaves, has_aux=True)
                     return result, back(cotangent(found, result))

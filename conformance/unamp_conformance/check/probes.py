@@ -90,7 +90,7 @@ class Probe:
         self._outside: dict[tuple[str, str, str], Run | None] = {}
         self._called: dict[tuple[object, ...], Run] = {}
         self._cotangents: dict[tuple[object, ...], np.ndarray | Low] = {}
-        self._wholes: dict[str, Callable[..., Any] | None] = {}
+        self._wholes: dict[tuple[Region, str], Callable[..., Any] | None] = {}
         # What a second device computes the CPU computes, and in less time where nothing stands between.
         self._beside = Probe(case, operations) if device == SECOND else None
         if self._beside is not None:
@@ -361,10 +361,11 @@ class Probe:
         places = case.differentiable(self._inputs(draw))
         leaves = [tensors[place] for place in places]
         cotangent = partial(self._cotangent, draw, precision)
-        if region is nullcontext and (whole := self._whole(work_dtype, inputs)):
-            with suppress(Exception):  # it needs numbers to go on
-                return self._run_of(*whole(leaves, tensors, cotangent), gradients=gradients)
-            self._wholes[work_dtype] = None
+        if whole := self._whole(region, work_dtype, inputs):
+            differentiated = leaves if gradients or region is nullcontext else []
+            with suppress(Exception):  # it needs numbers to go on, or raises, which is seen when it is called as it is
+                return self._run_of(*whole(differentiated, tensors, cotangent), gradients=gradients)
+            self._wholes[region, work_dtype] = None
         if not (gradients and places):
             with region():
                 result = case.call(function, tensors)
@@ -387,22 +388,28 @@ class Probe:
         _, grads = ops.value_and_grad(weighed, leaves)
         return self._run_of(seen[-1], grads)
 
-    def _whole(self, work_dtype: str, inputs: Fed) -> Callable[..., Any] | None:
-        """Return the operation with its gradient outside of regions, where the framework makes one program of both.
+    def _whole(self, region: Region, work_dtype: str, inputs: Fed) -> Callable[..., Any] | None:
+        """Return the operation in a region with its gradient, where the framework makes one program of both.
 
-        Who wants no gradient has the same program: running it costs less than compiling another.
+        A program is kept for as many draws as there are; a region is one policy's. Outside of regions who wants no gradient has
+        the same program: running it costs less than compiling another.
         """
         ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
-        if not (hasattr(ops, "pull_back") and case.backward and places) or any(isinstance(a, Low) for a in inputs):
+        outside = region is nullcontext
+        if not hasattr(ops, "pull_back"):
             return None
-        if work_dtype not in self._wholes:
+        if outside and (not (case.backward and places) or any(isinstance(a, Low) for a in inputs)):
+            return None
+        if (region, work_dtype) not in self._wholes:
 
             def called(leaves: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, Any]:
-                result = self._pick(case.call(ops[case.op], put(leaves, places, tensors)))
-                return self._real(result, work_dtype), result
+                given = put(leaves, places, tensors) if leaves else tensors
+                with region():
+                    result = self._pick(case.call(ops[case.op], given))
+                return (self._real(result, work_dtype), result) if outside else self._differentiated(result, work_dtype)
 
-            self._wholes[work_dtype] = ops.pull_back(called, compiled=True)
-        return self._wholes[work_dtype]
+            self._wholes[region, work_dtype] = ops.pull_back(called, compiled=True)
+        return self._wholes[region, work_dtype]
 
     def _real(self, result: Any, dtype: str) -> Any:
         ops = self._operations

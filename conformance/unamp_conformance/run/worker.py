@@ -75,6 +75,7 @@ def main() -> None:
     if not subject.present():
         return None
     gc.freeze()  # what is imported stays: no collection need look at it
+    gc.set_threshold(50_000, 20, 20)  # traces and programs are many objects, and stay: looking through them takes long
     plan = planned(subject, selection)
     work = drawn(plan, selection, few=subject.device in subject.absent_devices)
     draw = told(work, plan, selection.seed) if selection.draws else ""
