@@ -33,6 +33,7 @@ def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
     assert json.loads(ran.stdout.splitlines()[-1]) == []
 
 
+@pytest.mark.either_kernels
 @pytest.mark.parametrize("compiled", ["0", ""])
 def test_regions_around_several_devices(compiled: str) -> None:
     """See the script. With kernels in Python, and with those in C++ where they are built."""

@@ -82,6 +82,7 @@ def test_rules_and_origins_are_the_policys() -> None:
     assert {op: e.rule for op, e in found.items()} == dict(policy.rules)
 
 
+@pytest.mark.either_kernels
 def test_native_means_that_no_kernel_of_ours_acts() -> None:
     # What C++ does cannot be watched from here; it does the same.
     done = subprocess.run(

@@ -378,6 +378,7 @@ print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype, torch.is_autocast_enabled("cp
     assert said == [f"torch {torch.__version__} has no {name}, which unamp needs", "torch.float32 False True None"]
 
 
+@pytest.mark.either_kernels
 @pytest.mark.parametrize(
     ("setter", "instead", "operation"),
     [
