@@ -1,7 +1,7 @@
 """Run every folder of tests in a process of its own, two at a time, and say at the end how all of them went.
 
-PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which `make test` builds them); the
-second time without the tests that are marked ``either_kernels``.
+PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which `make test` builds them):
+the second time without the tests that are marked ``either_kernels``.
 The folder of a framework that offers no wheel for this Python is left out, and named.
 
 A process of its own because two frameworks in one process get in each other's way: some pairs fail to load, one crashes.

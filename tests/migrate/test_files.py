@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from elsewhere import ended, python
 from typer.testing import CliRunner
 
 from unamp.cli.commands import app
@@ -239,8 +238,8 @@ def test_without_what_it_needs_the_command_says_what_to_install_and_unamp_does_n
 ) -> None:
     code = f"import sys; sys.modules[{module!r}] = None; sys.argv = ['unamp', 'migrate', {str(script)!r}]; "
     code += "from unamp.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = ended("-c", code)
+    assert done.code == 2
     assert done.stderr == f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'\n"
     code = f"import sys, unamp, unamp.cli.commands; assert {module!r} not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code)

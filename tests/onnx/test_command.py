@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from elsewhere import ended
 from onnx import ModelProto
 from onnx_graphs import F16, cast, model, node, saved, weight
 from typer.testing import CliRunner
@@ -108,7 +107,7 @@ def test_without_the_package_it_says_what_to_install(run: Any, tmp_path: Path) -
     run(made())
     code = "import sys; sys.modules['onnx'] = None; import unamp.cli; unamp.cli.main()"
     arguments = ["onnx", str(tmp_path / "model.onnx"), "--policy", str(tmp_path / "precision.toml")]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = ended("-c", code, *arguments)
+    assert done.code == 2
     assert "pip install 'unamp[onnx]'" in unboxed(done.stderr)
     assert "Traceback" not in done.stderr

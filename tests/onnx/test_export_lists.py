@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from elsewhere import ended
 from onnx import ModelProto, checker, helper, load, save
 from onnx_graphs import F16, F32, cast, model, node, saved, weight
 from typer.testing import CliRunner
@@ -313,9 +312,9 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['onnx'] = None; import unamp.cli; unamp.cli.main()"
     words = ["export-lists", str(tmp_path / "precision.toml"), "--for", "modelopt"]
     path = str(saved(two_layers(), tmp_path))
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    done = subprocess.run([sys.executable, "-c", code, *words, "--model", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = ended("-c", code, *words)
+    assert (done.code, done.stderr) == (1, "")
+    done = ended("-c", code, *words, "--model", path)
+    assert done.code == 2
     assert "unamp[onnx]" in done.stderr
     assert load(path).graph.node
