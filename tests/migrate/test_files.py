@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commanded import invoke
 from elsewhere import ended, python
-from typer.testing import CliRunner
 
-from unamp.cli.commands import app
 from unamp.migrate import files, migrate_paths
 from unamp.migrate.sarif import as_sarif
 
@@ -22,7 +21,7 @@ BY_HAND = "from apex import amp\nmodel = amp.initialize(model)\n"
 
 
 def run(*arguments: object, code: int) -> Any:
-    done = CliRunner().invoke(app, ["migrate", *map(str, arguments)], env={"COLUMNS": "300"})
+    done = invoke("migrate", *arguments, COLUMNS="300")
     assert done.exit_code == code, done.output
     return done
 

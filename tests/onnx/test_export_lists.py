@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commanded import invoke
 from elsewhere import ended
 from onnx import ModelProto, checker, helper, load, save
 from onnx_graphs import F16, F32, cast, model, node, saved, weight
-from typer.testing import CliRunner
 
 from unamp import LayerRule, LayerRules, Policy, Precision
-from unamp.cli.commands import app
 from unamp.exporting import TOOLS, ExportLists, export_lists
 from unamp.onnx import check
 from unamp.vocabulary import vocabulary
@@ -263,7 +262,7 @@ def test_what_is_written_is_python(lists: Any, tool: str) -> None:
 
 def run(precision: Precision, folder: Path, *arguments: str, code: int) -> str:
     (folder / "precision.toml").write_text(precision.to_toml())
-    done = CliRunner().invoke(app, ["export-lists", str(folder / "precision.toml"), *arguments])
+    done = invoke("export-lists", folder / "precision.toml", *arguments)
     assert done.exit_code == code, done.output
     return done.output
 
