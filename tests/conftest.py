@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import importlib
 import random
 import sys
 from pathlib import Path
@@ -21,6 +22,12 @@ settings.load_profile("unamp")
 def framework(request):
     """The framework whose folder a test stands in, for tests that the folders import from the modules beside them."""
     return request.path.parent.name
+
+
+@pytest.fixture(params=["float16", "bfloat16"])
+def low(request, framework):
+    """A low dtype of the folder's framework."""
+    return getattr(importlib.import_module("jax.numpy" if framework == "jax" else framework), request.param)
 
 
 @pytest.fixture(scope="module")

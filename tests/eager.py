@@ -5,6 +5,8 @@ That each operation follows each rule is `unamp conformance`'s to check: these a
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,9 +15,15 @@ from unamp import Policy, policy_region
 from unamp.adapter import Operations
 from unamp.adapter.registry import adapter_for
 from unamp.dtypes import LOW_DTYPES
+from unamp.regions import Region
 
 X = np.random.default_rng(0).integers(-8, 8, (4, 16)).astype(np.float32) * (1 + 2.0**-6)
 each_low = pytest.mark.parametrize("low", LOW_DTYPES)
+
+
+def under(level: str = "O1", low: object = "float16", **rest: Any) -> Region:
+    """Return a region with a policy of its own."""
+    return policy_region(Policy(level, low, **rest))  # type: ignore[arg-type]
 
 
 @pytest.fixture

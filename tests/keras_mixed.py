@@ -5,8 +5,6 @@ Their own casts would round what the region's policy wants in float32, or in the
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from elsewhere import python
 
 import unamp
 from unamp import Policy, policy_region
@@ -114,9 +113,7 @@ print(*map(keras.backend.standardize_dtype, (inside, dense(x).dtype)))
 
 
 def test_keras_imported_inside_a_region() -> None:
-    command = [sys.executable, "-c", IMPORTED_LATE, keras.backend.backend()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout == "bfloat16 float16\n", done.stderr
+    assert python("-c", IMPORTED_LATE, keras.backend.backend()) == "bfloat16 float16\n"
 
 
 __all__ = [name for name in globals() if name.startswith("test_")]

@@ -1,6 +1,7 @@
 """Run every folder of tests in a process of its own, two at a time, and say at the end how all of them went.
 
-PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which `make test` builds them).
+PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which `make test` builds them):
+the second time without the tests that are marked ``either_kernels``.
 The folder of a framework that offers no wheel for this Python is left out, and named.
 
 A process of its own because two frameworks in one process get in each other's way: some pairs fail to load, one crashes.
@@ -34,18 +35,18 @@ LONGEST = ("mindspore", "torch", "tensorflow", "conformance")
 NEEDS = {"keras_torch": "tensorflow"}
 
 
-def suites() -> Iterator[tuple[str, Path, dict[str, str]]]:
-    """Yield what to run: what to call it, its folder, and what its environment adds."""
+def suites() -> Iterator[tuple[str, tuple[str, ...], dict[str, str]]]:
+    """Yield what to run: what to call it, pytest's arguments, and what its environment adds."""
     folders = sorted(path for path in HERE.iterdir() if any(path.glob("test_*.py")))
     for folder in sorted(folders, key=lambda path: LONGEST.index(path.name) if path.name in LONGEST else len(LONGEST)):
         if NEEDS.get(folder.name, folder.name) in without_wheels():
             continue
         if folder.name != "torch":
-            yield folder.name, folder, {}
+            yield folder.name, (str(folder),), {}
             continue
-        yield "torch", folder, {"UNAMP_TORCH_COMPILED": "0"}
+        yield "torch", (str(folder),), {"UNAMP_TORCH_COMPILED": "0"}
         if shutil.which("c++"):
-            yield "torch, compiled", folder, {"UNAMP_TORCH_COMPILED": "1"}
+            yield "torch, compiled", (str(folder), "-m", "not either_kernels"), {"UNAMP_TORCH_COMPILED": "1"}
 
 
 class Outcome(NamedTuple):
@@ -58,11 +59,11 @@ class Outcome(NamedTuple):
     said: str
 
 
-def run(suite: Path, environment: dict[str, str], report: Path, arguments: list[str]) -> Outcome:
+def run(suite: tuple[str, ...], environment: dict[str, str], report: Path, arguments: list[str]) -> Outcome:
     """Run the tests of a folder; one that could not run is one failure."""
     start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", str(suite), f"--junitxml={report}", *arguments],
+        [sys.executable, "-m", "pytest", *suite, f"--junitxml={report}", *arguments],
         cwd=HERE.parent,
         env=os.environ | environment,
         check=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import types
 import warnings
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from elsewhere import ended
 
 import unamp
 from unamp import AmpHint, AmpWarning, Policy, amp_warnings, policy_region
@@ -168,5 +168,6 @@ import unamp
 with unamp.autocast():
     pass
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ended("-c", code)
+    assert done.code == 0
     assert "AmpWarning: a region changed nothing" in done.stderr

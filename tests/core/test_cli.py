@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from commanded import invoke
 
 import unamp
 from unamp.adapter.records import OpRecord, Values
@@ -102,9 +102,8 @@ def test_bad_arguments_are_one_message_and_no_traceback(arguments: tuple[str, ..
 
 def text_of(*arguments: str) -> str:
     """Return what a command prints, without a process of its own: that takes a second each time."""
-    from unamp.cli.commands import app
 
-    done = CliRunner().invoke(app, list(arguments))
+    done = invoke(*arguments)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -183,18 +182,17 @@ def test_diff_takes_lists() -> None:
 
 
 def test_compare_has_a_verdict_and_an_exit_code(tmp_path: Path, recorded: Path) -> None:
-    from unamp.cli.commands import app
 
     trace = unamp.Trace.from_json(recorded.read_text())
     moved = [r._replace(values=r.values and r.values._replace(norm=r.values.norm * 2)) for r in trace.records]
     trace.records = moved
     other = tmp_path / "other.json"
     other.write_text(trace.to_json())
-    assert CliRunner().invoke(app, ["compare", str(recorded), str(recorded)]).exit_code == 0
-    done = CliRunner().invoke(app, ["compare", str(recorded), str(other)])
+    assert invoke("compare", recorded, recorded).exit_code == 0
+    done = invoke("compare", recorded, other)
     assert done.exit_code == 1
     assert "moved further than their precision explains, first" in done.stdout
-    done = CliRunner().invoke(app, ["compare", str(recorded), str(other), "--json"])
+    done = invoke("compare", recorded, other, "--json")
     assert (done.exit_code, json.loads(done.stdout)["within"]) == (1, False)
 
 
@@ -225,9 +223,8 @@ def test_traces_are_compared(recorded: Path) -> None:
     ],
 )
 def test_bad_arguments_of_diff_and_of_traces(arguments: tuple[str, ...], says: str) -> None:
-    from unamp.cli.commands import app
 
-    done = CliRunner().invoke(app, list(arguments))
+    done = invoke(*arguments)
     assert done.exit_code == 2
     assert says in " ".join(done.stderr.replace("│", " ").split())
 
@@ -288,10 +285,9 @@ def test_a_framework_that_lacks_something_is_not_called_absent(tmp_path: Path, m
 
 
 def test_a_file_that_is_no_text_is_no_trace(tmp_path: Path) -> None:
-    from unamp.cli.commands import app
 
     (tmp_path / "weights.npz").write_bytes(b"PK\x03\x04\x80")
-    done = CliRunner().invoke(app, ["trace", str(tmp_path / "weights.npz")], env={"COLUMNS": "300"})
+    done = invoke("trace", tmp_path / "weights.npz", COLUMNS="300")
     assert done.exit_code == 2
     assert "this is no trace: it is no UTF-8" in " ".join(done.stderr.replace("│", " ").split())
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from elsewhere import python
 
 import unamp
 from unamp.adapter import Decoration
@@ -100,5 +99,4 @@ def test_who_only_opens_regions_does_not_load_it() -> None:
         "import sys, unamp; before = 'unamp.decoration' in sys.modules; "
         "unamp.decorate; print(before, 'unamp.decoration' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
-    assert told.split() == ["False", "True"]
+    assert python("-c", asked).split() == ["False", "True"]

@@ -8,11 +8,11 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import subprocess
 import sys
 from typing import Any
 
 import pytest
+from elsewhere import python
 from installed import place
 
 import unamp
@@ -161,8 +161,7 @@ def test_a_dialect_imports_no_framework() -> None:
     frameworks = {"torch", "paddle", "mindspore", "tensorflow", "jax", "keras", "numpy"}
     imported = "; ".join(f"import unamp.dialects.{module}" for module in MODULES)
     code = f"import sys, unamp; {imported}; print(*({frameworks!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    assert python("-c", code).strip() == ""
 
 
 # --- the lists ---------------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commanded import invoke
 from rich.console import Console
-from typer.testing import CliRunner
 
 from unamp.adapter import machine, registry
 from unamp.cli import commands, doctor, printing
@@ -36,7 +36,7 @@ def test_a_missing_framework_comes_with_advice(framework: Callable[[str], str]) 
     assert doctor.examine_all()["frameworks"] == [
         {"framework": "strange", "status": "not installed", "advice": "pip install 'unamp[strange]'"}
     ]
-    assert "pip install 'unamp[strange]'" in CliRunner().invoke(commands.app, ["doctor"]).stdout
+    assert "pip install 'unamp[strange]'" in invoke("doctor").stdout
 
 
 def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Callable[[str], str]) -> None:
@@ -54,13 +54,13 @@ def test_a_framework_that_ends_the_process_in_peace_is_not_usable(framework: Cal
     framework("print('bye')\nraise SystemExit(0)")
     (found,) = doctor.examine_all()["frameworks"]
     assert (found["status"], found["advice"]) == ("not usable", "importing it ended the process with status 0")
-    assert CliRunner().invoke(commands.app, ["doctor"]).exit_code == 1
+    assert invoke("doctor").exit_code == 1
 
 
 def test_a_framework_that_cannot_be_used_is_an_exit_status(framework: Callable[[str], str]) -> None:
     framework("raise ImportError('libstrange.so: cannot open shared object file')")
     for options in ((), ("--json",)):
-        done = CliRunner().invoke(commands.app, ["doctor", *options])
+        done = invoke("doctor", *options)
         assert done.exit_code == 1
         assert "libstrange.so" in done.stdout
 
@@ -90,7 +90,7 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
     }
     assert doctor.examine("strange") == report
     monkeypatch.setattr(commands, "examine_all", lambda: found(report))
-    shown = CliRunner().invoke(commands.app, ["doctor"]).stdout
+    shown = invoke("doctor").stdout
     for said in ("strange", "1.0", "cpu", "emulated", "native", "device not present"):
         assert said in shown
 
@@ -114,7 +114,7 @@ READY = {
 def test_the_machine_is_shown_with_what_frameworks_use_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
     monkeypatch.setattr(commands, "examine_all", lambda: found(READY, variables=variables))
-    lines = CliRunner().invoke(commands.app, ["doctor"]).stdout.splitlines()
+    lines = invoke("doctor").stdout.splitlines()
     assert "the processor: Some processor" in lines
     assert "it has: avx avx2" in lines
     assert "strange computes with: onednn bfloat16: no, threads: 2" in lines
@@ -124,7 +124,7 @@ def test_the_machine_is_shown_with_what_frameworks_use_of_it(monkeypatch: pytest
 def test_what_the_system_does_not_tell_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = {"framework": "strange", "status": "not installed", "advice": "pip install strange"}
     monkeypatch.setattr(commands, "examine_all", lambda: found(silent, processor="", **{"instruction sets": []}))
-    lines = CliRunner().invoke(commands.app, ["doctor"]).stdout.splitlines()
+    lines = invoke("doctor").stdout.splitlines()
     assert "the processor: not told by this system" in lines
     assert "it has: not told by this system" in lines
     assert "variables that change it: none is set" in lines
@@ -133,10 +133,10 @@ def test_what_the_system_does_not_tell_is_not_made_up(monkeypatch: pytest.Monkey
 
 def test_gaps_are_counted_and_listed_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "examine_all", lambda: found(READY))
-    counted = CliRunner().invoke(commands.app, ["doctor"]).stdout
+    counted = invoke("doctor").stdout
     assert "2 things cannot be done; unamp doctor --gaps lists them, with the reasons" in counted
     assert "because" not in counted
-    listed = CliRunner().invoke(commands.app, ["doctor", "--gaps"]).stdout.splitlines()
+    listed = invoke("doctor", "--gaps").stdout.splitlines()
     assert "strange cannot do:" in listed
     assert f"- another: because {GAP['link']}" in listed
 

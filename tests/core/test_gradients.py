@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commanded import invoke
 
 import unamp
 from unamp import OpRecord, Rule, trace
 from unamp.adapter.observer import Layers, Observer, parameter_hook
 from unamp.adapter.records import Gradient
-from unamp.cli.commands import app
 
 LINEAR = OpRecord("linear", "n", Rule.UNTOUCHED, ("float32",), "float32", "float32", layer="Net.a", output_shape=(4,))
 EXP = LINEAR._replace(op="exp", layer="Net.b")
@@ -318,10 +317,10 @@ def test_the_page_and_the_command_show_it(fake: Any, tmp_path: Any) -> None:
     assert "linear in &lt;b&gt;: it is &lt;i&gt;" in page
     path = tmp_path / "trace.json"
     path.write_text(t.to_json(), "utf-8")
-    shown = CliRunner().invoke(app, ["trace", str(path)])
+    shown = invoke("trace", path)
     assert t.gradient_table() in shown.output
     assert "gradients too small for float16, by layer: Net.a 50.0%" in shown.output
-    data = json.loads(CliRunner().invoke(app, ["trace", str(path), "--json"]).output)
+    data = json.loads(invoke("trace", path, "--json").output)
     assert data["gradients"][1]["flushed"] == 0.25
 
 
@@ -330,5 +329,5 @@ def test_a_largest_number_that_is_infinite_is_printed_as_json(fake: Any, tmp_pat
     data["gradients"][0]["values"]["max_abs"] = "inf"
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(data), "utf-8")
-    found = CliRunner().invoke(app, ["trace", str(path), "--json"])
+    found = invoke("trace", path, "--json")
     assert json.loads(found.output)["gradients"][0]["max_abs"] == "inf"

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commanded import invoke
 from hostile import cut, places, spoilt
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import unamp
 from unamp import OpRecord, Policy, Rule
 from unamp.adapter.records import Call, Gradient, Shadow, Underflow, Values
-from unamp.cli.commands import app
 
 POLICY = Policy("O2", "bfloat16", deny="softmax")
 VALUES = Values((1, 3), 0, 2.0, 0.5, 3.0, (1.0, 2.0, -0.5), (Underflow("float16", 0.5, 0.25),))
@@ -168,7 +167,7 @@ def test_no_command_ends_in_a_traceback(tmp_path: Path) -> None:
         holder[last] = chance.choice(strange)
         spoilt.write_text(json.dumps(data))
         for arguments in (["trace", spoilt], ["compare", sound, spoilt], ["diff", "paddle", "torch-cuda", "--trace", spoilt]):
-            done = CliRunner().invoke(app, list(map(str, arguments)))
+            done = invoke(*arguments)
             assert done.exit_code in (0, 1, 2), (data, done.exception)
             assert done.exception is None or isinstance(done.exception, SystemExit), (data, done.exception)
 
@@ -177,6 +176,6 @@ def test_no_command_ends_in_a_traceback(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_one_message(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_bytes(content)
-    done = CliRunner().invoke(app, ["trace", str(file)])
+    done = invoke("trace", file)
     assert done.exit_code == 2
     assert "Traceback" not in done.output

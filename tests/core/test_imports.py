@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 from documents import ROOT
+from elsewhere import python
 
 import unamp
-
-
-def _run(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **environment}
-    )
-    return done.stdout
 
 
 def test_import_brings_the_standard_library_and_nothing_else() -> None:
@@ -27,12 +19,12 @@ before = set(sys.modules)
 import unamp
 print(*{name.partition(".")[0] for name in set(sys.modules) - before})
 """
-    assert set(_run(code).split()) - sys.stdlib_module_names == {"unamp"}
+    assert set(python("-c", code).split()) - sys.stdlib_module_names == {"unamp"}
 
 
 def test_import_leaves_the_slow_parts_of_the_standard_library_alone() -> None:
     slow = {"dataclasses", "inspect", "json", "tomllib", "importlib.metadata", "difflib", "subprocess", "asyncio"}
-    assert slow & set(_run("import sys, unamp; print(*sys.modules)").split()) == set()
+    assert slow & set(python("-c", "import sys, unamp; print(*sys.modules)").split()) == set()
 
 
 def test_the_data_is_read_when_first_needed() -> None:
@@ -42,7 +34,7 @@ assert "json" not in sys.modules
 unamp.Policy(deny="linear").decide("linear")
 assert "json" in sys.modules
 """
-    _run(code)
+    python("-c", code)
 
 
 def test_a_region_imports_no_framework() -> None:
@@ -52,7 +44,7 @@ with unamp.autocast(), unamp.auto_cast(), unamp.trace():
     unamp.explain(unamp.Policy())
 print(*{"torch", "paddle", "mindspore", "tensorflow", "jax", "numpy"} & set(sys.modules))
 """
-    assert _run(code).strip() == ""
+    assert python("-c", code).strip() == ""
 
 
 def test_threads_that_are_the_first_to_ask_get_one_vocabulary() -> None:
@@ -79,7 +71,7 @@ found.append(unamp.vocabulary())
 other.join()
 assert found[0] is found[1] is unamp.vocabulary()
 """
-    _run(code)
+    python("-c", code)
 
 
 def test_a_library_on_unamp_imports_no_framework() -> None:
@@ -88,7 +80,7 @@ import sys, library
 library.DEFAULT.decide("softmax")
 print(*{"torch", "paddle", "mindspore", "tensorflow", "jax", "keras", "numpy"} & set(sys.modules))
 """
-    assert _run(code, PYTHONPATH=str(ROOT / "docs" / "examples")).strip() == ""
+    assert python("-c", code, path=ROOT / "docs" / "examples").strip() == ""
 
 
 def test_public_names() -> None:
@@ -125,4 +117,4 @@ waiting = len(sys.meta_path)
 when_imported("awaited", lambda: None)
 assert len(sys.meta_path) == waiting and importlib.util.find_spec("awaited") is awaited.__spec__
 """
-    _run(code, PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    python("-c", code, path=tmp_path)

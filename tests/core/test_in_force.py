@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from typing import Any
 
 import pytest
+from elsewhere import ended
 
 import unamp
 from unamp import Policy, autocast, current_policy, default_region, policy_region
@@ -163,8 +162,7 @@ def test_check_of_a_device_that_is_absent(fake: Any) -> None:
 
 def test_check_with_nobody_to_ask_is_no_yes() -> None:
     asking = "import unamp; unamp.check(unamp.Policy()).require()"
-    ran = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=False)
-    assert "FrameworkNotSupported: no framework is imported that could be asked" in ran.stderr
+    assert "FrameworkNotSupported: no framework is imported that could be asked" in ended("-c", asking).stderr
 
 
 def test_check_names_what_is_wrong(fake: Any) -> None:

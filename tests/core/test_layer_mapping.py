@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commanded import invoke
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import unamp
 from unamp import OpRecord, Policy, Rule, Trace, compare_traces
 from unamp.adapter.records import Values
-from unamp.cli.commands import app
 from unamp.tracing import LayerMapping, propose_layers
 
 HEAD = 'format = "unamp layers"\nversion = 1\n'
@@ -165,7 +164,7 @@ def test_the_command_proposes_once_and_compares_by_what_a_person_corrected(tmp_p
     layers = tmp_path / "layers.toml"
 
     def run(*arguments: object) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["compare", *map(str, files), *map(str, arguments)])
+        done = invoke("compare", *files, *arguments)
         assert done.exception is None or isinstance(done.exception, SystemExit)
         return done.exit_code, " ".join(done.output.replace("│", " ").split())
 

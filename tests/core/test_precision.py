@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commanded import invoke
 from hostile import cut, spoilt
 from hypothesis import example, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import unamp
 from unamp import LayerRule, LayerRules, Policy, Precision, _precision_toml
-from unamp.cli.commands import app
 from unamp.layers.patterns import matches
 from unamp.presets import preset_names, preset_versions
 
@@ -457,7 +456,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, list(map(str, arguments)))
+    return invoke(*arguments)
 
 
 def test_explain_a_file(file: Path) -> None:

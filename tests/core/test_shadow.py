@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commanded import invoke
 
 import unamp
 from unamp import OpRecord, Rule, trace
 from unamp.adapter.records import Shadow
 from unamp.adapter.shadowing import LeftOut, shadow
-from unamp.cli.commands import app
 
 EXACT = OpRecord("exp", "n", Rule.UNTOUCHED, ("float32",), "float32", "float32", layer="Net.a", output_shape=(4,))
 BAD = Shadow("float16", 0.25, 2, 0.0, 0.25)
@@ -167,7 +166,7 @@ def test_the_page_and_the_command_show_it(fake: Any, tmp_path: Any) -> None:
     assert "exp in &lt;b&gt;: it draws &lt;i&gt;" in page
     path = tmp_path / "trace.json"
     path.write_text(t.to_json(), "utf-8")
-    shown = CliRunner().invoke(app, ["trace", str(path)])
+    shown = invoke("trace", path)
     assert t.shadow_table() in shown.output
-    data = json.loads(CliRunner().invoke(app, ["trace", str(path), "--json"]).output)
+    data = json.loads(invoke("trace", path, "--json").output)
     assert data["shadow"]["lines"][0]["error"] == "inf"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
+from elsewhere import python
 from pages import NASTY, Page
 
 import unamp
@@ -81,5 +80,4 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "a trace's page needs jinja2, which is not installed; pip install 'unamp[html]'"
+    assert python("-c", code).strip() == "a trace's page needs jinja2, which is not installed; pip install 'unamp[html]'"

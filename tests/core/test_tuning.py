@@ -7,13 +7,13 @@ import itertools
 import json
 import math
 import random
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from elsewhere import python
 from hostile import cut, spoilt
 from hypothesis import given
 from hypothesis import strategies as st
@@ -388,5 +388,4 @@ def test_what_is_no_text_is_refused(file: Path) -> None:
 
 def test_importing_unamp_leaves_the_tuner_alone() -> None:
     code = "import sys, unamp; print(*(name for name in sys.modules if name.startswith('unamp.tuning')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    assert python("-c", code).strip() == ""

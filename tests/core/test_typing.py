@@ -4,53 +4,49 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
-from collections.abc import Callable
+import tomllib
 from pathlib import Path
 from typing import get_args
 
-import pytest
 from documents import ROOT
+from elsewhere import ended
 
 import unamp
 from unamp.dtypes import POLICY_DTYPES
 from unamp.presets import preset_names
 from unamp.typing import DtypeName, Level, PresetName
 
-CALLS = Path(__file__).with_name("typed_arguments.py")
+CALLS = ROOT / "tests" / "core" / "typed_arguments.py"
 
 
-def _mypy(file: Path) -> set[int]:
-    """Return the lines that mypy finds errors in."""
-    options = "--strict", "--ignore-missing-imports", "--follow-imports=silent", f"--cache-dir={file.parent}"
-    said = _run("mypy", *options, str(file))
-    found = re.findall(rf"{re.escape(file.name)}:(\d+): error", said)
-    assert found, said
-    return set(map(int, found))
-
-
-def _pyright(file: Path) -> set[int]:
+def errors(file: Path) -> set[int]:
     """Return the lines that pyright finds errors in."""
     settings = file.with_name("pyrightconfig.json")
     settings.write_text(json.dumps({"typeCheckingMode": "strict", "include": [file.name], "extraPaths": [str(ROOT)]}), "utf-8")
-    said = json.loads(_run("basedpyright", "--outputjson", "--project", str(settings), "--pythonpath", sys.executable))
+    command = ("-m", "basedpyright", "--outputjson", "--project", settings, "--pythonpath", sys.executable)
+    said = json.loads(ended(*command).stdout)
     assert said["summary"]["filesAnalyzed"] == 1, said
     return {each["range"]["start"]["line"] + 1 for each in said["generalDiagnostics"] if each["severity"] == "error"}
 
 
-def _run(checker: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", checker, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT).stdout
-
-
-@pytest.mark.parametrize("errors", [_mypy, _pyright], ids=["mypy", "pyright"])
-def test_a_checker_refuses_bad_arguments_and_takes_good_ones(errors: Callable[[Path], set[int]], tmp_path: Path) -> None:
+def test_pyright_refuses_bad_arguments_and_takes_good_ones(tmp_path: Path) -> None:
     lines = CALLS.read_text("utf-8").splitlines()
     bad = {number for number, line in enumerate(lines, 1) if "# type: ignore" in line}
     laid_bare = tmp_path / "calls.py"
     laid_bare.write_text("\n".join(line.partition("  # type: ignore")[0] for line in lines), "utf-8")
     assert errors(laid_bare) == bad
+
+
+def test_mypy_reads_the_same_calls_with_every_test() -> None:
+    """`make lint` has it refuse what no comment lets through, and comments that let nothing through."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]
+    assert settings["strict"] is True
+    assert str(CALLS.relative_to(ROOT)) in settings["files"]
+    assert "warn_unused_ignores" not in settings
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert re.search(r"^test: lint ", makefile, re.M)
+    assert re.search(r"^lint: .*\n(\t.*\n)*\t\S+/mypy\n", makefile, re.M)
 
 
 def test_types_list_what_is_valid_at_run_time() -> None:

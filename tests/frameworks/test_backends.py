@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from elsewhere import python
+from elsewhere import in_turn, python
 
 import unamp
 
@@ -33,19 +33,21 @@ record.run(
 
 def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
-    python(EXAMPLE, "-c", NETWORK.format(backend="tensorflow", folder=str(right), wrong=""))
-    python(EXAMPLE, "-c", NETWORK.format(backend="jax", folder=str(wrong), wrong="wrong"))
-    said = python(EXAMPLE, "-m", "unamp", "compare", str(right / "trace.json"), str(wrong / "trace.json"), code=1)
+    python("-c", NETWORK.format(backend="tensorflow", folder=str(right), wrong=""), path=EXAMPLE)
+    python("-c", NETWORK.format(backend="jax", folder=str(wrong), wrong="wrong"), path=EXAMPLE)
+    said = python("-m", "unamp", "compare", right / "trace.json", wrong / "trace.json", code=1)
     assert "first batch_norm in Sequential.norm: error" in said
     assert "  the other: jax keras.layers.BatchNormalization in Sequential.norm, computed in float32" in said
     records = unamp.Trace.from_json((wrong / "trace.json").read_text("utf-8")).records
     assert [(record.op, record.call and record.call.left_out) for record in records] == [
         ("conv2d", ""), ("batch_norm", ""), ("relu", ""), ("conv2d", "")
     ]  # fmt: skip
-    for number, code in ((1, 0), (2, 1), (4, 0)):
-        command = ("replay", str(wrong / "trace.json"), str(number), "--framework", "tensorflow", "--json")
-        found = json.loads(python(EXAMPLE, "-m", "unamp", *command, code=code))
-        assert (found["framework"], found["within"]) == ("tensorflow", code == 0)
+    words = ("-m", "unamp", "replay", "--framework", "tensorflow", "--json", wrong / "trace.json")
+    ended = in_turn(*((*words, number) for number in (1, 2, 4)))
+    assert [done.code for done in ended] == [0, 1, 0], ended
+    for done in ended:
+        found = json.loads(done.stdout)
+        assert (found["framework"], found["within"]) == ("tensorflow", done.code == 0)
         assert found["original"]["framework"] == "jax"
         assert found["rows"][1]["error"] < 1e-6
     # What ran right came out otherwise than on the other backend all the same: it was given other numbers.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
+
+from elsewhere import python
 
 
 def as_json(*arguments: str) -> Any:
-    done = subprocess.run([sys.executable, "-m", "unamp", *arguments, "--json"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    return json.loads(python("-m", "unamp", *arguments, "--json"))
 
 
 def test_explain_says_how_a_framework_does_it() -> None:

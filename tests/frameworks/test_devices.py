@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from elsewhere import python
 
 SCRIPT = """
 import warnings
@@ -46,6 +44,4 @@ assert "torch has cpu, meta" in unknown and "tensorflow has CPU" in unknown, unk
 
 
 def test_whose_word_a_device_is() -> None:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # a GPU would be among what is told
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True, env=environment)
-    assert ran.returncode == 0, ran.stderr[-2000:]
+    python("-W", "ignore", "-c", SCRIPT, CUDA_VISIBLE_DEVICES="")  # a GPU would be among what is told

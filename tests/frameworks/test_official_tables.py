@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from importlib import metadata, resources
 
 import pytest
+from elsewhere import python
 from installed import place
 from official_lists import FP32_MACROS, mindspore_lists, paddle_lists, spellings, tensorflow_lists, torch_macros
 from preset_versions import read_folder
@@ -416,9 +417,7 @@ def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree
     named = {op for lists in official.values() for listed in lists.values() for op in listed}
     rules = {op: (rule("paddle", op), rule("torch-cuda", op)) for op in named}
     own = {op for name in official for key in ("implied", "banned") for op in preset(name).get(key, ())}
-    command = [sys.executable, "-m", "unamp", "diff", "paddle", "torch-cuda", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    changes = json.loads(done.stdout)["operations"]
+    changes = json.loads(python("-m", "unamp", "diff", "paddle", "torch-cuda", "--json"))["operations"]
     said = {op: (change["before"]["rule"], change["after"]["rule"]) for op, [change] in changes.items()}
     differing = {op: both for op, both in rules.items() if both[0] != both[1] and op not in own}
     assert {op: both for op, both in said.items() if op not in own} == differing

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import summed
+from elsewhere import python
 from installed import place
 
 from unamp.vocabulary import vocabulary
@@ -21,11 +19,7 @@ def test_every_reduction_is_a_sum_or_known_to_be_none() -> None:
 @pytest.mark.parametrize("framework", summed.CATEGORICAL)
 def test_sums_do_not_saturate_and_draws_are_not_biased(framework: str) -> None:
     place(framework)
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", Path(summed.__file__), framework], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found = json.loads(ran.stdout.strip().rpartition("\n")[2])
+    found = json.loads(python("-W", "ignore", summed.__file__, framework).strip().rpartition("\n")[2])
     assert len(found["sums"]) >= 15
     for op, (value, dtype) in found["sums"].items():
         assert (op, value) == (op, pytest.approx(summed.SUMS[op][1], rel=1e-3))

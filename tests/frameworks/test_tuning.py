@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from elsewhere import python
 
 TESTS = Path(__file__).parents[1]
 
@@ -32,9 +32,7 @@ assert tuned.beyond(OF, open(file).read()) == []
 
 
 def _run(code: str, framework: str, file: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", RUN + code, str(TESTS), framework, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python("-W", "ignore", "-c", RUN + code, TESTS, framework, file)
 
 
 def test_what_torch_tuned_holds_in_keras(tmp_path: Path) -> None:

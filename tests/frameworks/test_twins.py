@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from elsewhere import python
+from elsewhere import in_turn, python
 
 from unamp.tracing import LayerMapping, Trace, compare_traces, propose_layers
 
@@ -25,24 +24,33 @@ torch.library.impl("aten::gelu", "CPU")(gelu)
 """
 
 
-def record(framework: str, network: str, file: Path, keep: str = "", before: str = "") -> Trace:
-    """Return the trace of a twin that runs in a process of its own, after some code of the test's."""
-    python(TWINS, "-c", f"{before}\nimport record\nrecord.main({framework!r}, {network!r}, {str(file)!r}, '', {keep!r})")
+NETWORKS = ("transformer", "lenet5")
+
+
+def read(file: Path) -> Trace:
     return Trace.from_json(file.read_text("utf-8"))
+
+
+def record(framework: str, folder: Path) -> dict[str, Trace]:
+    """Return the traces of both twins, which run in a process of the framework's own."""
+    files = {network: folder / f"{network}.json" for network in NETWORKS}
+    ended = in_turn(*((TWINS / "record.py", framework, *pair) for pair in files.items()), path=TWINS)
+    assert [done.code for done in ended] == [0, 0], ended
+    return {network: read(file) for network, file in files.items()}
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
-    folder = tmp_path_factory.mktemp("torch")
-    return {network: record("torch", network, folder / f"{network}.json") for network in ("transformer", "lenet5")}
+    return record("torch", tmp_path_factory.mktemp("torch"))
 
 
 @pytest.mark.parametrize("framework", ["paddle", "mindspore", "keras", "flax"])
 def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
     framework: str, reference: dict[str, Trace], tmp_path: Path
 ) -> None:
+    others = record(framework, tmp_path)
     for network, expected in reference.items():
-        other = record(framework, network, tmp_path / f"{network}.json")
+        other = others[network]
         proposed = propose_layers(expected, other)
         assert {layer for layer, _ in proposed.pairs} == {each.layer for each in expected.records}
         assert proposed.alone == ((), ())
@@ -59,25 +67,26 @@ def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
 
 def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_again(tmp_path: Path) -> None:
     paddle, run, layers = tmp_path / "paddle.json", tmp_path / "run", tmp_path / "layers.toml"
-    record("paddle", "transformer", paddle)
-    wrong = record("torch", "transformer", run / "trace.json", str(run), WRONG)
-    python(TWINS, "-m", "unamp", "compare", str(paddle), str(run / "trace.json"), "--propose-layers", str(layers))
-    said = python(TWINS, "-m", "unamp", "compare", str(paddle), str(run / "trace.json"), "--layers", str(layers), code=1)
+    python(TWINS / "record.py", "paddle", "transformer", paddle)
+    spoilt = f"import record\nrecord.main('torch', 'transformer', {str(run / 'trace.json')!r}, '', {str(run)!r})"
+    python("-c", WRONG + spoilt, path=TWINS)
+    wrong = read(run / "trace.json")
+    python("-m", "unamp", "compare", paddle, run / "trace.json", "--propose-layers", layers)
+    said = python("-m", "unamp", "compare", paddle, run / "trace.json", "--layers", layers, code=1)
     assert "first gelu in Encoder: error" in said
     assert "  the reference: paddle " in said
     assert "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open" in said
     number = next(n for n, each in enumerate(wrong.records, 1) if each.op == "gelu")
     for framework in ("torch", "paddle", "jax", "mindspore", "tensorflow"):
-
-        def again(n: int, code: int, framework: str = framework) -> Any:
-            command = ("replay", str(run / "trace.json"), str(n), "--framework", framework, "--json")
-            return json.loads(python(TWINS, "-m", "unamp", *command, code=code))
-
-        found = again(number, 1)
+        # The operation before is what it should be.
+        commands = [("replay", run / "trace.json", n, "--framework", framework, "--json") for n in (number, number - 1)]
+        ended = in_turn(*(("-m", "unamp", *words) for words in commands))
+        assert [done.code for done in ended] == [1, 0], ended
+        found, before = (json.loads(done.stdout) for done in ended)
         assert (found["op"], found["within"], found["framework"]) == ("gelu", False, framework)
         rows = {row["dtype"]: row for row in found["rows"]}
         assert list(rows) == ["float64", "float32", "float16", "bfloat16"]
         assert rows["float32"]["error"] < 1e-6 < 1e-5 < found["original"]["error"]
         assert rows["float32"]["error"] < rows["float16"]["error"] < rows["bfloat16"]["error"] < 0.02
         assert all(row["finite"] == 1.0 for row in found["rows"])
-        assert again(number - 1, 0)["op"] == "linear"  # the operation before is what it should be
+        assert before["op"] == "linear"

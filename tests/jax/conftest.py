@@ -15,7 +15,6 @@ import equinox  # noqa: F401 - a library that is imported has its layers patched
 import flax.linen
 import flax.nnx  # noqa: F401
 import jax
-import jax.numpy as jnp
 import optax  # noqa: F401
 import pytest
 from jax._src import core, custom_derivatives
@@ -25,7 +24,6 @@ from unamp_jax.state import CONTEXT, thread
 
 from unamp.adapter.replacing import CodePatch
 
-LOW = {"float16": jnp.float16, "bfloat16": jnp.bfloat16}
 OWN = core.Primitive.bind_with_trace, custom_derivatives.custom_jvp.__call__, custom_derivatives.custom_vjp.__call__
 
 
@@ -45,11 +43,6 @@ def _untouched():
     assert thread.sink is None
     assert patches.installed.open == 0
     assert patched() == []
-
-
-@pytest.fixture(params=list(LOW))
-def low(request):
-    return LOW[request.param]
 
 
 @pytest.fixture

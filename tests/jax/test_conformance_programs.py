@@ -1,11 +1,9 @@
 """The suite's own calls of JAX: XLA compiles a program once, whoever asks for it, and in nobody else's process otherwise."""
 
-import subprocess
-import sys
-
 import jax
 import numpy as np
 import pytest
+from elsewhere import python
 from jax import export, lax
 from jax._src import compiler
 from unamp_conformance.subjects import Subject
@@ -103,8 +101,7 @@ before = compiler.compile_or_get_cached, os.environ.get("XLA_FLAGS")
 adapter_for("jax").operations()["add"](jax.numpy.ones(3), jax.numpy.ones(3))
 assert before == (compiler.compile_or_get_cached, os.environ.get("XLA_FLAGS"))
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
+    python("-c", code)
 
 
 def _lowered():

@@ -1,10 +1,10 @@
 """The examples of README.md and the guides that use JAX run as pasted."""
 
 import os
-import subprocess
 import sys
 
 from documents import test_example  # noqa: F401
+from elsewhere import python
 from followed import told
 
 
@@ -19,6 +19,4 @@ with unamp.autocast(dtype="bfloat16", allow=["add"]):
     print(*passed(lambda: x + x))
 assert added(x) == []
 """
-    path = os.pathsep.join(sys.path)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
-    assert (done.returncode, done.stdout.split()) == (0, told("JAX")), done.stderr
+    assert python("-c", code, PYTHONPATH=os.pathsep.join(sys.path)).split() == told("JAX")

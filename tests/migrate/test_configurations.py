@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from commanded import invoke
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from unamp.cli.commands import app
 from unamp.migrate import migrate_paths
 
 FILES = {
@@ -89,7 +88,7 @@ def test_settings_are_reported_with_their_line(name: str, tmp_path: Path) -> Non
 
 def test_the_command_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "default_config.yaml").write_text("mixed_precision: bf16\n")
-    result = CliRunner().invoke(app, ["migrate", str(tmp_path)])
+    result = invoke("migrate", tmp_path)
     said = result.stdout
     assert result.exit_code == 1
     assert f"{tmp_path / 'default_config.yaml'}:1:1: look here: mixed_precision: bf16: Accelerate wraps" in said

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from commanded import invoke
+from elsewhere import ended, python
 
-from unamp.cli.commands import app
 from unamp.migrate import files, migrate_paths
 from unamp.migrate.sarif import as_sarif
 
@@ -23,7 +21,7 @@ BY_HAND = "from apex import amp\nmodel = amp.initialize(model)\n"
 
 
 def run(*arguments: object, code: int) -> Any:
-    done = CliRunner().invoke(app, ["migrate", *map(str, arguments)], env={"COLUMNS": "300"})
+    done = invoke("migrate", *arguments, COLUMNS="300")
     assert done.exit_code == code, done.output
     return done
 
@@ -239,8 +237,8 @@ def test_without_what_it_needs_the_command_says_what_to_install_and_unamp_does_n
 ) -> None:
     code = f"import sys; sys.modules[{module!r}] = None; sys.argv = ['unamp', 'migrate', {str(script)!r}]; "
     code += "from unamp.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = ended("-c", code)
+    assert done.code == 2
     assert done.stderr == f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'\n"
     code = f"import sys, unamp, unamp.cli.commands; assert {module!r} not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code)

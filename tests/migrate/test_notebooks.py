@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commanded import invoke
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from unamp.cli.commands import app
 from unamp.migrate import migrate_paths
 
 OLD = ["import torch\n", "from torch.cuda.amp import GradScaler"]
@@ -19,7 +18,7 @@ STEP = ["with torch.autocast('cuda'):\n", "    loss = model(x)"]
 
 
 def run(*arguments: object, code: int) -> Any:
-    done = CliRunner().invoke(app, ["migrate", *map(str, arguments)], env={"COLUMNS": "300"})
+    done = invoke("migrate", *arguments, COLUMNS="300")
     assert done.exit_code == code, done.output
     return done
 

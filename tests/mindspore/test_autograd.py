@@ -3,6 +3,7 @@
 import mindspore
 import numpy as np
 import pytest
+from eager import under
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.common._grad_function import _Function
 from unamp_mindspore.casting import cast, rounded
@@ -11,20 +12,10 @@ from unamp_mindspore.state import thread
 from unamp import Policy, custom_bwd, custom_fwd, policy_region
 
 F32 = mindspore.float32
-LOW = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16}
-
-
-@pytest.fixture(params=list(LOW))
-def low(request):
-    return LOW[request.param]
 
 
 def rand(*shape):
     return Tensor(np.random.uniform(-1, 1, shape).astype(np.float32))
-
-
-def under(level="O1", low=mindspore.float16, **rest):
-    return policy_region(Policy(level, low, **rest))
 
 
 def network():

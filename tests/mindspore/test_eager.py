@@ -6,6 +6,7 @@ import mindspore
 import numpy as np
 import pytest
 from eager import *  # noqa: F403
+from eager import under
 from mindspore import Tensor, mint, nn, ops
 from mindspore.ops import matmul as bound_early
 from unamp_mindspore import listing, patches
@@ -13,23 +14,13 @@ from unamp_mindspore.hooks import HOOKS
 from unamp_mindspore.spellings import named, spelled
 
 import unamp
-from unamp import Policy, policy_region
 
 F32 = mindspore.float32
 LOW = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16}
 
 
-@pytest.fixture(params=list(LOW))
-def low(request):
-    return LOW[request.param]
-
-
 def rand(*shape):
     return Tensor(np.random.uniform(0.1, 1, shape).astype(np.float32))
-
-
-def under(level="O1", low=mindspore.float16, **rest):
-    return policy_region(Policy(level, low, **rest))
 
 
 def test_the_same_operation_by_every_way_to_call_it(low):

@@ -1,11 +1,9 @@
 """Policies in compiled graphs, in both low dtypes and on every level: dtypes and numbers are those of PyNative mode."""
 
-import subprocess
-import sys
-
 import mindspore
 import numpy as np
 import pytest
+from elsewhere import python
 from mindspore import Parameter, Tensor, mint, nn, ops
 from unamp_mindspore.conformance.ways.opening import graph_mode
 
@@ -263,4 +261,4 @@ with low:
 def test_the_first_graph_of_a_process(tmp_path):
     file = tmp_path / "cold.py"  # the compiler reads source, so it must be in a file
     file.write_text(COLD)
-    subprocess.run([sys.executable, file], check=True)
+    python(file)

@@ -1,17 +1,15 @@
 """A user's program loads no more of the adapter than it uses."""
 
-import subprocess
-import sys
-
 import mindspore
 import numpy as np
 import pytest
+from elsewhere import python
 from mindspore import Tensor
 
 from unamp.adapter.registry import adapter_for
 
 
-def test_nothing_that_a_user_does_loads_conformance(tmp_path):
+def test_nothing_that_a_user_does_loads_conformance():
     code = """
 import contextlib, sys
 import mindspore, unamp
@@ -27,9 +25,7 @@ unamp.explain(unamp.Policy(deny="linear"))
 assert trace.records and "unamp_mindspore.decoration" in sys.modules
 print("loaded:", *(name for name in sys.modules if "conformance" in name and name.startswith("unamp")))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("loaded:")
+    assert python("-c", code).strip().endswith("loaded:")
 
 
 @pytest.mark.parametrize("imports", ["import mindspore, unamp", "import unamp, mindspore"])
@@ -51,8 +47,7 @@ except unamp.NotExpressible as error:
     print("refused:", error)
 """
     )
-    done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, cwd=tmp_path)
-    assert "refused: autocast is used inside a function" in done.stdout, done.stderr
+    assert "refused: autocast is used inside a function" in python(tmp_path / "program.py")
 
 
 def test_the_adapter_tells_whether_mindspore_is_built_for_this_numpy():

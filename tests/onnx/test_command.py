@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commanded import invoke
+from elsewhere import ended
 from onnx import ModelProto
 from onnx_graphs import F16, cast, model, node, saved, weight
-from typer.testing import CliRunner
 
 from unamp import LayerRule, LayerRules, Policy, Precision
-from unamp.cli.commands import app
 
 HEAD = [("head", "torch.nn.modules.linear.Linear"), ("linear", "aten.linear.default")]
 
@@ -36,7 +34,7 @@ def run(tmp_path: Path) -> Any:
     def call(made: ModelProto, *arguments: str, rules: LayerRules | None = None, code: int = 0) -> str:
         file = tmp_path / "precision.toml"
         file.write_text(Precision(Policy("O1", "float16"), rules).to_toml())
-        done = CliRunner().invoke(app, ["onnx", str(saved(made, tmp_path)), "--policy", str(file), *arguments])
+        done = invoke("onnx", saved(made, tmp_path), "--policy", file, *arguments)
         assert done.exit_code == code, done.output
         return done.output
 
@@ -96,11 +94,11 @@ def test_names_that_a_terminal_would_obey_are_written_out(run: Any) -> None:
 
 
 def test_files_that_are_not_there(run: Any, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["onnx", str(tmp_path / "none.onnx"), "--policy", str(tmp_path / "none.toml")])
+    done = invoke("onnx", tmp_path / "none.onnx", "--policy", tmp_path / "none.toml")
     assert (done.exit_code, "No such file or directory" in unboxed(done.output)) == (2, True)
     run(made())
     arguments = ["onnx", "none.onnx", "--policy", str(tmp_path / "precision.toml")]
-    done = CliRunner().invoke(app, arguments)
+    done = invoke(*arguments)
     assert (done.exit_code, "none.onnx: No such file or directory" in unboxed(done.output)) == (2, True)
 
 
@@ -108,7 +106,7 @@ def test_without_the_package_it_says_what_to_install(run: Any, tmp_path: Path) -
     run(made())
     code = "import sys; sys.modules['onnx'] = None; import unamp.cli; unamp.cli.main()"
     arguments = ["onnx", str(tmp_path / "model.onnx"), "--policy", str(tmp_path / "precision.toml")]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = ended("-c", code, *arguments)
+    assert done.code == 2
     assert "pip install 'unamp[onnx]'" in unboxed(done.stderr)
     assert "Traceback" not in done.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -13,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commanded import invoke
+from elsewhere import ended
 from onnx import ModelProto, checker, helper, load, save
 from onnx_graphs import F16, F32, cast, model, node, saved, weight
-from typer.testing import CliRunner
 
 from unamp import LayerRule, LayerRules, Policy, Precision
-from unamp.cli.commands import app
 from unamp.exporting import TOOLS, ExportLists, export_lists
 from unamp.onnx import check
 from unamp.vocabulary import vocabulary
@@ -264,7 +262,7 @@ def test_what_is_written_is_python(lists: Any, tool: str) -> None:
 
 def run(precision: Precision, folder: Path, *arguments: str, code: int) -> str:
     (folder / "precision.toml").write_text(precision.to_toml())
-    done = CliRunner().invoke(app, ["export-lists", str(folder / "precision.toml"), *arguments])
+    done = invoke("export-lists", folder / "precision.toml", *arguments)
     assert done.exit_code == code, done.output
     return done.output
 
@@ -313,9 +311,9 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['onnx'] = None; import unamp.cli; unamp.cli.main()"
     words = ["export-lists", str(tmp_path / "precision.toml"), "--for", "modelopt"]
     path = str(saved(two_layers(), tmp_path))
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    done = subprocess.run([sys.executable, "-c", code, *words, "--model", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = ended("-c", code, *words)
+    assert (done.code, done.stderr) == (1, "")
+    done = ended("-c", code, *words, "--model", path)
+    assert done.code == 2
     assert "unamp[onnx]" in done.stderr
     assert load(path).graph.node

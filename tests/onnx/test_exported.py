@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from commanded import invoke
 from onnx_graphs import F16, cast, model, node, saved, weight
-from typer.testing import CliRunner
 
 from unamp import LayerRules, Policy, Precision
-from unamp.cli.commands import app
 from unamp.exporting import export_lists
 from unamp.onnx import CheckedModel, check
 from unamp.onnx.planning import plan
@@ -123,7 +122,7 @@ def test_jax2onnx_replaces_what_a_region_sees() -> None:
 )
 def test_the_exit_status(tmp_path: Path, name: str, code: int) -> None:
     (tmp_path / "precision.toml").write_text(Precision(Policy("O1", "float16"), WIDE).to_toml(), "utf-8")
-    done = CliRunner().invoke(app, ["onnx", str(EXPORTED / f"{name}.onnx"), "--policy", str(tmp_path / "precision.toml")])
+    done = invoke("onnx", EXPORTED / f"{name}.onnx", "--policy", tmp_path / "precision.toml")
     assert done.exit_code == code
     assert ("rule 'wo' matches no layer of the file" in done.output) == (name == "tf2onnx-conv-float16")
 

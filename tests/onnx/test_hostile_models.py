@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commanded import invoke
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_graphs import F16, F32, cast, model, node, saved, weight
-from typer.testing import CliRunner
 
 from unamp import LayerRule, LayerRules, Policy, Precision
-from unamp.cli.commands import app
 from unamp.onnx import BadModel, check
 
 PRECISION = Precision(Policy("O1", "float16"), LayerRules([LayerRule("head", "float32")]))
@@ -234,7 +233,7 @@ def test_the_command_says_it_and_exits_with_2(tmp_path: Path, what: str) -> None
     BAD[what][0](made)
     (tmp_path / "precision.toml").write_text(PRECISION.to_toml())
     arguments = ["onnx", str(saved(made, tmp_path)), "--policy", str(tmp_path / "precision.toml")]
-    done = CliRunner().invoke(app, arguments)
+    done = invoke(*arguments)
     assert done.exit_code == 2
     assert "\x1b[31m" not in done.output
     assert "Traceback" not in done.output

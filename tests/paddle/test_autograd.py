@@ -1,26 +1,13 @@
 """Backward: in the dtypes of its forward, whatever is open around it."""
 
-import subprocess
-import sys
-
 import numpy as np
 import paddle
 import pytest
+from eager import under
+from elsewhere import forked
 from paddle.autograd import PyLayer
 
 import unamp
-from unamp import Policy, policy_region
-
-LOW = {"float16": paddle.float16, "bfloat16": paddle.bfloat16}
-
-
-@pytest.fixture(params=list(LOW))
-def low(request):
-    return LOW[request.param]
-
-
-def under(level="O1", low=paddle.float16, **rest):
-    return policy_region(Policy(level, low, **rest))
 
 
 def network():
@@ -170,5 +157,4 @@ for level in ("O1", "O2"):
 
 def test_training_an_embedding_with_sparse_gradients():
     # In a process of its own: a cast of such a gradient can end it.
-    run = subprocess.run([sys.executable, "-c", SPARSE], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    forked("paddle", SPARSE)

@@ -9,22 +9,11 @@ import numpy as np
 import paddle
 import pytest
 from eager import *  # noqa: F403
+from eager import under
 from paddle import nn
 from paddle.nn import functional as F
 
 import unamp
-from unamp import Policy, policy_region
-
-LOW = {"float16": paddle.float16, "bfloat16": paddle.bfloat16}
-
-
-@pytest.fixture(params=list(LOW))
-def low(request):
-    return LOW[request.param]
-
-
-def under(level="O1", low=paddle.float16, **rest):
-    return policy_region(Policy(level, low, **rest))
 
 
 def test_the_same_operation_by_every_way_to_call_it(low):

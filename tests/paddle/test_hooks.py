@@ -1,10 +1,8 @@
 """Private names, and the effect of a region, are looked at before anything relies on them."""
 
-import subprocess
-import sys
-
 import paddle
 import pytest
+from elsewhere import forked
 from unamp_paddle import adapter, probing
 
 import unamp
@@ -29,8 +27,7 @@ except unamp.FrameworkNotSupported as error:
     ],
 )
 def test_a_name_that_is_missing_is_told_with_the_version(place, name):
-    run = subprocess.run([sys.executable, "-c", MISSING.format(place=place)], capture_output=True, text=True)
-    assert f"paddle {paddle.__version__} has no {name}, which unamp needs" in run.stdout, run.stderr
+    assert f"paddle {paddle.__version__} has no {name}, which unamp needs" in forked("paddle", MISSING.format(place=place))
 
 
 def test_this_paddle_has_what_is_needed():

@@ -18,11 +18,6 @@ ACTIVATIONS = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=["float16", "bfloat16"])
-def low(request):
-    return getattr(paddle, request.param)
-
-
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_a_norm_with_an_activation(low, act):
     norm, x = paddle.nn.BatchNorm(4, act=act), paddle.randn([2, 4, 3, 3])

@@ -26,8 +26,6 @@ from unamp_tensorflow.state import thread  # noqa: E402
 
 from unamp.adapter.replacing import CodePatch  # noqa: E402
 
-LOW = {"float16": tf.float16, "bfloat16": tf.bfloat16}
-
 
 def patched() -> list[str]:
     """Return the hooks that are not as TensorFlow made them."""
@@ -47,11 +45,6 @@ def _untouched():
     assert not thread.recorded
     assert patches.installed.open == 0
     assert patched() == []
-
-
-@pytest.fixture(params=list(LOW))
-def low(request):
-    return LOW[request.param]
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 from absent import test_devices_that_are_not_there, test_words_for_no_device  # noqa: F401
+from elsewhere import python
 
 import unamp
 
@@ -38,5 +37,4 @@ def test_a_device_in_tensorflows_words(named: object) -> None:
 
 def test_two_logical_devices() -> None:
     """See the script: a process has its logical devices from its start on."""
-    ran = subprocess.run([sys.executable, Path(__file__).parent / "two_devices.py"], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-3000:]
+    python(Path(__file__).parent / "two_devices.py")

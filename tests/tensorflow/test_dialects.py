@@ -1,13 +1,12 @@
 """The dialects on TensorFlow: Keras' own beside Keras', and the other frameworks' examples on TensorFlow's tensors."""
 
 import math
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from elsewhere import python
 from spoken import (
     error_of,
     mindspores_example,
@@ -185,4 +184,4 @@ mixed_precision.set_global_policy(policy)
 assert keras.config.dtype_policy().name == "mixed_bfloat16"
 assert type(keras.config.dtype_policy()) is keras.DTypePolicy
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    python("-c", program)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from elsewhere import python
 
 EVERYDAY = """
 import sys
@@ -21,8 +20,7 @@ print("unamp_tensorflow.adapter" in sys.modules, *(name for name in sys.modules 
 
 
 def test_a_user_loads_nothing_of_the_conformance_suite():
-    done = subprocess.run([sys.executable, "-c", EVERYDAY], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True"]
+    assert python("-c", EVERYDAY).split() == ["True"]
 
 
 STARTED = """
@@ -40,5 +38,4 @@ print(xla_bridge.backends_are_initialized())
 
 def test_a_region_does_not_start_jax_on_a_device():
     """On a GPU that would take most of its memory from TensorFlow."""
-    done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False"]
+    assert python("-c", STARTED).split() == ["False"]

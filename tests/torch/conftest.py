@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from unamp_torch import control_flow, patches, transforming
+from unamp_torch.activation import Activation
 from unamp_torch.state import thread
 
 import unamp
@@ -22,6 +23,18 @@ collect_ignore = no_gpu.FILES
 
 #: The device types whose native autocast state must be as it was; `maia` and the rest exist in no build for CPU or CUDA.
 DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "xla", "hpu", "mtia", "ipu", "maia")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    once = "either_kernels: no kernel of ours runs, or the test says itself which: of two runs, it is left out of the second"
+    config.addinivalue_line("markers", once)
+
+
+@pytest.fixture(autouse=True)
+def kernels_matter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that is run with either kernels opens no region. (Which is noticed with those in Python: they run all tests.)"""
+    if request.node.get_closest_marker("either_kernels"):
+        monkeypatch.setattr(Activation, "enter", lambda self: pytest.fail("kernels matter here: take either_kernels away"))
 
 
 def _native_state() -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from elsewhere import forked
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -213,9 +212,7 @@ for name, value in vars(checkpoint_activation).items():
 
 @pytest.mark.parametrize("imported", ["inside", "outside"])
 def test_a_module_that_is_to_be_checkpointed_recomputes_under_the_forwards_policy(imported: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", MODULE_TO_BE_CHECKPOINTED, imported]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["True"], done.stderr
+    assert forked("torch", MODULE_TO_BE_CHECKPOINTED, imported).split() == ["True"]
 
 
 # --- inference_mode, torch.func ----------------------------------------------------------------------------------------------

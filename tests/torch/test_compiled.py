@@ -27,6 +27,9 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+#: The programs of a test are told which kernels to take.
+told = pytest.mark.either_kernels
+
 REGION = """
 import torch, unamp
 with unamp.autocast("cpu", allow="add"):
@@ -43,11 +46,13 @@ def test_this_run_is_what_it_says_it_is() -> None:
     assert type(realisation).__module__ == ("unamp_torch.activation" if compiled.library is None else "unamp_torch_kernels")
 
 
+@told
 def test_where_nothing_is_built_everything_works_in_python(tmp_path: Path) -> None:
     done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
     assert done.stdout.strip() == "None", done.stderr
 
 
+@told
 @pytest.mark.parametrize(("wanted", "tools", "said"), [("", True, 1), ("0", True, 0), ("", False, 0)])
 def test_the_first_region_says_once_how_to_build(wanted: str, tools: bool, said: int, tmp_path: Path) -> None:
     for tool in ("c++", "ninja") if tools else ("c++",):
@@ -57,6 +62,7 @@ def test_the_first_region_says_once_how_to_build(wanted: str, tools: bool, said:
     assert done.stderr.count("AmpHint: unamp's part of PyTorch's") == done.stderr.count("python -m unamp_torch builds") == said
 
 
+@told
 def test_the_environment_can_insist(tmp_path: Path) -> None:
     done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="1")
     assert f"kernels for torch {torch.__version__} are not built" in done.stderr
@@ -76,6 +82,7 @@ def test_another_version_or_source_is_another_place(monkeypatch: pytest.MonkeyPa
     assert compiled.place() != here
 
 
+@told
 def test_a_damaged_module_is_an_error_and_no_crash(tmp_path: Path) -> None:
     damaged = tmp_path / compiled.place().relative_to(compiled.place().parents[2])
     damaged.parent.mkdir(parents=True)
@@ -123,18 +130,21 @@ def bring(installed: Path, minor: str, content: bytes, file: str = compiled.plac
     return place
 
 
+@told
 def test_a_library_for_another_minor_version_of_torch_is_not_looked_at(installed: Path) -> None:
     bring(installed, "2.98", b"never read")
     bring(installed, "2.99", b"never read")
     assert doctor(installed) == ["Python", "for torch 2.98, torch 2.99", None]
 
 
+@told
 def test_a_library_for_another_python_is_not_looked_at(installed: Path) -> None:
     minor = "{}.{}".format(*major_minor(torch.__version__))
     bring(installed, minor, b"never read", "unamp_torch_kernels.cpython-39-x86_64-linux-gnu.so")
     assert doctor(installed) == ["Python", "none for this Python", None]
 
 
+@told
 def test_a_library_that_does_not_load_leaves_everything_to_python(installed: Path) -> None:
     minor = "{}.{}".format(*major_minor(torch.__version__))
     bring(installed, minor, b"\x7fELF and nothing more")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import absent
 import no_gpu
 import pytest
 import torch
+from elsewhere import python
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from unamp_torch.compiled import library
@@ -28,26 +27,20 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 @pytest.mark.parametrize("device", ["meta", "second"])
 def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
     """In a process of its own: PyTorch's second device is there for good, and a GPU would be the accelerator."""
-    command = [sys.executable, HERE / "devices.py", device]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=no_gpu.ENVIRONMENT)
-    assert json.loads(ran.stdout.splitlines()[-1]) == []
+    assert json.loads(python(HERE / "devices.py", device, **no_gpu.ENVIRONMENT).splitlines()[-1]) == []
 
 
+@pytest.mark.either_kernels
 @pytest.mark.parametrize("compiled", ["0", ""])
 def test_regions_around_several_devices(compiled: str) -> None:
     """See the script. With kernels in Python, and with those in C++ where they are built."""
-    environment = {**no_gpu.ENVIRONMENT, "UNAMP_TORCH_COMPILED": compiled}
-    command = [sys.executable, "-W", "ignore", HERE / "two_devices.py"]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert ran.returncode == 0, ran.stderr
+    python("-W", "ignore", HERE / "two_devices.py", **no_gpu.ENVIRONMENT, UNAMP_TORCH_COMPILED=compiled)
 
 
 def test_where_there_is_a_gpu_devices_that_are_not_here_are_read_in_a_process_that_sees_none() -> None:
     assert bool(no_gpu.FILES) is GPU
     for name in no_gpu.FILES:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / name]
-        ran = subprocess.run(command, capture_output=True, text=True, env=no_gpu.ENVIRONMENT)
-        assert ran.returncode == 0, ran.stdout[-5000:]
+        python("-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / name, **no_gpu.ENVIRONMENT)
 
 
 @pytest.mark.parametrize("named", [None, "meta", torch.device("meta")])

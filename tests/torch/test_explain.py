@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from elsewhere import ended, forked
 
 import unamp
 from unamp import Policy, Rule
@@ -82,16 +79,10 @@ def test_rules_and_origins_are_the_policys() -> None:
     assert {op: e.rule for op, e in found.items()} == dict(policy.rules)
 
 
+@pytest.mark.either_kernels
 def test_native_means_that_no_kernel_of_ours_acts() -> None:
     # What C++ does cannot be watched from here; it does the same.
-    done = subprocess.run(
-        [sys.executable, "-c", WATCHED],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"UNAMP_TORCH_COMPILED": "0"},
-    )
-    assert done.stdout.strip() == "fine", done.stderr
+    assert forked("torch", WATCHED, UNAMP_TORCH_COMPILED="0").strip() == "fine"
 
 
 WATCHED = """
@@ -144,8 +135,8 @@ for dtype in ("float16", "bfloat16"):
 with unamp.autocast("cpu", "float16"):
     torch.rand(2, 2)
 """
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = ended("-c", code, ONEDNN_MAX_CPU_ISA=isa)
+    assert done.code == 0
     lines = done.stdout.splitlines()
     assert lines[0] == "True 1.0"
     assert isa != "AVX2" or lines[1] == "True 1.0"

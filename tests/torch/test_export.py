@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from elsewhere import forked
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -215,8 +214,7 @@ def test_the_first_region_of_a_process_is_inside_a_trace() -> None:
                 return x @ x
         print(torch.jit.trace(function, torch.ones(2, 2))(torch.ones(2, 2)).dtype)
     """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "torch.bfloat16\n", done.stderr
+    assert forked("torch", code) == "torch.bfloat16\n"
 
 
 @pytest.mark.parametrize("pre_dispatch", [False, True])

@@ -16,6 +16,9 @@ from unamp import LayerRules, Policy, Precision
 from unamp.exporting import export_lists
 from unamp.onnx import check
 
+#: What is exported is float32.
+pytestmark = pytest.mark.either_kernels
+
 RULES = LayerRules({"**.wo": "float32"})
 
 

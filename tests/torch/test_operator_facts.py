@@ -15,6 +15,9 @@ from unamp_torch.listing import Operator, operators
 from unamp import vocabulary
 from unamp.adapter.registry import adapter_for
 
+#: Outside of regions, PyTorch's own kernels run.
+pytestmark = pytest.mark.either_kernels
+
 #: What PyTorch says where it has no kernel for a dtype.
 NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype")
 

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
+
+import pytest
+from elsewhere import Ended, in_turn
 
 SCRIPT = Path(__file__).with_name("opinfo.py")
 
 
-def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> list[Ended]:
+    """The script of some operators and layers; with another list of exceptions; and of what there is not."""
+    other = tmp_path_factory.mktemp("opinfo") / SCRIPT.name
+    other.write_text(SCRIPT.read_text("utf-8"), "utf-8")
+    entry = '[[exception]]\nops = ["exp"]\ninputs = ["low"]\nkind = "differs"\nreason = "none"\n'
+    other.with_suffix(".toml").write_text(entry, "utf-8")
+    names = "einsum inner linalg.pinv cov dot nn.GRU nn.LSTMCell nn.Bilinear".split()
+    return in_turn((SCRIPT, *names, "--samples=4"), (other, "exp", "dot"), (SCRIPT, "matmull"))
 
 
-def test_composites_and_recurrent_layers_are_torchs_own() -> None:
-    done = run(SCRIPT, "einsum", "inner", "linalg.pinv", "cov", "dot", "nn.GRU", "nn.LSTMCell", "nn.Bilinear", "--samples=4")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_composites_and_recurrent_layers_are_torchs_own(ended: list[Ended]) -> None:
+    done = ended[0]
+    assert done.code == 0, done.stdout + done.stderr
     assert "8 operators and layers" in done.stdout
     assert "listed, computed, first low inputs: dot" in done.stdout
 
 
-def test_what_is_not_listed_and_what_is_listed_in_vain_fail(tmp_path: Path) -> None:
-    script = tmp_path / SCRIPT.name
-    script.write_text(SCRIPT.read_text("utf-8"), "utf-8")
-    entry = '[[exception]]\nops = ["exp"]\ninputs = ["low"]\nkind = "differs"\nreason = "none"\n'
-    script.with_suffix(".toml").write_text(entry, "utf-8")
-    done = run(script, "exp", "dot")
-    assert done.returncode == 1
+def test_what_is_not_listed_and_what_is_listed_in_vain_fail(ended: list[Ended]) -> None:
+    done = ended[1]
+    assert done.code == 1
     assert "not listed: dot [bfloat16, first low inputs] computed: dot : expected both vectors" in done.stdout
     assert "listed, but the same: exp [float16, low inputs] differs" in done.stdout
 
@@ -37,7 +41,7 @@ def test_every_exception_has_a_reason_and_none_is_for_float32_inputs() -> None:
     assert all(entry["reason"] and "float32" not in entry["inputs"] for entry in entries)
 
 
-def test_a_name_that_pytorch_does_not_have() -> None:
-    done = run(SCRIPT, "matmull")
-    assert done.returncode == 2
+def test_a_name_that_pytorch_does_not_have(ended: list[Ended]) -> None:
+    done = ended[2]
+    assert done.code == 2
     assert "no operator or layer of PyTorch's tests is called matmull" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from elsewhere import forked
 from unamp_torch import transforming
 
 from unamp import Policy, policy_region
@@ -50,8 +50,7 @@ def test_what_only_the_compiler_calls_is_patched_as_soon_as_that_is_imported(how
     if how == "loaded":  # decomposed inside a region, a program stays what it is
         how, dtype = str(tmp_path / "add.pt2"), torch.float32
         torch.export.save(torch.export.export(Add(), (torch.ones(2),)), how)
-    done = subprocess.run([sys.executable, "-c", COLD, how], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["False", "True", "True", "False", "False", "True", str(dtype)], done.stderr
+    assert forked("torch", COLD, how).split() == ["False", "True", "True", "False", "False", "True", str(dtype)]
 
 
 def taking_levels_off() -> list[Any]:

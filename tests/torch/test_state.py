@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from elsewhere import forked
 from torch import nn
 from unamp_torch import patches
 
@@ -150,8 +148,7 @@ for h, inside in patched.items():
     assert outside is not inside and getattr(inside, "__wrapped__", outside) is outside, h
 print("fine")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "fine", done.stderr
+    assert forked("torch", code).strip() == "fine"
 
 
 def test_somebody_elses_patch_on_top_survives() -> None:
@@ -295,7 +292,7 @@ try:
 except unamp.FrameworkNotSupported as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    said = forked("torch", script)
     assert said.startswith("torch 2.6.0 is installed; unamp's adapter works with torch >=2.10,<3: older ones keep no float32")
 
 
@@ -344,9 +341,7 @@ print(F.lp_pool1d(torch.ones(1, 4, 4), 2.0, 2).dtype)
 
 
 def test_a_region_that_cannot_replace_a_function_leaves_nothing_behind() -> None:
-    code = WITH_A_FUNCTION_THAT_CANNOT_BE_REPLACED
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    expected = [
+    assert forked("torch", WITH_A_FUNCTION_THAT_CANNOT_BE_REPLACED).splitlines() == [
         "refused True",
         "True True False None",
         "False torch.bfloat16",
@@ -354,7 +349,6 @@ def test_a_region_that_cannot_replace_a_function_leaves_nothing_behind() -> None
         "closed torch.bfloat16",
         "torch.float32",
     ]
-    assert done.stdout.splitlines() == expected, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -380,10 +374,11 @@ except unamp.FrameworkNotSupported as error:
 gone = not hasattr({owner}, "{last}")
 print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype, torch.is_autocast_enabled("cpu"), gone, unamp.current_policy())
 """
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
+    said = forked("torch", script).splitlines()
     assert said == [f"torch {torch.__version__} has no {name}, which unamp needs", "torch.float32 False True None"]
 
 
+@pytest.mark.either_kernels
 @pytest.mark.parametrize(
     ("setter", "instead", "operation"),
     [
@@ -403,9 +398,7 @@ except unamp.FrameworkNotSupported as error:
     print(error)
 print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
 """
-    environment = {**os.environ, "UNAMP_TORCH_COMPILED": "0"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
-    refusal, dtype = done.stdout.splitlines()
+    refusal, dtype = forked("torch", script, UNAMP_TORCH_COMPILED="0").splitlines()
     assert refusal.startswith(f"torch {torch.__version__} does not ask ")
     assert f"for {operation} in a region" in refusal
     assert dtype == "torch.float32"

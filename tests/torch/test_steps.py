@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from elsewhere import forked
 from torch import Tensor, nn
 
 import unamp
@@ -453,9 +453,8 @@ try:
 except unamp.FrameworkNotSupported as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     wanted = f"{name} in torch.optim.Optimizer.profile_hook_step"
-    assert said == f"torch {torch.__version__} has no {wanted}, which unamp needs\n"
+    assert forked("torch", script) == f"torch {torch.__version__} has no {wanted}, which unamp needs\n"
 
 
 # --- compiled -----------------------------------------------------------------------------------------------------------------
