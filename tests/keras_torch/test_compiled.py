@@ -96,3 +96,26 @@ def test_the_patches_stay_for_what_is_compiled() -> None:
     assert run(X).dtype == torch.bfloat16
     assert counted.frame_count == 1
     assert model(X).dtype == torch.float32
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
+def test_a_loss_in_a_graph_follows_the_policy_and_ends_in_float32(reduction: str) -> None:
+    """Of 70,000 ones: float16 holds neither their number nor their sum."""
+    products = []
+
+    class Squares(keras.losses.Loss):
+        def call(self, wanted: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+            products.append(keras.ops.matmul(found[:8], found[:8].T).dtype)
+            return keras.ops.mean(keras.ops.square(wanted - found), axis=-1)
+
+    loss = Squares(reduction=reduction)
+    wanted, found = torch.ones(70_000, 1), torch.zeros(70_000, 1)
+
+    def run(x: torch.Tensor) -> list[torch.Tensor]:
+        with unamp.autocast("cpu", "float16", level="O2"):
+            return [loss(wanted, found + x.sum() * 0)]
+
+    (value,) = _same(run, backend="aot_eager")
+    assert value.dtype == torch.float32
+    assert float(value) == (1.0 if reduction == "sum_over_batch_size" else 70_000.0)
+    assert set(products) == {torch.float16}

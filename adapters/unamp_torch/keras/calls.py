@@ -49,6 +49,7 @@ class _Inside(threading.local):
         dtype: what its parameters are cast to; None outside of such layers, and where they are left alone.
         casts: those that were cast already, by their ids, each with its cast.
         whole: whether what it is made of has no rules of its own.
+        around: what the policy is made of under which losses are being added up; None outside of that.
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,7 @@ class _Inside(threading.local):
         self.dtype: torch.dtype | None = None
         self.whole = False
         self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+        self.around: tuple[Any, ...] | None = None
 
 
 inside = _Inside()

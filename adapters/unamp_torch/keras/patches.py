@@ -20,6 +20,7 @@ from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, inp
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, PatchGroup
 from unamp.adapter.spellings import at_path
+from unamp.regions import region_of_values
 from unamp.vocabulary import vocabulary
 from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_weight
@@ -56,7 +57,7 @@ def all_patches() -> tuple[PatchGroup]:
         for path in paths:
             of, _, name = path.rpartition(".")
             made.append(AttributePatch(find(module, of), name, _suspending))
-    for module, path, replacement in AddedLosses(thread, _suspended, _eagerly_in_region).hooks():
+    for module, path, replacement in _AddedLosses(thread, _suspended, _in_region).hooks():
         of, _, name = path.rpartition(".")
         made.append(AttributePatch(find(module, of) if of else sys.modules[module], name, replacement))
     return (PatchGroup([*made, *_layers(), *_functions()]),)
@@ -130,10 +131,6 @@ def _in_region() -> bool:
     return thread.plan is not None and not thread.plan.delegated and thread.plan.policy.active
 
 
-def _eagerly_in_region() -> bool:
-    return not torch.compiler.is_compiling() and _in_region()
-
-
 def _followed() -> bool:
     """Return whether a region's policy decides here: inside an operation, none is in force for its parts."""
     return inside.whole or _in_region()
@@ -191,6 +188,49 @@ def _suspending(original: Function) -> Function:
             return original(*args, **kwargs)
 
     return run
+
+
+@once_per_trace
+def _policy_values() -> tuple[Any, ...]:
+    """Return what the policy in force is made of; a compiler takes no policy as a constant."""
+    assert thread.plan is not None
+    return thread.plan.policy._values
+
+
+class _AddedLosses(AddedLosses):
+    """The hooks of what adds losses up; in a graph, a loss opens a region for the policy around the sum."""
+
+    def adding(self, original: Function) -> Function:
+        eagerly = super().adding(original)
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not _in_region():
+                return original(*args, **kwargs)
+            outer, inside.around = inside.around, _policy_values()
+            try:
+                if not torch.compiler.is_compiling():  # although a loss that it calls may be a graph
+                    return eagerly(*args, **kwargs)
+                with _suspended():
+                    return original(*args, **kwargs)
+            finally:
+                inside.around = outer
+
+        return run
+
+    def loss(self, original: Function) -> Function:
+        eagerly = super().loss(original)
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                return eagerly(*args, **kwargs)
+            if inside.around is None:
+                return original(*args, **kwargs)
+            with region_of_values(inside.around, "torch"):
+                return original(*args, **kwargs)
+
+        return run
 
 
 @contextmanager
