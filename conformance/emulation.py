@@ -35,7 +35,8 @@ _LIBRARIES = ("libstdc++6", "libgomp1", "libgcc-s1", "zlib1g")
 
 #: What the suite and the tests need on Arm. Newer wheels of PyTorch for Arm need CUDA's libraries; Paddle offers none.
 _WHEELS = (
-    *("torch==2.10.0", "tensorflow", "mindspore", "jax", "flax", "optax", "equinox"),
+    *("torch==2.10.0", "tensorflow", "mindspore", "jax", "flax", "optax", "equinox", "dm-haiku", "numpyro", "diffrax"),
+    *("onnx", "onnxruntime", "onnxscript", "onnxconverter-common", "safetensors"),
     *("numpy", "typer", "rich", "jinja2", "tomlkit", "pytest", "hypothesis", "ml_dtypes", "libcst", "expecttest"),
 )
 _TAGS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64", "any")
