@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from unamp.adapter.patching import Patch, Patches, find
-from unamp.adapter.replacing import AttributePatch
-from unamp.adapter.state import suspended, suspending
+from unamp.adapter.replacing import AttributePatch, standing_in
+from unamp.adapter.state import in_regions, suspended, suspending
 from unamp_jax import keras_policies
 from unamp_jax.casting import cast, mapped
 from unamp_jax.composites import code_patch
@@ -18,6 +18,8 @@ from unamp_jax.finding import hook
 from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
 Function = Callable[..., Any]
+
+_in_regions = in_regions(thread)
 
 
 def patches(library: str) -> Iterator[Patch]:
@@ -42,36 +44,29 @@ def patches(library: str) -> Iterator[Patch]:
 _MADE_BY = {"flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"), "equinox": ("equinox._module._module", "_ModuleMeta")}
 
 
-def _making(original: Function) -> Function:
-    """Return the replacement of what makes a layer: no policy is in force, but for the functions that it converts."""
-
-    @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        plan = thread.plan
-        if plan is None:
+@standing_in
+def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for what makes a layer: no policy is in force, but for the functions that it converts."""
+    plan = thread.plan
+    if plan is None:
+        return original(*args, **kwargs)
+    outer, thread.made_under = thread.made_under, plan
+    try:
+        with suspended(thread):
             return original(*args, **kwargs)
-        outer, thread.made_under = thread.made_under, plan
-        try:
-            with suspended(thread):
-                return original(*args, **kwargs)
-        finally:
-            thread.made_under = outer
-
-    return make
+    finally:
+        thread.made_under = outer
 
 
-def converting(original: Function) -> Function:
-    """Return the replacement of `equinox.filter_closure_convert`.
+@standing_in
+def converting(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for `equinox.filter_closure_convert`.
 
     A function that is traced as a module is made is no initial value: linear operators are such modules.
     """
-
-    def convert(*args: Any, **kwargs: Any) -> Any:
-        plan = thread.made_under if thread.plan is None else thread.plan
-        with CONTEXT(plan):
-            return original(*args, **kwargs)
-
-    return convert
+    plan = thread.made_under if thread.plan is None else thread.plan
+    with CONTEXT(plan):
+        return original(*args, **kwargs)
 
 
 def _suspended_field(own: Any) -> property:
@@ -82,18 +77,14 @@ def _stepping_field(own: Any) -> property:
     return property(lambda self: stepping(own.__get__(self)))
 
 
-def stepping(original: Function) -> Function:
-    """Return the replacement of an optimizer's step: no policy is in force, but in a loss that it asks for."""
-
-    @functools.wraps(original)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        kwargs = with_losses(kwargs)
-        with suspended(thread):
-            return original(*args, **kwargs)
-
-    return step
+@standing_in
+def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for an optimizer's step: no policy is in force, but in a loss that it asks for."""
+    if thread.plan is None:
+        return original(*args, **kwargs)
+    kwargs = with_losses(kwargs)
+    with suspended(thread):
+        return original(*args, **kwargs)
 
 
 def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,30 +108,20 @@ def _under(plan: Plan | None, function: Function) -> Function:
     return run
 
 
-def accumulating(original: Function) -> Function:
-    """Return the replacement of a metric's method, which counts and adds up in float32, whatever it is given."""
-
-    def method(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        with suspended(thread):
-            return original(*args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()})
-
-    return method
+@_in_regions
+def accumulating(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for a metric's method, which counts and adds up in float32, whatever it is given."""
+    with suspended(thread):
+        return original(*args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()})
 
 
-def scaling(original: Function) -> Function:
-    """Return the replacement of `flax.training.dynamic_scale.DynamicScale.value_and_grad`.
+@_in_regions
+def scaling(original: Function, /, self: Any, fun: Function, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for `flax.training.dynamic_scale.DynamicScale.value_and_grad`.
 
     No policy is in force in what scales, unscales and looks at gradients, which float16 would defeat; the function follows it.
     """
-
-    def value_and_grad(self: Any, fun: Function, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(self, fun, *args, **kwargs)
-        return suspending(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
-
-    return value_and_grad
+    return suspending(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
 
 
 def layer_calls(

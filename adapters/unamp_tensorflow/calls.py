@@ -22,6 +22,7 @@ from tensorflow.python.eager.core import _FallbackException
 
 from unamp.adapter.observing import traced
 from unamp.adapter.performing import differing
+from unamp.adapter.replacing import standing_in
 from unamp.adapter.shadowing import IN_PLACE, LeftOut
 from unamp.adapter.state import suspended
 from unamp.errors import BannedOperation
@@ -50,37 +51,31 @@ def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     return found.eager(ctx, name, args)
 
 
-def add_node(original: Function) -> Function:
-    """Return the replacement of `_apply_op_helper`."""
-
-    def _apply_op_helper(op_type_name: str, name: Any = None, **keywords: Any) -> Any:
-        plan = thread.plan
-        if thread.recorded:  # whoever added the node before did not ask
-            thread.recorded = False
-        if plan is None:
-            return original(op_type_name, name, **keywords)
-        found = plan.actions[op_type_name]
-        if found is None:
-            return original(op_type_name, name, **keywords)
-        return found.graph(original, name, keywords)
-
-    return _apply_op_helper
+@standing_in
+def add_node(original: Function, /, op_type_name: str, name: Any = None, **keywords: Any) -> Any:
+    """Stand in for `_apply_op_helper`."""
+    plan = thread.plan
+    if thread.recorded:  # whoever added the node before did not ask
+        thread.recorded = False
+    if plan is None:
+        return original(op_type_name, name, **keywords)
+    found = plan.actions[op_type_name]
+    if found is None:
+        return original(op_type_name, name, **keywords)
+    return found.graph(original, name, keywords)
 
 
-def must_record(original: Function) -> Function:
+@standing_in
+def must_record(original: Function) -> Any:
     """Return the replacement of `must_record_gradient`, which a wrapper asks once its node is in the graph.
 
     The wrapper would put on the tape what `_apply_op_helper` returned. Where that has been cast since, the tape must have the
     node's own results: `OpTypeAction.graph` puts those there, and the answer is no.
     """
-
-    def must_record_gradient() -> Any:
-        if thread.recorded:
-            thread.recorded = False
-            return False
-        return original()
-
-    return must_record_gradient
+    if thread.recorded:
+        thread.recorded = False
+        return False
+    return original()
 
 
 class OpTypeAction:
