@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,13 +27,13 @@ def patches(library: str) -> Iterator[Patch]:
     """Return the patches of a library that is imported."""
     if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
         transformation = find("optax", "GradientTransformation")
-        yield AttributePatch(transformation, "init", _suspended_field)
-        yield AttributePatch(transformation, "update", _stepping_field)
+        yield AttributePatch(transformation, "init", partial(_field, suspending(thread)))
+        yield AttributePatch(transformation, "update", partial(_field, stepping))
     if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:  # of parameters; new in flax 0.12
         yield code_patch(averages.update, suspending(thread))
     if library == "haiku":  # likewise, and the parameters of its layers have the dtypes of what they are first given
         for kind in ("Transformed", "TransformedWithState", "MultiTransformed", "MultiTransformedWithState"):
-            yield AttributePatch(find("haiku", kind), "init", _suspended_field)
+            yield AttributePatch(find("haiku", kind), "init", partial(_field, suspending(thread)))
     made_by = hook(library, *_MADE_BY[library]) if library in _MADE_BY else None
     if made_by is not None:
         yield AttributePatch(made_by, "__call__", _making)
@@ -69,12 +70,9 @@ def converting(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-def _suspended_field(own: Any) -> property:
-    return property(lambda self: suspending(thread)(own.__get__(self)))
-
-
-def _stepping_field(own: Any) -> property:
-    return property(lambda self: stepping(own.__get__(self)))
+def _field(wrap: Callable[[Function], Function], own: Any) -> property:
+    """Return the replacement of a field that holds a function: it gives the function wrapped."""
+    return property(lambda self: wrap(own.__get__(self)))
 
 
 @standing_in
@@ -90,11 +88,9 @@ def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return named arguments of a step in which functions, which compute the loss, run under the policy in force now."""
     plan = thread.plan
-    return {name: _under(plan, value) if _is_function(value) else value for name, value in extra.items()}
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) and jax.tree_util.all_leaves([value])  # modules, which hold parameters, can be called too
+    # Modules, which hold parameters, can be called too.
+    functions = {name for name, value in extra.items() if callable(value) and jax.tree_util.all_leaves([value])}
+    return {name: _under(plan, value) if name in functions else value for name, value in extra.items()}
 
 
 def _under(plan: Plan | None, function: Function) -> Function:
@@ -141,7 +137,7 @@ def layer_calls(
 
     def base() -> Iterable[Patch]:
         kinds = filter(which, _calling(bases))
-        return [*(AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in kinds), *others]
+        return [*(AttributePatch(kind, "__call__", partial(_followed, follow)) for kind in kinds), *others]
 
     return Patches(base)
 
