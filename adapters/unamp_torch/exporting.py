@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch.compiler import is_exporting
@@ -26,9 +26,6 @@ from unamp_torch.calls import below_rules
 from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import included, thread
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 #: Included in a thread where operators are recorded above autocast.
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
@@ -64,23 +61,19 @@ def exporting(original: Callable[..., Any], /, mod: torch.nn.Module, *args: Any,
         return original(mod, *args, **kwargs)
 
 
-def to_onnx(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def to_onnx(original: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.onnx.export`: for a call inside a region, the region is opened in the module's forward, and nowhere else.
 
     What rewrites the program afterwards runs its operators again, and would follow the rules anew.
     """
+    region, plan = innermost_region(), thread.plan
     usual = signature(original).parameters["dynamo"].default
-
-    @functools.wraps(original)
-    def export(model: Any, *args: Any, **kwargs: Any) -> Any:
-        region, plan = innermost_region(), thread.plan
-        if region is None or plan is None or plan.delegated or not kwargs.get("dynamo", usual):
-            return original(model, *args, **kwargs)
-        opened = isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule)
-        with _opened_in_forward(model, region) if opened else nullcontext(), suspended():
-            return original(model, *args, **kwargs)
-
-    return export
+    if region is None or plan is None or plan.delegated or not kwargs.get("dynamo", usual):
+        return original(model, *args, **kwargs)
+    opened = isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule)
+    with _opened_in_forward(model, region) if opened else nullcontext(), suspended():
+        return original(model, *args, **kwargs)
 
 
 @contextmanager
