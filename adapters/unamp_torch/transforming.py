@@ -31,7 +31,7 @@ def for_this_level(plan: Plan) -> Plan:
 
 
 @standing_in
-def putting_on(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
+def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
     """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on: a plan in force becomes complete."""
     level, plan = original(*args, **kwargs), thread.plan
     if plan is not None and plan.complete is not plan:
@@ -42,7 +42,7 @@ def putting_on(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> in
 
 
 @standing_in
-def _taking_off(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> int:
+def _taking_off(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
     """Wrap one that takes a level off: the plan from before the level is in force again."""
     level = original(*args, **kwargs)
     if level in thread.transforms:
