@@ -28,11 +28,11 @@ from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
-from unamp_tensorflow.casting import EagerTensor, cast, eligible_dtype, execute
+from unamp_tensorflow.casting import cast, eligible_dtype, execute
 from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.kept_calls import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
+from unamp_tensorflow.state import FLOAT32, NAMES, Function, thread
 
 _must_record = recording.must_record_gradient
 
@@ -187,15 +187,8 @@ class OpTypeAction:
         rule = self._rule
         if not self._low:
             return 0, False
-        found = set()
-        for value in values:
-            if type(value) is EagerTensor:  # nearly all
-                found.add(value._datatype_enum())
-            elif isinstance(value, (list, tuple)):
-                found.update(map(eligible_dtype, value))
-            else:
-                found.add(eligible_dtype(value))
-        found &= ELIGIBLE
+        several = (value if isinstance(value, (list, tuple)) else (value,) for value in values)
+        found = {number for each in several for number in map(eligible_dtype, each)} - {0}
         if rule is Rule.LOW or rule is Rule.FP32:
             if not found and (self._makes_numbers or any(hasattr(value, "dtype") for value in values)):
                 return 0, False
