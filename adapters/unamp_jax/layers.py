@@ -23,6 +23,7 @@ from unamp.adapter.replacing import standing_in
 from unamp.amp_warnings import called_apart, no_layer_of_network
 from unamp.errors import NotExpressible
 from unamp_jax.networks import Structure, arrays_of, is_layer, is_linen, may_be_copy, named_layers, structure_of
+from unamp_jax.spellings import is_of
 from unamp_jax.training import layer_calls
 
 #: The regions of layers, by the structure of their network and by their names in it.
@@ -87,8 +88,7 @@ class JaxLayers:
 
 
 def _is_keras(network: Any) -> bool:
-    kind = find("keras", "layers.Layer")
-    return kind is not None and isinstance(network, kind)
+    return is_of(network, "keras", "layers.Layer")
 
 
 def _keras() -> KerasLayers:

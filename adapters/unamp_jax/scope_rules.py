@@ -20,9 +20,10 @@ import jax
 from jax import custom_jvp, custom_vjp
 
 from unamp.adapter.layers import LateRules
-from unamp.adapter.patching import Patch, Patches, find, missing
+from unamp.adapter.patching import Patch, Patches, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, standing_in
 from unamp_jax.composites import code_patch
+from unamp_jax.spellings import is_of
 
 #: What is traced depends on the rules of this process, and inside a function with rules on where the thread is.
 _KEY: Any = jax.make_user_context(None)
@@ -58,8 +59,7 @@ def _inside_of_jit(value: Any) -> types.FunctionType | None:
 
 
 def _is_transformed(value: object) -> bool:
-    kinds = (find("haiku", "Transformed"), find("haiku", "TransformedWithState"))
-    return any(kind is not None and isinstance(value, kind) for kind in kinds)
+    return is_of(value, "haiku", "Transformed") or is_of(value, "haiku", "TransformedWithState")
 
 
 class _Function:

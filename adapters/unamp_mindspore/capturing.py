@@ -33,7 +33,8 @@ def _capture_ends(original: Callable[..., Any], self: Any, *error: Any) -> None:
     thread.captures -= 1
 
 
-def capture_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore that begin and end capturing."""
-    begins, ends = PIJitCaptureContext.__enter__, PIJitCaptureContext.__exit__
-    return CodePatch(begins, _capture_begins), CodePatch(ends, _capture_ends)
+#: The functions of MindSpore that begin and end capturing.
+CAPTURE_HOOKS = (
+    CodePatch(PIJitCaptureContext.__enter__, _capture_begins),
+    CodePatch(PIJitCaptureContext.__exit__, _capture_ends),
+)

@@ -24,13 +24,13 @@ from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp_mindspore.binding import binding, computed_by, layer_rules, policy_of_cell
-from unamp_mindspore.capturing import capture_hooks
+from unamp_mindspore.capturing import CAPTURE_HOOKS
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
 from unamp_mindspore.graph_calls import BOUND, CASTS_NOTHING
 from unamp_mindspore.moved import api, jit_context, jit_trace
 from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks
-from unamp_mindspore.resolving import resolving_hooks
+from unamp_mindspore.resolving import RESOLVING_HOOKS
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
@@ -195,10 +195,8 @@ def check_not_traced() -> None:
         )
 
 
-@cache
-def hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's compilers that must know about open regions."""
-    return (CodePatch(jit_trace._jit_trace_begin, _trace_begins),)
+#: The function of MindSpore's compilers that must know about open regions.
+TRACE_HOOK = CodePatch(jit_trace._jit_trace_begin, _trace_begins)
 
 
 @cache
@@ -215,7 +213,7 @@ def install() -> None:
         CodePatch(nn.Cell.compile_and_run, _cell_runs),
         CodePatch(api._CellGraphExecutor.compile, _cell_compiles),
         *parser_hooks(),
-        *resolving_hooks(),
-        *capture_hooks(),
+        *RESOLVING_HOOKS,
+        *CAPTURE_HOOKS,
     ):
         patch.apply()

@@ -48,6 +48,5 @@ def _ends(original: Callable[..., Any], self: Any, *error: Any) -> None:
         thread.plan = vars(self).pop(_ATTRIBUTE)
 
 
-def own_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore with which its own AMP begins and ends."""
-    return CodePatch(amp.AmpDecorator.__enter__, _begins), CodePatch(amp.AmpDecorator.__exit__, _ends)
+#: The functions of MindSpore with which its own AMP begins and ends.
+OWN_HOOKS = CodePatch(amp.AmpDecorator.__enter__, _begins), CodePatch(amp.AmpDecorator.__exit__, _ends)

@@ -27,7 +27,7 @@ from unamp_mindspore.casting import cast, convert, recording
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
-from unamp_mindspore.own_amp import own_hooks
+from unamp_mindspore.own_amp import OWN_HOOKS
 from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
@@ -155,7 +155,7 @@ def _hooks() -> tuple[CodePatch, ...]:
 def _everything() -> tuple[Any, ...]:
     # Where they are, not where they are inherited: names that come and go make a dictionary grow, time and again.
     inherited = MethodsPatch(TensorPy, {name: entry(operator) for name, operator in methods().items()})
-    functions = (primitive_call, *_hooks(), *own_hooks(), *compiling.hooks(), *codes().values())
+    functions = (primitive_call, *_hooks(), *OWN_HOOKS, compiling.TRACE_HOOK, *codes().values())
     steps = (AttributePatch(kind, "__call__", suspending(thread)) for kind in _OPTIMIZERS)
     return (PatchGroup((inherited, *functions, *steps)),)
 

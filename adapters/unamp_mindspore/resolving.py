@@ -62,12 +62,11 @@ def _constant_cast(original: Callable[..., Any], x: Any, dst_type_enum: Any = No
         raise
 
 
-def resolving_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's parser that find what a name stands for."""
-    return (
-        CodePatch(parser.resolve_symbol, _resolved),
-        CodePatch(parser.get_module_namespace, _namespace),
-        CodePatch(parser.get_class_member_namespace_symbol, _namespace),
-        CodePatch(parser.create_instance, _instance),
-        CodePatch(ops_def.infer_value_for_Cast, _constant_cast),
-    )
+#: The functions of MindSpore's parser that find what a name stands for.
+RESOLVING_HOOKS = (
+    CodePatch(parser.resolve_symbol, _resolved),
+    CodePatch(parser.get_module_namespace, _namespace),
+    CodePatch(parser.get_class_member_namespace_symbol, _namespace),
+    CodePatch(parser.create_instance, _instance),
+    CodePatch(ops_def.infer_value_for_Cast, _constant_cast),
+)

@@ -44,26 +44,24 @@ def custom_gradient(held: Callable[[Plan], AbstractContextManager[None]]) -> Cal
         held: applies the patches that a plan needs while the context is open.
     """
 
-    def replacement(original: Function) -> Function:
-        def decorate(function: Function, args: Any, kwargs: Any) -> Any:
-            plan, region = thread.plan, innermost_region()
-            if plan is None or region is None or plan.for_parts is None:
-                return original(function, args, kwargs)
-            parts = plan.for_parts
-            again = getattr(function, "__qualname__", "") == _RECOMPUTED
+    @standing_in
+    def decorate(original: Function, function: Function, args: Any, kwargs: Any) -> Any:
+        plan, region = thread.plan, innermost_region()
+        if plan is None or region is None or plan.for_parts is None:
+            return original(function, args, kwargs)
+        parts = plan.for_parts
+        again = getattr(function, "__qualname__", "") == _RECOMPUTED
 
-            @functools.wraps(function)
-            def forward(*inputs: Any, **keywords: Any) -> Any:
-                result, gradient = function(*inputs, **keywords)
-                if again:
-                    return result, suspending(thread)(_recomputing(gradient, region))
-                return result, _assisted(gradient, parts, held, inputs)
+        @functools.wraps(function)
+        def forward(*inputs: Any, **keywords: Any) -> Any:
+            result, gradient = function(*inputs, **keywords)
+            if again:
+                return result, suspending(thread)(_recomputing(gradient, region))
+            return result, _assisted(gradient, parts, held, inputs)
 
-            return original(forward, args, kwargs)
+        return original(forward, args, kwargs)
 
-        return decorate
-
-    return replacement
+    return decorate
 
 
 def _assisted(
