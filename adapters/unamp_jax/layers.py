@@ -18,7 +18,7 @@ from jax._src import core
 
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce
-from unamp.adapter.patching import Patches, find
+from unamp.adapter.patching import find
 from unamp.adapter.replacing import standing_in
 from unamp.amp_warnings import called_apart, no_layer_of_network
 from unamp.errors import NotExpressible
@@ -348,21 +348,9 @@ def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager
     return made
 
 
-class _Calls:
-    """The patches that follow the calls of layers while there are rules: of the classes that exist then."""
-
-    def __init__(self) -> None:
-        self._patches: Patches | None = None
-
-    def acquire(self) -> None:
-        homes = [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
-        self._patches = layer_calls(homes, _following)
-        self._patches.acquire()
-
-    def release(self) -> None:
-        if self._patches is not None:
-            self._patches.release()
-            self._patches = None
+def _homes() -> list[Any]:
+    return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
 
 
-_calls = _Calls()
+#: The patches that follow the calls of layers while there are rules: of the classes that exist then.
+_calls = layer_calls(_homes, _following)

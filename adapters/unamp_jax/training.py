@@ -121,7 +121,7 @@ def scaling(original: Function, /, self: Any, fun: Function, *args: Any, **kwarg
 
 
 def layer_calls(
-    homes: Iterable[Any],
+    homes: Callable[[], Iterable[Any]],
     follow: Callable[[Function], Function],
     which: Callable[[type], bool] = lambda kind: True,
     others: Iterable[Patch] = (),
@@ -131,12 +131,11 @@ def layer_calls(
     The classes that exist then are patched, each by its own method: the base classes have none that is always called.
 
     Args:
-        homes: the base classes; None where a library is not imported.
+        homes: gives the base classes; None where a library is not imported.
     """
-    bases = [home for home in homes if home is not None]
 
     def base() -> Iterable[Patch]:
-        kinds = filter(which, _calling(bases))
+        kinds = filter(which, _calling([home for home in homes() if home is not None]))
         return [*(AttributePatch(kind, "__call__", partial(_followed, follow)) for kind in kinds), *others]
 
     return Patches(base)
