@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from jax import lax
 from jax._src import core
-from jax._src.array import ArrayImpl
 
 from unamp.adapter.arguments import leaves
 from unamp.adapter.shadowing import LeftOut
@@ -46,19 +45,12 @@ def eligible_dtype(value: Any) -> Any:
 
     Numbers of Python's are weakly typed scalars once JAX has them: they take the dtype of what they meet.
     """
-    kind = type(value)
-    if kind is not ArrayImpl:
-        if kind in _SIMPLE:
-            return None
-        if not isinstance(value, _KINDS) and getattr(kind, "__jax_array__", None) is None:
-            return None
+    if not isinstance(value, _KINDS) and getattr(type(value), "__jax_array__", None) is None:
+        return None
     dtype = getattr(value, "dtype", None)
     if (dtype is FLOAT32 or dtype is _BF16 or dtype is _F16) and not (value.ndim == 0 and getattr(value, "weak_type", False)):
         return dtype
     return None
-
-
-_SIMPLE = frozenset({int, float, bool, str, type(None), complex})
 
 
 def eligible_dtypes(*values: Any) -> list[Any]:
@@ -88,8 +80,6 @@ def narrowed(value: Any, found: Any, dtype: Any) -> Array:
 def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
     """Return an argument or a result with its tensors cast: lists, tuples and dictionaries of them stay what they are."""
     kind = type(value)
-    if kind in _SIMPLE:
-        return value
     if kind is list or kind is tuple:
         return kind([mapped(to, dtype, item) for item in value])
     if kind is dict:

@@ -23,7 +23,7 @@ from unamp.adapter.forwarding import forwarding
 from unamp.adapter.observing import equation, traces
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer, places
 from unamp.adapter.plans import is_listed
-from unamp.adapter.replacing import CodePatch
+from unamp.adapter.replacing import CodePatch, standing_in
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
@@ -288,20 +288,18 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable
     found = {place for name, place in where.items() if name in parameters}
     stated = where.get(_DTYPE, sys.maxsize)
 
-    def replacement(original: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if CONTEXT.value is None:
-                return original(*args, **kwargs)
-            with CONTEXT(None):
-                if kwargs.get(_DTYPE) is not None or (stated < len(args) and args[stated] is not None):
-                    return original(*args, **kwargs)  # an explicit cast
-                wide = [cast(value, FLOAT32) if place in found else value for place, value in enumerate(args)]
-                named = {name: cast(value, FLOAT32) if name in parameters else value for name, value in kwargs.items()}
-                return original(*wide, **named)
+    @standing_in
+    def call(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if CONTEXT.value is None:
+            return original(*args, **kwargs)
+        with CONTEXT(None):
+            if kwargs.get(_DTYPE) is not None or (stated < len(args) and args[stated] is not None):
+                return original(*args, **kwargs)  # an explicit cast
+            wide = [cast(value, FLOAT32) if place in found else value for place, value in enumerate(args)]
+            named = {name: cast(value, FLOAT32) if name in parameters else value for name, value in kwargs.items()}
+            return original(*wide, **named)
 
-        return call
-
-    return replacement
+    return call
 
 
 def code_patch(function: types.FunctionType, replacement: Callable[[Any], Any]) -> CodePatch:

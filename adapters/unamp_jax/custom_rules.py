@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from unamp.adapter.replacing import standing_in
 from unamp_jax.casting import cast, eligible_dtype
 from unamp_jax.composites import Composite
 from unamp_jax.state import CONTEXT, ELIGIBLE, Plan
@@ -60,18 +61,16 @@ def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
 def _calling(composites: Mapping[int, Composite], ruled: Function) -> Callable[[Function], Function]:
     """Return the maker of a replacement of `__call__`; `ruled` returns a function whose rules run under the plan."""
 
-    def replacement(original: Function) -> Function:
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
-            plan: Plan | None = CONTEXT.value
-            if plan is None:
-                return original(self, *args, **kwargs)
-            if (composite := composites.get(id(self))) is not None:
-                return composite(*args, **kwargs)
-            return original(ruled(plan, self, args, kwargs), *args, **kwargs)
+    @standing_in
+    def call(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        plan: Plan | None = CONTEXT.value
+        if plan is None:
+            return original(self, *args, **kwargs)
+        if (composite := composites.get(id(self))) is not None:
+            return composite(*args, **kwargs)
+        return original(ruled(plan, self, args, kwargs), *args, **kwargs)
 
-        return __call__
-
-    return replacement
+    return call
 
 
 def _under(plan: Plan, function: Function, finish: Function, held: Held) -> Function:

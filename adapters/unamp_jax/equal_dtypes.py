@@ -42,12 +42,9 @@ def combination(original: Function, computation: Any, *args: Any) -> Any:
     if _is_jaxs(computation):
         with CONTEXT(None):
             return original(computation, *args)
-    aval = args[0] if len(args) == 1 else None  # of several operands `reduction` sees to the dtypes
-    return original(computation if aval is None else wrapped(computation, ending, _form_of_one(aval)), *args)
-
-
-def _form_of_one(aval: Any) -> Form:
-    return Form(jax.tree.structure(0), (aval.dtype,))
+    if len(args) == 1:  # of several operands `reduction` sees to the dtypes
+        computation = wrapped(computation, ending, Form(jax.tree.structure(0), (args[0].dtype,)))
+    return original(computation, *args)
 
 
 def _is_jaxs(computation: Any) -> bool:

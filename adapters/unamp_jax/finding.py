@@ -15,7 +15,7 @@ from jax import custom_jvp, custom_vjp
 from unamp import amp_warnings
 from unamp.adapter.patching import Patch, find
 from unamp_jax.composites import Composite, code_patch
-from unamp_jax.layer_calls import LayerCall
+from unamp_jax.layer_calls import patch_of
 from unamp_jax.shadowing import dot_general
 from unamp_jax.spellings import library_of, named, spelled
 
@@ -45,7 +45,7 @@ def patches_of(library: str) -> tuple[Patch, ...]:
                 layers.setdefault(function, {}).setdefault(value, (op, path))
         elif value is not None:
             made += _of_function(op, path, innermost(value))
-    return (*made, *(LayerCall(function, of).patch for function, of in layers.items()))
+    return (*made, *(patch_of(function, of) for function, of in layers.items()))
 
 
 def _of_function(op: str, path: str, inner: Any) -> Iterator[Patch]:

@@ -87,20 +87,15 @@ def _reduction(
     return reduction(a, axis, keepdims)
 
 
-def _pooling(inputs: Any, window_shape: Any, strides: Any = None, padding: Any = "VALID") -> Arguments:
+def _pooling(
+    inputs: Any, window_shape: Any, strides: Any = None, padding: Any = "VALID", count_include_pad: bool = True
+) -> Arguments:
     rank = len(inputs.shape) - 2
     return pooling(inputs, window_shape, (1,) * rank if strides is None else strides, padding)
 
 
-def _average(
-    inputs: Any, window_shape: Any, strides: Any = None, padding: Any = "VALID", count_include_pad: bool = True
-) -> Arguments:
-    return _pooling(inputs, window_shape, strides, padding)
-
-
 _FUNCTIONS: Signatures = {
-    **{f"flax.{library}.avg_pool": _average for library in ("linen", "nnx")},
-    **{f"flax.{library}.max_pool": _pooling for library in ("linen", "nnx")},
+    **{f"flax.{library}.{kind}_pool": _pooling for library in ("linen", "nnx") for kind in ("avg", "max")},
     "nn.gelu": lambda x, approximate=True: gelu(x, approximate),
     "nn.leaky_relu": lambda x, negative_slope=0.01: leaky_relu(x, negative_slope),
     "nn.log_softmax": _softmax,

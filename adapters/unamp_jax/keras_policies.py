@@ -13,7 +13,7 @@ import jax
 from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
 from unamp.adapter.patching import Patch, find, missing
-from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.adapter.state import suspended
 from unamp_jax.casting import eligible_dtype
 from unamp_jax.composites import code_patch
@@ -44,16 +44,13 @@ def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]
     return stateless, AttributePatch(find("keras.src", "backend"), "compute_output_spec", _unreported)
 
 
-def _unreported(original: Function) -> Function:
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        sink, thread.sink = thread.sink, None
-        try:
-            return original(*args, **kwargs)
-        finally:
-            thread.sink = sink
-
-    return run
+@standing_in
+def _unreported(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    sink, thread.sink = thread.sink, None
+    try:
+        return original(*args, **kwargs)
+    finally:
+        thread.sink = sink
 
 
 def _patch(module: str, path: str, replacement: Callable[[Function], Function]) -> Patch:

@@ -21,39 +21,37 @@ from unamp.adapter.arguments import leaves
 from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.patching import Patch, find
 from unamp.adapter.plans import is_listed
+from unamp.adapter.replacing import standing_in
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import Args, Composite, Kwargs, code_patch, performer
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule
+from unamp_jax.spellings import is_of
 from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan
 
 #: Groups of layers that are a product each, whose precision a caller may state.
 _PRODUCTS = frozenset({"matmul", "conv"})
 
 
-class LayerCall:
-    """A method that layers are called by; several classes may share one.
+def patch_of(function: types.FunctionType, layers: Mapping[type, tuple[str, str]]) -> Patch:
+    """Return the patch of a method that layers are called by; several classes may share one.
 
     Args:
         layers: each class that it is the method of, with the operation that it is.
     """
 
-    def __init__(self, function: types.FunctionType, layers: Mapping[type, tuple[str, str]]) -> None:
-        self._layers = layers
-        self.patch: Patch = code_patch(function, self._replacement)
+    @standing_in
+    def call(original: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+        plan: Plan | None = CONTEXT.value
+        op, path = next((layers[of] for of in type(layer).__mro__ if of in layers), ("", ""))
+        if plan is None or not op:
+            return original(layer, *args, **kwargs)
+        operator = _Layer(_of_rank(op, layer, plan.policy), path, original, layer)
+        return performer.perform(plan, operator, (layer, *args), kwargs)
 
-    def _replacement(self, original: Any) -> Any:
-        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            plan: Plan | None = CONTEXT.value
-            op, path = next((self._layers[of] for of in type(layer).__mro__ if of in self._layers), ("", ""))
-            if plan is None or not op:
-                return original(layer, *args, **kwargs)
-            operator = _Layer(_of_rank(op, layer, plan.policy), path, original, layer)
-            return performer.perform(plan, operator, (layer, *args), kwargs)
-
-        return call
+    return code_patch(function, call)
 
 
 class _Layer(Composite):
@@ -123,16 +121,13 @@ class _Layer(Composite):
         return module.apply(variables, *args[1:], **kwargs)
 
     def state(self, args: Args) -> list[Any]:
-        used = find("equinox.nn", "State")
-        if used is not None and any(isinstance(value, used) for value in leaves(args)):
+        if any(is_of(value, "equinox.nn", "State") for value in leaves(args)):
             return [object()]  # one call uses it up
         if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:  # Keras
             return [variable.value for variable in variables]
         if getattr(self._layer, "scope", None) is not None:  # linen
             return list(jax.tree.leaves(self._layer.variables))
-        module = find("flax.nnx", "Module")
-        is_nnx = module is not None and isinstance(self._layer, module)
-        return jax.tree.leaves(find("flax.nnx", "state")(self._layer)) if is_nnx else []
+        return jax.tree.leaves(find("flax.nnx", "state")(self._layer)) if is_of(self._layer, "flax.nnx", "Module") else []
 
 
 def _parameters(layer: Any) -> list[Any]:

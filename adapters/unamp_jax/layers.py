@@ -7,7 +7,6 @@ the rules inside of the layer where a thread is: no program is found that was tr
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,10 +18,12 @@ from jax._src import core
 
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce
-from unamp.adapter.patching import Patches, find
+from unamp.adapter.patching import find
+from unamp.adapter.replacing import standing_in
 from unamp.amp_warnings import called_apart, no_layer_of_network
 from unamp.errors import NotExpressible
 from unamp_jax.networks import Structure, arrays_of, is_layer, is_linen, may_be_copy, named_layers, structure_of
+from unamp_jax.spellings import is_of
 from unamp_jax.training import layer_calls
 
 #: The regions of layers, by the structure of their network and by their names in it.
@@ -87,8 +88,7 @@ class JaxLayers:
 
 
 def _is_keras(network: Any) -> bool:
-    kind = find("keras", "layers.Layer")
-    return kind is not None and isinstance(network, kind)
+    return is_of(network, "keras", "layers.Layer")
 
 
 def _keras() -> KerasLayers:
@@ -305,31 +305,27 @@ def _entered(layer: Any) -> _Network | None:
     return _inside.network
 
 
-def _following(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of a layer class's ``__call__``."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        network = _entered(args[0])
-        if network is None:
-            return _apart(original, args, kwargs)
-        name = network.name(args[0])
-        region = network.region(name)
-        outer, _inside.network = _inside.network, network
-        stranger = name is None and network.is_stranger(args[0])
-        network.strangers += stranger
-        try:
-            inside = network.within(name) if name is not None and is_linen(args[0]) else None
-            with _keyed(network, inside), region.here() if region else nullcontext():
-                result = original(*args, **kwargs)
-        finally:
-            network.strangers -= stranger
-            _inside.network = outer
-        if region is None or region.result is None:
-            return result
-        return region.finished(result, args[1:], kwargs)
-
-    return call
+@standing_in
+def _following(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for a layer class's ``__call__``."""
+    network = _entered(args[0])
+    if network is None:
+        return _apart(original, args, kwargs)
+    name = network.name(args[0])
+    region = network.region(name)
+    outer, _inside.network = _inside.network, network
+    stranger = name is None and network.is_stranger(args[0])
+    network.strangers += stranger
+    try:
+        inside = network.within(name) if name is not None and is_linen(args[0]) else None
+        with _keyed(network, inside), region.here() if region else nullcontext():
+            result = original(*args, **kwargs)
+    finally:
+        network.strangers -= stranger
+        _inside.network = outer
+    if region is None or region.result is None:
+        return result
+    return region.finished(result, args[1:], kwargs)
 
 
 def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -352,21 +348,9 @@ def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager
     return made
 
 
-class _Calls:
-    """The patches that follow the calls of layers while there are rules: of the classes that exist then."""
-
-    def __init__(self) -> None:
-        self._patches: Patches | None = None
-
-    def acquire(self) -> None:
-        homes = [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
-        self._patches = layer_calls(homes, _following)
-        self._patches.acquire()
-
-    def release(self) -> None:
-        if self._patches is not None:
-            self._patches.release()
-            self._patches = None
+def _homes() -> list[Any]:
+    return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
 
 
-_calls = _Calls()
+#: The patches that follow the calls of layers while there are rules: of the classes that exist then.
+_calls = layer_calls(_homes, _following)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import jax
 import jax.numpy as jnp
 
-from unamp.adapter.patching import find
 from unamp.dtypes import LOW_DTYPES, low_dtype
 from unamp_jax.casting import narrowed
+from unamp_jax.spellings import is_of
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
 
 __all__ = ["MasterWeightsState", "has_master_weights", "low_parameters", "with_master_weights"]
@@ -75,20 +76,23 @@ def with_master_weights(transformation: Any, masters: Any = None) -> Any:
             stepped = optax.apply_updates(state.masters, steps)
             return jax.tree.map(_difference, stepped, params), MasterWeightsState(stepped, after)
 
-    made = optax.GradientTransformationExtraArgs(init, update)
-    _made[id(update)] = made
-    return made
+    _steps.add(update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
-#: Transformations made here, by the ids of their steps.
-_made: dict[int, Any] = {}
+#: The steps of transformations that were made here.
+_steps: WeakSet[Callable[..., Any]] = WeakSet()
+
+
+def is_transformation(value: object) -> bool:
+    """Return whether a value is an optax transformation."""
+    return is_of(value, "optax", "GradientTransformation")
 
 
 def has_master_weights(optimizer: Any) -> bool:
     """Return whether an optimizer of nnx's, or a transformation, steps master weights."""
     transformation = getattr(optimizer, "tx", optimizer)
-    kind = find("optax", "GradientTransformation")
-    return kind is not None and isinstance(transformation, kind) and id(tuple(transformation)[1]) in _made
+    return is_transformation(transformation) and tuple(transformation)[1] in _steps
 
 
 def _wide(leaf: Any) -> Any:

@@ -17,30 +17,25 @@ from unamp.adapter.patching import find
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_jax.spellings import keras_in_use
+from unamp_jax.spellings import is_of, keras_in_use
 
 #: See `structure_of`.
 Structure = tuple[type, Hashable]
 
 
-def _is(value: object, module: str, name: str) -> bool:
-    kind = find(module, name)
-    return kind is not None and isinstance(value, kind)
-
-
 def is_network(value: object) -> bool:
     """Return whether a value is a module of flax's or equinox's, or a model of Keras's."""
-    if _is(value, "flax.nnx", "Module") or _is(value, "flax.linen", "Module") or _is(value, "equinox", "Module"):
+    if is_of(value, "flax.nnx", "Module") or is_of(value, "flax.linen", "Module") or is_of(value, "equinox", "Module"):
         return True
-    return keras_in_use() and _is(value, "keras", "Model")
+    return keras_in_use() and is_of(value, "keras", "Model")
 
 
 def wrap(adapter: Adapter, network: Any, policy: Policy) -> Any:
     """Return a network that computes under a policy; see `unamp.adapter.Adapter.wrap`."""
-    if _is(network, "flax.linen", "Module"):
+    if is_of(network, "flax.linen", "Module"):
         return _wrap_linen(adapter, network, policy)
     again = functools.partial(adapter.wrap, policy=policy)
-    method = "call" if keras_in_use() and _is(network, "keras", "Model") else "__call__"
+    method = "call" if keras_in_use() and is_of(network, "keras", "Model") else "__call__"
     return with_method(network, method, functools.partial(call_under, adapter, policy), again)
 
 
@@ -57,9 +52,9 @@ def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
 
 def named_layers(network: Any) -> Iterable[tuple[str, Any]]:
     """Return the layers inside a network, with their names; those of linen are named by the scopes that they open."""
-    if _is(network, "flax.nnx", "Module"):
+    if is_of(network, "flax.nnx", "Module"):
         return [(".".join(map(str, path)), layer) for path, layer in inner_modules(network, find("flax", "nnx"))]
-    if _is(network, "equinox", "Module"):
+    if is_of(network, "equinox", "Module"):
         return list(_inside(network, "", find("equinox", "Module")))
     return ()
 
@@ -92,7 +87,7 @@ def is_layer(kind: type) -> bool:
 
 def is_linen(layer: object) -> bool:
     """Return whether a layer is a module of flax.linen's."""
-    return _is(layer, "flax.linen", "Module")
+    return is_of(layer, "flax.linen", "Module")
 
 
 def structure_of(network: Any) -> Structure:

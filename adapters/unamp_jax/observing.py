@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from math import prod
 from operator import is_
 from typing import Any
@@ -127,11 +126,6 @@ def observe(
         release()
 
 
-@cache
-def _name(dtype: Any) -> str:
-    return str(dtype)
-
-
 def report(
     observer: Observer,
     op: str,
@@ -159,11 +153,11 @@ def report(
     """
     if traces.waiting:
         return result
-    inputs = tuple(_name(dtype) for dtype, _ in given)
-    compute = _name(target) if target is not None else inputs[0] if inputs else None
-    results = [leaf for leaf in leaves_with_dtypes(result) if "float" in _name(leaf.dtype)]
-    sizes = [(_name(leaf.dtype), int(leaf.size)) for leaf in results]
-    count, moved = casts(rule, [(_name(dtype), prod(shape)) for dtype, shape in given], compute, sizes[:1])
+    inputs = tuple(str(dtype) for dtype, _ in given)
+    compute = str(target) if target is not None else inputs[0] if inputs else None
+    results = [leaf for leaf in leaves_with_dtypes(result) if "float" in str(leaf.dtype)]
+    sizes = [(str(leaf.dtype), int(leaf.size)) for leaf in results]
+    count, moved = casts(rule, [(str(dtype), prod(shape)) for dtype, shape in given], compute, sizes[:1])
     output = sizes[0][0] if sizes else None
     record = OpRecord(
         op, native, rule, inputs, compute, output, emulated, casts=count, cast_bytes=moved,
@@ -194,7 +188,7 @@ def _shadow(dtype: str, record: OpRecord, results: list[Any], low: Callable[[str
 
     def second() -> list[Any]:
         with unobserved(thread):
-            found = [leaf for leaf in leaves_with_dtypes(low(dtype)) if "float" in _name(leaf.dtype)]
+            found = [leaf for leaf in leaves_with_dtypes(low(dtype)) if "float" in str(leaf.dtype)]
         return list(map(_concrete, found))
 
     return shadow(dtype, record, lambda: list(map(_concrete, results)), second)

@@ -188,7 +188,7 @@ def layer_patches(known: tuple[str, ...]) -> Patches | None:
     if not any(homes):
         return None
     of_keras = keras_policies.tracing_patches(follow_calls(thread)) if "keras" in known else ()
-    return training.layer_calls(homes, follow_calls(thread), is_layer, of_keras)
+    return training.layer_calls(lambda: homes, follow_calls(thread), is_layer, of_keras)
 
 
 # --- whether they are where they are expected --------------------------------------------------------------------------------

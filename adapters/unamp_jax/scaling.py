@@ -10,32 +10,20 @@ import jax.numpy as jnp
 from jax._src import core
 from jax._src.interpreters import partial_eval
 
-from unamp.adapter.patching import find
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
-from unamp_jax.masters import has_master_weights
-from unamp_jax.spellings import keras_in_use
+from unamp_jax.masters import has_master_weights, is_transformation
+from unamp_jax.spellings import is_of, keras_in_use
 from unamp_jax.state import CONTEXT
 
 
 def is_optimizer(value: object) -> bool:
     """Return whether a value is an optimizer of nnx's, of Keras's where it computes with JAX, or an optax transformation."""
-    return _is_nnx(value) or _is_keras(value) or _is_optax(value)
-
-
-def _is_nnx(value: object) -> bool:
-    kind = find("flax.nnx", "Optimizer")
-    return kind is not None and isinstance(value, kind)
+    return is_of(value, "flax.nnx", "Optimizer") or _is_keras(value) or is_transformation(value)
 
 
 def _is_keras(value: object) -> bool:
-    kind = find("keras", "optimizers.Optimizer") if keras_in_use() else None
-    return kind is not None and isinstance(value, kind)
-
-
-def _is_optax(value: object) -> bool:
-    kind = find("optax", "GradientTransformation")
-    return kind is not None and isinstance(value, kind)
+    return keras_in_use() and is_of(value, "keras", "optimizers.Optimizer")
 
 
 def scale_loss(loss: Any, scale: float) -> Any:
@@ -75,7 +63,7 @@ class JaxGradients:
     """See `unamp.adapter.Gradients`. They are a pytree: for nnx of the parameters' own form, for Keras a list."""
 
     def __init__(self, optimizer: Any, given: Any) -> None:
-        if _is_optax(optimizer):
+        if is_transformation(optimizer):
             raise NotExpressible(
                 "an optax transformation returns what it steps, and GradScaler.step returns whether it stepped; "
                 "unamp_jax.loss_scaling has scale, unscale, adjust and step as pure functions, inside jax.jit and outside"

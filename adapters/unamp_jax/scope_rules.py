@@ -20,9 +20,10 @@ import jax
 from jax import custom_jvp, custom_vjp
 
 from unamp.adapter.layers import LateRules
-from unamp.adapter.patching import Patch, Patches, find, missing
-from unamp.adapter.replacing import AttributePatch, CodePatch
+from unamp.adapter.patching import Patch, Patches, missing
+from unamp.adapter.replacing import AttributePatch, CodePatch, standing_in
 from unamp_jax.composites import code_patch
+from unamp_jax.spellings import is_of
 
 #: What is traced depends on the rules of this process, and inside a function with rules on where the thread is.
 _KEY: Any = jax.make_user_context(None)
@@ -58,8 +59,7 @@ def _inside_of_jit(value: Any) -> types.FunctionType | None:
 
 
 def _is_transformed(value: object) -> bool:
-    kinds = (find("haiku", "Transformed"), find("haiku", "TransformedWithState"))
-    return any(kind is not None and isinstance(value, kind) for kind in kinds)
+    return is_of(value, "haiku", "Transformed") or is_of(value, "haiku", "TransformedWithState")
 
 
 class _Function:
@@ -158,27 +158,21 @@ def _following(function: _Function, original: Callable[..., Any]) -> Callable[..
 # --- the scopes that open in it -----------------------------------------------------------------------------------------------
 
 
-def _entering(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of the method by which a named scope opens."""
-
-    def enter(self: Any) -> Any:
-        if _inside.calls:
-            _inside.scopes.append((self, _opened(self.name)))
-        return original(self)
-
-    return enter
+@standing_in
+def _entering(original: Callable[..., Any], self: Any) -> Any:
+    """Stand in for the method by which a named scope opens."""
+    if _inside.calls:
+        _inside.scopes.append((self, _opened(self.name)))
+    return original(self)
 
 
-def _leaving(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of the method by which a named scope closes."""
-
-    def leave(self: Any, *error: Any) -> Any:
-        # What opened before the call is none of its scopes.
-        if _inside.calls and _inside.scopes and _inside.scopes[-1][0] is self:
-            _inside.scopes.pop()[1].__exit__(*error)
-        return original(self, *error)
-
-    return leave
+@standing_in
+def _leaving(original: Callable[..., Any], self: Any, *error: Any) -> Any:
+    """Stand in for the method by which a named scope closes."""
+    # What opened before the call is none of its scopes.
+    if _inside.calls and _inside.scopes and _inside.scopes[-1][0] is self:
+        _inside.scopes.pop()[1].__exit__(*error)
+    return original(self, *error)
 
 
 def _opened(name: str) -> ExitStack:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from unamp.adapter.float8 import GRADIENTS, Arithmetic, Format, dequantized, format_of
+from unamp.adapter.replacing import standing_in
 from unamp.adapter.shadowing import LeftOut
 from unamp_jax.casting import cast
 from unamp_jax.state import FLOAT32
@@ -55,31 +56,28 @@ def products_in_float8(dtype: str) -> Iterator[None]:
         raise LeftOut(f"it comes to {asked.products} products of two; float8 is for one")
 
 
-def dot_general(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `jax.lax.dot_general` that computes from float8 where that is asked for, and as ever elsewhere.
+@standing_in
+def dot_general(original: Callable[..., Any], /, lhs: Any, rhs: Any, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Any:
+    """Wrap `jax.lax.dot_general` so that it computes from float8 where that is asked for, and as ever elsewhere.
 
     It computes in float32, and so does its backward pass, in which the gradient of the result is as float8_e5m2 holds it, and
     the factors as they were here.
     """
-
-    def call(lhs: Any, rhs: Any, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Any:
-        asked = _thread.asked
-        if asked is None:
-            return original(lhs, rhs, dimension_numbers, *args, **kwargs)
-        asked.products += 1
-        form, by_rows = format_of(asked.dtype)
-        summed = dimension_numbers[0]
-        if by_rows and not all(map(len, summed)):
-            raise LeftOut("it does not sum over an axis of each of the two, so that rows have no scale")
-        left, right = (tuple(map(int, axes)) if by_rows else None for axes in summed)
-        _thread.asked = None  # rules of transformations multiply by this function, too
-        try:
-            factors = _held(cast(lhs, FLOAT32), form, left), _held(cast(rhs, FLOAT32), form, right)
-            return _gradient_held(original(*factors, dimension_numbers, *args, **kwargs))
-        finally:
-            _thread.asked = asked
-
-    return call
+    asked = _thread.asked
+    if asked is None:
+        return original(lhs, rhs, dimension_numbers, *args, **kwargs)
+    asked.products += 1
+    form, by_rows = format_of(asked.dtype)
+    summed = dimension_numbers[0]
+    if by_rows and not all(map(len, summed)):
+        raise LeftOut("it does not sum over an axis of each of the two, so that rows have no scale")
+    left, right = (tuple(map(int, axes)) if by_rows else None for axes in summed)
+    _thread.asked = None  # rules of transformations multiply by this function, too
+    try:
+        factors = _held(cast(lhs, FLOAT32), form, left), _held(cast(rhs, FLOAT32), form, right)
+        return _gradient_held(original(*factors, dimension_numbers, *args, **kwargs))
+    finally:
+        _thread.asked = asked
 
 
 def _amax(tensor: Any, axes: Sequence[int] | None) -> Any:

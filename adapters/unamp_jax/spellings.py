@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from unamp.adapter.keras_models import keras_on
+from unamp.adapter.patching import find
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
@@ -34,6 +35,12 @@ def keras_in_use() -> bool:
 def libraries() -> tuple[str, ...]:
     """Return ``"jax"``, and the libraries on it that are imported."""
     return ("jax", *(name for name in _LIBRARIES if name in sys.modules and (name != "keras" or keras_in_use())))
+
+
+def is_of(value: object, library: str, name: str) -> bool:
+    """Return whether a value is an object of a class of a library's, which need not be imported."""
+    kind = find(library, name)
+    return kind is not None and isinstance(value, kind)
 
 
 def library_of(path: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 
 from unamp.adapter.patching import Patch, Patches, find
-from unamp.adapter.replacing import AttributePatch
-from unamp.adapter.state import suspended, suspending
+from unamp.adapter.replacing import AttributePatch, standing_in
+from unamp.adapter.state import in_regions, suspended, suspending
 from unamp_jax import keras_policies
 from unamp_jax.casting import cast, mapped
 from unamp_jax.composites import code_patch
@@ -19,18 +20,20 @@ from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
 Function = Callable[..., Any]
 
+_in_regions = in_regions(thread)
+
 
 def patches(library: str) -> Iterator[Patch]:
     """Return the patches of a library that is imported."""
     if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
         transformation = find("optax", "GradientTransformation")
-        yield AttributePatch(transformation, "init", _suspended_field)
-        yield AttributePatch(transformation, "update", _stepping_field)
+        yield AttributePatch(transformation, "init", partial(_field, suspending(thread)))
+        yield AttributePatch(transformation, "update", partial(_field, stepping))
     if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:  # of parameters; new in flax 0.12
         yield code_patch(averages.update, suspending(thread))
     if library == "haiku":  # likewise, and the parameters of its layers have the dtypes of what they are first given
         for kind in ("Transformed", "TransformedWithState", "MultiTransformed", "MultiTransformedWithState"):
-            yield AttributePatch(find("haiku", kind), "init", _suspended_field)
+            yield AttributePatch(find("haiku", kind), "init", partial(_field, suspending(thread)))
     made_by = hook(library, *_MADE_BY[library]) if library in _MADE_BY else None
     if made_by is not None:
         yield AttributePatch(made_by, "__call__", _making)
@@ -42,68 +45,52 @@ def patches(library: str) -> Iterator[Patch]:
 _MADE_BY = {"flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"), "equinox": ("equinox._module._module", "_ModuleMeta")}
 
 
-def _making(original: Function) -> Function:
-    """Return the replacement of what makes a layer: no policy is in force, but for the functions that it converts."""
-
-    @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        plan = thread.plan
-        if plan is None:
+@standing_in
+def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for what makes a layer: no policy is in force, but for the functions that it converts."""
+    plan = thread.plan
+    if plan is None:
+        return original(*args, **kwargs)
+    outer, thread.made_under = thread.made_under, plan
+    try:
+        with suspended(thread):
             return original(*args, **kwargs)
-        outer, thread.made_under = thread.made_under, plan
-        try:
-            with suspended(thread):
-                return original(*args, **kwargs)
-        finally:
-            thread.made_under = outer
-
-    return make
+    finally:
+        thread.made_under = outer
 
 
-def converting(original: Function) -> Function:
-    """Return the replacement of `equinox.filter_closure_convert`.
+@standing_in
+def converting(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for `equinox.filter_closure_convert`.
 
     A function that is traced as a module is made is no initial value: linear operators are such modules.
     """
-
-    def convert(*args: Any, **kwargs: Any) -> Any:
-        plan = thread.made_under if thread.plan is None else thread.plan
-        with CONTEXT(plan):
-            return original(*args, **kwargs)
-
-    return convert
+    plan = thread.made_under if thread.plan is None else thread.plan
+    with CONTEXT(plan):
+        return original(*args, **kwargs)
 
 
-def _suspended_field(own: Any) -> property:
-    return property(lambda self: suspending(thread)(own.__get__(self)))
+def _field(wrap: Callable[[Function], Function], own: Any) -> property:
+    """Return the replacement of a field that holds a function: it gives the function wrapped."""
+    return property(lambda self: wrap(own.__get__(self)))
 
 
-def _stepping_field(own: Any) -> property:
-    return property(lambda self: stepping(own.__get__(self)))
-
-
-def stepping(original: Function) -> Function:
-    """Return the replacement of an optimizer's step: no policy is in force, but in a loss that it asks for."""
-
-    @functools.wraps(original)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        kwargs = with_losses(kwargs)
-        with suspended(thread):
-            return original(*args, **kwargs)
-
-    return step
+@standing_in
+def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for an optimizer's step: no policy is in force, but in a loss that it asks for."""
+    if thread.plan is None:
+        return original(*args, **kwargs)
+    kwargs = with_losses(kwargs)
+    with suspended(thread):
+        return original(*args, **kwargs)
 
 
 def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return named arguments of a step in which functions, which compute the loss, run under the policy in force now."""
     plan = thread.plan
-    return {name: _under(plan, value) if _is_function(value) else value for name, value in extra.items()}
-
-
-def _is_function(value: Any) -> bool:
-    return callable(value) and jax.tree_util.all_leaves([value])  # modules, which hold parameters, can be called too
+    # Modules, which hold parameters, can be called too.
+    functions = {name for name, value in extra.items() if callable(value) and jax.tree_util.all_leaves([value])}
+    return {name: _under(plan, value) if name in functions else value for name, value in extra.items()}
 
 
 def _under(plan: Plan | None, function: Function) -> Function:
@@ -117,34 +104,24 @@ def _under(plan: Plan | None, function: Function) -> Function:
     return run
 
 
-def accumulating(original: Function) -> Function:
-    """Return the replacement of a metric's method, which counts and adds up in float32, whatever it is given."""
-
-    def method(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        with suspended(thread):
-            return original(*args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()})
-
-    return method
+@_in_regions
+def accumulating(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for a metric's method, which counts and adds up in float32, whatever it is given."""
+    with suspended(thread):
+        return original(*args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()})
 
 
-def scaling(original: Function) -> Function:
-    """Return the replacement of `flax.training.dynamic_scale.DynamicScale.value_and_grad`.
+@_in_regions
+def scaling(original: Function, /, self: Any, fun: Function, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for `flax.training.dynamic_scale.DynamicScale.value_and_grad`.
 
     No policy is in force in what scales, unscales and looks at gradients, which float16 would defeat; the function follows it.
     """
-
-    def value_and_grad(self: Any, fun: Function, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(self, fun, *args, **kwargs)
-        return suspending(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
-
-    return value_and_grad
+    return suspending(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
 
 
 def layer_calls(
-    homes: Iterable[Any],
+    homes: Callable[[], Iterable[Any]],
     follow: Callable[[Function], Function],
     which: Callable[[type], bool] = lambda kind: True,
     others: Iterable[Patch] = (),
@@ -154,13 +131,12 @@ def layer_calls(
     The classes that exist then are patched, each by its own method: the base classes have none that is always called.
 
     Args:
-        homes: the base classes; None where a library is not imported.
+        homes: gives the base classes; None where a library is not imported.
     """
-    bases = [home for home in homes if home is not None]
 
     def base() -> Iterable[Patch]:
-        kinds = filter(which, _calling(bases))
-        return [*(AttributePatch(kind, "__call__", functools.partial(_followed, follow)) for kind in kinds), *others]
+        kinds = filter(which, _calling([home for home in homes() if home is not None]))
+        return [*(AttributePatch(kind, "__call__", partial(_followed, follow)) for kind in kinds), *others]
 
     return Patches(base)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore import _c_expression
 
-from unamp.adapter.replacing import CodePatch
+from unamp.adapter.replacing import CodePatch, standing_in
 from unamp_mindspore.moved import PIJitCaptureContext
 from unamp_mindspore.state import thread
 
@@ -19,26 +19,22 @@ from unamp_mindspore.state import thread
 pause, go_on = _c_expression.jit_mode_pi_disable, _c_expression.jit_mode_pi_enable
 
 
-def _capture_begins(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _capture_begins(original: Callable[..., Any], self: Any) -> None:
     """Wrap `PIJitCaptureContext.__enter__`, so that a thread knows that it captures, and captures nothing in a region."""
-
-    def __enter__(self: Any) -> None:  # noqa: N807 - it is one
-        if thread.plan is None:
-            original(self)
-        thread.captures += 1
-
-    return __enter__
+    if thread.plan is None:
+        original(self)
+    thread.captures += 1
 
 
-def _capture_ends(original: Callable[..., Any]) -> Callable[..., Any]:
-    def __exit__(self: Any, *error: Any) -> None:  # noqa: N807 - it is one
-        original(self, *error)
-        thread.captures -= 1
-
-    return __exit__
+@standing_in
+def _capture_ends(original: Callable[..., Any], self: Any, *error: Any) -> None:
+    original(self, *error)
+    thread.captures -= 1
 
 
-def capture_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore that begin and end capturing."""
-    begins, ends = PIJitCaptureContext.__enter__, PIJitCaptureContext.__exit__
-    return CodePatch(begins, _capture_begins), CodePatch(ends, _capture_ends)
+#: The functions of MindSpore that begin and end capturing.
+CAPTURE_HOOKS = (
+    CodePatch(PIJitCaptureContext.__enter__, _capture_begins),
+    CodePatch(PIJitCaptureContext.__exit__, _capture_ends),
+)

@@ -9,7 +9,6 @@ What a decorator of unamp's would do is not in the source either. Its policy is 
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 import types
@@ -20,18 +19,18 @@ from typing import Any
 
 from mindspore import nn
 
-from unamp.adapter.replacing import CodePatch
+from unamp.adapter.replacing import CodePatch, standing_in
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp_mindspore.binding import binding, computed_by, layer_rules, policy_of_cell
-from unamp_mindspore.capturing import capture_hooks
+from unamp_mindspore.capturing import CAPTURE_HOOKS
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
 from unamp_mindspore.graph_calls import BOUND, CASTS_NOTHING
 from unamp_mindspore.moved import api, jit_context, jit_trace
 from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks
-from unamp_mindspore.resolving import resolving_hooks
+from unamp_mindspore.resolving import RESOLVING_HOOKS
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
@@ -118,27 +117,21 @@ def _executor_under_policy(executor: Any) -> Iterator[None]:
             executor.fn, executor._cell_cache_key_extend = function, extend
 
 
-def _executor_runs(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _executor_runs(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.__call__`, so that each policy has a graph of its own."""
-
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
-        _warn_if_traced()
-        with _executor_under_policy(self):
-            return original(self, *args, **kwargs)
-
-    return __call__
+    _warn_if_traced()
+    with _executor_under_policy(self):
+        return original(self, *args, **kwargs)
 
 
-def _executor_compiles(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _executor_compiles(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.compile`, which exports call without running anything."""
-
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if graph.compiled:
-            return original(self, *args, **kwargs)
-        with _executor_under_policy(self):
-            return original(self, *args, **kwargs)
-
-    return compile
+    if graph.compiled:
+        return original(self, *args, **kwargs)
+    with _executor_under_policy(self):
+        return original(self, *args, **kwargs)
 
 
 def _warn_if_traced() -> None:
@@ -152,49 +145,41 @@ def _copied(function: types.FunctionType, rules: object) -> types.FunctionType:
     return function_copy(inspect.unwrap(function))
 
 
-def _cell_runs(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _cell_runs(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     """Wrap `Cell.compile_and_run`, so that each policy has a graph of its own."""
-
-    def compile_and_run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        _warn_if_traced()
-        with _cell_under_policy(self, self.construct) as suffix:
-            if not suffix:
-                return original(self, *args, **kwargs)
-            phase = self.phase
-            self.phase = phase + suffix
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                self.phase = phase
-
-    return compile_and_run
+    _warn_if_traced()
+    with _cell_under_policy(self, self.construct) as suffix:
+        if not suffix:
+            return original(self, *args, **kwargs)
+        phase = self.phase
+        self.phase = phase + suffix
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            self.phase = phase
 
 
-def _cell_compiles(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _cell_compiles(
+    original: Callable[..., Any], self: Any, obj: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any
+) -> Any:
     """Wrap `_CellGraphExecutor.compile`, which exports call without running anything."""
-
-    def compile(self: Any, obj: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any) -> Any:
-        if graph.compiled:
-            return original(self, obj, *args, phase=phase, **kwargs)
-        with _cell_under_policy(obj, obj.construct) as suffix:
-            return original(self, obj, *args, phase=phase + suffix, **kwargs)
-
-    return compile
+    if graph.compiled:
+        return original(self, obj, *args, phase=phase, **kwargs)
+    with _cell_under_policy(obj, obj.construct) as suffix:
+        return original(self, obj, *args, phase=phase + suffix, **kwargs)
 
 
-def _trace_begins(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _trace_begins(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that begins to capture a graph from a trace, which no strategy reaches: it raises in a region."""
-
-    @functools.wraps(original)
-    def begin(*args: Any, **kwargs: Any) -> Any:
-        if _in_force() is not None:
-            raise NotExpressible(
-                "MindSpore has no strategy for graphs that mindspore.jit captures from a trace; use "
-                'capture_mode="ast", or call the function without mindspore.jit'
-            )
-        return original(*args, **kwargs)
-
-    return begin
+    if _in_force() is not None:
+        raise NotExpressible(
+            "MindSpore has no strategy for graphs that mindspore.jit captures from a trace; use "
+            'capture_mode="ast", or call the function without mindspore.jit'
+        )
+    return original(*args, **kwargs)
 
 
 def check_not_traced() -> None:
@@ -210,10 +195,8 @@ def check_not_traced() -> None:
         )
 
 
-@cache
-def hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's compilers that must know about open regions."""
-    return (CodePatch(jit_trace._jit_trace_begin, _trace_begins),)
+#: The function of MindSpore's compilers that must know about open regions.
+TRACE_HOOK = CodePatch(jit_trace._jit_trace_begin, _trace_begins)
 
 
 @cache
@@ -230,7 +213,7 @@ def install() -> None:
         CodePatch(nn.Cell.compile_and_run, _cell_runs),
         CodePatch(api._CellGraphExecutor.compile, _cell_compiles),
         *parser_hooks(),
-        *resolving_hooks(),
-        *capture_hooks(),
+        *RESOLVING_HOOKS,
+        *CAPTURE_HOOKS,
     ):
         patch.apply()

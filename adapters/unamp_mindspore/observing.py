@@ -12,9 +12,8 @@ from mindspore import nn
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
-from unamp.adapter.observing import Reporter, equation, follow_calls, kept, traces, unobserved, unreported
+from unamp.adapter.observing import Reporter, follow_calls, kept, traces, unobserved
 from unamp.adapter.patching import Patches
-from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import CHANGES_STATE, DRAWS, LeftOut
@@ -22,7 +21,7 @@ from unamp.policy import Rule
 from unamp_mindspore.casting import tensors
 from unamp_mindspore.kept_calls import CALLS
 from unamp_mindspore.operators import Operator
-from unamp_mindspore.state import FLOAT32, LOW, on_cpu, thread
+from unamp_mindspore.state import FLOAT32, LOW, NAMES, on_cpu, thread
 
 _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
@@ -46,14 +45,8 @@ def report(
     low: Callable[[str], Any],
 ) -> Any:
     """Run one operation and report what it computed in; `low` computes it low, in the dtype of a name."""
-    given = _reporter.floating([args, kwargs, operator.parameters(args)])
-    if operator.activation_only:
-        given = given[:1]
-    sizes = _reporter.sizes(given)
     before = _state(operator, args)
     written = kept(CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer)
-    with unreported(thread) as observer:
-        result, computed, emulated = run()
 
     def second(dtype: str) -> Any:
         if operator.layer and any(map(_drops, args[0].cells())):
@@ -63,13 +56,7 @@ def report(
         with unobserved(thread):
             return low(dtype)
 
-    compute = None if computed is None or not given else dtype_name(computed)
-    record = OpRecord(
-        op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
-        input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
-    )  # fmt: skip
-    _reporter.report(observer, record, sizes, result, first_only=operator.activation_only, low=second, kept=written)
-    return result
+    return _reporter.report_call(thread, op, operator, rule, run, args, kwargs, second, written, NAMES)
 
 
 def _arguments(operator: Operator, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

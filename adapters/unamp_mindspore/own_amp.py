@@ -12,7 +12,7 @@ from typing import Any
 from mindspore._c_expression import amp as strategies
 from mindspore.train import amp
 
-from unamp.adapter.replacing import CodePatch
+from unamp.adapter.replacing import CodePatch, standing_in
 from unamp_mindspore.state import DTYPES, thread
 
 #: MindSpore's strategy in force; None where there is none.
@@ -33,26 +33,20 @@ def switch_off() -> bool:
 switch_on = strategies.pop_amp_strategy
 
 
-def _begins(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _begins(original: Callable[..., Any], self: Any) -> None:
     """Wrap `AmpDecorator.__enter__`, so that this thread's region steps aside."""
-
-    def __enter__(self: Any) -> None:  # noqa: N807 - it is one
-        original(self)
-        vars(self)[_ATTRIBUTE] = thread.plan
-        thread.plan = None
-
-    return __enter__
+    original(self)
+    vars(self)[_ATTRIBUTE] = thread.plan
+    thread.plan = None
 
 
-def _ends(original: Callable[..., Any]) -> Callable[..., Any]:
-    def __exit__(self: Any, *error: Any) -> None:  # noqa: N807 - it is one
-        original(self, *error)
-        if _ATTRIBUTE in vars(self):  # else it began before any region was open
-            thread.plan = vars(self).pop(_ATTRIBUTE)
-
-    return __exit__
+@standing_in
+def _ends(original: Callable[..., Any], self: Any, *error: Any) -> None:
+    original(self, *error)
+    if _ATTRIBUTE in vars(self):  # else it began before any region was open
+        thread.plan = vars(self).pop(_ATTRIBUTE)
 
 
-def own_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore with which its own AMP begins and ends."""
-    return CodePatch(amp.AmpDecorator.__enter__, _begins), CodePatch(amp.AmpDecorator.__exit__, _ends)
+#: The functions of MindSpore with which its own AMP begins and ends.
+OWN_HOOKS = CodePatch(amp.AmpDecorator.__enter__, _begins), CodePatch(amp.AmpDecorator.__exit__, _ends)

@@ -16,7 +16,7 @@ from mindspore import nn
 from mindspore.ops.composite.multitype_ops import add_impl
 
 from unamp._compiler_marks import NOT_COMPILED
-from unamp.adapter.replacing import CodePatch
+from unamp.adapter.replacing import CodePatch, standing_in
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region
@@ -90,44 +90,38 @@ def _suffix(policy: Policy | None, rules: frozenset[object] | None) -> str:
 _numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
-def _parsed(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _parsed(original: Callable[..., Any], /, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
     """Wrap `Parser.__init__`, so that names are found as the function is bound, and what would be lost in a graph raises."""
-
-    def __init__(self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
-        if fn is add_impl._add_addn:
-            fn = gradients_added
-        if graph.bound and _is_batching_rule(fn):
-            vars(fn)[STRATEGY] = CASTS_NOTHING
-        owner = getattr(fn, "__self__", None)
-        bound = getattr(fn, BOUND, None) or getattr(owner, BOUND, None)
-        graph.backward = None
-        if bound is not None and isinstance(owner, nn.Cell) and fn.__name__ == _BACKWARD:
-            bound = binding(inside_backward(fn, owner.construct, bound.policy))
-            graph.backward = owner, bound
-        _check(fn, bound)
-        original(self, fn, *args, **kwargs)
-        if bound is not None:
-            graph.bound = True
-            for each in (self, self.global_namespace, self.closure_namespace):
-                vars(each)[BOUND] = bound
-            vars(self)[_OWNER] = owner
-
-    return __init__
+    if fn is add_impl._add_addn:
+        fn = gradients_added
+    if graph.bound and _is_batching_rule(fn):
+        vars(fn)[STRATEGY] = CASTS_NOTHING
+    owner = getattr(fn, "__self__", None)
+    bound = getattr(fn, BOUND, None) or getattr(owner, BOUND, None)
+    graph.backward = None
+    if bound is not None and isinstance(owner, nn.Cell) and fn.__name__ == _BACKWARD:
+        bound = binding(inside_backward(fn, owner.construct, bound.policy))
+        graph.backward = owner, bound
+    _check(fn, bound)
+    original(self, fn, *args, **kwargs)
+    if bound is not None:
+        graph.bound = True
+        for each in (self, self.global_namespace, self.closure_namespace):
+            vars(each)[BOUND] = bound
+        vars(self)[_OWNER] = owner
 
 
-def _read(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _read(original: Callable[..., Any], self: Any) -> Any:
     """Wrap `Parser.parse`, so that operators and methods have rules, too."""
-
-    def parse(self: Any) -> Any:
-        tokens, tree = original(self)
-        bound = vars(self).get(BOUND)
-        if bound is None or not bound.names or tree is None:
-            return tokens, tree
-        self.global_namespace.dicts = (*self.global_namespace.dicts, bound.names)
-        found = rewritten(tree, self.fn, vars(self)[_OWNER], bound.names)
-        return tokens, found if graph.backward is None else with_cast_gradients(found)
-
-    return parse
+    tokens, tree = original(self)
+    bound = vars(self).get(BOUND)
+    if bound is None or not bound.names or tree is None:
+        return tokens, tree
+    self.global_namespace.dicts = (*self.global_namespace.dicts, bound.names)
+    found = rewritten(tree, self.fn, vars(self)[_OWNER], bound.names)
+    return tokens, found if graph.backward is None else with_cast_gradients(found)
 
 
 def _is_batching_rule(function: Any) -> bool:
@@ -175,15 +169,12 @@ def check_no_region(value: Any) -> None:
         )
 
 
-def _with(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _with(original: Callable[..., Any], self: Any, var: str) -> Any:
     """Wrap the function that asks for the context manager of a `with` by its name, and takes every name for that of a class."""
-
-    def check_is_base_ctx(self: Any, var: str) -> Any:
-        if var in self.global_namespace:
-            check_no_region(self.global_namespace[var])
-        return original(self, var)
-
-    return check_is_base_ctx
+    if var in self.global_namespace:
+        check_no_region(self.global_namespace[var])
+    return original(self, var)
 
 
 def parser_hooks() -> tuple[CodePatch, ...]:

@@ -18,7 +18,7 @@ from mindspore._c_expression import TensorPy
 from mindspore.experimental import optim
 
 from unamp.adapter.patching import Patches
-from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup
+from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup, standing_in
 from unamp.adapter.state import assisted, suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
@@ -27,7 +27,7 @@ from unamp_mindspore.casting import cast, convert, recording
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
-from unamp_mindspore.own_amp import own_hooks
+from unamp_mindspore.own_amp import OWN_HOOKS
 from unamp_mindspore.plans import Plan
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
@@ -40,53 +40,44 @@ recompute: Any = sys.modules["mindspore.common.recompute"]
 # --- functions of MindSpore that must know about regions -------------------------------------------------------------------
 
 
-def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     # Backward runs in the dtype of its forward, and hooks and functions of the user's in it on low gradients.
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None and not thread.recorded:
+    if thread.plan is None and not thread.recorded:
+        return original(*args, **kwargs)
+    try:
+        with assisted(thread, Plan.without_policy(), acquire, release):
             return original(*args, **kwargs)
-        try:
-            with assisted(thread, Plan.without_policy(), acquire, release):
-                return original(*args, **kwargs)
-        finally:
-            thread.recorded = recording()  # it may have been a part of what another gradient is taken of
-
-    return run
+    finally:
+        thread.recorded = recording()  # it may have been a part of what another gradient is taken of
 
 
-def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _recompute(original: Callable[..., Any], /, block: Any, *args: Any, **kwargs: Any) -> Any:
     # Recomputation remembers MindSpore's own strategy for the second forward, and not ours.
-    def run(block: Any, *args: Any, **kwargs: Any) -> Any:
-        region = innermost_region()
-        if thread.plan is None or region is None or getattr(block, "_region", None) is region:
-            return original(block, *args, **kwargs)
-        return original(_in_region(block, region), *args, **kwargs)
-
-    return run
+    region = innermost_region()
+    if thread.plan is None or region is None or getattr(block, "_region", None) is region:
+        return original(block, *args, **kwargs)
+    return original(_in_region(block, region), *args, **kwargs)
 
 
-def _recomputed_cell(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _recomputed_cell(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     # A cell that is to be recomputed has one cell that does so for all calls, under whatever policy.
-    def run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        again, region = self._recompute_cell, innermost_region()
-        if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
-            return original(self, *args, **kwargs)
-        return recompute._RecomputeCell(_in_region(again.wrap_cell.function, region))(*args, **kwargs)
-
-    return run
+    again, region = self._recompute_cell, innermost_region()
+    if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
+        return original(self, *args, **kwargs)
+    return recompute._RecomputeCell(_in_region(again.wrap_cell.function, region))(*args, **kwargs)
 
 
-def _custom_bprop(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _custom_bprop(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     # A cell's bprop gets what the cell was called with, not what custom_fwd made of it for the forward.
-    def run(self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        plan = thread.plan
-        target = None if plan is None or not plan.policy.active else cast_inputs_of(self.construct)
-        if target is None:
-            return original(self, *args, **kwargs)
-        return original(self, *convert(cast, DTYPES[target], args), **convert(cast, DTYPES[target], kwargs))
-
-    return run
+    plan = thread.plan
+    target = None if plan is None or not plan.policy.active else cast_inputs_of(self.construct)
+    if target is None:
+        return original(self, *args, **kwargs)
+    return original(self, *convert(cast, DTYPES[target], args), **convert(cast, DTYPES[target], kwargs))
 
 
 def _in_region(block: Any, region: Any) -> Any:
@@ -164,7 +155,7 @@ def _hooks() -> tuple[CodePatch, ...]:
 def _everything() -> tuple[Any, ...]:
     # Where they are, not where they are inherited: names that come and go make a dictionary grow, time and again.
     inherited = MethodsPatch(TensorPy, {name: entry(operator) for name, operator in methods().items()})
-    functions = (primitive_call, *_hooks(), *own_hooks(), *compiling.hooks(), *codes().values())
+    functions = (primitive_call, *_hooks(), *OWN_HOOKS, compiling.TRACE_HOOK, *codes().values())
     steps = (AttributePatch(kind, "__call__", suspending(thread)) for kind in _OPTIMIZERS)
     return (PatchGroup((inherited, *functions, *steps)),)
 

@@ -8,7 +8,7 @@ from typing import Any
 from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
 
-from unamp.adapter.replacing import CodePatch
+from unamp.adapter.replacing import CodePatch, standing_in
 from unamp_mindspore.binding import where_decorated
 from unamp_mindspore.graph_calls import BOUND
 from unamp_mindspore.graph_scaling import in_graphs
@@ -16,70 +16,57 @@ from unamp_mindspore.moved import parser
 from unamp_mindspore.parsing import check_no_region, graph
 
 
-def _resolved(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _resolved(original: Callable[..., Any], namespace: Any, symbol: str) -> Any:
     """Wrap `resolve_symbol`, which the compiler asks what a name stands for."""
-
-    def resolve_symbol(namespace: Any, symbol: str) -> Any:
-        # What it finds may be anything, with any __eq__ and __hash__.
-        found = original(namespace, symbol)
-        scaling = in_graphs(found)
-        if scaling is not found:
-            return scaling
-        check_no_region(found)
-        binding = vars(namespace).get(BOUND)
-        return where_decorated(found) if binding is None else binding.bound(found, symbol)
-
-    return resolve_symbol
+    # What it finds may be anything, with any __eq__ and __hash__.
+    found = original(namespace, symbol)
+    scaling = in_graphs(found)
+    if scaling is not found:
+        return scaling
+    check_no_region(found)
+    binding = vars(namespace).get(BOUND)
+    return where_decorated(found) if binding is None else binding.bound(found, symbol)
 
 
-def _namespace(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _namespace(original: Callable[..., Any], obj: Any) -> Any:
     """Wrap the function that makes the namespace of a module, or of an object, so that its names are found as that is bound."""
-
-    def namespace_of(obj: Any) -> Any:
-        made = original(obj)
-        # What `super()` gives has the attributes of classes alone.
-        owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
-        binding = getattr(owner, BOUND, None)
-        if graph.backward is not None and graph.backward[0] is owner:
-            binding = graph.backward[1]
-        if made is not None and binding is not None:
-            vars(made)[BOUND] = binding
-        return made
-
-    return namespace_of
+    made = original(obj)
+    # What `super()` gives has the attributes of classes alone.
+    owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
+    binding = getattr(owner, BOUND, None)
+    if graph.backward is not None and graph.backward[0] is owner:
+        binding = graph.backward[1]
+    if made is not None and binding is not None:
+        vars(made)[BOUND] = binding
+    return made
 
 
-def _instance(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _instance(original: Callable[..., Any], cls_type: Any, params: Any = None) -> Any:
     """Wrap the function that makes an instance where bound code calls a class of primitives."""
-
-    def create_instance(cls_type: Any, params: Any = None) -> Any:
-        made = original(cls_type, params)
-        binding = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
-        return made if binding is None else binding.bound(made)
-
-    return create_instance
+    made = original(cls_type, params)
+    binding = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
+    return made if binding is None else binding.bound(made)
 
 
-def _constant_cast(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _constant_cast(original: Callable[..., Any], x: Any, dst_type_enum: Any = None) -> Any:
     """Wrap the function that casts constants: a NumPy that MindSpore was not built for has no bfloat16. None: when it runs."""
-
-    def infer_value_for_Cast(x: Any, dst_type_enum: Any = None) -> Any:  # noqa: N802 - it is one
-        try:
-            return original(x, dst_type_enum)
-        except TypeError as error:
-            if "bfloat16" in str(error):
-                return None
-            raise
-
-    return infer_value_for_Cast
+    try:
+        return original(x, dst_type_enum)
+    except TypeError as error:
+        if "bfloat16" in str(error):
+            return None
+        raise
 
 
-def resolving_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's parser that find what a name stands for."""
-    return (
-        CodePatch(parser.resolve_symbol, _resolved),
-        CodePatch(parser.get_module_namespace, _namespace),
-        CodePatch(parser.get_class_member_namespace_symbol, _namespace),
-        CodePatch(parser.create_instance, _instance),
-        CodePatch(ops_def.infer_value_for_Cast, _constant_cast),
-    )
+#: The functions of MindSpore's parser that find what a name stands for.
+RESOLVING_HOOKS = (
+    CodePatch(parser.resolve_symbol, _resolved),
+    CodePatch(parser.get_module_namespace, _namespace),
+    CodePatch(parser.get_class_member_namespace_symbol, _namespace),
+    CodePatch(parser.create_instance, _instance),
+    CodePatch(ops_def.infer_value_for_Cast, _constant_cast),
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import mindspore
@@ -36,13 +35,8 @@ def spelled() -> Mapping[str, str]:
 def spelling(value: object) -> str | None:
     """Return the name of a function, layer class or primitive, with the framework in front; None for what is none of these."""
     if isinstance(value, Primitive):  # an instance stands for its class
-        return _names().spelling(type(value)) or (f"mindspore.{value.name}" if value.name in spelled() else None)
-    return _names().spelling(value)
-
-
-@cache
-def _names() -> ObjectNames:
-    return ObjectNames("mindspore", _places)
+        return _NAMES.spelling(type(value)) or (f"mindspore.{value.name}" if value.name in spelled() else None)
+    return _NAMES.spelling(value)
 
 
 def _places(path: str) -> Iterator[Any]:
@@ -50,3 +44,6 @@ def _places(path: str) -> Iterator[Any]:
     head, _, name = path.partition(".")
     if head in ("mint", "ops"):
         yield getattr(Tensor, name, None)
+
+
+_NAMES = ObjectNames("mindspore", _places)

@@ -66,7 +66,9 @@ def map_floats(result: Any, dtype: Any) -> Any:
     """Return a result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if isinstance(result, _TENSORS):
         return result if _not_asked_for(result) and list(result.shape) != [0] else cast(result, dtype)
-    return mapped(result, _is_tensor, lambda tensor: tensor if _not_asked_for(tensor) else cast(tensor, dtype))
+    return mapped(
+        result, lambda value: isinstance(value, _TENSORS), lambda each: each if _not_asked_for(each) else cast(each, dtype)
+    )
 
 
 def _not_asked_for(result: Any) -> bool:
@@ -74,10 +76,6 @@ def _not_asked_for(result: Any) -> bool:
     if type(result) is not Tensor or result._is_initialized():
         return False
     return 0 not in result.shape or list(result.shape) == [0]
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, _TENSORS)
 
 
 _tensor, _parameter = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)

@@ -31,7 +31,7 @@ from unamp import custom_function, regions
 from unamp._region_decorator import MARK
 from unamp.adapter.layers import RulesInForce
 from unamp.adapter.patching import find
-from unamp.adapter.replacing import CodePatch
+from unamp.adapter.replacing import CodePatch, standing_in
 from unamp.amp_warnings import graph_ran
 from unamp.layers.region import LayerRegion
 from unamp.results import WIDENED, widened
@@ -70,41 +70,35 @@ def not_simulated(build: Callable[[], T]) -> T:
         core.set_eval_frame(simulation)
 
 
-def behind_regions(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
     """Wrap the translation of a function's source, which is that behind all decorators, so that unamp's are not lost."""
+    region, widens = vars(func).get(MARK), vars(func).get(WIDENED, False)
+    if region is None and not widens:
+        return original(self, func)
+    inner: Any = func.__wrapped__
+    owner: tuple[Any, ...] = ()
+    if inspect.ismethod(inner):
+        inner, owner = inner.__func__, (inner.__self__,)
+    left = is_paddle_func(inner) or not inspect.isfunction(inner)
+    if not left and (_OPTIONS is None or _OPTIONS.check_fn_need_transform(inner, _OPTIONS.ToStaticMode.AST)):
+        inner = self.convert_with_cache(inner)
 
-    def _convert(self: Any, func: Any) -> Any:
-        region, widens = vars(func).get(MARK), vars(func).get(WIDENED, False)
-        if region is None and not widens:
-            return original(self, func)
-        inner: Any = func.__wrapped__
-        owner: tuple[Any, ...] = ()
-        if inspect.ismethod(inner):
-            inner, owner = inner.__func__, (inner.__self__,)
-        left = is_paddle_func(inner) or not inspect.isfunction(inner)
-        if not left and (_OPTIONS is None or _OPTIONS.check_fn_need_transform(inner, _OPTIONS.ToStaticMode.AST)):
-            inner = self.convert_with_cache(inner)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            for each in () if region is None else region.regions():
+                stack.enter_context(each)
+            result = inner(*owner, *args, **kwargs)
+        return widened(result) if widens else result
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with ExitStack() as stack:
-                for each in () if region is None else region.regions():
-                    stack.enter_context(each)
-                result = inner(*owner, *args, **kwargs)
-            return widened(result) if widens else result
-
-        return run
-
-    return _convert
+    return run
 
 
-def left_as_written(original: Callable[..., bool]) -> Callable[..., bool]:
+@standing_in
+def left_as_written(original: Callable[..., Any], /, function: Any, *args: Any, **kwargs: Any) -> bool:
     """Wrap the function that tells the functions that are not translated: those around a PyLayer's own are among them."""
-
-    def is_paddle_func(function: Any, *args: Any, **kwargs: Any) -> bool:
-        code = getattr(function, "__code__", None)
-        return getattr(code, "co_filename", None) == custom_function.__file__ or original(function, *args, **kwargs)
-
-    return is_paddle_func
+    code = getattr(function, "__code__", None)
+    return getattr(code, "co_filename", None) == custom_function.__file__ or original(function, *args, **kwargs)
 
 
 # A function may be translated before any region is open, so these stay.
@@ -125,59 +119,47 @@ def _policy() -> Any:
     return (plan.policy, plan.layer_rule, rules)
 
 
-def as_written(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+@standing_in
+def as_written(original: Callable[..., Any], function: Any) -> Any:
     """Wrap the function that reads a function's arguments, so that it reads the code as written, whatever stands in for it."""
-
-    def asked(function: Any) -> Any:
-        return original(unpatched(function))
-
-    return asked
+    return original(unpatched(function))
 
 
-def keyed_program(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def keyed_program(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> None:
     """Wrap the making of a program's key, so that the policy in force is part of it."""
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
-        original(self, *args, **kwargs)
-        if thread.sink is not None:
-            graph_ran("paddle", "paddle.jit.to_static(full_graph=True)", "call paddle.jit.enable_to_static(False) before")
-        if (policy := _policy()) is not None:
-            self._spec_names_id = hash((self._spec_names_id, policy))
-
-    return __init__
+    original(self, *args, **kwargs)
+    if thread.sink is not None:
+        graph_ran("paddle", "paddle.jit.to_static(full_graph=True)", "call paddle.jit.enable_to_static(False) before")
+    if (policy := _policy()) is not None:
+        self._spec_names_id = hash((self._spec_names_id, policy))
 
 
-def keyed(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def keyed(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the making of a cache's key, so that the policy in force is part of it."""
-
-    def key_fn(*args: Any, **kwargs: Any) -> Any:
-        key = original(*args, **kwargs)
-        policy = _policy()
-        return key if policy is None else (key, policy)
-
-    return key_fn
+    key = original(*args, **kwargs)
+    policy = _policy()
+    return key if policy is None else (key, policy)
 
 
 _lock = threading.RLock()
 _states: dict[Any, Any] = {}
 
 
-def per_policy(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def per_policy(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap the cache of translated bytecode, so that each policy has one of its own."""
-
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it is one
-        policy = _policy()
-        if policy is None:
+    policy = _policy()
+    if policy is None:
+        return original(self, *args, **kwargs)
+    with _lock:
+        before = self.dump_state()
+        if policy not in _states:
+            _states[policy] = {"cache": {}, "translate_count": 0, "code_symbolic_inputs": {}, "compile_time_stats": {}}
+        self.load_state(_states[policy])
+        try:
             return original(self, *args, **kwargs)
-        with _lock:
-            before = self.dump_state()
-            if policy not in _states:
-                _states[policy] = {"cache": {}, "translate_count": 0, "code_symbolic_inputs": {}, "compile_time_stats": {}}
-            self.load_state(_states[policy])
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                _states[policy] = self.dump_state()
-                self.load_state(before)
-
-    return __call__
+        finally:
+            _states[policy] = self.dump_state()
+            self.load_state(before)

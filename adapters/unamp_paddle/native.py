@@ -15,6 +15,7 @@ import paddle
 from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
+from unamp.adapter.replacing import standing_in
 from unamp.policy import Policy
 from unamp.regions import Region, auto_cast, limited_region
 from unamp_paddle.state import thread
@@ -23,21 +24,18 @@ _OFF = core.AmpLevel.O0
 _in_dynamic_mode = paddle.in_dynamic_mode
 
 
-def inside_regions(original: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+@standing_in
+def inside_regions(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Iterator[None]:
     """Wrap the generator behind `paddle.amp.auto_cast`, so that inside a region it opens one."""
-
-    def amp_guard(*args: Any, **kwargs: Any) -> Iterator[None]:
-        if thread.plan is None:
-            yield from original(*args, **kwargs)
-            return
-        region = _region(*args, **kwargs)
-        if region is None:
-            yield
-            return
-        with region:
-            yield
-
-    return amp_guard
+    if thread.plan is None:
+        yield from original(*args, **kwargs)
+        return
+    region = _region(*args, **kwargs)
+    if region is None:
+        yield
+        return
+    with region:
+        yield
 
 
 def _region(
@@ -72,26 +70,20 @@ def _opened_by(module: str) -> bool:
     return bool(frame.f_globals.get("__name__") == module)
 
 
-def told_of_region(original: Callable[..., bool]) -> Callable[..., bool]:
+@standing_in
+def told_of_region(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
     """Wrap `paddle.is_autocast_enabled`, so that it tells of regions, too."""
-
-    def is_autocast_enabled(*args: Any, **kwargs: Any) -> bool:
-        plan = thread.plan
-        return original(*args, **kwargs) if plan is None else plan.policy.active
-
-    return is_autocast_enabled
+    plan = thread.plan
+    return original(*args, **kwargs) if plan is None else plan.policy.active
 
 
-def told_of_dtype(original: Callable[..., str]) -> Callable[..., str]:
+@standing_in
+def told_of_dtype(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> str:
     """Wrap `paddle.get_autocast_dtype`, so that it tells of regions, too."""
-
-    def get_autocast_dtype(*args: Any, **kwargs: Any) -> str:
-        plan = thread.plan
-        if plan is None:
-            return original(*args, **kwargs)
-        return plan.policy.dtype if plan.policy.active else "float16"  # as Paddle's own answers where nothing is on
-
-    return get_autocast_dtype
+    plan = thread.plan
+    if plan is None:
+        return str(original(*args, **kwargs))
+    return plan.policy.dtype if plan.policy.active else "float16"  # as Paddle's own answers where nothing is on
 
 
 def _state() -> Any:

@@ -11,9 +11,8 @@ import paddle
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
-from unamp.adapter.observing import Reporter, equation, follow_calls, kept, traces, unobserved, unreported
+from unamp.adapter.observing import Reporter, follow_calls, kept, traces, unobserved
 from unamp.adapter.patching import Patches
-from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, LeftOut
@@ -21,7 +20,7 @@ from unamp.policy import Rule
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.kept_calls import CALLS
 from unamp_paddle.operators import Operator
-from unamp_paddle.state import FLOAT32, thread
+from unamp_paddle.state import FLOAT32, NAMES, thread
 
 _call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
@@ -45,13 +44,8 @@ def report(
     low: Callable[[str], Any],
 ) -> Any:
     """Run one operation and report what it computed in; `low` computes it low, in the dtype of a name."""
-    given = _reporter.floating([args, kwargs])
-    given = given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
-    sizes = _reporter.sizes(given)
     before = _drawn() if traces.shadow is not None else None
     written = kept(CALLS, op, operator.name, args, kwargs) if paddle.in_dynamic_mode() else None
-    with unreported(thread) as observer:
-        result, computed, emulated = run()
 
     def second(dtype: str) -> Any:
         if _drawn() != before:
@@ -59,23 +53,12 @@ def report(
         with unobserved(thread), paddle.no_grad():
             return low(dtype)
 
-    if paddle.in_dynamic_mode():
-        compute = None if computed is None or not given else _name(computed)
-        record = OpRecord(
-            op, operator.name, rule, _reporter.dtypes(given), compute, None, emulated,
-            input_shapes=_reporter.shapes(given), equation=equation(op, args, kwargs),
-        )  # fmt: skip
-        _reporter.report(observer, record, sizes, result, first_only=operator.activation_only, low=second, kept=written)
-    return result
+    return _reporter.report_call(thread, op, operator, rule, run, args, kwargs, second, written, NAMES)
 
 
 def _drawn() -> list[list[str]]:
     """Return something that differs once random numbers were drawn: what Paddle prints of its generators, but for addresses."""
     return [[part for part in str(state).split() if not part.startswith("0x")] for state in paddle.get_rng_state()]
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("paddle.")
 
 
 def _numbers(tensor: Any) -> Any:
@@ -100,7 +83,9 @@ def _follow_parameters(path: str, network: Any) -> None:
             hook.when_closed(parameter.register_hook(_reporter.taking(hook, 0)).remove)
 
 
-_reporter = Reporter(tensors, lambda tensor: _name(tensor.dtype), _numbers, _follow, paddle.in_dynamic_mode)
+_reporter = Reporter(
+    tensors, lambda tensor: str(tensor.dtype).removeprefix("paddle."), _numbers, _follow, paddle.in_dynamic_mode
+)
 
 
 report_registered = _reporter.report_registered

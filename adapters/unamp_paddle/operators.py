@@ -27,7 +27,7 @@ class Operator(performing.Operator):
         sparse: whether its tensors are sparse, for which a CPU has float32 kernels alone.
     """
 
-    __slots__ = ("_lacks_low", "_native", "composite", "direct", "in_programs", "sparse")
+    __slots__ = ("composite", "direct", "in_programs", "sparse")
 
     def __init__(
         self,
@@ -44,26 +44,19 @@ class Operator(performing.Operator):
         self.direct = direct
         self.in_programs = name.startswith("Value.")
         self.sparse = name.startswith(("_C_ops.sparse_", "sparse."))
-        self._native: list[bool] | None = None
-        self._lacks_low: bool | None = None
 
     def parameters(self, args: Any) -> Mapping[int, Any]:
         return _parameters(args[0]) if self.layer else {}
 
     def needs_float32(self) -> bool:
         """Return whether the vocabulary has no name for it, so that no rule reaches it, and a CPU no kernel for low tensors."""
-        if self._lacks_low is None:
-            kernel = self.name.rpartition(".")[2]
-            moves = self.op is not None or self.in_place or self.view
-            self._lacks_low = not moves and (self.composite or not any(registered(kernel, NAMES[low]) for low in LOW))
-        return self._lacks_low
+        if self.op is not None or self.in_place or self.view:
+            return False
+        return self.composite or not any(registered(self.name.rpartition(".")[2], NAMES[low]) for low in LOW)
 
     def runs_natively(self, dtype: Any) -> bool:
         """Return whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""
-        if self._native is None:
-            kernel = self.name.rpartition(".")[2].rstrip("_")
-            self._native = [self.composite or registered(kernel, NAMES[low]) for low in LOW]
-        return self._native[dtype is not LOW[0]]  # to look something up by a dtype takes its time
+        return self.composite or registered(self.name.rpartition(".")[2].rstrip("_"), NAMES[dtype])
 
 
 def _parameters(layer: Any) -> Mapping[int, Any]:

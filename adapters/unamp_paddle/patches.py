@@ -17,8 +17,8 @@ import paddle
 from paddle.base import core
 
 from unamp.adapter.patching import Patch, Patches, find
-from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup
-from unamp.adapter.state import assisted, stepping, suspending
+from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup, standing_in
+from unamp.adapter.state import assisted, in_regions, stepping, suspending
 from unamp.adapter.wrapping import derived_class
 from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
@@ -28,6 +28,8 @@ from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan
 from unamp_paddle.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
 
+_in_regions = in_regions(thread)
+
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
 
@@ -36,15 +38,13 @@ def _assisted() -> AbstractContextManager[None]:
     return assisted(thread, helping, functools.partial(acquire, helping), release)
 
 
-def _recompute(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _recompute(original: Callable[..., Any], /, function: Any, *args: Any, **kwargs: Any) -> Any:
     # Recomputation remembers the state of Paddle's own AMP for the second forward, and not ours.
-    def recompute(function: Any, *args: Any, **kwargs: Any) -> Any:
-        region = innermost_region()
-        if thread.plan is None or region is None:
-            return original(function, *args, **kwargs)
-        return original(_in_region(function, region), *args, **kwargs)
-
-    return recompute
+    region = innermost_region()
+    if thread.plan is None or region is None:
+        return original(function, *args, **kwargs)
+    return original(_in_region(function, region), *args, **kwargs)
 
 
 def _in_region(function: Any, region: Any) -> Any:
@@ -58,20 +58,15 @@ def _in_region(function: Any, region: Any) -> Any:
     return run
 
 
-def _register_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+@_in_regions
+def _register_hook(original: Callable[..., Any], self: Any, hook: Any) -> Any:
     # A hook on a low tensor gets a low gradient, maybe long after the region.
-    def register_hook(self: Any, hook: Any) -> Any:
-        if thread.plan is None:
-            return original(self, hook)
+    @functools.wraps(hook)
+    def helped(grad: Any) -> Any:
+        with _assisted():
+            return hook(grad)
 
-        @functools.wraps(hook)
-        def helped(grad: Any) -> Any:
-            with _assisted():
-                return hook(grad)
-
-        return original(self, helped)
-
-    return register_hook
+    return original(self, helped)
 
 
 @cache
@@ -99,23 +94,19 @@ def _as(gradient: Any, dtype: Any) -> Any:
     return gradient if gradient is None else cast(gradient, dtype)
 
 
-def _static_apply(original: Callable[..., Any]) -> Callable[..., Any]:
+@_in_regions
+def _static_apply(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
     # A PyLayer in a program: its backward becomes a part of it, and must answer in the dtypes of the inputs, too.
-    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None:
-            return original(self, *args, **kwargs)
-        backward, dtypes = self.backward_fn_with_ctx, [dtype_of(value) for value in tensors((args, kwargs))]
+    backward, dtypes = self.backward_fn_with_ctx, [dtype_of(value) for value in tensors((args, kwargs))]
 
-        def helped(*grads: Any) -> Any:
-            with _assisted():
-                found = backward(*grads)
-                several = found if isinstance(found, (tuple, list)) else (found,)
-                return tuple(map(_as, several, dtypes)) if len(several) == len(dtypes) else found
+    def helped(*grads: Any) -> Any:
+        with _assisted():
+            found = backward(*grads)
+            several = found if isinstance(found, (tuple, list)) else (found,)
+            return tuple(map(_as, several, dtypes)) if len(several) == len(dtypes) else found
 
-        self.backward_fn_with_ctx = helped
-        return original(self, *args, **kwargs)
-
-    return apply
+    self.backward_fn_with_ctx = helped
+    return original(self, *args, **kwargs)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -123,13 +114,11 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return plain(*args, **kwargs)
 
 
-def _to_numpy(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
     # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16 tensor's holds bits.
-    def to_numpy(var: Any) -> Any:
-        low = thread.plan is not None and isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
-        return original(cast(var.detach(), FLOAT32) if low else var)
-
-    return to_numpy
+    low = thread.plan is not None and isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
+    return original(cast(var.detach(), FLOAT32) if low else var)
 
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.

@@ -6,13 +6,13 @@ building is all that it takes. The old IR appends operators by their names, whic
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import paddle
 from paddle.base.framework import Variable, use_pir_api
 
+from unamp.adapter.replacing import standing_in
 from unamp.errors import NotExpressible
 from unamp.regions import current_policy
 from unamp_paddle.state import Value
@@ -34,17 +34,13 @@ def check_ir() -> None:
         )
 
 
-def refusing(append_op: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def refusing(append_op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that appends an operator to a program of the old IR, so that it raises after a region was opened."""
-
-    @functools.wraps(append_op)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        policy = None if _in_dynamic_mode() else current_policy("paddle")
-        if policy is not None and policy.active:
-            check_ir()
-        return append_op(*args, **kwargs)
-
-    return run
+    policy = None if _in_dynamic_mode() else current_policy("paddle")
+    if policy is not None and policy.active:
+        check_ir()
+    return append_op(*args, **kwargs)
 
 
 def in_program(value: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import paddle
@@ -21,15 +20,12 @@ def named(path: str) -> Any:
 
 def spelling(value: object) -> str | None:
     """Return the name of a function or layer class, with the framework in front; None for what is neither."""
-    return _names().spelling(value)
-
-
-@cache
-def _names() -> ObjectNames:
-    homonyms = [(getattr(paddle, name), other) for name, other in _HOMONYMS.items() if hasattr(paddle, name)]
-    return ObjectNames("paddle", _places, homonyms)
+    return _NAMES.spelling(value)
 
 
 def _places(path: str) -> Iterator[Any]:
     yield named(path)
     yield vars(paddle._C_ops).get(path)
+
+
+_NAMES = ObjectNames("paddle", _places, [(getattr(paddle, name), other) for name, other in _HOMONYMS.items()])

@@ -12,7 +12,6 @@ own, never for plain tensors; the callbacks of `op_callbacks` come after an oper
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,21 +21,20 @@ from tensorflow.python.eager.core import _FallbackException
 
 from unamp.adapter.observing import traced
 from unamp.adapter.performing import differing
+from unamp.adapter.replacing import standing_in
 from unamp.adapter.shadowing import IN_PLACE, LeftOut
 from unamp.adapter.state import suspended
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
-from unamp_tensorflow.casting import EagerTensor, Variable, cast, eligible_dtype, execute
+from unamp_tensorflow.casting import cast, eligible_dtype, execute
 from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.kept_calls import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, thread
+from unamp_tensorflow.state import FLOAT32, NAMES, Function, thread
 
 _must_record = recording.must_record_gradient
-
-_LOOKS_AT_INPUTS = (Rule.WIDEST, Rule.NARROWEST)
 
 
 def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
@@ -50,37 +48,31 @@ def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     return found.eager(ctx, name, args)
 
 
-def add_node(original: Function) -> Function:
-    """Return the replacement of `_apply_op_helper`."""
-
-    def _apply_op_helper(op_type_name: str, name: Any = None, **keywords: Any) -> Any:
-        plan = thread.plan
-        if thread.recorded:  # whoever added the node before did not ask
-            thread.recorded = False
-        if plan is None:
-            return original(op_type_name, name, **keywords)
-        found = plan.actions[op_type_name]
-        if found is None:
-            return original(op_type_name, name, **keywords)
-        return found.graph(original, name, keywords)
-
-    return _apply_op_helper
+@standing_in
+def add_node(original: Function, /, op_type_name: str, name: Any = None, **keywords: Any) -> Any:
+    """Stand in for `_apply_op_helper`."""
+    plan = thread.plan
+    if thread.recorded:  # whoever added the node before did not ask
+        thread.recorded = False
+    if plan is None:
+        return original(op_type_name, name, **keywords)
+    found = plan.actions[op_type_name]
+    if found is None:
+        return original(op_type_name, name, **keywords)
+    return found.graph(original, name, keywords)
 
 
-def must_record(original: Function) -> Function:
+@standing_in
+def must_record(original: Function) -> Any:
     """Return the replacement of `must_record_gradient`, which a wrapper asks once its node is in the graph.
 
     The wrapper would put on the tape what `_apply_op_helper` returned. Where that has been cast since, the tape must have the
     node's own results: `OpTypeAction.graph` puts those there, and the answer is no.
     """
-
-    def must_record_gradient() -> Any:
-        if thread.recorded:
-            thread.recorded = False
-            return False
-        return original()
-
-    return must_record_gradient
+    if thread.recorded:
+        thread.recorded = False
+        return False
+    return original()
 
 
 class OpTypeAction:
@@ -103,31 +95,19 @@ class OpTypeAction:
         self._ban = ban
         self._makes_numbers = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
 
-    @cached_property
-    def _complete(self) -> bool:
-        return all(has_kernel(self._op_type.name, number) for number in NAMES)
-
-    # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the answer.
-
-    @cached_property
-    def _may_agree(self) -> bool:
-        op_type = self._op_type
-        pair = len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed
-        return pair and self._rule in _LOOKS_AT_INPUTS and self._complete
-
     @property
     def needless(self) -> bool:
         """Return whether there is nothing to be done, whatever the inputs."""
-        return self._rule in _LOOKS_AT_INPUTS and not self._op_type.several and self._complete
-
-    # Everything that an eager operation passes through is written out: one more call costs a microsecond.
+        if self._rule not in (Rule.WIDEST, Rule.NARROWEST) or self._op_type.several:
+            return False
+        # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the answer.
+        return all(has_kernel(self._op_type.name, number) for number in NAMES)
 
     def eager(self, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
         """Execute under the rule."""
         op_type = self._op_type
-        positions = op_type.positions
         if thread.sink is not None and op_type.op is not None and traced(op_type.op):
-            given = [args[n] for n in positions]
+            given = [args[n] for n in op_type.positions]
             target, emulated = self._target(given)
             written = before_type(op_type, args)
             result = self._eager(ctx, name, args)
@@ -135,10 +115,6 @@ class OpTypeAction:
                 thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
                 lambda low: self._second(low, ctx, name, args), written,
             )  # fmt: skip
-        if self._may_agree:
-            a, b = args[positions[0]], args[positions[1]]
-            if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum():
-                return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
 
     def _second(self, low: int, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
@@ -154,13 +130,13 @@ class OpTypeAction:
             return self._execute(ctx, name, args)
         given = list(args)
         for n in op_type.fixed:
-            given[n] = _cast(ctx, given[n], FLOAT32)
+            given[n] = _cast(given[n], FLOAT32)
         if not target:
             return self._execute(ctx, name, given)
         for n in positions:
-            given[n] = _cast(ctx, given[n], target)
+            given[n] = _cast(given[n], target)
             if emulated:
-                given[n] = _cast(ctx, given[n], FLOAT32)
+                given[n] = _cast(given[n], FLOAT32)
         result = self._execute(ctx, name, given)
         if emulated or op_type.widens or (self._widen and target != FLOAT32):
             return self._finished(result, FLOAT32 if self._widen else target)
@@ -188,13 +164,13 @@ class OpTypeAction:
         op_type = self._op_type
         target, emulated = self._target([keywords[n] for n in op_type.names])
         for key in op_type.fixed.values():
-            keywords[key] = _cast(None, keywords[key], FLOAT32)
+            keywords[key] = _cast(keywords[key], FLOAT32)
         if not target:
             return original(op_type.name, name, **keywords)
         for key in op_type.names:
-            keywords[key] = _cast(None, keywords[key], target)
+            keywords[key] = _cast(keywords[key], target)
             if emulated:
-                keywords[key] = _cast(None, keywords[key], FLOAT32)
+                keywords[key] = _cast(keywords[key], FLOAT32)
         added = original(op_type.name, name, **keywords)
         if not emulated and not op_type.widens and not (self._widen and target != FLOAT32):
             return added
@@ -211,15 +187,8 @@ class OpTypeAction:
         rule = self._rule
         if not self._low:
             return 0, False
-        found = set()
-        for value in values:
-            if type(value) is EagerTensor:  # nearly all
-                found.add(value._datatype_enum())
-            elif isinstance(value, (list, tuple)):
-                found.update(map(eligible_dtype, value))
-            else:
-                found.add(eligible_dtype(value))
-        found &= ELIGIBLE
+        several = (value if isinstance(value, (list, tuple)) else (value,) for value in values)
+        found = {number for each in several for number in map(eligible_dtype, each)} - {0}
         if rule is Rule.LOW or rule is Rule.FP32:
             if not found and (self._makes_numbers or any(hasattr(value, "dtype") for value in values)):
                 return 0, False
@@ -255,18 +224,11 @@ class OpTypeAction:
         return [cast(each, target) if mine else each for each, mine in zip(result, ours, strict=True)]
 
 
-def _cast(ctx: Any, value: Any, target: int) -> Any:
-    """Return an input in a dtype; `ctx` is None where a graph is made."""
-    if ctx is not None and thread.parameters is None:
-        of = type(value)
-        if of is EagerTensor or of is Variable:
-            number = value._datatype_enum() if of is EagerTensor else value._dtype.as_datatype_enum
-            if number == target or number not in ELIGIBLE:
-                return value
-            return execute(ctx, "Cast", None, value, "DstT", target, "Truncate", False)
+def _cast(value: Any, target: int) -> Any:
+    """Return an input in a dtype."""
     if isinstance(value, (list, tuple)):
         if any(hasattr(each, "dtype") for each in value):
-            return [_cast(ctx, each, target) for each in value]
+            return [_cast(each, target) for each in value]
         return cast(tf.convert_to_tensor(value), target) if value else value
     if isinstance(value, np.ndarray):
         return cast(tf.convert_to_tensor(value), target)

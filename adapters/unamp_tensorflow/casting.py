@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import context
 from tensorflow.python.framework import composite_tensor, ops
-from tensorflow.python.ops import gen_math_ops, resource_variable_ops
+from tensorflow.python.ops import gen_math_ops
 from tensorflow.python.types import core
 
 from unamp.adapter.arguments import leaves
@@ -20,7 +19,6 @@ from unamp_tensorflow.state import DTYPES, ELIGIBLE, thread
 # The function itself, not the module's attribute, which a region replaces.
 execute = pywrap_tfe.TFE_Py_FastPathExecute
 EagerTensor = ops.EagerTensor
-Variable = resource_variable_ops.ResourceVariable
 
 _TENSORS = (core.Tensor, tf.Variable, np.ndarray)
 
@@ -55,16 +53,9 @@ def cast(value: Any, target: int) -> Any:
     if thread.parameters is not None and (kept := thread.parameters.get(id(value))) and eligible_dtype(kept[1]) == target:
         return kept[1]
     of = type(value)
-    if of is EagerTensor or of is Variable:
-        running = context._context
-        # What the wrapper below would come to, without its microseconds.
-        if running._thread_local_data.is_eager:
-            return execute(running, "Cast", None, value, "DstT", target, "Truncate", False)
     if of in VALUES:
         return VALUES[of].replaced(value, cast(VALUES[of].get(value), target))
-    if not isinstance(value, tf.Tensor):
-        value = tf.convert_to_tensor(value)
-    return gen_math_ops.cast(value, target)
+    return gen_math_ops.cast(value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value), target)
 
 
 def cast_back(value: Any, stated: int) -> Any:

@@ -18,6 +18,7 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
 from unamp.adapter.layers import RulesInForce
+from unamp.adapter.replacing import standing_in
 from unamp.adapter.state import in_regions
 from unamp.amp_warnings import graph_ran
 from unamp.regions import keeps_defaults_out
@@ -31,30 +32,27 @@ layer_rules = RulesInForce()
 _in_regions = in_regions(thread)
 
 
-def keyed(original: Function) -> Function:
+@standing_in
+def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Put the policy in force, and the rules of layers, into the key of a function's graphs."""
-
-    def make_function_context(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
-        plan = thread.plan
-        if thread.sink is not None and tf.executing_eagerly():
-            graph_ran(
-                "tensorflow",
-                "tf.function",
-                "call tf.config.run_functions_eagerly(True) before, or pass run_eagerly=True to fit",
-            )
-        if plan is not None and plan.policy.active:
-            policy: Any = plan.key
-        else:  # a region that changes nothing still keeps the default regions of libraries out
-            policy = "off" if keeps_defaults_out("tensorflow") else None
-        rules = layer_rules.key
-        if policy is None and rules is None:
-            return made
-        outside = made.context
-        # Any of its fields would do: they are compared, and not looked at.
-        return made._replace(context=outside._replace(variable_policy=(outside.variable_policy, policy, rules)))
-
-    return make_function_context
+    made = original(*args, **kwargs)
+    plan = thread.plan
+    if thread.sink is not None and tf.executing_eagerly():
+        graph_ran(
+            "tensorflow",
+            "tf.function",
+            "call tf.config.run_functions_eagerly(True) before, or pass run_eagerly=True to fit",
+        )
+    if plan is not None and plan.policy.active:
+        policy: Any = plan.key
+    else:  # a region that changes nothing still keeps the default regions of libraries out
+        policy = "off" if keeps_defaults_out("tensorflow") else None
+    rules = layer_rules.key
+    if policy is None and rules is None:
+        return made
+    outside = made.context
+    # Any of its fields would do: they are compared, and not looked at.
+    return made._replace(context=outside._replace(variable_policy=(outside.variable_policy, policy, rules)))
 
 
 # --- loops: what is carried around keeps the dtype that it starts with -------------------------------------------------------

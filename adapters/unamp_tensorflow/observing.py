@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from unamp.adapter.observing import Reporter, equation, follow_calls, traces, un
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
-from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
@@ -158,23 +158,21 @@ def _take(hook: GradientHook, gradient: Any, result: int) -> None:
         _reporter.taking(hook, result)(gradient)
 
 
-def _following_variables(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tf.GradientTape.gradient` that tells of the gradients of variables. TensorFlow has no hooks on those either."""
-
-    @wraps(original)
-    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(tape, target, sources, *args, **kwargs)
-        observer = thread.sink
-        if observer is not None and traces.gradients and tf.executing_eagerly():
-            names = observer.layers.variables()
-            for variable, each in zip(tf.nest.flatten(sources), tf.nest.flatten(found), strict=True):
-                if each is None or not isinstance(variable, _variables()):
-                    continue
-                if (hook := parameter_hook(names.get(id(variable)) or variable_name(variable))) is not None:
-                    _take(hook, each, 0)
-        return found
-
-    return gradient
+@standing_in
+def _following_variables(
+    original: Callable[..., Any], /, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Wrap `tf.GradientTape.gradient` so that it tells of the gradients of variables, on which TensorFlow has no hooks."""
+    found = original(tape, target, sources, *args, **kwargs)
+    observer = thread.sink
+    if observer is not None and traces.gradients and tf.executing_eagerly():
+        names = observer.layers.variables()
+        for variable, each in zip(tf.nest.flatten(sources), tf.nest.flatten(found), strict=True):
+            if each is None or not isinstance(variable, _variables()):
+                continue
+            if (hook := parameter_hook(names.get(id(variable)) or variable_name(variable))) is not None:
+                _take(hook, each, 0)
+    return found
 
 
 def _variables() -> tuple[type, ...]:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_policies import compute_dtype_hook, input_hook
+from unamp.adapter.replacing import standing_in
 from unamp.adapter.state import suspended, suspending
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast_back, eligible_dtype
@@ -43,26 +44,24 @@ def custom_gradient(held: Callable[[Plan], AbstractContextManager[None]]) -> Cal
         held: applies the patches that a plan needs while the context is open.
     """
 
-    def replacement(original: Function) -> Function:
-        def decorate(function: Function, args: Any, kwargs: Any) -> Any:
-            plan, region = thread.plan, innermost_region()
-            if plan is None or region is None or plan.for_parts is None:
-                return original(function, args, kwargs)
-            parts = plan.for_parts
-            again = getattr(function, "__qualname__", "") == _RECOMPUTED
+    @standing_in
+    def decorate(original: Function, function: Function, args: Any, kwargs: Any) -> Any:
+        plan, region = thread.plan, innermost_region()
+        if plan is None or region is None or plan.for_parts is None:
+            return original(function, args, kwargs)
+        parts = plan.for_parts
+        again = getattr(function, "__qualname__", "") == _RECOMPUTED
 
-            @functools.wraps(function)
-            def forward(*inputs: Any, **keywords: Any) -> Any:
-                result, gradient = function(*inputs, **keywords)
-                if again:
-                    return result, suspending(thread)(_recomputing(gradient, region))
-                return result, _assisted(gradient, parts, held, inputs)
+        @functools.wraps(function)
+        def forward(*inputs: Any, **keywords: Any) -> Any:
+            result, gradient = function(*inputs, **keywords)
+            if again:
+                return result, suspending(thread)(_recomputing(gradient, region))
+            return result, _assisted(gradient, parts, held, inputs)
 
-            return original(forward, args, kwargs)
+        return original(forward, args, kwargs)
 
-        return decorate
-
-    return replacement
+    return decorate
 
 
 def _assisted(
@@ -111,47 +110,38 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
 # --- replicas: a strategy runs each of them in a thread that it makes --------------------------------------------------------
 
 
-def replica_made(original: Function) -> Function:
-    """Return the replacement of the constructor of a replica's thread, which remembers the region that it is made in."""
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is one
-        original(self, *args, **kwargs)
-        if thread.plan is not None:
-            self._unamp_region = innermost_region()
-
-    return __init__
+@standing_in
+def replica_made(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Stand in for the constructor of a replica's thread, which remembers the region that it is made in."""
+    original(self, *args, **kwargs)
+    if thread.plan is not None:
+        self._unamp_region = innermost_region()
 
 
-def replica_run(original: Function) -> Function:
-    """Return the replacement of a replica's work, which is done in the region that its thread was made in."""
-
-    def run(self: Any) -> Any:
-        region = vars(self).get("_unamp_region")
-        if region is None:
-            return original(self)
-        with region:
-            return original(self)
-
-    return run
+@standing_in
+def replica_run(original: Function, self: Any) -> Any:
+    """Stand in for a replica's work, which is done in the region that its thread was made in."""
+    region = vars(self).get("_unamp_region")
+    if region is None:
+        return original(self)
+    with region:
+        return original(self)
 
 
-def merging(original: Function) -> Function:
-    """Return the replacement of `merge_call`: work for all replicas that the thread which started them does for them.
+@standing_in
+def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
+    """Stand in for `merge_call`: work for all replicas that the thread which started them does for them.
 
     It is done as a replica would: an optimizer, say, makes its update with no policy in force, and so must that thread.
     """
+    plan = thread.plan
 
-    def _merge_call(self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
-        plan = thread.plan
+    @functools.wraps(fn)
+    def merged(*given: Any, **named: Any) -> Any:
+        with _under(plan):
+            return fn(*given, **named)
 
-        @functools.wraps(fn)
-        def merged(*given: Any, **named: Any) -> Any:
-            with _under(plan):
-                return fn(*given, **named)
-
-        return original(self, merged, args, kwargs)
-
-    return _merge_call
+    return original(self, merged, args, kwargs)
 
 
 # --- Keras -------------------------------------------------------------------------------------------------------------------

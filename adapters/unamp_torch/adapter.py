@@ -38,6 +38,9 @@ from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
 #: How many times slower than float32 a dtype is on a CPU without instructions for it.
 _WITHOUT_INSTRUCTIONS = {"float16": 28.0, "bfloat16": 22.0}
 
+#: The patches of an open region, for traces: with them layers of Keras report themselves.
+_AS_IN_A_REGION = patches.kept_for_keras()
+
 
 class TorchAdapter(BaseAdapter):
     """PyTorch, on the CPU and on CUDA."""
@@ -122,8 +125,7 @@ class TorchAdapter(BaseAdapter):
         plans.install_all()
         if thread.plan is not None:
             plans.install_traced(thread.plan)
-        # Layers of Keras report themselves.
-        needed = (patches, keras.tracing_patches()) if keras.in_use() else ()
+        needed = (_AS_IN_A_REGION, keras.tracing_patches()) if keras.in_use() else ()
         return observing.observe(sink, values, needed)
 
     def is_tensor(self, value: object) -> bool:

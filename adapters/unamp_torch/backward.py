@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import set_autocast_dtype as set_dtype
 
+from unamp.adapter.replacing import standing_in
 from unamp.policy import Policy
 from unamp.regions import innermost_region, policy_region
 from unamp_torch.state import KERNEL_KEYS, include_kernels, set_excluded, set_included, thread
@@ -52,40 +53,32 @@ def without_policy() -> AbstractContextManager[Any]:
     return policy_region(_OFF, framework="torch") if torch.compiler.is_compiling() else suspended()
 
 
-def suspending(original: Callable[P, R]) -> Callable[P, R]:
+@standing_in
+def suspending(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function so that it runs with no policy in force.
 
     Those are the engine that runs backward passes, where the operators that compute gradients would otherwise be cast like any
     others; what freezes a traced module, which would put TorchScript's autocast on top of the traced casts; and what takes an
     exported program's operators apart, which would follow the rules anew.
     """
-
-    @functools.wraps(original)
-    def without_policy(*args: P.args, **kwargs: P.kwargs) -> R:
-        if thread.plan is None:
+    if thread.plan is None:
+        return original(*args, **kwargs)
+    if thread.plan.delegated:
+        try:
             return original(*args, **kwargs)
-        if thread.plan.delegated:
-            try:
-                return original(*args, **kwargs)
-            finally:
-                drop_casts()
-        with suspended():
-            return original(*args, **kwargs)
-
-    return without_policy
+        finally:
+            drop_casts()
+    with suspended():
+        return original(*args, **kwargs)
 
 
-def checkpointing(original: Callable[..., R]) -> Callable[..., R]:
+@standing_in
+def checkpointing(original: Callable[..., Any], /, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Wrap a function that checkpoints another, given as its first argument, so that it is run again under the same region.
 
     Checkpointing itself remembers native autocast's state for that, and not ours.
     """
-
-    @functools.wraps(original)
-    def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> R:
-        return original(_in_this_region(function), *args, **kwargs)
-
-    return checkpoint
+    return original(_in_this_region(function), *args, **kwargs)
 
 
 def recomputing(original: Any) -> Any:

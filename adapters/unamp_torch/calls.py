@@ -206,40 +206,14 @@ def _is_reported(operator: Operator) -> bool:
 def _run(operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Do to a call what the plan in force says."""
     plan = thread.plan
-    if plan is None or (lead := _lead(operator, args, kwargs)) is None:
+    lead = None if plan is None else _lead(operator, args, kwargs)
+    device = CPU if lead is None else lead.device.type
+    if plan is None or lead is None or (action := _action_on(device, plan, operator)) is None:
         return _pass_on(operator, own_key, keyset, args, kwargs)
-    # Native autocast being off for the tensor's device means that somebody inside the region switched mixed precision off by
-    # PyTorch's own means, or that a compiled graph, with its casts in it, is running.
-    action = None
-    if lead.is_cpu:
-        key, other = _CPU_KEY, _CUDA_KEY
-        if not excluded(key):
-            action, device = plan.on_cpu.get(operator.name), CPU
-    elif lead.is_cuda:
-        key, other = _CUDA_KEY, _CPU_KEY
-        if not excluded(key):
-            action, device = plan.on_cuda.get(operator.name), CUDA
-    elif (rest := _action_elsewhere(plan, operator, device := lead.device.type)) is not None:
-        if device == META and plan.key is not TRACED and thread.sink is None and torch.is_inference_mode_enabled():
-            refuse_on_meta()
-        keys = (own_key, _CPU_KEY, _CUDA_KEY, autocast_key(device))
-        return _call_below(keys, lambda *given, **named: rest(operator, given, named, plan.low_on(device)), args, kwargs)
-    if action is None:
-        return _pass_on(operator, own_key, keyset, args, kwargs)
-    dtype = plan.low if plan.beside is None else plan.low_on(device)
-    # `_call_below` written out: this is the path of every changed operation.
-    other_off = excluded(other)
-    set_excluded(own_key, True)
-    set_excluded(key, True)
-    if not other_off:
-        set_excluded(other, True)
-    try:
-        return action(operator, args, kwargs, dtype)
-    finally:
-        if not other_off:
-            set_excluded(other, False)
-        set_excluded(key, False)
-        set_excluded(own_key, False)
+    if device == META and plan.key is not TRACED and thread.sink is None and torch.is_inference_mode_enabled():
+        refuse_on_meta()
+    keys = (own_key, _CPU_KEY, _CUDA_KEY, autocast_key(device))
+    return _call_below(keys, action, (operator, args, kwargs, plan.low_on(device)), {})
 
 
 def refuse_on_meta() -> NoReturn:
@@ -265,13 +239,17 @@ def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> to
     return next(operator.eligible.tensors(args, kwargs), None)
 
 
-def _action_elsewhere(plan: Plan, operator: Operator, device: str) -> Action | None:
-    """Return the action for a call on a device that is neither a CPU nor CUDA's."""
-    table = plan.elsewhere.get(device)
-    if table is None:
-        return None
+def _action_on(device: str, plan: Plan, operator: Operator) -> Action | None:
+    """Return the action for a call on a device.
+
+    Native autocast being off for it means that somebody inside the region switched mixed precision off by PyTorch's own means,
+    or that a compiled graph, with its casts in it, is running.
+    """
     key = autocast_key(device)
-    return None if key is not None and excluded(key) else table.get(operator.name)
+    if key is not None and excluded(key):
+        return None
+    tables = {CPU: plan.on_cpu, CUDA: plan.on_cuda}
+    return (tables.get(device) or plan.elsewhere.get(device, {})).get(operator.name)
 
 
 def _call_below(
@@ -331,10 +309,11 @@ def kernel_on_meta(operator: Operator) -> Callable[..., Any]:
         if plan is None or (excluded(_CPU_KEY) and excluded(_CUDA_KEY)):  # in an action, or switched off by PyTorch's own means
             return _past_autograd(operator, args, kwargs)
         lead = _lead(operator, args, kwargs)
-        action = None if lead is None else _action_elsewhere(plan, operator, lead.device.type)
+        device = CPU if lead is None else lead.device.type
+        action = None if device in NATIVE_KEYS else _action_on(device, plan, operator)
         if action is None:
             return _past_autograd(operator, args, kwargs)
-        return below_rules(lambda *given, **named: action(operator, given, named, plan.low_on(META)), args, kwargs)
+        return below_rules(action, (operator, args, kwargs, plan.low_on(META)), {})
 
     run_uncompiled(kernel)
     return kernel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import methodcaller
 from typing import Any
 
 import torch
@@ -13,15 +12,8 @@ from unamp_torch.state import CPU, DTYPES, META, thread
 
 _FLOAT32 = torch.float32
 
-#: Methods that do what `Tensor.to` does, in half the time.
-_METHODS: dict[torch.dtype, Callable[[torch.Tensor], torch.Tensor]] = {
-    torch.float16: torch.Tensor.half,
-    torch.bfloat16: torch.Tensor.bfloat16,
-    torch.float32: torch.Tensor.float,
-}
-
-#: The dtypes of the tensors that rules cast, each with what casts to it.
-ELIGIBLE = {dtype: _METHODS.get(dtype) or methodcaller("to", dtype) for dtype in DTYPES.values()}
+#: The dtypes of the tensors that rules cast.
+ELIGIBLE = frozenset(DTYPES.values())
 
 #: Tensor arguments that are integers or booleans wherever they occur.
 _NEVER_FLOATING = frozenset(
@@ -41,9 +33,7 @@ _functorch_level = torch._C._functorch.maybe_current_level
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor in `dtype` where its own is eligible, else as it is."""
     current = tensor.dtype
-    if current is dtype or current not in ELIGIBLE:
-        return tensor
-    return ELIGIBLE[dtype](tensor)
+    return tensor if current is dtype or current not in ELIGIBLE else tensor.to(dtype)
 
 
 def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -68,7 +58,7 @@ def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     entry = kept.get(id(tensor))
     if entry is not None and entry[1] == version and entry[2].dtype is dtype:
         return entry[2]
-    low = ELIGIBLE[dtype](tensor)
+    low = tensor.to(dtype)
     kept[id(tensor)] = (tensor, version, low)
     return low
 
@@ -123,19 +113,9 @@ class Eligible:
         """Return the arguments with those tensors in `dtype`; with `keep`, casts of parameters are kept (`cast_weight`)."""
         to = cast_weight if keep else cast
         converted = list(args)
-        count, method = len(converted), ELIGIBLE[dtype]
-        for i in self.positions:
-            if i < count:
-                value = converted[i]
-                # `_convert` and `cast` written out: their calls would cost half as much as a cast.
-                if not isinstance(value, torch.Tensor):
-                    converted[i] = _convert(to, dtype, value)
-                elif (current := value.dtype) is not dtype and current in ELIGIBLE:
-                    converted[i] = to(value, dtype) if keep and value.is_leaf and value.requires_grad else method(value)
-        if (self.parameters or self.statistics) and dtype is _FLOAT32:
-            for i in (*self.parameters, *self.statistics):
-                if i < count:
-                    converted[i] = _convert(to, dtype, converted[i])
+        for i in (*self.positions, *self.parameters, *self.statistics) if dtype is _FLOAT32 else self.positions:
+            if i < len(converted):
+                converted[i] = _convert(to, dtype, converted[i])
         if self.keywords and kwargs:
             kwargs = {name: _convert(to, dtype, value) if name in self.keywords else value for name, value in kwargs.items()}
         return converted, kwargs

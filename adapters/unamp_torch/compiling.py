@@ -26,6 +26,7 @@ from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from unamp import __version__
 from unamp.adapter.registered import CALLED_AS_THEY_ARE
+from unamp.adapter.replacing import standing_in
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
@@ -72,17 +73,13 @@ def _numbered(number: int) -> Guard:
     return found
 
 
-def cache_key(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def cache_key(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap `autograd_cache_key` so that the policy in force is a part of the key."""
-
-    @functools.wraps(original)
-    def autograd_cache_key(*args: Any, **kwargs: Any) -> Any:
-        key, *rest = original(*args, **kwargs)
-        if thread.plan is not None and thread.plan.intercepts:
-            key += "u" + _digest(thread.plan.policy)
-        return (key, *rest)
-
-    return autograd_cache_key
+    key, *rest = original(*args, **kwargs)
+    if thread.plan is not None and thread.plan.intercepts:
+        key += "u" + _digest(thread.plan.policy)
+    return (key, *rest)
 
 
 @functools.lru_cache(KEPT_POLICIES)

@@ -15,18 +15,17 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from unamp.adapter.patching import Patches
-from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.adapter.wrapping import derived_class
 from unamp.regions import Region, innermost_region
 from unamp_torch.backward import suspended
 from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 #: The operators whose backward passes make such graphs: where each is, what it calls its `torch.autograd.Function`, and how its
@@ -148,12 +147,8 @@ def _remembering(original: Any) -> Any:
 
 
 @functools.cache
-def _graphing(original: Callable[P, R]) -> Callable[P, R]:
+@standing_in
+def _graphing(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that makes the graph: in such a backward pass it does so in the region of the forward."""
-
-    @functools.wraps(original)
-    def materialize_as_graph(*args: P.args, **kwargs: P.kwargs) -> R:
-        with thread.forward_region or nullcontext():
-            return original(*args, **kwargs)
-
-    return materialize_as_graph
+    with thread.forward_region or nullcontext():
+        return original(*args, **kwargs)

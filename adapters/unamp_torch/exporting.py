@@ -11,13 +11,13 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch.compiler import is_exporting
 
 from unamp.adapter.patching import Patches
-from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
@@ -26,9 +26,6 @@ from unamp_torch.calls import below_rules
 from unamp_torch.facts import facts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import included, thread
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 #: Included in a thread where operators are recorded above autocast.
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
@@ -39,56 +36,44 @@ def records_above() -> bool:
     return is_exporting() or included(PRE_DISPATCH)
 
 
-def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def recording(original: Callable[..., Any], f: Any, tensors: Any, tracer: Any, pre_dispatch: bool) -> Callable[..., Any]:
     """Wrap the function that makes, for `make_fx`, the function to record: above autocast, in a region, it has the handlers."""
+    recorded: Callable[..., Any] = original(f, tensors, tracer, pre_dispatch)
+    if not pre_dispatch or thread.plan is None:
+        return recorded
 
-    @functools.wraps(original)
-    def wrap_key(f: Any, tensors: Any, tracer: Any, pre_dispatch: bool) -> Callable[..., Any]:
-        recorded: Callable[..., Any] = original(f, tensors, tracer, pre_dispatch)
-        if not pre_dispatch or thread.plan is None:
-            return recorded
+    @functools.wraps(recorded)
+    def in_region(*args: Any, **kwargs: Any) -> Any:
+        with _patches.held():
+            return recorded(*args, **kwargs)
 
-        @functools.wraps(recorded)
-        def in_region(*args: Any, **kwargs: Any) -> Any:
-            with _patches.held():
-                return recorded(*args, **kwargs)
-
-        return in_region
-
-    return wrap_key
+    return in_region
 
 
-def exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def exporting(original: Callable[..., Any], /, mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.export`'s entry: for a call inside a region, the region is opened in the module's forward."""
-
-    @functools.wraps(original)
-    def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        region = innermost_region()
-        if region is None or thread.plan is None:
-            return original(mod, *args, **kwargs)
-        with _opened_in_forward(mod, region):
-            return original(mod, *args, **kwargs)
-
-    return export
+    region = innermost_region()
+    if region is None or thread.plan is None:
+        return original(mod, *args, **kwargs)
+    with _opened_in_forward(mod, region):
+        return original(mod, *args, **kwargs)
 
 
-def to_onnx(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def to_onnx(original: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.onnx.export`: for a call inside a region, the region is opened in the module's forward, and nowhere else.
 
     What rewrites the program afterwards runs its operators again, and would follow the rules anew.
     """
+    region, plan = innermost_region(), thread.plan
     usual = signature(original).parameters["dynamo"].default
-
-    @functools.wraps(original)
-    def export(model: Any, *args: Any, **kwargs: Any) -> Any:
-        region, plan = innermost_region(), thread.plan
-        if region is None or plan is None or plan.delegated or not kwargs.get("dynamo", usual):
-            return original(model, *args, **kwargs)
-        opened = isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule)
-        with _opened_in_forward(model, region) if opened else nullcontext(), suspended():
-            return original(model, *args, **kwargs)
-
-    return export
+    if region is None or plan is None or plan.delegated or not kwargs.get("dynamo", usual):
+        return original(model, *args, **kwargs)
+    opened = isinstance(model, torch.nn.Module) and not isinstance(model, torch.jit.ScriptModule)
+    with _opened_in_forward(model, region) if opened else nullcontext(), suspended():
+        return original(model, *args, **kwargs)
 
 
 @contextmanager
@@ -101,27 +86,23 @@ def _opened_in_forward(module: torch.nn.Module, region: Any) -> Iterator[None]:
         patch.undo()
 
 
-def tracing(original: Callable[P, R]) -> Callable[P, R]:
+@standing_in
+def tracing(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.jit.trace`'s entry: inside a region no cast is kept meanwhile.
 
     A kept cast would be traced as a constant that requires grad, which the tracer refuses.
     """
-
-    @functools.wraps(original)
-    def trace(*args: P.args, **kwargs: P.kwargs) -> R:
-        if thread.plan is None:
-            return original(*args, **kwargs)
-        kept, thread.weights = thread.weights, None
-        caching = torch.is_autocast_cache_enabled()
-        torch.clear_autocast_cache()
-        torch.set_autocast_cache_enabled(False)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            torch.set_autocast_cache_enabled(caching)
-            thread.weights = kept
-
-    return trace
+    if thread.plan is None:
+        return original(*args, **kwargs)
+    kept, thread.weights = thread.weights, None
+    caching = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        torch.set_autocast_cache_enabled(caching)
+        thread.weights = kept
 
 
 class _Handlers(dict[Any, Any]):

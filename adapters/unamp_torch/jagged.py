@@ -6,22 +6,18 @@ Those ask native autocast whether it is on, and not what the policy says of atte
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from unamp.adapter.replacing import standing_in
 from unamp.policy import Rule
 from unamp_torch.state import thread
 
 
-def casting(original: Callable[..., Any]) -> Callable[..., Any]:
+@standing_in
+def casting(original: Callable[..., Any], *inputs: Any) -> Any:
     """Wrap the function that casts the inputs of attention: where a policy in force runs it otherwise than low, they stay."""
-
-    @functools.wraps(original)
-    def autocast(*inputs: Any) -> Any:
-        plan = thread.plan
-        if plan is None or plan.delegated or plan.rule("scaled_dot_product_attention") is Rule.LOW:
-            return original(*inputs)
-        return inputs
-
-    return autocast
+    plan = thread.plan
+    if plan is None or plan.delegated or plan.rule("scaled_dot_product_attention") is Rule.LOW:
+        return original(*inputs)
+    return inputs

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -87,18 +87,8 @@ def _own_name(layer: torch.nn.Module) -> str:
     return str(layer.name) if is_layer(layer, "torch") else type(layer).__name__
 
 
-class Held(Protocol):
-    """Patches that are applied while somebody needs them, as this module, which is below those that have them, sees them."""
-
-    def acquire(self) -> None:
-        """Need the patches."""
-
-    def release(self) -> None:
-        """Release the patches."""
-
-
 @contextmanager
-def observe(sink: Sink, values: bool, needed: Iterable[Held]) -> Iterator[None]:
+def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
 
     The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread.
@@ -109,8 +99,7 @@ def observe(sink: Sink, values: bool, needed: Iterable[Held]) -> Iterator[None]:
     observer = Observer("torch", sink, values, Layers(named_layers, _own_name, gradient_hooks.follow_parameters))
     with ExitStack() as held:
         for patches in needed:
-            patches.acquire()
-            held.callback(patches.release)
+            held.enter_context(patches.held())
         try:
             with _layers.held(), reporting_to(thread, observer):
                 include_kernels(thread.plan)

@@ -32,21 +32,19 @@ def spelling(value: object) -> str | None:
     if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         packet: Any = getattr(value, "overloadpacket", value)
         return f"torch.{packet._qualified_op_name.removeprefix('aten::')}"
-    known = _names().spelling(value)
+    known = _NAMES.spelling(value)
     if known is None and getattr(value, "__objclass__", None) in torch.Tensor.__mro__:
         name = value.__name__.strip("_")  # type: ignore[attr-defined]
         known = f"torch.{name}" if name in vocabulary().spelled("torch") else None
     return known
 
 
-@cache
-def _names() -> ObjectNames:
-    return ObjectNames("torch", _places)
-
-
 def _places(name: str) -> Iterator[Any]:
     for path in (name, f"nn.functional.{name}", f"Tensor.{name}"):
         yield at_path(torch, path)
+
+
+_NAMES = ObjectNames("torch", _places)
 
 
 def made_by(tensor: torch.Tensor) -> Iterator[str]:

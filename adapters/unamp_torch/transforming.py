@@ -12,21 +12,17 @@ What takes a level off is patched with the first level that was put on in a regi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any
 
 import torch
 import torch._functorch.eager_transforms
 import torch._functorch.vmap
 
-from unamp.adapter.replacing import AttributePatch
+from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
 from unamp_torch.state import Plan, include_kernels, thread
-
-P = ParamSpec("P")
-Nesting = Callable[P, int]  #: One of PyTorch's functions that put a level of a transform on or take it off; its number.
 
 
 def for_this_level(plan: Plan) -> Plan:
@@ -34,35 +30,27 @@ def for_this_level(plan: Plan) -> Plan:
     return plan if torch._C._functorch.maybe_current_level() is None else plan.complete
 
 
-def putting_on(original: Nesting[P]) -> Nesting[P]:
+@standing_in
+def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
     """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on: a plan in force becomes complete."""
-
-    @functools.wraps(original)
-    def put_on(*args: P.args, **kwargs: P.kwargs) -> int:
-        level, plan = original(*args, **kwargs), thread.plan
-        if plan is not None and plan.complete is not plan:
-            LASTING.add(__name__, lambda: (AttributePatch(*place, _taking_off) for place in _TAKING_OFF))
-            thread.transforms = {**thread.transforms, level: plan}
-            _put_in_force(plan.complete)
-        return level
-
-    return put_on
+    level, plan = original(*args, **kwargs), thread.plan
+    if plan is not None and plan.complete is not plan:
+        LASTING.add(__name__, lambda: (AttributePatch(*place, _taking_off) for place in _TAKING_OFF))
+        thread.transforms = {**thread.transforms, level: plan}
+        _put_in_force(plan.complete)
+    return level
 
 
-def _taking_off(original: Nesting[P]) -> Nesting[P]:
+@standing_in
+def _taking_off(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
     """Wrap one that takes a level off: the plan from before the level is in force again."""
-
-    @functools.wraps(original)
-    def take_off(*args: P.args, **kwargs: P.kwargs) -> int:
-        level = original(*args, **kwargs)
-        if level in thread.transforms:
-            plan = thread.transforms[level]
-            thread.transforms = {other: of for other, of in thread.transforms.items() if other != level}
-            if thread.plan is plan.complete:  # else regions were closed in the middle of it
-                _put_in_force(plan)
-        return level
-
-    return take_off
+    level = original(*args, **kwargs)
+    if level in thread.transforms:
+        plan = thread.transforms[level]
+        thread.transforms = {other: of for other, of in thread.transforms.items() if other != level}
+        if thread.plan is plan.complete:  # else regions were closed in the middle of it
+            _put_in_force(plan)
+    return level
 
 
 def _put_in_force(plan: Plan) -> None:

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 
+from unamp.adapter.replacing import standing_in
 from unamp_torch.compiled import library
 from unamp_torch.state import set_excluded, thread
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _tensors_of = torch._C._storage_Use_Count
@@ -42,16 +40,12 @@ def drop_casts() -> None:
     torch.clear_autocast_cache()
 
 
-def dropping(original: Callable[P, R]) -> Callable[P, R]:
+@standing_in
+def dropping(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function that PyTorch calls for a change which no operator makes: in a region, it drops the casts."""
-
-    @functools.wraps(original)
-    def after_dropping(*args: P.args, **kwargs: P.kwargs) -> R:
-        if thread.plan is not None:
-            drop_casts()
-        return original(*args, **kwargs)
-
-    return after_dropping
+    if thread.plan is not None:
+        drop_casts()
+    return original(*args, **kwargs)
 
 
 @functools.cache

@@ -195,6 +195,46 @@ class Reporter:
         )  # fmt: skip
         return going_on
 
+    def report_call(
+        self,
+        thread: ThreadState[Any],
+        op: str,
+        operator: Any,
+        rule: Rule,
+        run: Callable[[], tuple[Any, Any, bool]],
+        args: Any,
+        kwargs: Mapping[str, Any],
+        low: Callable[[str], Any],
+        kept: Kept | None,
+        names: Mapping[Any, str],
+    ) -> Any:
+        """Run one operation, report what it computed in, and return its result.
+
+        Args:
+            thread: the adapter's state of the calling thread.
+            op: the operation.
+            operator: what is called, as `unamp.adapter.performing.Operator` has it.
+            rule: the rule in force.
+            run: calls it, and returns what `unamp.adapter.performing.Outcome` is.
+            args, kwargs: the call.
+            low, kept: as `report` takes them.
+            names: the names of dtypes.
+        """
+        given = self.floating([args, kwargs, operator.parameters(args)])
+        if operator.activation_only:
+            given = given[:1]
+        sizes = self.sizes(given)
+        with unreported(thread) as observer:
+            result, computed, emulated = run()
+        if self._running():
+            compute = None if computed is None or not given else names[computed]
+            record = OpRecord(
+                op, operator.name, rule, self.dtypes(given), compute, None, emulated,
+                input_shapes=self.shapes(given), equation=equation(op, args, kwargs),
+            )  # fmt: skip
+            self.report(observer, record, sizes, result, first_only=operator.activation_only, low=low, kept=kept)
+        return result
+
     def taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
         """Return the function that tells a hook of a gradient, a tensor; None stands for one that is not there."""
 

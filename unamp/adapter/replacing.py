@@ -20,14 +20,16 @@ import textwrap
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, wraps
 from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 from unamp.adapter.patching import Patch
 
-__all__ = ["AttributePatch", "CodePatch", "MethodsPatch", "NamesPatch", "PatchGroup", "PropertiesPatch", "code_of"]
+__all__ = [
+    "AttributePatch", "CodePatch", "MethodsPatch", "NamesPatch", "PatchGroup", "PropertiesPatch", "code_of", "standing_in",
+]  # fmt: skip
 
 #: Stands in source code for one of the constants, with its name behind, until the code is told which they are.
 _MARK = "unamp: "
@@ -270,6 +272,24 @@ class PatchGroup:
                 function.__code__ = own
         for patch in self._others:
             patch.undo()
+
+
+def standing_in(run: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a function that is called in another's place; `unamp.adapter.state.in_regions` does so in regions alone.
+
+    The decorated function takes the original before the arguments. What this returns makes the replacement of an original, as
+    patches take it.
+    """
+
+    @wraps(run)
+    def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run(original, *args, **kwargs)
+
+        return call
+
+    return replacement
 
 
 def code_of(source: str, constants: Mapping[str, Any], *, closed_over: int = 0) -> types.CodeType:

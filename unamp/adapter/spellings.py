@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from unamp.vocabulary import vocabulary
@@ -18,7 +19,7 @@ def at_path(root: Any, path: str) -> Any:
 
 
 class ObjectNames:
-    """The spellings of a framework's own objects, for lists that hold the objects themselves.
+    """The spellings of a framework's own objects, for lists that hold the objects themselves; looked up when first asked for.
 
     Args:
         framework: the framework's import name.
@@ -28,26 +29,28 @@ class ObjectNames:
     """
 
     def __init__(
-        self, framework: str, places: Callable[[str], Iterable[Any]], homonyms: Iterable[tuple[Any, str]] = ()
+        self, framework: str, places: Callable[[str], Iterable[Any]], homonyms: Sequence[tuple[Any, str]] = ()
     ) -> None:
         self._framework = framework
-        self._names: dict[int, str] = {}
-        self._kept: list[Any] = []  # so that an id stays its object's own
-        for value, spelling in homonyms:
-            self._names[id(value)] = spelling
-            self._kept.append(value)
-        for spelling in vocabulary().spelled(framework):
-            for value in places(spelling):
+        self._places = places
+        self._homonyms = homonyms
+
+    @cached_property
+    def _known(self) -> Mapping[int, tuple[Any, str]]:
+        """The objects, so that an id stays its object's own, and their spellings, by their ids."""
+        known = {id(value): (value, spelling) for value, spelling in self._homonyms}
+        for spelling in vocabulary().spelled(self._framework):
+            for value in self._places(spelling):
                 if callable(value):
-                    self._names.setdefault(id(value), spelling)
-                    self._kept.append(value)
+                    known.setdefault(id(value), (value, spelling))
+        return known
 
     def spelling(self, value: object) -> str | None:
         """Return an object's spelling with the framework in front; None for what is nothing of the framework's.
 
         A user's own subclass of a layer is that layer.
         """
-        found = self._names.get(id(value))
+        found = self._known.get(id(value))
         if found is None and isinstance(value, type):
-            found = next((name for base in value.__mro__ if (name := self._names.get(id(base)))), None)
-        return None if found is None else f"{self._framework}.{found}"
+            found = next((known for base in value.__mro__ if (known := self._known.get(id(base)))), None)
+        return None if found is None else f"{self._framework}.{found[1]}"
