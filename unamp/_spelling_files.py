@@ -6,10 +6,10 @@ before the framework is imported, so that ``Policy(deny="toy.add")`` and ``unamp
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from unamp._data import parse_table
 from unamp.errors import AdapterError
 
 __all__ = ["SpellingFile", "read_spellings"]
@@ -48,7 +48,7 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
         return AdapterError(f"{path}{f', line {line}' if line else ''}: {what}")
 
     try:
-        data = parse_table(text)
+        data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise wrong(str(error)) from error
     if unknown := data.keys() - _KEYS:
