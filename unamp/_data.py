@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["load_table"]
-
 
 def load_table(name: str) -> dict[str, Any]:
     """Return a TOML file of `unamp/data`, parsed."""

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-__all__ = ["at_fork", "last_in_child"]
-
 
 def _nothing() -> None:
     pass

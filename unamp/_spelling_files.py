@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from unamp.errors import AdapterError
 
-__all__ = ["SpellingFile", "read_spellings"]
-
 _PLACE = "data/spellings.toml"
 _KEYS = {"framework", "version", "source", "spellings"}
 

@@ -6,17 +6,6 @@ catch apart from those, and what a warning can be told by.
 
 from collections.abc import Iterable
 
-__all__ = [
-    "AdapterError",
-    "AmpHint",
-    "AmpWarning",
-    "BannedOperation",
-    "FrameworkNotSupported",
-    "NotExpressible",
-    "shortened",
-    "unknown",
-]
-
 
 class AdapterError(RuntimeError):
     """An adapter does not fulfil the contract of `unamp.adapter`, or could not be loaded."""

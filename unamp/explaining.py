@@ -12,8 +12,6 @@ from unamp.policy import Decision, Policy, Rule
 from unamp.presets import preset, preset_versions, with_version, without_version
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Change", "Explanation", "changes", "differences", "explain", "lists_behind", "rules_of_versions"]
-
 
 class Explanation(NamedTuple):
     """The rule for one operation, where it comes from, and how each framework carries it out.

@@ -22,8 +22,6 @@ from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, OperationLike, OperationsLike, PresetName
 from unamp.vocabulary import Operation, vocabulary
 
-__all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule"]
-
 #: Of so many policies a process keeps what was made of them (rules, plans, regions): some 20 KiB for each and framework. With
 #: more in turn, opening a region takes milliseconds each time.
 KEPT_POLICIES = 2048

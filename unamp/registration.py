@@ -30,8 +30,6 @@ from unamp.policy import Policy, Rule
 from unamp.regions import Region
 from unamp.vocabulary import NAMERS, OPERATORS, REGISTERED, Operation, vocabulary
 
-__all__ = ["OPERATION", "Example", "RegisteredRule", "Registration", "examples", "of_every_operation", "register_operation"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: The attribute of a function that holds the name of the operation that it is, for adapters whose compilers run no decorators.

@@ -16,17 +16,6 @@ from typing import Any, NamedTuple
 from unamp._data import load_table
 from unamp.errors import AdapterError, shortened
 
-__all__ = [
-    "FRAMEWORKS",
-    "KEEPS_ITS_MEANING",
-    "NAMERS",
-    "OPERATORS",
-    "REGISTERED",
-    "Operation",
-    "Vocabulary",
-    "vocabulary",
-]
-
 #: The frameworks (and NVIDIA apex, whose lists are a preset) that the data file has spellings for.
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
 

@@ -13,9 +13,6 @@ from unamp.dtypes import ELIGIBLE
 if TYPE_CHECKING:
     from unamp.adapter.contract import Adapter
 
-__all__ = ["Nesting", "Opened", "cast_eligible", "leaves", "mapped", "nesting", "within"]
-
-
 #: The leaves of a container of a framework's own kind, and the function that makes one of others.
 Opened = tuple[Sequence[Any], Callable[[Sequence[Any]], Any]]
 

@@ -19,8 +19,6 @@ from typing import Any
 
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["CompiledPart"]
-
 
 class CompiledPart:
     """A part of an adapter that is compiled.

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 from unamp.adapter.contract import Gap
 from unamp.errors import AdapterError
 
-__all__ = ["read_facts", "read_gaps"]
-
 T = TypeVar("T")
 
 

@@ -23,8 +23,6 @@ from unamp.adapter.signatures import (
     softmax,
 )
 
-__all__ = ["FUNCTIONS", "LAYERS"]
-
 #: Keras's own, which a function takes where nobody says another.
 _SLOPE = 0.2
 

@@ -24,20 +24,6 @@ from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = [
-    "AS_IT_IS",
-    "CallPlan",
-    "Casts",
-    "LayerPlan",
-    "Operator",
-    "Outcome",
-    "Parts",
-    "Performer",
-    "differing",
-    "places",
-    "target",
-]
-
 #: The argument by which a caller names the result's dtype, in every framework.
 _DTYPE = "dtype"
 

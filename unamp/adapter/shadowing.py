@@ -12,8 +12,6 @@ from typing import Any
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.dtypes import ELIGIBLE, FLOAT8, FLOAT32, LOW_DTYPES
 
-__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "NAMED", "NO_PRODUCT", "PRODUCTS", "LeftOut", "said", "shadow"]
-
 #: Common reasons to leave an operation out.
 DRAWS = "it draws random numbers"
 IN_PLACE = "it changes what it is given"

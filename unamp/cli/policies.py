@@ -22,8 +22,6 @@ from unamp.tracing import ran_under
 from unamp.typing import PresetName
 from unamp.vocabulary import Operation, vocabulary
 
-__all__ = ["diff", "explain_command", "ops"]
-
 
 def ops(
     name: Annotated[str | None, typer.Argument(help="One operation, in any framework's spelling.")] = None,

@@ -15,8 +15,6 @@ from unamp.onnx.planning import PlannedGraph, plan
 from unamp.onnx.reading import Graph, Node, read_graph
 from unamp.precision import Precision
 
-__all__ = ["modelopt", "onnxconverter_common", "openvino"]
-
 
 class _Kept(NamedTuple):
     """Types of operators and names of nodes that stay in float32, and what these do not say."""

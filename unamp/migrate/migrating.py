@@ -19,8 +19,6 @@ from unamp.migrate.settling import Fate, Settled, settle
 from unamp.migrate.spellings import FRAMEWORKS, table
 from unamp.migrate.watching import watched
 
-__all__ = ["migrate_source"]
-
 _BOTH = (Outcome.PLAIN, Outcome.DIALECT)
 
 

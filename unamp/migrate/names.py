@@ -14,8 +14,6 @@ from libcst.metadata import ImportAssignment, MetadataWrapper, Scope, ScopeProvi
 from unamp.migrate.exports import Exports
 from unamp.migrate.spellings import Row, Table
 
-__all__ = ["Binding", "Nodes", "Source", "Use", "read_source"]
-
 Import = cst.Import | cst.ImportFrom
 
 

@@ -11,19 +11,6 @@ from unamp._data import load_table
 from unamp.migrate.findings import Finding, Kind
 from unamp.migrate.literals import UNKNOWN
 
-__all__ = [
-    "Configuration",
-    "Setting",
-    "configuration_words",
-    "configured",
-    "dtype_words",
-    "is_section",
-    "section",
-    "section_names",
-    "setting_of",
-    "setting_words",
-]
-
 
 class Setting(NamedTuple):
     """One setting; settings.toml says what each field is."""

@@ -12,8 +12,6 @@ from unamp.onnx.reading import read_graph
 from unamp.policy import Policy
 from unamp.precision import Precision
 
-__all__ = ["CheckedModel", "check"]
-
 
 class CheckedModel(NamedTuple):
     """The result of `check`.

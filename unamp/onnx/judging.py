@@ -15,8 +15,6 @@ from unamp.policy import Policy, Rule
 from unamp.precision import Precision
 from unamp.vocabulary import vocabulary
 
-__all__ = ["DIFFERS", "FOLLOWS", "INVALID", "UNCLEAR", "WIDER_INSIDE", "CheckedNode", "Judge", "agreed"]
-
 FOLLOWS, DIFFERS, INVALID = "follows", "differs", "invalid"
 WIDER_INSIDE, UNCLEAR = "wider inside", "unclear"
 

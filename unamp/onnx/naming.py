@@ -17,8 +17,6 @@ from unamp.precision import Precision
 from unamp.typing import DtypeName
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Layer", "Layers", "matching_patterns", "operations", "policies"]
-
 #: A layer's name, and the names of its class; None where nobody says of which class it is.
 Layer = tuple[str, tuple[str, ...] | None]
 

@@ -13,8 +13,6 @@ from unamp.policy import Policy, Rule
 from unamp.precision import Precision
 from unamp.vocabulary import vocabulary
 
-__all__ = ["PlannedGraph", "plan"]
-
 
 class PlannedGraph(NamedTuple):
     """A graph of which each node has been given a dtype.

@@ -21,8 +21,6 @@ from unamp.policy import Policy
 from unamp.regions import open_regions, policy_region
 from unamp.scaling.loss_scale import SMALLEST, LossScale, number
 
-__all__ = ["GradScaler", "NothingChecked", "is_unscaled", "no_policy"]
-
 _OFF = Policy(enabled=False)
 
 _NO_CLOSURE = (

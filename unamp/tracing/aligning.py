@@ -9,8 +9,6 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 
-__all__ = ["aligned"]
-
 Pair = tuple[int, int]
 
 #: How far ahead both runs are looked at. What lies further apart than that in two runs is not the same operation.

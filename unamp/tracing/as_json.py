@@ -15,8 +15,6 @@ from unamp.adapter.records import SAMPLE, Call, Gradient, OpRecord, Shadow, Shap
 from unamp.dtypes import FLOAT8, LOW_DTYPES
 from unamp.policy import Policy, Rule
 
-__all__ = ["VERSION", "Contents", "dump", "load"]
-
 VERSION = 4
 _READ = (1, 2, 3, 4)
 #: What traces of before say nothing of, by the version that was the first to.

@@ -14,8 +14,6 @@ from unamp.tracing.shadows import left_out, shadow_lines, shadow_table
 from unamp.tracing.tables import Line, Table, count, dtypes, size, summarised, summary_table
 from unamp.tracing.work import Work, total_work
 
-__all__ = ["render"]
-
 #: What each precision looks like besides its colour, for those who cannot see colours.
 _SIGNS = {"float16": "◐", "bfloat16": "◑", "float32": "●", "float64": "■"}
 

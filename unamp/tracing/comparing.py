@@ -21,8 +21,6 @@ from unamp.tracing.recording import Trace
 from unamp.tracing.tables import place, text_table
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Compared", "TraceComparison", "bound_of", "compare_traces", "finite", "propose_layers"]
-
 #: How many times the root of the sum of the squares of all roundings so far an error may be: an independent sum of roundings
 #: stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
 _CONFIDENCE = 4.0

@@ -18,8 +18,6 @@ from unamp.adapter.records import OpRecord
 from unamp.errors import shortened
 from unamp.tracing.aligning import aligned
 
-__all__ = ["LayerMapping", "propose"]
-
 FORMAT, VERSION = "unamp layers", 1
 
 #: How a file names what ran outside of layers, as the tables do.

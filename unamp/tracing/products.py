@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unamp.adapter.records import OpRecord
 
-__all__ = ["COUNTED", "products"]
-
 Sizes = tuple[int, ...]
 #: Counts the products of one call, given the shapes of its inputs, that of its result, and the record.
 Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]

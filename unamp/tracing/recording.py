@@ -30,8 +30,6 @@ from unamp.vocabulary import vocabulary
 if TYPE_CHECKING:
     from unamp.tracing.as_json import Contents
 
-__all__ = ["Trace", "ran_under", "trace"]
-
 
 class Trace:
     """Everything that ran while it was open, in this thread, in every framework that was imported when it was opened.

@@ -27,8 +27,6 @@ from unamp.tracing.tables import place, text_table
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Replay", "Replayed", "replay"]
-
 #: What errors are relative to: the first of these in which the framework has the operation.
 _EXACT = ("float64", FLOAT32)
 #: Makes a number of float32's one that float32 cannot hold, and leaves it in the domain of a function that ends at 1.

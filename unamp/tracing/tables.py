@@ -9,10 +9,6 @@ from unamp.adapter.records import OpRecord
 from unamp.policy import Rule
 from unamp.tracing.work import Work, share, summed, total_work
 
-__all__ = [
-    "Line", "Table", "count", "dtypes", "percent", "place", "shares", "size", "summarised", "summary_table", "text_table",
-]  # fmt: skip
-
 
 class Line(NamedTuple):
     """Records that agree in all that a table shows.

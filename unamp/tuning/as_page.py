@@ -9,8 +9,6 @@ from typing import NamedTuple
 from unamp._pages import environment
 from unamp.tuning.reports import PlaceReport, TuneReport
 
-__all__ = ["render"]
-
 #: The drawing of the search, in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 280.0, 56.0, 12.0, 22.0, 40.0
 

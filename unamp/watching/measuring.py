@@ -11,8 +11,6 @@ from unamp.adapter.contract import NamesGradients
 from unamp.dtypes import LOW_DTYPES, FloatFormat
 from unamp.watching.samples import LayerSample
 
-__all__ = ["Measurement"]
-
 
 class _Low(NamedTuple):
     """A low parameter before the step."""

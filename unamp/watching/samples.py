@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["LIMIT", "Contents", "LayerSample", "LayerSummary", "Sample", "findings", "line", "summarised"]
-
 #: A loss scale is a float32 number: less than this.
 LIMIT = 2.0**128
 

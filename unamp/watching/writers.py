@@ -8,8 +8,6 @@ from typing import Any
 
 from unamp.watching.samples import LayerSample, Sample, line
 
-__all__ = ["sink"]
-
 
 def sink(writer: Any, dtype: str) -> Callable[[Sample], None]:
     """Return the function that hands a sample to a writer.
