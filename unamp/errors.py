@@ -37,6 +37,14 @@ def shortened(value: object, most: int = 80) -> str:
     return said if len(said) <= most + 2 else f"{said[:most]}…"
 
 
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint for a name that is none of those that are known: the nearest of them; where nothing is near, another."""
+    import difflib  # slow to import, and only an error needs it
+
+    near = difflib.get_close_matches(name, list(known), 3)
+    return f"did you mean {', '.join(map(repr, near))}?" if near else otherwise
+
+
 def unknown(what: str, given: object, valid: Iterable[str], listed: str = "valid") -> str:
     """Return the message for a name that is none of the valid ones: what was given, what was probably meant, what is valid."""
     import difflib  # slow to import, and only an error needs it
