@@ -135,9 +135,13 @@ class Policy:
         widen_results: bool = False,
         cache: bool = True,
     ) -> None:
-        _check_name("level", level, tuple(LEVELS))
+        if not isinstance(level, str):
+            raise TypeError(f"level must be a string, not {type(level).__name__}; valid: {', '.join(LEVELS)}")
+        if level not in LEVELS:
+            raise ValueError(unknown("level", level, LEVELS))
         for flag, value in (("enabled", enabled), ("promote", promote), ("widen_results", widen_results), ("cache", cache)):
-            _check_flag(flag, value)
+            if not isinstance(value, bool):
+                raise TypeError(f"{flag} must be True or False, not {type(value).__name__}")
         check_preset(preset)
         allowing, denying = read("allow", allow), read("deny", deny)
         if allowing.everything and denying.everything:
@@ -395,15 +399,3 @@ def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
 def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
     lists = load_preset(policy.preset)
     return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in vocabulary().values()})
-
-
-def _check_name(argument: str, value: object, valid: tuple[str, ...]) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{argument} must be a string, not {type(value).__name__}; valid: {', '.join(valid)}")
-    if value not in valid:
-        raise ValueError(unknown(argument, value, valid))
-
-
-def _check_flag(argument: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{argument} must be True or False, not {type(value).__name__}")
