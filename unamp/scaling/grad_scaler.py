@@ -38,8 +38,6 @@ class NothingChecked(RuntimeError):
 class _Pending:
     """An optimizer's place between two updates: its gradients are unscaled, and it may have stepped."""
 
-    __slots__ = ("gradients", "optimizer", "scaled", "stepped")
-
     def __init__(self, optimizer: Any, gradients: Gradients, given: Any) -> None:
         self.optimizer = optimizer  # kept, so that its id stays its own
         self.gradients = gradients
