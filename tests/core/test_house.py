@@ -46,6 +46,7 @@ FLOORS = (
         "_compiler_marks",
         "_deprecation",
         "_forking",
+        "_grouping",
         "_open_regions",
     ),
     ("_argument_names", "_pages", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),

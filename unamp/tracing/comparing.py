@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from unamp._grouping import grouped
 from unamp.adapter.records import OpRecord, Values
 from unamp.dtypes import FLOAT32, LOW_DTYPES, PRECISIONS
 from unamp.tracing.aligning import aligned
@@ -256,10 +257,7 @@ def _aligned_at(
 
 def _by_layer(records: Sequence[OpRecord], groups: Mapping[str | None, int]) -> dict[str | int | None, list[int]]:
     """Return the places of the records of each layer: by the number of its group, else by its own name."""
-    found: dict[str | int | None, list[int]] = {}
-    for n, record in enumerate(records):
-        found.setdefault(groups.get(record.layer, _own_name(record.layer)), []).append(n)
-    return found
+    return grouped(range(len(records)), lambda n: groups.get(layer := records[n].layer, _own_name(layer)))
 
 
 def _own_name(layer: str | None) -> str | None:
