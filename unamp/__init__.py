@@ -94,30 +94,21 @@ __all__ = [
 
 #: What is loaded when it is first used: who only opens regions does without.
 _LATE = {
-    "Answer": "unamp.checking",
-    "Checked": "unamp.checking",
-    "check": "unamp.checking",
-    "GradScaler": "unamp.scaling",
-    "LayerPolicies": "unamp.layers",
-    "LayerRule": "unamp.layers",
-    "LayerRules": "unamp.layers",
-    "OpRecord": "unamp.adapter.records",
-    "Precision": "unamp.precision",
-    "Registration": "unamp.registration",
-    "Trace": "unamp.tracing",
-    "TraceComparison": "unamp.tracing",
-    "compare_traces": "unamp.tracing",
-    "decorate": "unamp.decoration",
-    "float32_results": "unamp.results",
-    "layer_policies": "unamp.layers",
-    "region_from": "unamp.precision",
-    "register_operation": "unamp.registration",
-    "trace": "unamp.tracing",
-    "TuneReport": "unamp.tuning",
-    "Tuned": "unamp.tuning",
-    "tune": "unamp.tuning",
-    "Watch": "unamp.watching",
-    "watch": "unamp.watching",
+    name: f"unamp.{module}"
+    for module, names in {
+        "adapter.records": ("OpRecord",),
+        "checking": ("Answer", "Checked", "check"),
+        "decoration": ("decorate",),
+        "layers": ("LayerPolicies", "LayerRule", "LayerRules", "layer_policies"),
+        "precision": ("Precision", "region_from"),
+        "registration": ("Registration", "register_operation"),
+        "results": ("float32_results",),
+        "scaling": ("GradScaler",),
+        "tracing": ("Trace", "TraceComparison", "compare_traces", "trace"),
+        "tuning": ("TuneReport", "Tuned", "tune"),
+        "watching": ("Watch", "watch"),
+    }.items()
+    for name in names
 }
 
 

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["also_called"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

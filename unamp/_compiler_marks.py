@@ -8,16 +8,6 @@ from typing import Any, TypeVar
 
 from unamp._on_import import when_imported
 
-__all__ = [
-    "NOT_COMPILED",
-    "WHEN_ASKED",
-    "converted_by_adapter",
-    "load_before_source_is_read",
-    "not_compiled",
-    "not_converted",
-    "once_per_trace",
-]
-
 #: Called when a compiler asks about a mark, as it may before anything else of ours ran. The registry of adapters puts in what
 #: loads them: its adapter tells a compiler the rest.
 WHEN_ASKED: list[Callable[[], object]] = []

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-__all__ = ["Deprecation", "deprecated_names"]
-
 
 class Deprecation(NamedTuple):
     """The story of what is deprecated. A test reads it from the source, so each part is written out where it is made.

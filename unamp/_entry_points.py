@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib import metadata
 
-__all__ = ["entry_points"]
-
 _DISTRIBUTION = "unamp"
 
 

@@ -6,58 +6,43 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
-__all__ = ["at_fork", "last_in_child"]
+Function = Callable[[], object]
 
-
-def _nothing() -> None:
-    pass
-
-
-class _Handlers(NamedTuple):
-    before: Callable[[], object]
-    after_in_parent: Callable[[], object]
-    after_in_child: Callable[[], object]
-
-
-_handlers: list[_Handlers] = []
+_handlers: list[dict[str, Function | None]] = []
 _forking = threading.local()
-_last: list[Callable[[], object]] = []
+_last: list[Function] = []
 
 
 def at_fork(
-    *,
-    before: Callable[[], object] = _nothing,
-    after_in_parent: Callable[[], object] = _nothing,
-    after_in_child: Callable[[], object] = _nothing,
+    *, before: Function | None = None, after_in_parent: Function | None = None, after_in_child: Function | None = None
 ) -> None:
     """Have functions called when the process forks, as `os.register_at_fork` does; where nothing forks, nothing is called."""
-    _handlers.append(_Handlers(before, after_in_parent, after_in_child))
+    _handlers.append({"before": before, "after_in_parent": after_in_parent, "after_in_child": after_in_child})
 
 
-def last_in_child(function: Callable[[], object]) -> None:
+def last_in_child(function: Function) -> None:
     """Have a function called in a forked process when all others have been, whenever they were registered."""
     _last.append(function)
 
 
 def _before() -> None:
     _forking.handlers = tuple(_handlers)  # another thread may add some while this one forks
-    _call_each(each.before for each in reversed(_forking.handlers))
+    _call_each(each["before"] for each in reversed(_forking.handlers))
 
 
 def _after_in_parent() -> None:
-    _call_each(each.after_in_parent for each in _forking.handlers)
+    _call_each(each["after_in_parent"] for each in _forking.handlers)
 
 
 def _after_in_child() -> None:
-    _call_each(each.after_in_child for each in _forking.handlers)
+    _call_each(each["after_in_child"] for each in _forking.handlers)
     _call_each(_last)
 
 
-def _call_each(functions: Iterable[Callable[[], object]]) -> None:
+def _call_each(functions: Iterable[Function | None]) -> None:
     """Call functions, also behind one that raises, which is printed: a lock that was taken must be released."""
-    for function in functions:
+    for function in filter(None, functions):
         try:
             function()
         except BaseException:

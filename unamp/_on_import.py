@@ -13,8 +13,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Loader", "when_imported"]
-
 
 def when_imported(name: str, then: Callable[[], object]) -> None:
     """Have something called right after a module's first import; nothing where it is imported, or waited for, already."""

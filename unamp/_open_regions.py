@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-__all__ = ["close_down_to", "leave", "open_regions", "state"]
-
 
 class _ThreadState(threading.local):
     """The open regions of one thread, outermost first, each with its realisations and what these want back on exit."""

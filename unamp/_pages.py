@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["environment"]
-
 
 def environment(whose: str) -> Environment:
     """Return the environment of the templates; everything that they are given is escaped. Its filter `name` shows layers.

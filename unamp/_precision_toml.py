@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from unamp import _strict_json as strict
 from unamp.errors import shortened
 
-__all__ = ["FORMAT", "VERSION", "Contents", "dump", "load"]
-
 FORMAT, VERSION = "unamp precision", 1
 
 _LISTS = ("allow", "deny")

@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 from unamp._compiler_marks import converted_by_adapter
 from unamp._open_regions import close_down_to, open_regions
 
-__all__ = ["MARK", "decorate", "in_steps", "runs_later"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
 

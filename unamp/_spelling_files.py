@@ -6,13 +6,11 @@ before the framework is imported, so that ``Policy(deny="toy.add")`` and ``unamp
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from unamp._data import parse_table
-from unamp.errors import AdapterError
-
-__all__ = ["SpellingFile", "read_spellings"]
+from unamp.errors import AdapterError, nearest
 
 _PLACE = "data/spellings.toml"
 _KEYS = {"framework", "version", "source", "spellings"}
@@ -48,7 +46,7 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
         return AdapterError(f"{path}{f', line {line}' if line else ''}: {what}")
 
     try:
-        data = parse_table(text)
+        data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise wrong(str(error)) from error
     if unknown := data.keys() - _KEYS:
@@ -64,7 +62,7 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
     taken: dict[str, str] = {}
     for op, words in table.items():
         if op not in operations:
-            raise wrong(f"unknown operation {op!r}; {_near(op, operations)}", op)
+            raise wrong(f"unknown operation {op!r}; {nearest(op, operations, '`unamp ops` lists all of them')}", op)
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
             raise wrong(f"{op} must be a list of spellings, each a string", op)
         for word in words:
@@ -107,10 +105,3 @@ def _line(text: str, *after: str) -> int | None:
         if not wanted:
             return number
     return None
-
-
-def _near(op: str, operations: Collection[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(op, operations, 3)
-    return f"did you mean {', '.join(map(repr, near))}?" if near else "`unamp ops` lists all of them"

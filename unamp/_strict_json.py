@@ -13,24 +13,6 @@ from typing import Any, NoReturn, TypeVar
 
 from unamp._version import __version__
 
-__all__ = [
-    "DIGITS",
-    "BadJSON",
-    "Reader",
-    "document",
-    "each",
-    "expect",
-    "fields",
-    "mapping",
-    "number",
-    "optional",
-    "parsed",
-    "plain_text",
-    "text",
-    "toml",
-    "whole",
-]
-
 T = TypeVar("T")
 Reader = Callable[[str, Any], T]
 

@@ -10,9 +10,6 @@ from tomlkit.items import AoT
 
 from unamp._precision_toml import Contents, layer_table, policy_table
 
-__all__ = ["edited"]
-
-
 #: What a file may leave out, and `Policy.stated` does not.
 _USUAL = {"level": "O1", "dtype": "float16"}
 

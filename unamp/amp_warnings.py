@@ -28,29 +28,6 @@ if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-__all__ = [
-    "SLOW",
-    "called_apart",
-    "follows_the_region",
-    "graph_ran",
-    "has_no_hook",
-    "keeps_its_dtype",
-    "left_out",
-    "lists_changed",
-    "may_be_faster",
-    "moves_statistics",
-    "never_ran",
-    "newer_than_examined",
-    "no_layer_of_network",
-    "no_such_device",
-    "not_reached",
-    "nothing_covered",
-    "rules_not_applied",
-    "slow_dtype",
-    "trivial_answer",
-    "unknown_masters",
-]
-
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
 

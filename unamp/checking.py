@@ -14,8 +14,6 @@ from unamp.policy import Policy
 from unamp.regions import check_policy
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Answer", "Checked", "check"]
-
 
 class Answer(NamedTuple):
     """How one framework follows a policy on one device.

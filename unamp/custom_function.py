@@ -13,8 +13,6 @@ from unamp.policy import Policy
 from unamp.regions import current_policy, is_autocast_enabled, policy_region
 from unamp.typing import DtypeLike
 
-__all__ = ["AS_FORWARD", "CAST_INPUTS", "custom_bwd", "custom_fwd"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OFF = Policy(enabled=False)

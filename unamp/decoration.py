@@ -10,8 +10,6 @@ from unamp.dtypes import FLOAT32, dtype_name, policy_dtype
 from unamp.errors import shortened, unknown
 from unamp.typing import DtypeLike, Level
 
-__all__ = ["SAVED", "decorate"]
-
 Models = TypeVar("Models")
 Optimizers = TypeVar("Optimizers")
 

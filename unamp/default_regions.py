@@ -10,8 +10,6 @@ from unamp.adapter import DEVICES, registry
 from unamp.policy import Policy
 from unamp.regions import check_policy, current_policy, limited_region
 
-__all__ = ["default_region"]
-
 
 @not_converted
 def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[object]:

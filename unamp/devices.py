@@ -8,8 +8,6 @@ from typing import NamedTuple
 from unamp.adapter import DEVICES, Adapter, NamesDevices, registry
 from unamp.errors import shortened
 
-__all__ = ["BARE", "Place", "default_dtype", "place"]
-
 #: What is said where a function stands in the place of a device or a switch: the parentheses are missing.
 BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
 

@@ -6,21 +6,6 @@ from typing import NamedTuple
 
 from unamp.errors import shortened
 
-__all__ = [
-    "ELIGIBLE",
-    "FLOAT8",
-    "FLOAT32",
-    "LOW_DTYPES",
-    "POLICY_DTYPES",
-    "PRECISIONS",
-    "FloatFormat",
-    "dtype_name",
-    "is_float8",
-    "low_dtype",
-    "policy_dtype",
-    "shadow_dtype",
-]
-
 FLOAT32 = "float32"
 
 

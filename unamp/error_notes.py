@@ -20,8 +20,6 @@ from unamp.dtypes import ELIGIBLE, FLOAT32
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
 
-__all__ = ["explain"]
-
 _BEGINS = "unamp: "
 _LEVELS = ("O2", "O3")
 

@@ -6,17 +6,6 @@ catch apart from those, and what a warning can be told by.
 
 from collections.abc import Iterable
 
-__all__ = [
-    "AdapterError",
-    "AmpHint",
-    "AmpWarning",
-    "BannedOperation",
-    "FrameworkNotSupported",
-    "NotExpressible",
-    "shortened",
-    "unknown",
-]
-
 
 class AdapterError(RuntimeError):
     """An adapter does not fulfil the contract of `unamp.adapter`, or could not be loaded."""
@@ -46,6 +35,14 @@ def shortened(value: object, most: int = 80) -> str:
     """Return the `repr` of what somebody gave, for a message: of something long only its beginning."""
     said = repr(value[: most + 1] if isinstance(value, str) else value)
     return said if len(said) <= most + 2 else f"{said[:most]}…"
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint for a name that is none of those that are known: the nearest of them; where nothing is near, another."""
+    import difflib  # slow to import, and only an error needs it
+
+    near = difflib.get_close_matches(name, list(known), 3)
+    return f"did you mean {', '.join(map(repr, near))}?" if near else otherwise
 
 
 def unknown(what: str, given: object, valid: Iterable[str], listed: str = "valid") -> str:

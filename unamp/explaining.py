@@ -10,9 +10,8 @@ from unamp.adapter.registered import how
 from unamp.errors import unknown
 from unamp.policy import Decision, Policy, Rule
 from unamp.presets import preset, preset_versions, with_version, without_version
+from unamp.regions import check_policy
 from unamp.vocabulary import vocabulary
-
-__all__ = ["Change", "Explanation", "changes", "differences", "explain", "lists_behind", "rules_of_versions"]
 
 
 class Explanation(NamedTuple):
@@ -43,8 +42,7 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
         TypeError: where ``policy`` is not a `Policy`.
         ValueError: for an unknown framework or device.
     """
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}")
+    check_policy(policy)
     if device is not None and device not in DEVICES:
         raise ValueError(unknown("device", device, DEVICES))
     adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
@@ -114,8 +112,7 @@ def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Deci
         ValueError: for the preset ``native``, which has no lists of its own.
     """
     for policy in (before, after):
-        if not isinstance(policy, Policy):
-            raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}")
+        check_policy(policy)
     old, new = before.rules, after.rules
     return {op: (before.reason(op), after.reason(op)) for op in vocabulary() if old[op] is not new[op]}
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from unamp.errors import shortened, unknown
 from unamp.vocabulary import NAMERS, OPERATORS, Operation, vocabulary
 
-__all__ = ["EVERYTHING", "Entries", "is_word", "operation_name", "read", "words"]
-
 #: The word for every operation.
 EVERYTHING = "*"
 

@@ -9,8 +9,6 @@ from unamp.errors import shortened
 from unamp.presets import check_preset, preset_versions
 from unamp.typing import PresetName
 
-__all__ = ["changes_since", "lists_of", "with_lists"]
-
 
 class _Policy(Protocol):  # `unamp.policy` writes and reads files too, and is built on this
     @property

@@ -13,8 +13,6 @@ from unamp.policy import Policy
 from unamp.regions import policy_region
 from unamp.typing import DtypeLike, PresetName
 
-__all__ = ["auto_mixed_precision", "call_under", "returns_float32"]
-
 Network = TypeVar("Network")
 
 _LEVELS = ("O0", "O1", "O2", "O3")

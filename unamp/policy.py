@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,8 +21,6 @@ from unamp.presets import Preset, as_of, check_preset
 from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, OperationLike, OperationsLike, PresetName
 from unamp.vocabulary import Operation, vocabulary
-
-__all__ = ["KEPT_POLICIES", "LEVELS", "Decision", "Policy", "Rule"]
 
 #: Of so many policies a process keeps what was made of them (rules, plans, regions): some 20 KiB for each and framework. With
 #: more in turn, opening a region takes milliseconds each time.
@@ -137,9 +135,13 @@ class Policy:
         widen_results: bool = False,
         cache: bool = True,
     ) -> None:
-        _check_name("level", level, tuple(LEVELS))
+        if not isinstance(level, str):
+            raise TypeError(f"level must be a string, not {type(level).__name__}; valid: {', '.join(LEVELS)}")
+        if level not in LEVELS:
+            raise ValueError(unknown("level", level, LEVELS))
         for flag, value in (("enabled", enabled), ("promote", promote), ("widen_results", widen_results), ("cache", cache)):
-            _check_flag(flag, value)
+            if not isinstance(value, bool):
+                raise TypeError(f"{flag} must be True or False, not {type(value).__name__}")
         check_preset(preset)
         allowing, denying = read("allow", allow), read("deny", deny)
         if allowing.everything and denying.everything:
@@ -172,15 +174,9 @@ class Policy:
         return self._values == other._values if isinstance(other, Policy) else NotImplemented
 
     def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        # Not before it is asked for: torch.compile follows `__init__`, and in PyTorch 2.11 knows no hash of a tuple.
         return hash(self._values)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The cached hash depends on the process's hash seed and must not travel.
         return type(self), self._values
 
     def __repr__(self) -> str:
@@ -402,15 +398,3 @@ def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
     named = {*policy.allow, *policy.deny}
     changed = {op.name: _decide(policy, op, lists).rule for op in ops if op.name in named or not named.isdisjoint(op.parts)}
     return MappingProxyType({**policy.replace(allow=(), deny=()).rules, **changed})
-
-
-def _check_name(argument: str, value: object, valid: tuple[str, ...]) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{argument} must be a string, not {type(value).__name__}; valid: {', '.join(valid)}")
-    if value not in valid:
-        raise ValueError(unknown(argument, value, valid))
-
-
-def _check_flag(argument: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{argument} must be True or False, not {type(value).__name__}")

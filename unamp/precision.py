@@ -19,8 +19,6 @@ from unamp.policy import Policy
 from unamp.presets import with_version
 from unamp.regions import Region, check_policy, policy_region
 
-__all__ = ["Precision", "region_from"]
-
 
 class Precision:
     """A policy, rules for layers, and reasons: what a `precision.toml` holds. Immutable, equal by value.

@@ -16,18 +16,6 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.typing import PresetName
 
-__all__ = [
-    "PRESETS",
-    "Preset",
-    "as_of",
-    "check_preset",
-    "preset",
-    "preset_names",
-    "preset_versions",
-    "with_version",
-    "without_version",
-]
-
 #: Their names, in the order in which they are shown; see `preset_versions` for the versions of each.
 PRESETS: tuple[PresetName, ...] = (
     "unamp",

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp._forking import at_fork, last_in_child
-from unamp._open_regions import close_down_to, leave, open_regions, state
+from unamp._open_regions import close_down_to as close_down_to
+from unamp._open_regions import leave, state
+from unamp._open_regions import open_regions as open_regions
 from unamp._region_decorator import decorate, in_steps, runs_later
 from unamp.adapter import Adapter, Realisation, registry
 from unamp.devices import BARE, default_dtype, place
@@ -23,25 +25,6 @@ from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.typing import DeviceLike, DtypeLike, Level, OperationsLike, PresetName
-
-__all__ = [
-    "CapturedRegion",
-    "Region",
-    "amp_guard",
-    "auto_cast",
-    "autocast",
-    "check_given",
-    "check_policy",
-    "close_down_to",
-    "current_policy",
-    "get_autocast_dtype",
-    "innermost_region",
-    "is_autocast_enabled",
-    "keeps_defaults_out",
-    "limited_region",
-    "open_regions",
-    "policy_region",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

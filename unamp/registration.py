@@ -15,13 +15,14 @@ from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp._region_decorator import runs_later
 from unamp.adapter import Support
-from unamp.adapter.arguments import leaves, mapped
+from unamp.adapter.arguments import cast_eligible, leaves, mapped
 from unamp.adapter.observer import traces
 from unamp.adapter.observing import unreported
 from unamp.adapter.performing import target
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import CALLED_AS_THEY_ARE, CarriesOutRegistered
 from unamp.adapter.registry import adapters_in_use, installed, renew
+from unamp.adapter.replacing import AttributePatch
 from unamp.adapter.shadowing import NO_PRODUCT, LeftOut
 from unamp.dtypes import ELIGIBLE, FLOAT8, FLOAT32, LOW_DTYPES
 from unamp.errors import NotExpressible, shortened, unknown
@@ -29,8 +30,6 @@ from unamp.lists import EVERYTHING, operation_name
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
 from unamp.vocabulary import NAMERS, OPERATORS, REGISTERED, Operation, vocabulary
-
-__all__ = ["OPERATION", "Example", "RegisteredRule", "Registration", "examples", "of_every_operation", "register_operation"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -122,7 +121,7 @@ def register_operation(
         registration = Registration(name, operators)
         try:
             for place in places:
-                registration._replace(place)
+                registration._replace(*place)
         except BaseException:  # a class may refuse another apply
             registration.undo()
             raise
@@ -135,7 +134,7 @@ class Registration:
     def __init__(self, name: str, operators: object = ()) -> None:
         self.name = name
         self._operators = operators
-        self._replaced: list[tuple[_Place, Any]] = []
+        self._replaced: list[tuple[Callable[..., Any], Any, AttributePatch]] = []
         self._undone = False
 
     def __repr__(self) -> str:
@@ -193,64 +192,37 @@ class Registration:
             if self._undone:
                 return
             self._undone = True
-            for place, replacement in reversed(self._replaced):
-                place.put_back(replacement)
+            for _, _, patch in reversed(self._replaced):
+                patch.undo()
             for key in [key for key in _examples if key[0] == self.name]:
                 del _examples[key]
             vocabulary().remove(self.name)
             _changed(self._operators)
 
-    def _replace(self, place: _Place) -> None:
+    def _replace(self, function: Callable[..., Any], owner: Any, name: str) -> None:
         # One wrapper for each function, wherever it stands: it is compared with `is` by who holds it.
-        known = (made for other, made in self._replaced if other.function is place.function)
-        replacement = next(known, None) or _under_its_rule(self, place.function)
-        place.put(replacement)
-        self._replaced.append((place, replacement))
+        known = (made for other, made, _ in self._replaced if other is function)
+        replacement = next(known, None) or _under_its_rule(self, function)
+        is_class = isinstance(owner, type)
+        patch = AttributePatch(owner, name, lambda own: staticmethod(replacement) if is_class else replacement)
+        patch.apply()
+        self._replaced.append((function, replacement, patch))
+        if is_class:
+            _called_as_it_is(owner)  # a compiler looks for its forward and backward, whatever its apply is
 
 
-class _Place(NamedTuple):
-    """A name under which a module or a class has a function.
-
-    Attributes:
-        owner: the module or class.
-        name: the name.
-        function: the function.
-        is_class: whether it is a class whose ``apply`` it is.
-    """
-
-    owner: Any
-    name: str
-    function: Callable[..., Any]
-    is_class: bool = False
-
-    def put(self, replacement: Any) -> None:
-        """Put a replacement there."""
-        setattr(self.owner, self.name, staticmethod(replacement) if self.is_class else replacement)
-        if self.is_class:
-            _called_as_it_is(self.owner)  # a compiler looks for its forward and backward, whatever its apply is
-
-    def put_back(self, replacement: Any) -> None:
-        """Put the function back, where nobody else has put something there since."""
-        if getattr(self.owner, self.name, None) is not replacement:
-            return
-        if self.is_class:
-            delattr(self.owner, self.name)  # it inherits its own
-        else:
-            setattr(self.owner, self.name, self.function)
-
-
-def _places(function: Any) -> list[_Place]:
-    """Return the places of a function; see `register_operation`."""
+def _places(function: Any) -> list[tuple[Callable[..., Any], Any, str]]:
+    """Return a function with each module or class that has it and its name there; see `register_operation`."""
     if isinstance(function, type) and callable(getattr(function, "apply", None)):
         apply: Callable[..., Any] = function.apply  # type: ignore[attr-defined]
         if known := _name_of(function):
             raise ValueError(f"{function.__qualname__} is the operation {known!r} already")
         if "apply" in vars(function):
             raise ValueError(f"{function.__qualname__} has an apply of its own: decorate that")
-        return [_Place(function, "apply", apply, True)]
+        return [(apply, function, "apply")]
     _check_function(function)
     found = [
-        _Place(module, name, function)
+        (function, module, name)
         for module in list(sys.modules.values())
         if isinstance(module, ModuleType)
         for name, value in list(vars(module).items())
@@ -476,7 +448,9 @@ class _Call(NamedTuple):
         results = self._floating(result)
         going_on = adapter.report_registered(observer, record, tensors, results, low if shadowed else None)
         others = {id(old): new for old, new in zip(results, going_on, strict=True) if new is not old}
-        return self._mapped(result, lambda tensor: others.get(id(tensor), tensor)) if others else result
+        if not others:
+            return result
+        return mapped(result, adapter.is_tensor, lambda tensor: others.get(id(tensor), tensor), adapter.opened)
 
     def _computed(self, device: str, dtype: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, bool]:
         """Return the result for arguments in a dtype, and whether that is emulated; None leaves arguments as they are."""
@@ -499,15 +473,7 @@ class _Call(NamedTuple):
 
     def _cast(self, value: Any, dtype: str | None) -> Any:
         """Return some arguments with their eligible tensors in a dtype; None leaves them."""
-        if dtype is None:
-            return value
-        adapter = self.adapter
-        return self._mapped(
-            value, lambda tensor: adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) in ELIGIBLE else tensor
-        )
-
-    def _mapped(self, value: Any, change: Callable[[Any], Any]) -> Any:
-        return mapped(value, self.adapter.is_tensor, change, self.adapter.opened)
+        return value if dtype is None else cast_eligible(self.adapter, value, dtype, self.adapter.opened)
 
 
 def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]:

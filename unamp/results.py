@@ -13,8 +13,6 @@ from unamp.adapter.registry import adapters_in_use
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import shortened
 
-__all__ = ["WIDENED", "float32_results", "widened"]
-
 #: The attribute of a decorated function, for adapters whose compilers read the source behind decorators.
 WIDENED = "__unamp_float32_results__"
 

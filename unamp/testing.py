@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from unamp.adapter.records import OpRecord
 from unamp.dtypes import PRECISIONS, dtype_name
@@ -17,14 +17,6 @@ __all__ = ["assert_computed"]
 class _Traced(Protocol):
     @property
     def records(self) -> Sequence[OpRecord]: ...
-
-
-class _Wrong(NamedTuple):
-    """A line of the difference: an operation, the promised dtype, and how often it ran in which."""
-
-    op: str
-    promised: str
-    ran: str
 
 
 def assert_computed(trace: _Traced, promised: Mapping[str, object] | None = None, /, **more: object) -> None:
@@ -53,7 +45,7 @@ def assert_computed(trace: _Traced, promised: Mapping[str, object] | None = None
     for record in records:
         if record.op in found:
             found[record.op][record.computed_in or "no floating dtype"] += 1
-    wrong = [_Wrong(op, dtype, _told(found[op])) for op, dtype in wanted.items() if set(found[op]) != {dtype}]
+    wrong = [(op, dtype, _told(found[op])) for op, dtype in wanted.items() if set(found[op]) != {dtype}]
     if wrong:
         raise AssertionError(_difference(wrong, sorted({record.op for record in records} - set(wanted))))
 
@@ -71,8 +63,8 @@ def _told(ran: Counter[str]) -> str:
     return ", ".join(f"{dtype} {times}x" for dtype, times in ran.most_common()) or "did not run"
 
 
-def _difference(wrong: Sequence[_Wrong], others: Sequence[str]) -> str:
-    rows = [_Wrong("operation", "promised", "ran"), *wrong]
+def _difference(wrong: Sequence[tuple[str, str, str]], others: Sequence[str]) -> str:
+    rows = [("operation", "promised", "ran"), *wrong]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     also = f"\nother operations in the trace: {', '.join(others[:20])}{', ...' * (len(others) > 20)}" if others else ""

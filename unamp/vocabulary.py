@@ -14,18 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from unamp._data import load_table
-from unamp.errors import AdapterError, shortened
-
-__all__ = [
-    "FRAMEWORKS",
-    "KEEPS_ITS_MEANING",
-    "NAMERS",
-    "OPERATORS",
-    "REGISTERED",
-    "Operation",
-    "Vocabulary",
-    "vocabulary",
-]
+from unamp.errors import AdapterError, nearest, shortened
 
 #: The frameworks (and NVIDIA apex, whose lists are a preset) that the data file has spellings for.
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
@@ -217,14 +206,10 @@ class Vocabulary(Mapping[str, Operation]):
         raise ValueError(self._unknown(name))
 
     def _unknown(self, name: str) -> str:
-        import difflib  # slow to import, and only an error needs it
-
         known = set(self._operations).union(*self._spelled.values())
         if len(name) > 2 * max(map(len, known)):  # nobody meant one of them, and to look for the nearest would take long
             return f"unknown operation {shortened(name)}; `unamp ops` lists all of them"
-        short = name.rsplit(".", 1)[-1]
-        near = difflib.get_close_matches(name, known, 3) or difflib.get_close_matches(short, known, 3)
-        hint = f"did you mean {', '.join(map(repr, near))}?" if near else "`unamp ops` lists all of them"
+        hint = nearest(name, known) or nearest(name.rsplit(".", 1)[-1], known, "`unamp ops` lists all of them")
         return f"unknown operation {shortened(name)}; {hint}"
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from importlib import resources
-from pathlib import Path
 
 import pytest
-
-from unamp._data import _plain
 
 DATA = resources.files("unamp").joinpath("data")
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
@@ -30,45 +27,6 @@ def table(name: str) -> dict:
 
 VOCABULARY = table("vocabulary.toml")
 OPS = VOCABULARY["ops"]
-
-
-@pytest.mark.parametrize("path", sorted(Path(str(DATA)).rglob("*.toml")), ids=lambda path: path.name)
-def test_what_is_read_quickly_is_what_toml_says(path: Path) -> None:
-    text = path.read_text("utf-8")
-    assert _plain(text) in (None, tomllib.loads(text))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['"a.b" = 1', "a = \"it's {x}: [[y]] # z\" # 'c'", 'a = [ # "b"\n"c", # d\n]', '# "a\nb = "c" # """', "[a.b]\nc = 1.5"],
-)
-def test_more_that_is_read_quickly(text: str) -> None:
-    assert _plain(text) == tomllib.loads(text)
-
-
-def test_the_vocabulary_is_read_quickly() -> None:
-    assert _plain(DATA.joinpath("vocabulary.toml").read_text("utf-8")) is not None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("a = 'b'", 'a = "b\\n"', "a = {b = 1}", "[[a]]\nb = 1", '[a]\n[a]\nb = "c"', "a = 1979-05-27", 'a."b" = 1', "a"),
-        *(
-            "[a]\nb = 1\n[a.b.c]",
-            "a = 'x'\n[a.b]",
-            "a = " + "[ " * 9999,
-            "a = 1\na = 2",
-            '[a]\nb = "c"\n"b" = "d"',
-            "a = 07:32:00",
-            'a = 1\n,"b": 2',
-            'a = """b # c"""',
-            'a = "b',
-        ),
-    ],
-)
-def test_anything_else_is_left_to_tomllib(text: str) -> None:
-    assert _plain(text) is None
 
 
 @pytest.fixture(params=PRESETS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 from private_names import FAMILY, Source
 
 import unamp
-from unamp._data import parse_table
 from unamp.adapter.hooks import Hooks, HookTable, read_hooks
 
 ADAPTERS = Path(__file__).parents[2] / "adapters"
@@ -20,7 +20,7 @@ FRAMEWORKS = sorted(name for name in FAMILY if (ADAPTERS / f"unamp_{name}" / "da
 
 def _source(framework: str) -> Source:
     folder = ADAPTERS / f"unamp_{framework}"
-    data = parse_table((folder / "data" / "hooks.toml").read_text("utf-8"))
+    data = tomllib.loads((folder / "data" / "hooks.toml").read_text("utf-8"))
     return Source(folder, framework, HookTable(**{f.name: data[f.name] for f in dataclasses.fields(HookTable)}))
 
 

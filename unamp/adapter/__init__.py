@@ -18,7 +18,6 @@ they fit:
 `state`               the state of a thread, and the protocol by which lower layers name a plan
 `patching`            the life of patches: applied with the first region, undone with the last
 `replacing`           the kinds of patches: one function, method or attribute that is another
-`building`            parts that are compiled where a user asks for it: where they are kept, built, found and refused
 `plans`               what plans have in common: rules, the message of a ban, how a rule is carried out
 `registered`          operations that users register: the optional part of an adapter
 `performing`          what a rule comes to for one call

@@ -23,20 +23,6 @@ from unamp.vocabulary import vocabulary
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "AbsentDevice",
-    "Computed",
-    "Kind",
-    "Numbers",
-    "Programs",
-    "Read",
-    "Run",
-    "Unreadable",
-    "entering",
-    "kind_of",
-    "result_of",
-]
-
 #: The kinds of operation that a precision shows in, and what a call gives to others. Others move numbers.
 Kind = Literal["product", "reduction", "transcendental", "elementwise", "result"]
 

@@ -13,9 +13,6 @@ from unamp.dtypes import ELIGIBLE
 if TYPE_CHECKING:
     from unamp.adapter.contract import Adapter
 
-__all__ = ["Nesting", "Opened", "cast_eligible", "leaves", "mapped", "nesting", "within"]
-
-
 #: The leaves of a container of a framework's own kind, and the function that makes one of others.
 Opened = tuple[Sequence[Any], Callable[[Sequence[Any]], Any]]
 
@@ -85,13 +82,16 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def cast_eligible(adapter: Adapter, value: Any, dtype: str) -> Any:
-    """Return a value with its eligible tensors of a framework in a dtype; gradients flow back through the casts."""
+def cast_eligible(adapter: Adapter, value: Any, dtype: str, opened: Callable[[Any], Opened | None] | None = None) -> Any:
+    """Return a value with its eligible tensors of a framework in a dtype; gradients flow back through the casts.
+
+    Further containers are opened as `mapped` says.
+    """
 
     def cast(tensor: Any) -> Any:
         return adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) in ELIGIBLE else tensor
 
-    return mapped(value, adapter.is_tensor, cast)
+    return mapped(value, adapter.is_tensor, cast, opened)
 
 
 class Nesting(NamedTuple):

@@ -23,8 +23,6 @@ from unamp.adapter.registered import PlanDecides
 from unamp.dtypes import PRECISIONS
 from unamp.policy import Policy
 
-__all__ = ["BaseAdapter"]
-
 
 class BaseAdapter(CapturesNothing, PlanDecides):
     """The answers that most adapters give alike; those about compilers and registered operations are in its bases.

@@ -22,24 +22,6 @@ from unamp.adapter.operations import Operations
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 
-__all__ = [
-    "DEVICES",
-    "Adapter",
-    "CapturesNothing",
-    "Decoration",
-    "Fact",
-    "Gap",
-    "Gradients",
-    "How",
-    "KnowsRanks",
-    "MayBeFaster",
-    "NamesDevices",
-    "NamesGradients",
-    "Realisation",
-    "Support",
-    "TellsOfDtypes",
-]
-
 #: The kinds of device that every framework may have, and a region can be limited to: a CPU, and whatever accelerator there is.
 #: Others are one framework's own; see `NamesDevices`.
 DEVICES = ("cpu", "gpu")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 import typing
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any, TypeVar
 
-from unamp._data import parse_table
 from unamp.adapter.contract import Gap
 from unamp.errors import AdapterError
-
-__all__ = ["read_facts", "read_gaps"]
 
 T = TypeVar("T")
 
@@ -29,7 +27,7 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
     Raises:
         AdapterError: for a key that is missing or that is no field; the message names the file.
     """
-    data = parse_table(resources.files(package).joinpath(file).read_text("utf-8"))
+    data = tomllib.loads(resources.files(package).joinpath(file).read_text("utf-8"))
     head = {key: data.pop(key, None) for key in ("schema", "version")}
     if head["schema"] != 1 or not isinstance(head["version"], str):
         raise AdapterError(f"{package}/{file} must begin with schema = 1 and the framework's version that it was measured on")
@@ -56,7 +54,7 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
         AdapterError: for anything else in the file; the message names it.
     """
     path = resources.files(package).joinpath("gaps.toml")
-    data = parse_table(path.read_text("utf-8")) if path.is_file() else {}
+    data = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     tables = data.get("declared", [])
     if not data.keys() <= {"declared", "defaults", "gap"} or not isinstance(tables, list):
         raise AdapterError(f"{package}/gaps.toml must hold tables [[declared]] and [[gap]]; it has {', '.join(sorted(data))}")

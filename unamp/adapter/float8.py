@@ -14,18 +14,6 @@ from unamp.adapter.observer import Emulation, traces
 from unamp.adapter.shadowing import PRODUCTS, LeftOut
 from unamp.dtypes import FLOAT8
 
-__all__ = [
-    "GRADIENTS",
-    "Arithmetic",
-    "Format",
-    "contracted",
-    "dequantized",
-    "format_of",
-    "in_float8",
-    "rounded",
-    "with_factors",
-]
-
 
 class Format(NamedTuple):
     """A float8 format.

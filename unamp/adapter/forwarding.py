@@ -9,8 +9,6 @@ from typing import Any
 
 from unamp.adapter.replacing import code_of
 
-__all__ = ["forwarding"]
-
 
 def forwarding(function: types.FunctionType, call: str, constants: Mapping[str, Any]) -> types.CodeType:
     """Return code that takes a function's arguments and hands them on.

@@ -12,8 +12,6 @@ from typing import Any
 
 from unamp.adapter.records import Gradient
 
-__all__ = ["Arrivals", "GradientHook"]
-
 
 class Arrivals:
     """The place where a trace gets gradients while it is open; what arrives afterwards is dropped.

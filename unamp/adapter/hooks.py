@@ -34,8 +34,6 @@ from unamp.adapter.facts import read_facts
 from unamp.adapter.patching import missing
 from unamp.adapter.versions import major_minor
 
-__all__ = ["HookTable", "Hooks", "read_hooks"]
-
 Names = Mapping[str, tuple[str, ...]]
 
 

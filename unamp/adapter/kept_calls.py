@@ -17,8 +17,6 @@ from unamp.adapter.shadowing import DRAWING, DRAWS, LeftOut, said
 from unamp.errors import shortened
 from unamp.vocabulary import vocabulary
 
-__all__ = ["KEPT_DTYPES", "LIMIT", "RESULT", "Arguments", "Calls", "Keeper", "Kept", "Laid", "Signatures", "one_number"]
-
 #: How many bytes a trace keeps unless it is told.
 LIMIT = 1 << 30
 #: The name of an operation's first floating result in its file; its inputs are numbered.

@@ -23,8 +23,6 @@ from unamp.adapter.signatures import (
     softmax,
 )
 
-__all__ = ["FUNCTIONS", "LAYERS"]
-
 #: Keras's own, which a function takes where nobody says another.
 _SLOPE = 0.2
 
@@ -60,10 +58,6 @@ def _trailing(axis: Any, x: Any) -> int:
     return len(axes)
 
 
-def _layer_norm(layer: Any, inputs: Any) -> Arguments:
-    return layer_norm(inputs, _trailing(layer.axis, inputs), layer.gamma, layer.beta, layer.epsilon)
-
-
 def _layer_normalization(
     x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, epsilon: float | None = None
 ) -> Arguments:
@@ -81,13 +75,13 @@ def _batch_norm(layer: Any, inputs: Any, training: Any = None, mask: Any = None)
     )  # fmt: skip
 
 
-def _embedding(layer: Any, inputs: Any) -> Arguments:
-    return embedding(inputs, layer.embeddings)
-
-
 def _relu(x: Any, negative_slope: Any = 0.0, max_value: Any = None, threshold: Any = 0.0) -> Arguments:
     refuse_unless(max_value is None and not negative_slope and not threshold, "a bound, a slope or a threshold")
     return one_input(x)
+
+
+def _softmax(x: Any, axis: Any = -1) -> Arguments:
+    return softmax(x, axis)
 
 
 #: By canonical name.
@@ -95,8 +89,8 @@ LAYERS: Signatures = {
     **{f"conv{n}d": _convolution for n in (1, 2, 3)},
     **{f"{kind}_pool{n}d": _pooling for kind in ("avg", "max") for n in (1, 2, 3)},
     "batch_norm": _batch_norm,
-    "embedding": _embedding,
-    "layer_norm": _layer_norm,
+    "embedding": lambda layer, inputs: embedding(inputs, layer.embeddings),
+    "layer_norm": lambda layer, x: layer_norm(x, _trailing(layer.axis, x), layer.gamma, layer.beta, layer.epsilon),
     "leaky_relu": of_layer(leaky_relu, "negative_slope"),
     "linear": _dense,
     "relu": of_layer(_relu, "negative_slope", "max_value", "threshold"),
@@ -105,17 +99,14 @@ LAYERS: Signatures = {
 
 #: By Keras's names.
 FUNCTIONS: Signatures = {
+    **{f"keras.{module}.{name}": _softmax for module in ("activations", "ops") for name in ("softmax", "log_softmax")},
     "keras.activations.gelu": lambda x, approximate=False: gelu(x, approximate),
     "keras.activations.leaky_relu": lambda x, negative_slope=_SLOPE: leaky_relu(x, negative_slope),
-    "keras.activations.log_softmax": lambda x, axis=-1: softmax(x, axis),
     "keras.activations.relu": _relu,
-    "keras.activations.softmax": lambda x, axis=-1: softmax(x, axis),
     "keras.ops.gelu": lambda x, approximate=True: gelu(x, approximate),
     "keras.ops.layer_normalization": _layer_normalization,
     "keras.ops.leaky_relu": lambda x, negative_slope=_SLOPE: leaky_relu(x, negative_slope),
-    "keras.ops.log_softmax": lambda x, axis=-1: softmax(x, axis),
     "keras.ops.matmul": lambda x1, x2: product(x1, x2),
     "keras.ops.mean": reduction,
-    "keras.ops.softmax": lambda x, axis=-1: softmax(x, axis),
     "keras.ops.sum": reduction,
 }

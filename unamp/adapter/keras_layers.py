@@ -14,8 +14,6 @@ from unamp.adapter.keras_models import library
 from unamp.adapter.layers import REGION, LayerRegion, in_region
 from unamp.errors import NotExpressible
 
-__all__ = ["KerasLayers"]
-
 
 class KerasLayers:
     """See `unamp.adapter.layers.Layered`.

@@ -14,8 +14,6 @@ from typing import Any
 
 from unamp.adapter.state import Step, ThreadState
 
-__all__ = ["AddedLosses"]
-
 #: A function's module, its path there, and what makes its replacement.
 Hook = tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
 

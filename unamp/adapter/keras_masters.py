@@ -15,11 +15,6 @@ from unamp.adapter.keras_models import library
 from unamp.adapter.wrapping import derived_class
 from unamp.dtypes import LOW_DTYPES
 
-__all__ = [
-    "MasterWeights", "check_new", "give_master_weights", "has_master_weights", "rebuild", "stepped", "with_inner",
-    "with_masters",
-]  # fmt: skip
-
 _Optimizer: Any = object  # stands for the optimizer's own class, which comes after `MasterWeights` among the bases
 
 

@@ -12,11 +12,6 @@ from unamp.adapter.facts import read_facts
 from unamp.adapter.layers import excluded_layers
 from unamp.dtypes import ELIGIBLE, LOW_DTYPES
 
-__all__ = [
-    "Facts", "facts", "forget_compiled", "is_layer", "keras_on", "layers_to_cast", "library", "low_already",
-    "named_variables", "own_variables",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Facts:

@@ -12,8 +12,6 @@ from typing import Any, TypeAlias
 from unamp.adapter.keras_models import library
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
 
-__all__ = ["HOME", "Function", "compute_dtype_hook", "input_hook", "layer_path", "states_float32"]
-
 Function: TypeAlias = Callable[..., Any]
 
 #: The module of `DTypePolicy`, whose `convert_input` and `compute_dtype` are replaced.

@@ -13,8 +13,6 @@ from typing import Any
 
 from unamp.policy import Policy
 
-__all__ = ["LAYER_WAYS", "LayeredNetworks", "Runner", "eager"]
-
 #: The ways in which a network with rules is run.
 LAYER_WAYS = ("eager", "compiled", "exported")
 

@@ -19,11 +19,6 @@ from unamp.adapter.wrapping import derived_class
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 
-__all__ = [
-    "REGION", "HasLateNetworks", "HasLayers", "LateNetwork", "LateRules", "LayerRegion", "Layered", "RulesInForce", "derive",
-    "excluded_layers", "in_region", "put_by_class", "region_of",
-]  # fmt: skip
-
 #: The name of the attribute, in a layer's ``__dict__``, that holds the region of its rule.
 REGION = "_unamp_layer_region"
 

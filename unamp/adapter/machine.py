@@ -9,8 +9,6 @@ from pathlib import Path
 
 from unamp.adapter.contract import Adapter, Fact
 
-__all__ = ["INSTRUCTION_SETS", "facts", "instruction_sets", "processor", "said", "variables"]
-
 #: The instruction sets that frameworks have kernels for, as Linux spells them in /proc/cpuinfo: those of x86, then of Arm.
 INSTRUCTION_SETS = (
     *("sse4_1", "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),

@@ -6,8 +6,6 @@ import ctypes
 import sys
 from typing import Any
 
-__all__ = ["bytes_differ"]
-
 
 def _memcmp() -> Any:
     # A call that keeps the GIL: most are shorter than giving it up and getting it back.

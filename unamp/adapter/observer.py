@@ -13,8 +13,6 @@ from unamp.adapter.kept_calls import Keeper
 from unamp.adapter.records import OpRecord, Values
 from unamp.adapter.shadowing import PRODUCTS
 
-__all__ = ["Emulation", "Layers", "Observer", "parameter_hook", "traces"]
-
 
 class Emulation:
     """Layers whose products are computed from float8, for the study of `unamp.tune`.

@@ -14,30 +14,14 @@ from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import shadowing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Calls, Kept
-from unamp.adapter.observer import Observer, traces
+from unamp.adapter.observer import Observer
+from unamp.adapter.observer import traces as traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
 from unamp.adapter.state import Plan, ThreadState
 from unamp.dtypes import ELIGIBLE, FLOAT32, PRECISIONS
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
-
-__all__ = [
-    "ObservedPlan",
-    "Reporter",
-    "any_trace",
-    "casts",
-    "equation",
-    "follow_calls",
-    "kept",
-    "observe",
-    "reporting_to",
-    "traced",
-    "traces",
-    "unobserved",
-    "unreported",
-    "untraced",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")

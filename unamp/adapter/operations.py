@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from unamp.adapter.ways import Way
 
-__all__ = ["NamedOperations", "Operations"]
-
 
 class Operations(Protocol):
     """The operation namespace that conformance is written against: NumPy in, the framework's tensors inside.

@@ -16,8 +16,6 @@ from typing import Any, Protocol
 from unamp._forking import at_fork
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["Patch", "Patches", "find", "missing"]
-
 
 class Patch(Protocol):
     """Something of the framework's that is another while this is applied; see `unamp.adapter.replacing`."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from unamp.adapter.ways import OpenRegion
 
-__all__ = ["coroutine", "decorated", "generator", "in_a_thread", "inside"]
-
 Function = Callable[..., Any]
 
 

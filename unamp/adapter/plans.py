@@ -10,8 +10,6 @@ from unamp.adapter.contract import How
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["BasePlan", "all_widest", "ban_message", "how_by_calls", "is_listed", "with_synonyms"]
-
 
 class BasePlan:
     """A policy made ready for a framework whose rules are carried out call by call; see `unamp.adapter.state.Plan`.

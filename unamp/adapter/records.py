@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from unamp.dtypes import LOW_DTYPES, PRECISIONS, FloatFormat
 from unamp.policy import Policy, Rule
 
-__all__ = ["SAMPLE", "Call", "Gradient", "OpRecord", "Shadow", "Shape", "Underflow", "Values"]
-
 #: The sizes of a tensor's dimensions; None for one that is not known.
 Shape = tuple[int | None, ...]
 

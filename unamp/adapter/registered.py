@@ -14,8 +14,6 @@ from unamp.adapter.state import ThreadState
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-__all__ = ["CALLED_AS_THEY_ARE", "CarriesOutRegistered", "PlanDecides", "SecondRun", "how"]
-
 #: Runs a function again, apart from the network, and returns its result; see `CarriesOutRegistered.second_run`.
 SecondRun = Callable[[Callable[[], Any]], Any]
 

@@ -18,19 +18,6 @@ from unamp.vocabulary import FRAMEWORKS, NAMERS, vocabulary
 if TYPE_CHECKING:
     from importlib import metadata
 
-__all__ = [
-    "adapter_for",
-    "adapters_in_use",
-    "adapters_in_use_now",
-    "check_suitable",
-    "check_tensors_suitable",
-    "installed",
-    "register",
-    "renew",
-    "spelling_of",
-    "unsuitable",
-]
-
 _GROUP = "unamp.adapters"
 
 _lock = threading.RLock()

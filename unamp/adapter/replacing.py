@@ -27,10 +27,6 @@ from typing import Any
 
 from unamp.adapter.patching import Patch
 
-__all__ = [
-    "AttributePatch", "CodePatch", "MethodsPatch", "NamesPatch", "PatchGroup", "PropertiesPatch", "code_of", "standing_in",
-]  # fmt: skip
-
 #: Stands in source code for one of the constants, with its name behind, until the code is told which they are.
 _MARK = "unamp: "
 _FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"

@@ -12,8 +12,6 @@ from typing import Any
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.dtypes import ELIGIBLE, FLOAT8, FLOAT32, LOW_DTYPES
 
-__all__ = ["CHANGES_STATE", "DRAWING", "DRAWS", "IN_PLACE", "NAMED", "NO_PRODUCT", "PRODUCTS", "LeftOut", "said", "shadow"]
-
 #: Common reasons to leave an operation out.
 DRAWS = "it draws random numbers"
 IN_PLACE = "it changes what it is given"
@@ -23,16 +21,8 @@ NO_PRODUCT = "float8 is for products of two matrices"
 
 #: The operations that are computed from float8, by their canonical names: for each the places of the two factors.
 PRODUCTS = {
-    "addbmm": (1, 2),
-    "addmm": (1, 2),
-    "addmv": (1, 2),
-    "baddbmm": (1, 2),
-    "bmm": (0, 1),
-    "einsum": (0, 1),
-    "linear": (0, 1),
-    "matmul": (0, 1),
-    "mm": (0, 1),
-    "mv": (0, 1),
+    **dict.fromkeys(("addbmm", "addmm", "addmv", "baddbmm"), (1, 2)),
+    **dict.fromkeys(("bmm", "einsum", "linear", "matmul", "mm", "mv"), (0, 1)),
 }
 
 #: Operations that draw random numbers unless their caller hands some over.

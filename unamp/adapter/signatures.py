@@ -12,11 +12,6 @@ from typing import Any
 from unamp.adapter.kept_calls import Arguments, Laid, one_number
 from unamp.adapter.shadowing import LeftOut
 
-__all__ = [
-    "batch_norm", "channels_first", "convolution", "embedding", "gelu", "layer_norm", "leaky_relu", "linear", "of_layer",
-    "one_input", "pooling", "product", "reduction", "refuse_unless", "softmax",
-]  # fmt: skip
-
 #: What frameworks take for the small number of a norm, and the slope of a leaky ReLU, where nobody says another.
 _EPSILON, _SLOPE = 1e-5, 0.01
 

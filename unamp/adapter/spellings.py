@@ -8,8 +8,6 @@ from typing import Any
 
 from unamp.vocabulary import vocabulary
 
-__all__ = ["ObjectNames", "at_path"]
-
 
 def at_path(root: Any, path: str) -> Any:
     """Return the object that a dotted path leads to from another; None where it leads nowhere."""

@@ -16,10 +16,6 @@ from unamp.adapter.observer import Observer
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 
-__all__ = [
-    "ELSEWHERE", "Dtypes", "Plan", "Step", "ThreadState", "assisted", "in_regions", "stepping", "suspended", "suspending",
-]  # fmt: skip
-
 P = ParamSpec("P")
 R = TypeVar("R")
 DtypeT = TypeVar("DtypeT")

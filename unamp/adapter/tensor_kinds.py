@@ -19,8 +19,6 @@ from unamp.errors import AdapterError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TREATMENTS", "TensorKind"]
-
 #: Treatments of an operation on a kind of tensor: its rule is followed; `NotExpressible` is raised before anything is
 #: computed; or it computes in a region what it computes outside.
 TREATMENTS = ("followed", "refused", "left alone")

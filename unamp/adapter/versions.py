@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unamp.errors import AdapterError, FrameworkNotSupported
 
-__all__ = ["check_version", "major_minor"]
-
 
 def check_version(framework: str, version: str, requires: str, *, older: str = "") -> None:
     """Raise an error where a framework's version is not one that its adapter works with.

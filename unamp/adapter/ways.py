@@ -26,8 +26,6 @@ from typing import Any, Protocol
 from unamp.errors import AdapterError
 from unamp.policy import Policy
 
-__all__ = ["EQUAL", "WAY_KINDS", "OpenRegion", "Opened", "Run", "ValueAndGrad", "Way"]
-
 #: The kinds of way.
 WAY_KINDS = (
     "eager",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["derived_class", "with_method"]
-
 
 def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = ()) -> Any:
     """Return a class derived from another under that one's name: it is what messages, saved files and `repr` show.

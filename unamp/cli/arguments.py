@@ -13,8 +13,6 @@ from unamp.adapter.registry import installed
 from unamp.dtypes import LOW_DTYPES, POLICY_DTYPES
 from unamp.errors import unknown
 
-__all__ = ["DTYPES", "LOW", "AsJson", "checked", "given", "import_framework", "write_file"]
-
 T = TypeVar("T")
 
 #: The low dtypes, for a person.

@@ -22,8 +22,6 @@ from unamp.cli.onnx import onnx_command
 from unamp.cli.printing import print_json
 from unamp.cli.tune import tune_command
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="unamp",
     help="One automatic-mixed-precision policy for every deep-learning framework.",

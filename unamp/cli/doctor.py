@@ -20,8 +20,6 @@ from unamp.adapter.registry import adapter_for, installed
 from unamp.cli import printing
 from unamp.dtypes import LOW_DTYPES
 
-__all__ = ["examine", "examine_all", "show_frameworks", "show_gaps", "show_machine"]
-
 _Report = dict[str, Any]
 
 

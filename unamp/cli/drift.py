@@ -18,8 +18,6 @@ from unamp.policy import LEVELS, Policy
 from unamp.presets import PRESETS, preset, preset_versions
 from unamp.tracing import trace
 
-__all__ = ["drift"]
-
 
 def drift(
     before: Annotated[str, typer.Argument(metavar="FRAMEWORK==VERSION", help="The version that you know: torch==2.11.")],

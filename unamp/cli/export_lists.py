@@ -13,8 +13,6 @@ from unamp.cli.onnx import read_model
 from unamp.cli.precisions import read_precision
 from unamp.exporting import TOOLS, export_lists
 
-__all__ = ["export_lists_command"]
-
 
 def export_lists_command(
     policy: Annotated[Path, typer.Argument(help="A precision.toml.")],

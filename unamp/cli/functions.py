@@ -14,8 +14,6 @@ import typer
 
 from unamp.errors import shortened
 
-__all__ = ["function_named", "module_named"]
-
 
 def function_named(said: str) -> Callable[[], Any]:
     """Return the function that an argument of a command names; anything else becomes a message of the command line."""

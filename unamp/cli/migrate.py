@@ -19,8 +19,6 @@ from unamp.policy import Policy
 if TYPE_CHECKING:
     from unamp.migrate import RegionPolicy, Report
 
-__all__ = ["migrate"]
-
 
 class _To(StrEnum):
     DIALECTS = "dialects"

@@ -16,8 +16,6 @@ from unamp.cli.arguments import AsJson
 from unamp.cli.precisions import read_precision
 from unamp.onnx import BadModel, CheckedModel, CheckedNode, check
 
-__all__ = ["onnx_command", "read_model"]
-
 T = TypeVar("T")
 
 #: Verdicts, the worst first, each with its colour and how it is told of many nodes.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from unamp._grouping import grouped
 from unamp.adapter import DEVICES, registry
 from unamp.cli import printing
 from unamp.cli.arguments import DTYPES, AsJson, checked, given, import_framework
@@ -21,8 +22,6 @@ from unamp.presets import PRESETS, preset
 from unamp.tracing import ran_under
 from unamp.typing import PresetName
 from unamp.vocabulary import Operation, vocabulary
-
-__all__ = ["diff", "explain_command", "ops"]
 
 
 def ops(
@@ -174,7 +173,5 @@ def _explained_as_data(e: Explanation) -> dict[str, Any]:
 
 def _versions(rules: Mapping[str, Rule]) -> str:
     """Return the rules of other versions for a person: each rule with its versions."""
-    by_rule: dict[Rule, list[str]] = {}
-    for version, rule in rules.items():
-        by_rule.setdefault(rule, []).append(version)
+    by_rule = grouped(rules, lambda version: rules[version])
     return "; ".join(f"{rule.value} in {', '.join(versions)}" for rule, versions in by_rule.items())

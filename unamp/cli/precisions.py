@@ -15,8 +15,6 @@ from unamp.layers import LayerRule
 from unamp.policy import Policy
 from unamp.precision import Precision
 
-__all__ = ["diff_files", "read_precision", "show_precision"]
-
 
 def read_precision(path: Path) -> Precision:
     """Return the precision that a file holds; an error about it becomes a message of the command line."""

@@ -11,8 +11,6 @@ from rich.text import Text
 
 from unamp.policy import Rule
 
-__all__ = ["print_json", "printable", "rule", "say", "show", "support"]
-
 _RULES = dict.fromkeys(Rule, "") | {
     Rule.LOW: "green", Rule.FP32: "blue", Rule.UNTOUCHED: "dim", Rule.BANNED: "bold red"
 }  # fmt: skip

@@ -14,8 +14,6 @@ from unamp.cli.arguments import AsJson, checked, import_framework, write_file
 from unamp.cli.printing import print_json
 from unamp.tracing import LayerMapping, Trace, compare_traces, replay
 
-__all__ = ["compare", "read_trace", "replay_command", "trace_command"]
-
 T = TypeVar("T")
 
 

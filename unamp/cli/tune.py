@@ -19,8 +19,6 @@ from unamp.tuning import Float8Study, Tuned
 from unamp.tuning.places import BY
 from unamp.tuning.search_order import EFFORTS
 
-__all__ = ["tune_command"]
-
 #: What a function may return for `unamp.tune`, besides what it must.
 _FURTHER = ("dtype", "tolerance", "base", "by", "measure", "effort", "margin", "held_out", "budget", "resume", "progress")
 _NEEDED = ("run", "network", "batches")

@@ -6,8 +6,6 @@ from typing import Any
 
 from unamp.adapter import registry
 
-__all__ = ["framework_in_use", "has_gpu"]
-
 
 def has_gpu() -> bool:
     """Return whether a framework that is in use finds a GPU."""

@@ -1,5 +1,6 @@
 """A policy in the words of tools that convert exported models: the operations and nodes that they are to leave in float32."""
 
-from unamp.exporting.lists import TOOLS, ExportLists, export_lists
+from unamp.exporting.lists import TOOLS, export_lists
+from unamp.exporting.policies import ExportLists
 
 __all__ = ["TOOLS", "ExportLists", "export_lists"]

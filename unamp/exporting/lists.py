@@ -11,8 +11,6 @@ from unamp.exporting.policies import ExportLists
 from unamp.exporting.torch_lists import coremltools, torch_tensorrt
 from unamp.precision import Precision
 
-__all__ = ["TOOLS", "ExportLists", "export_lists"]
-
 #: Tools that read an ONNX file, whose nodes have names.
 _OF_FILES: Mapping[str, Callable[[Precision, Path | None], ExportLists]] = {
     "modelopt": modelopt,

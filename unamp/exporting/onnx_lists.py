@@ -9,13 +9,12 @@ from pathlib import Path
 from pprint import pformat
 from typing import NamedTuple
 
+from unamp._grouping import grouped
 from unamp.exporting.policies import ExportLists, low_dtype, results_unsaid, sorted_types
 from unamp.onnx.operators import operator_types
 from unamp.onnx.planning import PlannedGraph, plan
 from unamp.onnx.reading import Graph, Node, read_graph
 from unamp.precision import Precision
-
-__all__ = ["modelopt", "onnxconverter_common", "openvino"]
 
 
 class _Kept(NamedTuple):
@@ -169,10 +168,8 @@ def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
 
 
 def _unclear(planned: PlannedGraph, precision: Precision) -> list[str]:
-    found: dict[str, list[Node]] = {}
-    for node, why in planned.unclear:
-        found.setdefault(why, []).append(node)
-    said = [f"{why}; here they stay in float32: {_kinds(nodes)}" for why, nodes in found.items()]
+    found = grouped(planned.unclear, lambda node_and_why: node_and_why[1])
+    said = [f"{why}; here they stay in float32: {_kinds([node for node, _ in those])}" for why, those in found.items()]
     said += [f"the rule for layers {pattern!r} matches no layer of the model" for pattern in planned.unmatched]
     return said + results_unsaid(precision)
 

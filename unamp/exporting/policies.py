@@ -10,8 +10,6 @@ from unamp.layers.patterns import expression
 from unamp.policy import Policy, Rule
 from unamp.precision import Precision
 
-__all__ = ["ExportLists", "SortedTypes", "layer_expressions", "low_dtype", "results_unsaid", "sorted_types"]
-
 
 class ExportLists(NamedTuple):
     """The arguments of a tool for a policy.

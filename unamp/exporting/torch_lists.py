@@ -12,8 +12,6 @@ from unamp.policy import Policy, Rule
 from unamp.precision import Precision
 from unamp.vocabulary import vocabulary
 
-__all__ = ["coremltools", "torch_tensorrt"]
-
 
 def torch_tensorrt(precision: Precision) -> ExportLists:
     """Return the arguments of `torch_tensorrt.dynamo.compile`."""

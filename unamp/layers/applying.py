@@ -18,11 +18,6 @@ from unamp.layers.region import LayerRegion, layer_region
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 
-__all__ = [
-    "LayerNames", "LayerPolicies", "convert_network", "ever_applied", "late_network", "layer_names", "layer_policies",
-    "noting_layers",
-]  # fmt: skip
-
 _lock = threading.RLock()
 _serials = itertools.count(1)
 

@@ -10,8 +10,6 @@ from unamp.layers.region import LayerRegion, layer_region
 from unamp.layers.rules import LayerRules
 from unamp.policy import Policy
 
-__all__ = ["LateRules"]
-
 
 class LateRules:
     """Rules that find their layers while the network runs. Equal by value. See `unamp.adapter.layers.LateRules`.

@@ -19,8 +19,6 @@ from typing import Any
 
 from unamp.errors import shortened
 
-__all__ = ["as_pattern", "expression", "matches", "matches_names", "nothing_matches"]
-
 _CLASS = ":"
 
 

@@ -13,8 +13,6 @@ from unamp.lists import EVERYTHING
 from unamp.policy import Policy
 from unamp.regions import CapturedRegion, Region, current_policy, innermost_region
 
-__all__ = ["LayerRegion", "layer_region"]
-
 #: The low dtype of a rule "float32" where none is in force around. Nothing runs in it.
 _NO_DTYPE_AROUND = "bfloat16"
 

@@ -13,8 +13,6 @@ from unamp.layers.patterns import as_pattern
 from unamp.made_with import changes_since, lists_of
 from unamp.policy import Policy
 
-__all__ = ["LOW_RESULT", "LayerRule", "LayerRules"]
-
 #: The result of a layer goes back to the low dtype.
 LOW_RESULT = "low"
 

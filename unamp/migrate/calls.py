@@ -15,8 +15,6 @@ from unamp.lists import is_word, operation_name
 from unamp.migrate.literals import UNKNOWN, code, literal, static_dtype
 from unamp.migrate.spellings import Form
 
-__all__ = ["Given", "Refused", "Written", "check", "given", "plan", "written"]
-
 _LISTS = ("custom_white_list", "custom_black_list")
 _NATIVE = '"native"'
 

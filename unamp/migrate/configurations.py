@@ -12,8 +12,6 @@ import yaml
 from unamp.migrate.findings import FileResult, Finding
 from unamp.migrate.settings import configured, is_section, section, section_names
 
-__all__ = ["report_json", "report_yaml"]
-
 _DECODER = JSONDecoder()
 
 #: How often a part of a file is read at most: once for each section that it stands in.

@@ -13,8 +13,6 @@ from unamp.migrate.literals import UNKNOWN, code, literal
 from unamp.migrate.names import Source, Use
 from unamp.migrate.spellings import Form
 
-__all__ = ["Decision", "Outcome", "Target", "decide", "inherited", "is_used", "plain_arguments"]
-
 
 class Target(Enum):
     """The two things to write: a dialect's import, or plain unamp."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from unamp.migrate.spellings import table
 
-__all__ = ["Exports", "dotted"]
-
 #: The most modules that one name is followed through.
 _MOST = 8
 

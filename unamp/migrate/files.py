@@ -22,8 +22,6 @@ from unamp.migrate.notebooks import migrate_notebook
 from unamp.migrate.screening import mentions
 from unamp.migrate.spellings import FRAMEWORKS
 
-__all__ = ["Migrated", "Report", "migrate_paths"]
-
 _LEFT_OUT = frozenset({".git", ".hg", ".mypy_cache", ".ruff_cache", ".tox", ".venv", "__pycache__", "node_modules"})
 
 #: Files that are no Python, by the ends of names: the most bytes that are read.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
-__all__ = ["FileResult", "Finding", "Kind", "RegionPolicy"]
-
 
 class Kind(Enum):
     """The kinds of findings, by what is left for a person to do."""

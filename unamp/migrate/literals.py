@@ -10,8 +10,6 @@ import libcst as cst
 
 from unamp.dtypes import dtype_name
 
-__all__ = ["UNKNOWN", "code", "literal", "shortened_code", "static_dtype"]
-
 #: What only a run knows.
 UNKNOWN: Any = object()
 

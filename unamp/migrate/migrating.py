@@ -19,8 +19,6 @@ from unamp.migrate.settling import Fate, Settled, settle
 from unamp.migrate.spellings import FRAMEWORKS, table
 from unamp.migrate.watching import watched
 
-__all__ = ["migrate_source"]
-
 _BOTH = (Outcome.PLAIN, Outcome.DIALECT)
 
 
@@ -123,21 +121,12 @@ def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> lis
 def _of_assumptions(settled: Settled) -> list[tuple[cst.CSTNode, Finding]]:
     """Return a note for each framework that comes from the project's own modules, which do not show what it is."""
     moved = (use for use, decision in settled.decisions.items() if decision.outcome in _BOTH)
-    assumed = {binding: use for use in moved for binding in use.bindings if binding.assumed}
-    return [
-        (
-            binding.alias,
-            Finding(
-                0,
-                0,
-                Kind.NOTE,
-                shortened_code(binding.statement),
-                table().framework_of(binding.imported),
-                why=f"{binding.bound} is taken for {binding.imported} itself",
-            ),
-        )
-        for binding in assumed
-    ]
+    found: list[tuple[cst.CSTNode, Finding]] = []
+    for binding in dict.fromkeys(binding for use in moved for binding in use.bindings if binding.assumed):
+        said, framework = shortened_code(binding.statement), table().framework_of(binding.imported)
+        why = f"{binding.bound} is taken for {binding.imported} itself"
+        found.append((binding.alias, Finding(0, 0, Kind.NOTE, said, framework, why=why)))
+    return found
 
 
 def _of_modules(uses: list[Use]) -> list[tuple[cst.CSTNode, Finding]]:

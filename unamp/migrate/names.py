@@ -11,10 +11,9 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 from libcst.metadata import ImportAssignment, MetadataWrapper, Scope, ScopeProvider
 
+from unamp._grouping import grouped
 from unamp.migrate.exports import Exports
 from unamp.migrate.spellings import Row, Table
-
-__all__ = ["Binding", "Nodes", "Source", "Use", "read_source"]
 
 Import = cst.Import | cst.ImportFrom
 
@@ -153,11 +152,8 @@ def read_source(text: str, table: Table, exports: Exports) -> Source:
     nodes = Nodes()
     module.visit(nodes)
     bindings = {binding: None for statement in nodes.imports for binding in _bound(statement, table, exports)}
-    by_statement: dict[Import, list[Binding]] = {}
-    for binding in bindings:
-        by_statement.setdefault(binding.statement, []).append(binding)
     scopes = {scope for scope in wrapper.resolve(ScopeProvider).values() if scope is not None}
-    finder = _Finder(nodes, by_statement, table, exports)
+    finder = _Finder(nodes, grouped(bindings, lambda binding: binding.statement), table, exports)
     uses = [use for scope in scopes for use in finder.uses(scope)]
     own = {a.name for scope in scopes for a in scope.assignments if not isinstance(a, ImportAssignment)}
     exported = _exported(nodes)

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from unamp.migrate.findings import FileResult, Finding, Kind
 from unamp.migrate.screening import mentions
 
-__all__ = ["migrate_notebook"]
-
 _DECODER = JSONDecoder()
 _BLANK = re.compile(r"[ \t\r\n]*")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")

@@ -16,8 +16,6 @@ from unamp.migrate.names import Source, Use
 from unamp.migrate.spellings import Form, Row, table
 from unamp.typing import Level, PresetName
 
-__all__ = ["region_policies", "region_words"]
-
 _DIALECTS = "unamp.dialects."
 _REGIONS = ("unamp.autocast", "unamp.auto_cast", "unamp.amp_guard")
 _NETWORKS = "unamp.auto_mixed_precision"

@@ -13,8 +13,6 @@ from unamp.migrate.names import Binding, Import, Source, Use
 from unamp.migrate.settling import Fate, Settled
 from unamp.migrate.spellings import Table
 
-__all__ = ["becomes", "rewritten"]
-
 _DIALECTS = "unamp.dialects"
 
 

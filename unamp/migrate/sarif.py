@@ -10,8 +10,6 @@ from unamp._version import __version__
 from unamp.migrate.files import Report
 from unamp.migrate.findings import Finding, Kind
 
-__all__ = ["as_sarif"]
-
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 
 _RULES = {

@@ -15,8 +15,6 @@ from unamp.migrate.exports import Exports, dotted
 from unamp.migrate.settings import configuration_words, dtype_words, setting_words
 from unamp.migrate.spellings import table, watch
 
-__all__ = ["DYNAMIC", "leaves", "may_have_spellings", "mentions", "names_a_path"]
-
 #: Functions that take a name as a string.
 DYNAMIC = ("getattr", "hasattr", "setattr", "delattr")
 

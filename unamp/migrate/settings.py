@@ -11,19 +11,6 @@ from unamp._data import load_table
 from unamp.migrate.findings import Finding, Kind
 from unamp.migrate.literals import UNKNOWN
 
-__all__ = [
-    "Configuration",
-    "Setting",
-    "configuration_words",
-    "configured",
-    "dtype_words",
-    "is_section",
-    "section",
-    "section_names",
-    "setting_of",
-    "setting_words",
-]
-
 
 class Setting(NamedTuple):
     """One setting; settings.toml says what each field is."""
@@ -149,19 +136,18 @@ def _tables() -> Mapping[str, Any]:
 
 @cache
 def _configurations() -> tuple[Configuration, ...]:
-    found: list[Configuration] = []
-    for entry in _tables()["configurations"]:
-        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-        found.append(Configuration(**{name: value for name, value in fields.items() if name in Configuration._fields}))
-    return tuple(found)
+    return tuple(Configuration(**_fields_of(Configuration, entry)) for entry in _tables()["configurations"])
 
 
 @cache
 def _by_keyword() -> Mapping[str, tuple[Setting, ...]]:
     found: dict[str, tuple[Setting, ...]] = {}
     for entry in _tables()["settings"]:
-        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-        setting = Setting(**{name: value for name, value in fields.items() if name in Setting._fields})
+        setting = Setting(**_fields_of(Setting, entry))
         for keyword in setting.keywords:
             found[keyword] = (*found.get(keyword, ()), setting)
     return found
+
+
+def _fields_of(kind: type[Setting | Configuration], entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items() if name in kind._fields}

@@ -12,8 +12,6 @@ from unamp.migrate.deciding import Decision, Outcome, Target
 from unamp.migrate.names import Binding, Source, Use
 from unamp.migrate.spellings import Table
 
-__all__ = ["Fate", "Settled", "settle"]
-
 _TAKEN = "the name `unamp` is taken in this file"
 
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from unamp._data import load_table
 
-__all__ = ["FRAMEWORKS", "Form", "Row", "Table", "Watch", "framework_named", "table", "watch"]
-
 #: The tables, by what `--from` calls them.
 FRAMEWORKS = ("torch", "apex", "paddle", "mindspore", "tensorflow", "jax")
 _FILES = {"tensorflow": "keras"}

@@ -15,8 +15,6 @@ from unamp.migrate.screening import DYNAMIC, leaves, names_a_path
 from unamp.migrate.settings import is_section, section, setting_of
 from unamp.migrate.spellings import table, watch
 
-__all__ = ["watched"]
-
 
 def watched(source: Source, uses: Sequence[Use], frameworks: Collection[str]) -> list[tuple[cst.CSTNode, Finding]]:
     """Return the places to look at: settings, names in strings, casts by hand."""

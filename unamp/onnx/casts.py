@@ -8,8 +8,6 @@ from unamp.dtypes import LOW_DTYPES, PRECISIONS
 from unamp.onnx.operators import STANDARD
 from unamp.onnx.reading import Graph, Node
 
-__all__ = ["IdleCast", "WideWeight", "idle_casts", "is_cast", "wide_weights"]
-
 
 class IdleCast(NamedTuple):
     """A cast that can go.

@@ -12,8 +12,6 @@ from unamp.onnx.reading import read_graph
 from unamp.policy import Policy
 from unamp.precision import Precision
 
-__all__ = ["CheckedModel", "check"]
-
 
 class CheckedModel(NamedTuple):
     """The result of `check`.
@@ -67,5 +65,4 @@ def check(path: str | os.PathLike[str], precision: Precision | Policy) -> Checke
     graph = read_graph(Path(path))
     judge = Judge(graph, precision)
     nodes = [judged for node in graph.nodes if (judged := judge.judged(node)) is not None]
-    unmatched = [rule.pattern for rule in precision.layers if rule.pattern not in judge.matched]
-    return CheckedModel(nodes, idle_casts(graph), wide_weights(graph), unmatched)
+    return CheckedModel(nodes, idle_casts(graph), wide_weights(graph), judge.layers.unmatched)

@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES, PRECISIONS
 from unamp.onnx.casts import is_cast
-from unamp.onnx.naming import Layers, matching_patterns, operations, policies
+from unamp.onnx.naming import Layers, operations
 from unamp.onnx.reading import Graph, Node
 from unamp.policy import Policy, Rule
 from unamp.precision import Precision
 from unamp.vocabulary import vocabulary
-
-__all__ = ["DIFFERS", "FOLLOWS", "INVALID", "UNCLEAR", "WIDER_INSIDE", "CheckedNode", "Judge", "agreed"]
 
 FOLLOWS, DIFFERS, INVALID = "follows", "differs", "invalid"
 WIDER_INSIDE, UNCLEAR = "wider inside", "unclear"
@@ -58,28 +56,23 @@ class Judge:
     """The judge of a graph's nodes by a policy and its rules for layers.
 
     Attributes:
-        matched: the patterns of rules that matched a layer of a node so far.
+        layers: the layers that the nodes are in.
     """
 
-    matched: set[str]
-
     def __init__(self, graph: Graph, precision: Precision) -> None:
-        self._graph, self._precision = graph, precision
-        self._layers = Layers(graph)
+        self._graph = graph
+        self.layers = Layers(graph, precision)
         self._labelled = any(node.scopes for node in graph.nodes)
         self._entering = _entering(graph)
         self._meant: dict[int, str] = {}  # of results of nodes that differ: the dtype that the policy says
-        self.matched = set()
 
     def judged(self, node: Node) -> CheckedNode | None:
         """Return the judgement of a node; None for a cast, and for a node that takes or gives no floating numbers."""
-        around = self._layers.around(node)
-        for layer in around or ():
-            self.matched |= matching_patterns(self._precision, layer)
+        around = self.layers.around(node)
         dtypes = self._dtypes(node)
         if not dtypes or is_cast(node) or not self._gives_numbers(node):
             return None
-        ops, possible = operations(node), policies(self._precision, around)
+        ops, possible = operations(node), self.layers.policies(around)
         expected = {self._expected(node, op, policy) for op in ops for policy in possible}
         verdict, why = self._verdict(node, dtypes, expected, "layer" if len(possible) > 1 else "operation")
         if verdict == DIFFERS and len(expected) == 1:

@@ -17,8 +17,6 @@ from unamp.precision import Precision
 from unamp.typing import DtypeName
 from unamp.vocabulary import vocabulary
 
-__all__ = ["Layer", "Layers", "matching_patterns", "operations", "policies"]
-
 #: A layer's name, and the names of its class; None where nobody says of which class it is.
 Layer = tuple[str, tuple[str, ...] | None]
 
@@ -34,14 +32,38 @@ def operations(node: Node) -> tuple[str, ...]:
 
 
 class Layers:
-    """The layers that the nodes of a graph are in, as far as its exporter says."""
+    """The layers that the nodes of a graph are in, as far as its exporter says, and the policies for them.
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    Attributes:
+        unmatched: the patterns of rules that have matched no layer of a node so far.
+    """
+
+    def __init__(self, graph: Graph, precision: Precision) -> None:
+        self._graph, self._precision = graph, precision
         self._owners = _owners(graph)
+        self.unmatched = [rule.pattern for rule in precision.layers]
 
     def around(self, node: Node) -> list[Layer] | None:
         """Return the layers that a node is in, the innermost first; None where nobody says."""
+        found = self._around(node)
+        for name, classes in found or ():
+            self.unmatched = [pattern for pattern in self.unmatched if not matches_names(pattern, name, classes)]
+        return found
+
+    def policies(self, around: list[Layer] | None) -> list[Policy]:
+        """Return the policies that may hold in the innermost of some layers: one where the file says enough."""
+        precision = self._precision
+        found: list[Policy] = []
+        if around is None:
+            found = [_policy(rule, precision.policy) for rule in precision.layers]
+        for layer in around or ():
+            for rule, certain in _matching(precision, layer):
+                found.append(_policy(rule, precision.policy))
+                if certain:
+                    return list(dict.fromkeys(found))
+        return list(dict.fromkeys([*found, precision.policy]))
+
+    def _around(self, node: Node) -> list[Layer] | None:
         if node.scopes:
             labels = zip(node.scopes[:-1], node.classes[:-1], strict=True)
             labelled: list[Layer] = [(name, (kind, kind.rpartition(".")[2])) for name, kind in labels]
@@ -132,24 +154,6 @@ def _paths(found: Iterable[Layer]) -> list[Layer]:
         path = f"{path}.{name}" if path else name
         paths.append((path, classes))
     return paths
-
-
-def policies(precision: Precision, around: list[Layer] | None) -> list[Policy]:
-    """Return the policies that may hold in the innermost of some layers: one where the file says enough."""
-    found: list[Policy] = []
-    if around is None:
-        found = [_policy(rule, precision.policy) for rule in precision.layers]
-    for layer in around or ():
-        for rule, certain in _matching(precision, layer):
-            found.append(_policy(rule, precision.policy))
-            if certain:
-                return list(dict.fromkeys(found))
-    return list(dict.fromkeys([*found, precision.policy]))
-
-
-def matching_patterns(precision: Precision, layer: Layer) -> set[str]:
-    """Return the patterns of the rules that match a layer, as far as anybody says."""
-    return {rule.pattern for rule in precision.layers if matches_names(rule.pattern, *layer)}
 
 
 def _matching(precision: Precision, layer: Layer) -> Iterator[tuple[LayerRule, bool]]:

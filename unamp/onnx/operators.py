@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from unamp._data import load_table
 from unamp.dtypes import PRECISIONS, dtype_name
 
-__all__ = ["CONTRIBUTED", "STANDARD", "input_kinds", "operator_types", "refusal", "result_dtypes", "type_operations"]
-
 #: The domain of ONNX Runtime's own operators.
 CONTRIBUTED = "com.microsoft"
 

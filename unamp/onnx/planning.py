@@ -7,13 +7,11 @@ from typing import NamedTuple
 from unamp.dtypes import ELIGIBLE, FLOAT32
 from unamp.onnx.casts import is_cast
 from unamp.onnx.judging import agreed
-from unamp.onnx.naming import Layers, matching_patterns, operations, policies
+from unamp.onnx.naming import Layers, operations
 from unamp.onnx.reading import Graph, Node
 from unamp.policy import Policy, Rule
 from unamp.precision import Precision
 from unamp.vocabulary import vocabulary
-
-__all__ = ["PlannedGraph", "plan"]
 
 
 class PlannedGraph(NamedTuple):
@@ -43,7 +41,7 @@ def plan(graph: Graph, precision: Precision) -> PlannedGraph:
         [node for node, is_wide in zip(graph.nodes, wide, strict=True) if is_wide],
         [node for node, is_wide in zip(graph.nodes, wide, strict=True) if not is_wide],
         planner.unclear,
-        [rule.pattern for rule in precision.layers if rule.pattern not in planner.matched],
+        planner.layers.unmatched,
     )
 
 
@@ -53,32 +51,29 @@ class _Planner:
     Attributes:
         wide: the numbers of the nodes that stay in float32.
         unclear: the nodes of which the file does not say enough.
-        matched: the patterns of rules that matched a layer so far.
+        layers: the layers that the nodes are in.
     """
 
     wide: set[int]
     unclear: list[tuple[Node, str]]
-    matched: set[str]
 
     def __init__(self, graph: Graph, precision: Precision) -> None:
-        self._graph, self._precision = graph, precision
-        self._layers = Layers(graph)
+        self._graph = graph
+        self.layers = Layers(graph, precision)
         self._labelled = any(node.scopes for node in graph.nodes)
         # None is a dtype that asks for nothing: of constants that take the dtype of what they meet.
         self._dtypes = [None if self._yields(number) else value.dtype for number, value in enumerate(graph.values)]
         self._stored = {number for number, value in enumerate(graph.values) if value.numbers is not None}
         self._only_stored: list[int] = []
-        self.wide, self.unclear, self.matched = set(), [], set()
+        self.wide, self.unclear = set(), []
 
     def take(self, number: int, node: Node) -> None:
         """Decide about a node. Those that it takes from have been decided about before."""
-        around = self._layers.around(node)
-        for layer in around or ():
-            self.matched |= matching_patterns(self._precision, layer)
+        around = self.layers.around(node)
         ours = [each for each in node.outputs if self._graph.values[each].dtype == FLOAT32]
         floating = [each for each in node.inputs if self._graph.values[each].dtype in ELIGIBLE]
         if floating and not is_cast(node):
-            expected = self._expected(node, policies(self._precision, around))
+            expected = self._expected(node, self.layers.policies(around))
         else:  # made of nothing that a policy casts, or a cast: it says its dtype
             expected = {FLOAT32} if ours else {None}
         if len(expected) > 1:

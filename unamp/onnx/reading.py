@@ -15,8 +15,6 @@ from unamp.dtypes import PRECISIONS, dtype_name
 from unamp.errors import shortened
 from unamp.onnx.operators import STANDARD, input_kinds, refusal, result_dtypes
 
-__all__ = ["BadModel", "Graph", "Node", "Value", "read_graph"]
-
 _LARGEST = 1 << 31  # of a message of protocol buffers, in bytes
 _MOST_NUMBERS = 1 << 48  # of a tensor; no memory has as many
 

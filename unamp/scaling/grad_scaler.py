@@ -21,8 +21,6 @@ from unamp.policy import Policy
 from unamp.regions import open_regions, policy_region
 from unamp.scaling.loss_scale import SMALLEST, LossScale, number
 
-__all__ = ["GradScaler", "NothingChecked", "is_unscaled", "no_policy"]
-
 _OFF = Policy(enabled=False)
 
 _NO_CLOSURE = (
@@ -39,8 +37,6 @@ class NothingChecked(RuntimeError):
 
 class _Pending:
     """An optimizer's place between two updates: its gradients are unscaled, and it may have stepped."""
-
-    __slots__ = ("gradients", "optimizer", "scaled", "stepped")
 
     def __init__(self, optimizer: Any, gradients: Gradients, given: Any) -> None:
         self.optimizer = optimizer  # kept, so that its id stays its own

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from unamp.errors import unknown
 
-__all__ = ["FORMS", "LossScale", "number"]
-
 #: The smallest scale whose reciprocal float32 holds, and holds exactly.
 SMALLEST = 2.0**-126
 

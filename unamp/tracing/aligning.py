@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 
-__all__ = ["aligned"]
+from unamp._grouping import grouped
 
 Pair = tuple[int, int]
 
@@ -43,7 +43,7 @@ def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]
 
 def _anchors(a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int) -> list[Pair]:
     """Return pairs of what comes up equally often in `a[i:k]` and `b[j:m]`: the most that do not cross."""
-    places_a, places_b = _places(a, i, k), _places(b, j, m)
+    places_a, places_b = grouped(range(i, k), a.__getitem__), grouped(range(j, m), b.__getitem__)
     pairs = [
         pair
         for key, places in places_a.items()
@@ -68,13 +68,6 @@ def _anchors(a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: in
         chain.append(pairs[n])
         n = before[n]
     return chain[::-1]
-
-
-def _places(items: Sequence[Hashable], start: int, stop: int) -> dict[Hashable, list[int]]:
-    found: dict[Hashable, list[int]] = {}
-    for n in range(start, stop):
-        found.setdefault(items[n], []).append(n)
-    return found
 
 
 def _between(a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int) -> Iterator[Pair]:

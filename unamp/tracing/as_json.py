@@ -15,8 +15,6 @@ from unamp.adapter.records import SAMPLE, Call, Gradient, OpRecord, Shadow, Shap
 from unamp.dtypes import FLOAT8, LOW_DTYPES
 from unamp.policy import Policy, Rule
 
-__all__ = ["VERSION", "Contents", "dump", "load"]
-
 VERSION = 4
 _READ = (1, 2, 3, 4)
 #: What traces of before say nothing of, by the version that was the first to.
@@ -56,8 +54,8 @@ def dump(trace: Contents, *, indent: int | None) -> str:
         "never_ran": list(trace.never_ran),
         "policies": [policy.to_data() for policy in policies],
         "rank": trace.rank,
-        "records": [_record(record) | {"policy": places[record.policy]} for record in trace.records],
-        "gradients": None if trace.gradients is None else [_gradient(each) for each in trace.gradients],
+        "records": [_record(record, places[record.policy]) for record in trace.records],
+        "gradients": None if trace.gradients is None else list(map(_plain, trace.gradients)),
     }
     return json.dumps(data, indent=indent, allow_nan=False)
 
@@ -99,29 +97,15 @@ def _policy(where: str, data: Any) -> Policy:
         raise strict.BadJSON(f"{where}: {error}") from error
 
 
-def _record(record: OpRecord) -> dict[str, Any]:
-    values, shadow = record.values, record.shadow
-    fields = record._asdict()
-    if (call := fields.pop("call")) is not None:
-        fields["call"] = call._asdict()
-    return {
-        **fields,
-        "rule": record.rule.value,
-        "shadow": None if shadow is None else {name: _plain(value) for name, value in shadow._asdict().items()},
-        "values": None if values is None else {name: _plain(value) for name, value in values._asdict().items()},
-    }
-
-
-def _gradient(gradient: Gradient) -> dict[str, Any]:
-    values = gradient.values
-    return {
-        **{name: _plain(value) for name, value in gradient._asdict().items()},
-        "values": None if values is None else {name: _plain(value) for name, value in values._asdict().items()},
-    }
+def _record(record: OpRecord, policy: int | None) -> dict[str, Any]:
+    fields = record._asdict() | {"rule": record.rule.value, "policy": policy}
+    fields |= {name: _plain(fields[name]) for name in ("values", "shadow")}
+    call = fields.pop("call")
+    return fields if call is None else fields | {"call": call._asdict()}
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Underflow):
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _plain(each) for name, each in value._asdict().items()}
     if isinstance(value, tuple):
         return [_plain(each) for each in value]

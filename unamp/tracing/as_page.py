@@ -6,15 +6,14 @@ from collections import Counter
 from itertools import groupby
 from typing import NamedTuple
 
+from unamp._grouping import grouped
 from unamp._pages import environment
 from unamp.adapter.records import OpRecord
 from unamp.tracing.as_json import Contents
 from unamp.tracing.gradients import gradient_lines, gradient_remarks, gradient_table, low_of
 from unamp.tracing.shadows import left_out, shadow_lines, shadow_table
-from unamp.tracing.tables import Line, Table, count, dtypes, size, summarised, summary_table
+from unamp.tracing.tables import Table, count, dtypes, size, summarised, summary_table
 from unamp.tracing.work import Work, total_work
-
-__all__ = ["render"]
 
 #: What each precision looks like besides its colour, for those who cannot see colours.
 _SIGNS = {"float16": "◐", "bfloat16": "◑", "float32": "●", "float64": "■"}
@@ -51,7 +50,7 @@ def render(trace: Contents, title: str) -> str:
         lines=lines,
         operations=summary_table(lines),
         work=total_work(trace.records),
-        layers=_layers(lines),
+        layers=grouped(lines, lambda line: line.layer),
         stripes=_stripes(trace.records),
         counts=Counter(record.compute or "none" for record in trace.records).most_common(),
         casts=sum(line.casts for line in lines),
@@ -81,12 +80,4 @@ def _stripes(records: list[OpRecord]) -> list[_Stripe]:
         what = f"{named} ({len(ops)}): {dtype or 'no floating input'}"
         found.append(_Stripe(start, len(ops), _kind(dtype), what))
         start += len(ops)
-    return found
-
-
-def _layers(lines: list[Line]) -> dict[str | None, list[Line]]:
-    """Return the layers in the order in which they first ran something, with what ran in them."""
-    found: dict[str | None, list[Line]] = {}
-    for line in lines:
-        found.setdefault(line.layer, []).append(line)
     return found

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from unamp._grouping import grouped
 from unamp.adapter.records import OpRecord, Values
 from unamp.dtypes import FLOAT32, LOW_DTYPES, PRECISIONS
 from unamp.tracing.aligning import aligned
@@ -20,8 +21,6 @@ from unamp.tracing.layer_mapping import LayerMapping, propose
 from unamp.tracing.recording import Trace
 from unamp.tracing.tables import place, text_table
 from unamp.vocabulary import vocabulary
-
-__all__ = ["Compared", "TraceComparison", "bound_of", "compare_traces", "finite", "propose_layers"]
 
 #: How many times the root of the sum of the squares of all roundings so far an error may be: an independent sum of roundings
 #: stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
@@ -181,22 +180,21 @@ def compare_traces(reference: Trace, other: Trace, *, layers: LayerMapping | Non
             raise TypeError(f"layers must be an unamp.tracing.LayerMapping, not {type(layers).__name__}")
         layers.check(reference.records, other.records)
     left, right = reference.records, other.records
-    aside = _aside(left), _aside(right)
-    inside = [[n for n in range(len(run)) if n not in out] for run, out in zip((left, right), aside, strict=True)]
-    found = _paired([left[n] for n in inside[0]], [right[n] for n in inside[1]], layers or LayerMapping(()))
-    pairs = [(inside[0][i], inside[1][j]) for i, j in found]
+    (in_left, aside_left), (in_right, aside_right) = _parted(left), _parted(right)
+    found = _paired([left[n] for n in in_left], [right[n] for n in in_right], layers or LayerMapping(()))
+    pairs = [(in_left[i], in_right[j]) for i, j in found]
     roundings = _so_far(left), _so_far(right)
     compared = [
         Compared(a := left[i], b := right[j], _error(a.values, b.values), _bound(roundings[0][i] + roundings[1][j]), j)
         for i, j in pairs
     ]
     ranked = sorted(compared, key=lambda c: -1.0 if c.error is None else c.error, reverse=True)
-    paired_left, paired_right = {i for i, _ in pairs} | aside[0], {j for _, j in pairs} | aside[1]
+    paired_left, paired_right = {i for i, _ in pairs}, {j for _, j in pairs}
     return TraceComparison(
         ranked,
-        [r for n, r in enumerate(left) if n not in paired_left],
-        [r for n, r in enumerate(right) if n not in paired_right],
-        [run[n] for run, out in zip((left, right), aside, strict=True) for n in sorted(out)],
+        [left[n] for n in in_left if n not in paired_left],
+        [right[n] for n in in_right if n not in paired_right],
+        aside_left + aside_right,
     )
 
 
@@ -214,12 +212,8 @@ def propose_layers(reference: Trace, other: Trace) -> LayerMapping:
         TypeError: for anything but traces.
     """
     _check_traces(reference, other)
-    aside = _aside(reference.records), _aside(other.records)
-    inside = [
-        [record for n, record in enumerate(run) if n not in out]
-        for run, out in zip((reference.records, other.records), aside, strict=True)
-    ]
-    return propose(*inside)
+    left, right = reference.records, other.records
+    return propose([left[n] for n in _parted(left)[0]], [right[n] for n in _parted(right)[0]])
 
 
 def _check_traces(reference: Trace, other: Trace) -> None:
@@ -228,11 +222,11 @@ def _check_traces(reference: Trace, other: Trace) -> None:
             raise TypeError(f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)")
 
 
-def _aside(records: Sequence[OpRecord]) -> set[int]:
-    """Return the places of what ran outside of layers and regions, in a run that has regions."""
-    if all(record.policy is None for record in records):
-        return set()
-    return {n for n, record in enumerate(records) if record.policy is None and record.layer is None}
+def _parted(records: Sequence[OpRecord]) -> tuple[list[int], list[OpRecord]]:
+    """Return the places of what is compared, and what ran outside of layers and regions, in a run that has regions."""
+    regions = any(record.policy is not None for record in records)
+    aside = [regions and record.policy is None and record.layer is None for record in records]
+    return [n for n, out in enumerate(aside) if not out], [record for record, out in zip(records, aside, strict=True) if out]
 
 
 def _paired(left: Sequence[OpRecord], right: Sequence[OpRecord], layers: LayerMapping) -> list[tuple[int, int]]:
@@ -263,10 +257,7 @@ def _aligned_at(
 
 def _by_layer(records: Sequence[OpRecord], groups: Mapping[str | None, int]) -> dict[str | int | None, list[int]]:
     """Return the places of the records of each layer: by the number of its group, else by its own name."""
-    found: dict[str | int | None, list[int]] = {}
-    for n, record in enumerate(records):
-        found.setdefault(groups.get(record.layer, _own_name(record.layer)), []).append(n)
-    return found
+    return grouped(range(len(records)), lambda n: groups.get(layer := records[n].layer, _own_name(layer)))
 
 
 def _own_name(layer: str | None) -> str | None:

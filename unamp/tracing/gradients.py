@@ -11,8 +11,6 @@ from unamp.adapter.records import Gradient, OpRecord
 from unamp.dtypes import LOW_DTYPES, low_dtype
 from unamp.tracing.tables import Table, percent
 
-__all__ = ["GradientLine", "gradient_lines", "gradient_remarks", "gradient_table", "low_of"]
-
 
 class GradientLine(NamedTuple):
     """The gradients of one operation's results in one layer, or of one parameter, of one dtype, over all backward passes.

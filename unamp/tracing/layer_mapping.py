@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 from unamp import _strict_json as strict
 from unamp.adapter.records import OpRecord
-from unamp.errors import shortened
+from unamp.errors import nearest, shortened
 from unamp.tracing.aligning import aligned
-
-__all__ = ["LayerMapping", "propose"]
 
 FORMAT, VERSION = "unamp layers", 1
 
@@ -64,8 +62,7 @@ class LayerMapping:
             layers = dict.fromkeys(record.layer for record in records)
             for pair in self.pairs:
                 if pair[side] not in layers:
-                    near = difflib.get_close_matches(_spelled(pair[side]), map(_spelled, layers), 3)
-                    hint = f"did you mean {', '.join(map(repr, near))}?" if near else "`unamp trace` shows its layers"
+                    hint = nearest(_spelled(pair[side]), map(_spelled, layers), "`unamp trace` shows its layers")
                     raise ValueError(f"{name} has no layer {shortened(_spelled(pair[side]))}; {hint}")
 
     def to_toml(self) -> str:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unamp.adapter.records import OpRecord
 
-__all__ = ["COUNTED", "products"]
-
 Sizes = tuple[int, ...]
 #: Counts the products of one call, given the shapes of its inputs, that of its result, and the record.
 Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]
@@ -203,56 +201,30 @@ def _rows(shape: Sizes) -> int:
     return prod(shape[:-1])
 
 
-#: The rule for each operation, by its canonical name.
-COUNTED: Mapping[str, Rule] = {
-    "addbmm": _summed_batches,
-    "addmm": _matmul,
-    "addmm_activation": _matmul,
-    "addmv": _matrix_vector,
-    "addr": _each_of_the_result,
-    "baddbmm": _matmul,
-    "bilinear": _bilinear,
-    "bmm": _matmul,
-    "chain_matmul": _chain,
-    "conv1d": _conv,
-    "conv2d": _conv,
-    "conv3d": _conv,
-    "conv_tbc": _conv_tbc,
-    "conv_transpose1d": _conv_transpose,
-    "conv_transpose2d": _conv_transpose,
-    "conv_transpose3d": _conv_transpose,
-    "convolution": _conv,
-    "deform_conv2d": _deformable,
-    "depthwise_conv2d": _depthwise,
-    "dot": _largest_input,
-    "einsum": _einsum,
-    "fused_attention": _attention_layer,
-    "fused_feedforward": _feedforward,
-    "grouped_mm": _inner,
-    "gru": _recurrent,
-    "gru_cell": _recurrent,
-    "inner": _inner,
-    "kron": _each_of_the_result,
-    "linalg_multi_dot": _chain,
-    "linalg_vecdot": _largest_input,
-    "linear": _contracted,
-    "lstm": _recurrent,
-    "lstm_cell": _recurrent,
-    "matmul": _matmul,
-    "matmul_flatten": _contracted,
-    "mm": _matmul,
-    "multi_head_attention": _attention_layer,
-    "mv": _matrix_vector,
-    "outer": _each_of_the_result,
-    "point_cloud_mlp": _feedforward,
-    "rnn": _recurrent,
-    "rnn_cell": _recurrent,
-    "scaled_dot_product_attention": _attention,
-    "scaled_mm": _matmul_with_scales,
-    "separable_conv2d": _separable,
-    "tensordot": _contracted,
-    "transformer_decoder_layer": _attention_layer,
-    "transformer_encoder_layer": _attention_layer,
-    "vdot": _largest_input,
-    "weight_only_linear": _inner,
+#: The operations that each rule counts, by their canonical names.
+_RULES: Mapping[Rule, str] = {
+    _summed_batches: "addbmm",
+    _matmul: "addmm addmm_activation baddbmm bmm matmul mm",
+    _matrix_vector: "addmv mv",
+    _each_of_the_result: "addr kron outer",
+    _bilinear: "bilinear",
+    _chain: "chain_matmul linalg_multi_dot",
+    _conv: "conv1d conv2d conv3d convolution",
+    _conv_tbc: "conv_tbc",
+    _conv_transpose: "conv_transpose1d conv_transpose2d conv_transpose3d",
+    _deformable: "deform_conv2d",
+    _depthwise: "depthwise_conv2d",
+    _largest_input: "dot linalg_vecdot vdot",
+    _einsum: "einsum",
+    _attention_layer: "fused_attention multi_head_attention transformer_decoder_layer transformer_encoder_layer",
+    _feedforward: "fused_feedforward point_cloud_mlp",
+    _inner: "grouped_mm inner weight_only_linear",
+    _recurrent: "gru gru_cell lstm lstm_cell rnn rnn_cell",
+    _contracted: "linear matmul_flatten tensordot",
+    _attention: "scaled_dot_product_attention",
+    _matmul_with_scales: "scaled_mm",
+    _separable: "separable_conv2d",
 }
+
+#: The rule for each operation.
+COUNTED: Mapping[str, Rule] = {op: rule for rule, ops in _RULES.items() for op in ops.split()}

@@ -30,8 +30,6 @@ from unamp.vocabulary import vocabulary
 if TYPE_CHECKING:
     from unamp.tracing.as_json import Contents
 
-__all__ = ["Trace", "ran_under", "trace"]
-
 
 class Trace:
     """Everything that ran while it was open, in this thread, in every framework that was imported when it was opened.
@@ -262,8 +260,7 @@ class Trace:
         Raises:
             ValueError: where the trace kept no values.
         """
-        if not self._values:
-            raise ValueError("this trace kept no values; open it with unamp.trace(values=True)")
+        self._need_values()
         return [record for record in self.records if record.values is not None and record.values.nonfinite]
 
     def underflow(self, dtype: str) -> list[OpRecord]:
@@ -272,8 +269,7 @@ class Trace:
         Raises:
             ValueError: where the trace kept no values, and for what is no low dtype.
         """
-        if not self._values:
-            raise ValueError("this trace kept no values; open it with unamp.trace(values=True)")
+        self._need_values()
         low = low_dtype(dtype)
         found = [(record, record.values.underflow_in(low)) for record in self.records if record.values is not None]
         small = [(lost.subnormal + lost.flushed, record) for record, lost in found if lost is not None]
@@ -314,6 +310,10 @@ class Trace:
         lines = self.gradient_summary(dtype)
         table = gradient_table(low_of(self.gradients, dtype), lines)
         return _with_left_out(table, "gradients that are not known:", left_out(lines))
+
+    def _need_values(self) -> None:
+        if not self._values:
+            raise ValueError("this trace kept no values; open it with unamp.trace(values=True)")
 
     def _need_gradients(self) -> None:
         if not self._gradients:

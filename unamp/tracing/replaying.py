@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +27,6 @@ from unamp.tracing.tables import place, text_table
 
 if TYPE_CHECKING:
     import numpy as np
-
-__all__ = ["Replay", "Replayed", "replay"]
 
 #: What errors are relative to: the first of these in which the framework has the operation.
 _EXACT = ("float64", FLOAT32)
@@ -182,10 +181,11 @@ def _exact(call: _Again, cannot: str) -> tuple[np.ndarray, list[Replayed]]:
     raise ValueError("; ".join([cannot, *(f"in {row.dtype}: {row.failed}" for row in failed)]))
 
 
+@dataclass(frozen=True)
 class _Again:
     """Runs a kept call.
 
-    Args:
+    Attributes:
         operations: the framework's namespace.
         function: the operation in it.
         op: its canonical name.
@@ -193,12 +193,11 @@ class _Again:
         arrays: the tensors of the call.
     """
 
-    def __init__(self, operations: Operations, function: Callable[..., Any], op: str, call: Call, arrays: Arrays) -> None:
-        self._operations = operations
-        self._function = function
-        self._op = op
-        self._call = call
-        self._arrays = arrays
+    operations: Operations
+    function: Callable[..., Any]
+    op: str
+    call: Call
+    arrays: Arrays
 
     def row(self, dtype: str, exact: np.ndarray) -> Replayed:
         """Return the result in a dtype beside the exact one."""
@@ -213,20 +212,20 @@ class _Again:
     def run(self, dtype: str) -> np.ndarray:
         """Return the first floating result in float64; a low dtype is that of a region that allows the operation."""
         low = dtype in LOW_DTYPES
-        args, kwargs = (self._decode(each, FLOAT32 if low else dtype) for each in (self._call.args, self._call.kwargs))
+        args, kwargs = (self._decode(each, FLOAT32 if low else dtype) for each in (self.call.args, self.call.kwargs))
         if low:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", AmpWarning)  # that a low dtype is slow here is no news for one operation
-                with autocast(level="OD", dtype=dtype, allow=[self._op]):
-                    result = self._function(*args, **kwargs)
+                with autocast(level="OD", dtype=dtype, allow=[self.op]):
+                    result = self.function(*args, **kwargs)
         else:
-            result = self._function(*args, **kwargs)
+            result = self.function(*args, **kwargs)
         first = next(self._floating(result), None)
         if first is None:
             raise ValueError("it gives no floating result")
-        if (made := self._operations.dtype(first)) != dtype:
+        if (made := self.operations.dtype(first)) != dtype:
             raise ValueError(f"it gives {made} there")
-        return self._operations.numpy(first).astype(_EXACT[0])
+        return self.operations.numpy(first).astype(_EXACT[0])
 
     def check_exact(self, result: np.ndarray) -> None:
         """Check that a result in float64 was computed in float64: a kernel may compute in float32 all the same.
@@ -240,15 +239,15 @@ class _Again:
             return
         between = {
             name: array.astype(_EXACT[0]) * _BETWEEN if "float" in array.dtype.name else array
-            for name, array in self._arrays.items()
+            for name, array in self.arrays.items()
         }
-        if _held_in_float32(_Again(self._operations, self._function, self._op, self._call, between).run(_EXACT[0])):
+        if _held_in_float32(replace(self, arrays=between).run(_EXACT[0])):
             raise ValueError(f"it computes in {FLOAT32} there")
 
     def _decode(self, value: Any, dtype: str) -> Any:
         if isinstance(value, dict) and value.keys() == {"tensor"}:
-            array = self._arrays[str(value["tensor"])]
-            return self._operations.tensor(array.astype(dtype) if "float" in array.dtype.name else array)
+            array = self.arrays[str(value["tensor"])]
+            return self.operations.tensor(array.astype(dtype) if "float" in array.dtype.name else array)
         if isinstance(value, dict) and value.keys() == {"number"}:
             return float(value["number"])
         if isinstance(value, Mapping):
@@ -261,7 +260,7 @@ class _Again:
         if isinstance(result, (list, tuple)):
             for each in result:
                 yield from self._floating(each)
-        elif hasattr(result, "dtype") and "float" in self._operations.dtype(result):
+        elif hasattr(result, "dtype") and "float" in self.operations.dtype(result):
             yield result
 
 

@@ -11,8 +11,6 @@ from unamp.adapter.shadowing import NO_PRODUCT
 from unamp.tracing.gradients import GradientLine
 from unamp.tracing.tables import Table, percent, place
 
-__all__ = ["ShadowLine", "left_out", "shadow_lines", "shadow_table", "worst"]
-
 
 class ShadowLine(NamedTuple):
     """The losses of one operation in one layer, over all the times that it ran there.

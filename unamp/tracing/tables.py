@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from unamp._grouping import grouped
 from unamp.adapter.records import OpRecord
 from unamp.policy import Rule
 from unamp.tracing.work import Work, share, summed, total_work
-
-__all__ = [
-    "Line", "Table", "count", "dtypes", "percent", "place", "shares", "size", "summarised", "summary_table", "text_table",
-]  # fmt: skip
 
 
 class Line(NamedTuple):
@@ -58,9 +55,7 @@ class Table(NamedTuple):
 
 def summarised(records: Iterable[OpRecord]) -> list[Line]:
     """Return records with equal ones counted together, in the order in which each first ran."""
-    lines: dict[Line, list[OpRecord]] = {}
-    for r in records:
-        lines.setdefault(Line(r.layer, r.op, r.rule, r.inputs, r.compute, r.output, r.emulated), []).append(r)
+    lines = grouped(records, lambda r: Line(r.layer, r.op, r.rule, r.inputs, r.compute, r.output, r.emulated))
     return [
         line._replace(
             times=len(equal),

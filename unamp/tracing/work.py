@@ -14,8 +14,6 @@ from unamp.adapter.records import OpRecord, Shape
 from unamp.dtypes import FLOAT32, PRECISIONS
 from unamp.tracing.products import products
 
-__all__ = ["Work", "share", "summed", "total_work", "work_of"]
-
 #: Operations that read, of their first input, no more than they return.
 _LOOKED_UP = frozenset({"embedding", "embedding_bag", "gather", "gather_nd", "index", "index_select", "take", "take_along_dim"})
 

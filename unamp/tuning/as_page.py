@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from unamp._grouping import grouped
 from unamp._pages import environment
 from unamp.tuning.reports import PlaceReport, TuneReport
-
-__all__ = ["render"]
 
 #: The drawing of the search, in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 280.0, 56.0, 12.0, 22.0, 40.0
@@ -65,12 +64,9 @@ def _error(error: float) -> str:
 
 def _layers(places: Iterable[PlaceReport]) -> list[_Layer]:
     """Return the layers in the order in which they first ran something."""
-    groups: dict[str, list[PlaceReport]] = {}
-    for place in places:
-        groups.setdefault(place.layer, []).append(place)
     return [
         _Layer(layer, math.fsum(p.share for p in inner), math.fsum(p.share for p in inner if p.held), inner)
-        for layer, inner in groups.items()
+        for layer, inner in grouped(places, lambda place: place.layer).items()
     ]
 
 

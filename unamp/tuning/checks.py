@@ -18,8 +18,6 @@ from unamp.tuning.search_order import EFFORTS
 from unamp.tuning.subject import Subject
 from unamp.typing import DtypeLike
 
-__all__ = ["base_policy", "check_arguments", "check_repeatable", "warn_of_statistics"]
-
 
 def check_arguments(run: object, batches: object, tolerance: object, margin: object, by: object, effort: object) -> None:
     """Check the arguments of `tune`.

@@ -17,8 +17,6 @@ from unamp.tuning.search import Search
 from unamp.tuning.trials import Trial
 from unamp.tuning.tuned import Tuned, with_reasons
 
-__all__ = ["result_of"]
-
 
 def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
     """Return the result for what is held."""

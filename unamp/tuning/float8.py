@@ -20,8 +20,6 @@ from unamp.tuning.places import place_of
 from unamp.tuning.subject import Subject
 from unamp.typing import DtypeLike
 
-__all__ = ["Float8Layer", "Float8Study", "study"]
-
 #: What the kernels of float8 ask of the sizes of a weight.
 _MULTIPLE = 16
 

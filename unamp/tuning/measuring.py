@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from unamp.adapter import Operations
 
-__all__ = ["Results", "has_nan", "norms", "results_of", "same_objects", "single_number", "worst_error"]
-
 #: The results of a run, in float64: each of them as one row, or as several where it is a list or a mapping itself.
 Results = list[list["np.ndarray"]]
 

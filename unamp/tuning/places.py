@@ -9,8 +9,6 @@ from unamp.adapter.records import OpRecord
 from unamp.dtypes import FLOAT32
 from unamp.policy import Policy, Rule
 
-__all__ = ["BY", "Place", "Unit", "low_places", "place_of", "places_to_be_low", "units_of"]
-
 #: What is held as one: an operation in a layer, an operation wherever it is, or a layer with what it runs itself.
 BY = ("place", "operation", "layer")
 

@@ -13,8 +13,6 @@ from unamp.tracing import trace
 from unamp.tuning.reports import PresetReport
 from unamp.tuning.subject import Subject
 
-__all__ = ["preset_reports", "trivial"]
-
 #: A preset is as good as the answer where so little more of the work is low.
 _LITTLE = 0.02
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from unamp.errors import shortened
 
-__all__ = ["Progress", "Step", "showing"]
-
 
 class Step(NamedTuple):
     """The state of a search after a run.

@@ -7,8 +7,6 @@ from typing import NamedTuple
 from unamp.policy import Policy
 from unamp.tuning.trials import Trial
 
-__all__ = ["PlaceReport", "PresetReport", "TuneReport"]
-
 
 class PlaceReport(NamedTuple):
     """A place of the network.

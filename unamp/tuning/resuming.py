@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from unamp import _strict_json as strict
 from unamp.tuning.places import Place
 
-__all__ = ["Memory", "read", "write"]
-
 _FORMAT, _VERSION = "unamp tune", 1
 _LONGEST = 1 << 28
 _FIELDS = ("format", "version", "setting", "places", "results", "tried")

@@ -9,8 +9,6 @@ from unamp.layers.rules import LayerRule
 from unamp.policy import Policy
 from unamp.tuning.places import Place
 
-__all__ = ["held_everywhere", "policy_and_rules"]
-
 _Inherited = frozenset[str] | None  # the operations that a rule around denies; None: "float32"
 
 

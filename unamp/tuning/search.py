@@ -17,8 +17,6 @@ from unamp.tuning.search_order import at_first, by_harm, halves, ranked
 from unamp.tuning.subject import Subject
 from unamp.tuning.trials import BudgetSpent, Trials, allowance, spread_of
 
-__all__ = ["Search"]
-
 
 class Search:
     """One search: its batches with their float32 results, its units, and its trials."""

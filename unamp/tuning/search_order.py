@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["EFFORTS", "at_first", "by_harm", "halves", "ranked"]
-
 U = TypeVar("U", bound=Hashable)
 Holds = Callable[[frozenset[U]], bool]
 

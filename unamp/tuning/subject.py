@@ -21,8 +21,6 @@ from unamp.tuning import measuring
 from unamp.tuning.places import Place, low_places, place_of, places_to_be_low
 from unamp.tuning.rules import policy_and_rules
 
-__all__ = ["Subject", "in_force"]
-
 
 @contextmanager
 def in_force(network: Any, policy: Policy, rules: Sequence[LayerRule]) -> Iterator[None]:

@@ -12,8 +12,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from unamp.errors import shortened
 
-__all__ = ["Budget", "BudgetSpent", "Trial", "Trials", "allowance", "budget_of", "spread_of"]
-
 U = TypeVar("U", bound=Hashable)
 
 

@@ -15,8 +15,6 @@ from unamp.tuning.places import Place
 from unamp.tuning.reports import TuneReport
 from unamp.tuning.subject import in_force
 
-__all__ = ["Tuned", "with_reasons"]
-
 
 class Tuned:
     """The cheapest policy that was found, with rules for layers, and why.

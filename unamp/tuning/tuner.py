@@ -19,8 +19,6 @@ from unamp.tuning.trials import budget_of
 from unamp.tuning.tuned import Tuned
 from unamp.typing import DtypeLike, Float8Name
 
-__all__ = ["tune"]
-
 
 # The dtype as a literal tells which it will be; in a variable it is any string, and hardly one of float8.
 @overload

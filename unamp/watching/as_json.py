@@ -12,8 +12,6 @@ from unamp._version import __version__
 from unamp.dtypes import LOW_DTYPES
 from unamp.watching.samples import LIMIT, Contents, LayerSample, Sample
 
-__all__ = ["VERSION", "dump", "load"]
-
 VERSION = 1
 _FORMAT = "unamp watch"
 _FIELDS = frozenset({"format", "version", "unamp", *Contents._fields})

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from unamp._pages import environment
 from unamp.watching.samples import Contents, LayerSample, LayerSummary, Sample, findings, summarised
 
-__all__ = ["render"]
-
 #: The drawing of the loss scale, in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 220.0, 56.0, 12.0, 14.0, 30.0
 

@@ -9,8 +9,6 @@ from unamp.tracing.tables import text_table
 from unamp.watching import as_json, as_page
 from unamp.watching.samples import Contents, findings, summarised
 
-__all__ = ["History"]
-
 _HEAD = ("layer", "numbers", "zero", "subnormal", "flushed", "swallowed", "update", "not finite", "dead")
 
 

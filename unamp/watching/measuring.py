@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from unamp._grouping import grouped
 from unamp.adapter import Adapter
 from unamp.adapter.contract import NamesGradients
 from unamp.dtypes import LOW_DTYPES, FloatFormat
 from unamp.watching.samples import LayerSample
-
-__all__ = ["Measurement"]
 
 
 class _Low(NamedTuple):
@@ -89,9 +88,8 @@ class Measurement:
         numbers = iter(self._adapter.fetched(totals))
         counted = [_Counted(*(next(numbers) for _ in row)) if row else None for row in self._totals]
         steps = {place: [next(numbers) for _ in row] for place, row in moved.items()}
-        places: dict[str, list[int]] = {}
-        for place, name in enumerate(self._names):
-            places.setdefault(name.rpartition(".")[0] or name, []).append(place)
+        layers = [name.rpartition(".")[0] or name for name in self._names]
+        places = grouped(range(len(layers)), layers.__getitem__)
         return tuple(self._layer(name, inner, counted, steps) for name, inner in places.items())
 
     def _moved(self, updated: Sequence[Any] | None) -> dict[int, list[Any]]:

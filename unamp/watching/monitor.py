@@ -18,8 +18,6 @@ from unamp.watching.measuring import Measurement
 from unamp.watching.samples import LIMIT, Sample, line
 from unamp.watching.writers import sink
 
-__all__ = ["Watch", "WatchedStep", "watch"]
-
 _LEAST_KEPT = 10
 
 #: A parameter's name, itself, and its gradient.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["LIMIT", "Contents", "LayerSample", "LayerSummary", "Sample", "findings", "line", "summarised"]
+from unamp._grouping import grouped
 
 #: A loss scale is a float32 number: less than this.
 LIMIT = 2.0**128
@@ -106,11 +106,8 @@ class LayerSummary(NamedTuple):
 
 def summarised(samples: Iterable[Sample]) -> list[LayerSummary]:
     """Return each layer over all samples, in the network's order."""
-    found: dict[str, list[LayerSample]] = {}
-    for sample in samples:
-        for each in sample.layers:
-            found.setdefault(each.layer, []).append(each)
-    return [_summary(name, each) for name, each in found.items()]
+    layers = grouped((each for sample in samples for each in sample.layers), lambda each: each.layer)
+    return [_summary(name, each) for name, each in layers.items()]
 
 
 def _summary(name: str, samples: Sequence[LayerSample]) -> LayerSummary:

@@ -6,9 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from unamp.watching.samples import LayerSample, Sample, line
-
-__all__ = ["sink"]
+from unamp.watching.samples import Sample, line
 
 
 def sink(writer: Any, dtype: str) -> Callable[[Sample], None]:
@@ -46,13 +44,6 @@ def _scalars(sample: Sample) -> Iterator[tuple[str, float]]:
     yield "unamp/skipped", sample.skipped
     yield "unamp/dead layers", sum(1 for layer in sample.layers if layer.dead)
     for layer in sample.layers:
-        yield from ((f"unamp/{what}/{layer.layer}", value) for what, value in _of_layer(layer) if value is not None)
-
-
-def _of_layer(layer: LayerSample) -> tuple[tuple[str, float | None], ...]:
-    return (
-        ("zero", layer.zero),
-        ("subnormal", layer.subnormal),
-        ("swallowed", layer.swallowed),
-        ("update", layer.update),
-    )
+        for what in ("zero", "subnormal", "swallowed", "update"):
+            if (value := getattr(layer, what)) is not None:
+                yield f"unamp/{what}/{layer.layer}", value

@@ -22,7 +22,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from unamp.adapter import Realisation
-from unamp.adapter.building import CompiledPart
+from unamp_torch.compiled.part import CompiledPart
 
 _MODULE = "unamp_torch_kernels"
 _SOURCES = Path(__file__).parent
@@ -98,15 +98,8 @@ class Library(Protocol):
 
 
 def _part() -> CompiledPart:
-    return CompiledPart(
-        "torch",
-        f"the compiled kernels for torch {torch.__version__}",
-        _FILE,
-        f"torch-{torch.__version__}-{sys.implementation.cache_tag}",
-        sorted(_SOURCES.glob("*.[ch]*")),
-        in_wheel=place_in_wheel(),
-        verb="are",
-    )
+    made_for = f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
+    return CompiledPart(_FILE, made_for, tuple(sorted(_SOURCES.glob("*.[ch]*"))), place_in_wheel())
 
 
 def place_in_wheel() -> Path | None:

@@ -192,7 +192,7 @@ def _suspending(original: Function) -> Function:
 
 @once_per_trace
 def _policy_values() -> tuple[Any, ...]:
-    """Return what the policy in force is made of; a compiler takes no policy as a constant."""
+    """Return the values that make the policy in force; a compiler takes no policy as a constant."""
     assert thread.plan is not None
     return thread.plan.policy._values
 

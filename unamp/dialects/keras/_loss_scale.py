@@ -10,8 +10,6 @@ from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.keras._policy import KerasOwn
 
-__all__ = ["LossScaleOptimizer"]
-
 #: What Keras accepts as long as it is the default, for models that were saved long ago.
 _INNER = {
     "weight_decay": None,

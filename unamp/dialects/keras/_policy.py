@@ -7,8 +7,6 @@ from typing import Any
 from unamp.dialects._in_use import framework_in_use
 from unamp.errors import NotExpressible
 
-__all__ = ["DTypePolicy", "KerasOwn", "dtype_policy", "set_dtype_policy"]
-
 _MIXED = {"mixed_float16": ("float16", "float32"), "mixed_bfloat16": ("bfloat16", "float32")}
 _DTYPES = frozenset(
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 float8_e4m3fn float8_e5m2 "

@@ -6,8 +6,6 @@ from typing import Any
 
 from unamp.dialects.mindspore._scalers import check_count
 
-__all__ = ["DynamicLossScaleManager", "FixedLossScaleManager", "LossScaleManager"]
-
 
 class LossScaleManager:
     """The methods of a manager. MindSpore's own managers are understood too, by what they answer."""

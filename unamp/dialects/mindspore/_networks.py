@@ -18,8 +18,6 @@ from unamp.policy import Policy
 from unamp.presets import preset
 from unamp.typing import DtypeLike
 
-__all__ = ["auto_mixed_precision", "custom_mixed_precision", "get_black_list", "get_white_list", "low_dtype_of"]
-
 
 def auto_mixed_precision(
     network: Any, amp_level: Literal["O0", "O1", "O2", "O3", "auto"] = "O0", dtype: DtypeLike = "float16"

@@ -10,8 +10,6 @@ from unamp.adapter.registry import adapters_in_use, owner
 from unamp.scaling import no_policy
 from unamp.scaling.loss_scale import LossScale
 
-__all__ = ["DynamicLossScaler", "LossScaler", "StaticLossScaler", "all_finite", "check_count", "check_number"]
-
 
 def all_finite(inputs: Any) -> Any:
     """Return whether no number in some tensors is infinite or NaN.

@@ -17,8 +17,6 @@ from unamp.dtypes import ELIGIBLE, dtype_name
 from unamp.errors import NotExpressible
 from unamp.scaling import no_policy
 
-__all__ = ["TrainNetwork", "build_train_network"]
-
 _LEVELS = ("O0", "O1", "O2", "O3", "auto")
 _OPTIONS = ("cast_model_type", "keep_batchnorm_fp32", "loss_scale_manager")
 

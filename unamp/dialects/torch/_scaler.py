@@ -10,8 +10,6 @@ import unamp.scaling
 from unamp.dialects._in_use import has_gpu
 from unamp.scaling import NothingChecked
 
-__all__ = ["GradScaler"]
-
 
 class GradScaler(unamp.scaling.GradScaler):
     """`torch.amp.GradScaler`, on top of `unamp.GradScaler`: a step returns what the optimizer's step returns.

@@ -11,8 +11,6 @@ from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import dtype_name
 from unamp.typing import DtypeLike
 
-__all__ = ["amp_decorate", "decorate"]
-
 #: The norms without running statistics that Paddle keeps in float32 in float16 training, and where each framework has them.
 _NORMS = {
     "torch": ("torch", ("nn.LayerNorm", "nn.InstanceNorm1d", "nn.InstanceNorm2d", "nn.InstanceNorm3d")),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unamp._data import load_table
 
-__all__ = ["black_list", "white_list"]
-
 
 def white_list() -> dict[str, dict[str, set[str]]]:
     """Return Paddle's white lists by dtype and level, in Paddle's names. Changing them changes nothing."""

@@ -10,8 +10,6 @@ import unamp
 from unamp.adapter import OpRecord
 from unamp.dialects.paddle.amp._watching import Watch
 
-__all__ = ["OperatorStats", "collect_operator_stats", "disable_operator_stats_collection", "enable_operator_stats_collection"]
-
 _COLUMNS = ("float16", "bfloat16", "float32", "other")
 
 #: How often each operation computed in ``"float16"``, ``"bfloat16"``, ``"float32"`` and ``"other"``, by its canonical name.

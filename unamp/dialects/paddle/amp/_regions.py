@@ -9,16 +9,6 @@ from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.dtypes import LOW_DTYPES, dtype_name
 from unamp.typing import DtypeLike, Level, OperationsLike
 
-__all__ = [
-    "amp_guard",
-    "auto_cast",
-    "autocast",
-    "get_autocast_cpu_dtype",
-    "get_autocast_dtype",
-    "get_autocast_gpu_dtype",
-    "is_autocast_enabled",
-]
-
 _LEVELS = ("O0", "OD", "O1", "O2")
 
 

@@ -10,8 +10,6 @@ from unamp.adapter import Adapter
 from unamp.dialects._in_use import framework_in_use
 from unamp.errors import shortened
 
-__all__ = ["AmpScaler", "GradScaler"]
-
 
 class AmpScaler(unamp.scaling.GradScaler):
     """`paddle.amp.AmpScaler`, on top of `unamp.GradScaler`. It works on the CPU too.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from unamp.adapter import DEVICES, Support, registry
 from unamp.dialects._in_use import framework_in_use, has_gpu
 
-__all__ = ["is_bfloat16_supported", "is_float16_supported"]
-
 
 def is_float16_supported(device: str | None = None) -> bool:
     """Return whether a device computes in float16 by itself; where it does not, a region emulates it.

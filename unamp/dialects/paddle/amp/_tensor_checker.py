@@ -22,8 +22,6 @@ from unamp.dialects.paddle.amp._watching import Watch
 from unamp.dtypes import PRECISIONS
 from unamp.lists import operation_name
 
-__all__ = ["DebugMode", "TensorCheckerConfig", "check_layer_numerics", "disable_tensor_checker", "enable_tensor_checker"]
-
 
 class DebugMode(Enum):
     """How much is told of results, and whether the program goes on."""

@@ -7,8 +7,6 @@ from typing import Generic, TypeVar
 import unamp
 from unamp.regions import innermost_region, open_regions
 
-__all__ = ["Watch"]
-
 TraceT = TypeVar("TraceT", bound=unamp.Trace)
 
 

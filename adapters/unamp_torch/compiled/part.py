@@ -1,9 +1,8 @@
-"""Parts of adapters that are compiled: optional, brought by a wheel, or built by one command and kept in the user's cache.
+"""The file of the compiled kernels: optional, brought by a wheel, or built by one command and kept in the user's cache.
 
 Every process uses what is built: the user's own before the wheel's. Nothing is compiled by an import. What a wheel brings and
-this Python or framework cannot load is left alone, and `CompiledPart.refusal` says why. The environment can say that a
-framework's parts must not be used, with ``UNAMP_TORCH_COMPILED=0``, say, or that they must (``1``: an error where one is not
-built).
+this Python or PyTorch cannot load is left alone, and `CompiledPart.refusal` says why. The environment can say that it must not
+be used, with ``UNAMP_TORCH_COMPILED=0``, or that it must (``1``: an error where it is not built).
 """
 
 from __future__ import annotations
@@ -13,57 +12,43 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unamp.errors import FrameworkNotSupported
 
-__all__ = ["CompiledPart"]
+_COMMAND = "python -m unamp_torch"
+_VARIABLE = "UNAMP_TORCH_COMPILED"
+_WHAT = f"the compiled kernels for torch {torch.__version__}"
 
 
+@dataclass
 class CompiledPart:
-    """A part of an adapter that is compiled.
+    """A file that is compiled.
 
-    Args:
-        framework: the framework's import name.
-        what: what messages call the part.
-        file: the name of the file that is loaded.
+    Attributes:
+        file: the name of the file.
         made_for: what it depends on beside its sources: another version is another file.
         sources: the files that it is made from.
         in_wheel: the path of the file that a wheel for this platform brings; None where it brings none for this Python.
-        verb: how messages go on behind `what`.
-
-    Attributes:
         refusal: why the file that a wheel brings could not be loaded; None where it was not tried, or could.
     """
 
-    def __init__(
-        self,
-        framework: str,
-        what: str,
-        file: str,
-        made_for: str,
-        sources: Iterable[Path],
-        *,
-        in_wheel: Path | None,
-        verb: str = "is",
-    ) -> None:
-        self.command = f"python -m unamp_{framework}"
-        self._variable = f"UNAMP_{framework.upper()}_COMPILED"
-        self._what = what
-        self._verb = verb
-        self._file = file
-        self._made_for = made_for
-        self.sources = tuple(sources)
-        self.in_wheel = in_wheel
-        self.refusal: str | None = None
+    file: str
+    made_for: str
+    sources: tuple[Path, ...]
+    in_wheel: Path | None
+    refusal: str | None = field(default=None, init=False)
 
     def place(self) -> Path:
-        """Return the path of the part, built or not: in the user's cache, under everything that it depends on."""
+        """Return the path of the file, built or not: in the user's cache, under everything that it depends on."""
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         source = hashlib.sha256(b"".join(path.read_bytes() for path in self.sources)).hexdigest()
-        return Path(cache) / "unamp" / f"{self._made_for}-{source[:16]}" / self._file
+        return Path(cache) / "unamp" / f"{self.made_for}-{source[:16]}" / self.file
 
     def keep(self, make: Callable[[Path], Path], target: Path | None = None) -> Path:
         """Put the file that `make` makes, in a folder that is gone afterwards, at `target` or in its place, and return that."""
@@ -74,8 +59,8 @@ class CompiledPart:
         return target
 
     def would_be_used(self, *tools: str) -> bool:
-        """Return whether somebody has yet to build the part, which can be done with the tools that are here."""
-        unwanted = os.environ.get(self._variable) == "0"
+        """Return whether somebody has yet to build the file, which can be done with the tools that are here."""
+        unwanted = os.environ.get(_VARIABLE) == "0"
         return not (unwanted or self._built() is not None) and all(shutil.which(tool) is not None for tool in tools)
 
     def _built(self) -> Path | None:
@@ -90,17 +75,16 @@ class CompiledPart:
         Raises:
             FrameworkNotSupported: nothing is built, and it must be used.
         """
-        wanted = os.environ.get(self._variable)
+        wanted = os.environ.get(_VARIABLE)
         path = self._built()
         if wanted == "1" and path is None:
             raise FrameworkNotSupported(
-                f"{self._variable}=1, but {self._what} {self._verb} not built ({self.place()} does not exist); "
-                f"run: {self.command}"
+                f"{_VARIABLE}=1, but {_WHAT} are not built ({self.place()} does not exist); run: {_COMMAND}"
             )
         return None if wanted == "0" else path
 
     def module(self) -> Any:
-        """Return the extension module that the part is; None where there is nothing to load, or the wheel's is refused.
+        """Return the extension module that the file is; None where there is nothing to load, or the wheel's is refused.
 
         Raises:
             FrameworkNotSupported: nothing is built, and it must be used.
@@ -116,12 +100,8 @@ class CompiledPart:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         except ImportError as error:
-            if path == self.in_wheel and os.environ.get(self._variable) != "1":
+            if path == self.in_wheel and os.environ.get(_VARIABLE) != "1":
                 self.refusal = str(error)
                 return None
-            raise self.damaged(path, error) from error
+            raise ImportError(f"{_WHAT} cannot be loaded: {error}; run {_COMMAND} again, or delete {path}") from error
         return module
-
-    def damaged(self, path: Path, error: Exception) -> ImportError:
-        """Return the error for a file that cannot be loaded."""
-        return ImportError(f"{self._what} cannot be loaded: {error}; run {self.command} again, or delete {path}")

@@ -1,4 +1,4 @@
-"""Where compiled parts of adapters are kept and found, and what the environment decides about them."""
+"""Where the compiled kernels are kept and found, and what the environment decides about them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 from pathlib import Path
 
 import pytest
+from unamp_torch.compiled.part import CompiledPart
 
 from unamp import FrameworkNotSupported
-from unamp.adapter.building import CompiledPart
 
 
 @pytest.fixture
 def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledPart:
     """A part of which nothing is built, in an environment that asks for nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("UNAMP_SOMEBODYS_COMPILED", raising=False)
+    monkeypatch.delenv("UNAMP_TORCH_COMPILED", raising=False)
     source = tmp_path / "part.c"
     source.write_text("int number;")
     in_wheel = tmp_path / "somebodys_part.so"
-    return CompiledPart("somebodys", "the compiled part", "somebodys_part.so", "this", [source], in_wheel=in_wheel)
+    return CompiledPart("somebodys_part.so", "this", (source,), in_wheel)
 
 
 def damaged(path: Path) -> Path:
@@ -56,13 +56,15 @@ def test_what_a_wheel_brings_is_used_until_the_user_builds_another(part: Compile
 
 
 def test_the_environment_decides(part: CompiledPart, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNAMP_SOMEBODYS_COMPILED", "1")
-    with pytest.raises(FrameworkNotSupported, match="the compiled part is not built .* run: python -m unamp_somebodys"):
+    monkeypatch.setenv("UNAMP_TORCH_COMPILED", "1")
+    with pytest.raises(
+        FrameworkNotSupported, match="the compiled kernels for torch .* are not built .* run: python -m unamp_torch"
+    ):
         part.module()
     damaged(part.place())
-    with pytest.raises(ImportError, match=r"run python -m unamp_somebodys again, or delete .*somebodys_part"):
+    with pytest.raises(ImportError, match=r"run python -m unamp_torch again, or delete .*somebodys_part"):
         part.module()
-    monkeypatch.setenv("UNAMP_SOMEBODYS_COMPILED", "0")
+    monkeypatch.setenv("UNAMP_TORCH_COMPILED", "0")
     assert part.module() is None
     assert not part.would_be_used()
 
@@ -72,10 +74,10 @@ def test_what_a_wheel_brings_and_does_not_load_is_left_alone_unless_it_must_be_u
 ) -> None:
     assert part.in_wheel is not None
     damaged(part.in_wheel)
-    monkeypatch.setenv("UNAMP_SOMEBODYS_COMPILED", "1")
-    with pytest.raises(ImportError, match=r"run python -m unamp_somebodys again, or delete .*somebodys_part"):
+    monkeypatch.setenv("UNAMP_TORCH_COMPILED", "1")
+    with pytest.raises(ImportError, match=r"run python -m unamp_torch again, or delete .*somebodys_part"):
         part.module()
-    monkeypatch.delenv("UNAMP_SOMEBODYS_COMPILED")
+    monkeypatch.delenv("UNAMP_TORCH_COMPILED")
     assert part.module() is None
     assert part.refusal is not None
     assert "somebodys_part.so" in part.refusal
