@@ -337,7 +337,8 @@ class Probe:
         A call with gradients serves those who want none, too; the precision makes a difference to gradients alone.
         """
         inputs = prepare(self._inputs(draw))
-        numbers = (draw, work_dtype, *(array.tobytes() for array in inputs if isinstance(array, np.ndarray)))
+        given = ((a.values.tobytes(), a.dtype) if isinstance(a, Low) else a.tobytes() for a in inputs)
+        numbers = (draw, work_dtype, *given)
         key = (*numbers, precision) if gradients else numbers
         if key not in self._called:
             self._called[key] = run = self._run(draw, lambda _: inputs, work_dtype, nullcontext, precision, gradients)
