@@ -382,3 +382,11 @@ def test_a_process_goes_on_with_the_network_that_it_has_compiled():
     assert task.take(second) == 3
     assert task.take(first) == 1
     assert [task.take(3), task.take(1)] == [4, None]
+
+
+def test_what_was_drawn_is_told_although_a_second_process_opens_later():
+    task = Task("test", "cpu", Selection(sample=1))
+    opened = {"event": "opened", "version": "1", "present": True, "facts": {"build": "cpu"}}
+    for fact in (opened, {"event": "planned", "items": [], "draw": "0 of 1 items, seed 0"}, opened):
+        task.hear(None, fact)
+    assert task.outcome().facts == {"build": "cpu", "drawn": "0 of 1 items, seed 0"}

@@ -117,7 +117,8 @@ class Task:
         event = fact["event"]
         if event == "opened":
             self.version = fact["version"]
-            self.facts, self.variables = fact.get("facts", {}), fact.get("variables", {})
+            # What is told of the draw stays: a second worker may open after the first has planned.
+            self.facts, self.variables = {**self.facts, **fact.get("facts", {})}, fact.get("variables", {})
             if not fact["present"]:
                 self.be_absent(self.version, fact.get("missing", ""))
         elif event == "unusable":
