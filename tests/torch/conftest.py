@@ -31,10 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def kernels_matter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def kernels_matter(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that is run with either kernels opens no region. (Which is noticed with those in Python: they run all tests.)"""
-    if request.node.get_closest_marker("either_kernels"):
-        monkeypatch.setattr(Activation, "enter", lambda self: pytest.fail("kernels matter here: take either_kernels away"))
+    with pytest.MonkeyPatch.context() as patch:  # not the test's own, which is undone before others look at what is left
+        if request.node.get_closest_marker("either_kernels"):
+            patch.setattr(Activation, "enter", lambda self: pytest.fail("kernels matter here: take either_kernels away"))
+        yield
 
 
 def _native_state() -> dict[str, Any]:

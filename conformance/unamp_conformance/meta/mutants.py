@@ -35,13 +35,19 @@ __all__ = ["KINDS", "AlteredPolicy", "Defect", "Kind", "MutableSubject"]
 class AlteredPolicy(Policy):
     """A policy that leaves one operation alone, and decides about the others as before."""
 
+    _whole: Policy
+    _op: str
     _left: tuple[str, ...]
 
     def __init__(self, policy: Policy, op: str) -> None:
         left = (op, *vocabulary()[op].members)  # a collective name is its members
         allow, deny = (tuple(name for name in names if name not in left) for names in (policy.allow, policy.deny))
         values = (*policy._values, "but for", op)
-        vars(self).update(vars(policy), allow=allow, deny=deny, _left=left, _values=values, _hash=hash(values))
+        vars(self).update(vars(policy), allow=allow, deny=deny, _whole=policy, _op=op, _left=left, _values=values)
+
+    def replace(self, **changes: Any) -> Policy:
+        """Return the same policy but for some arguments; it leaves the operation alone, too."""
+        return AlteredPolicy(self._whole.replace(**changes), self._op)
 
     @property
     def rules(self) -> Mapping[str, Rule]:
