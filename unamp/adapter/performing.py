@@ -11,7 +11,6 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from unamp.adapter.arguments import Nesting
@@ -124,7 +123,6 @@ class LayerPlan:
         return self
 
 
-@dataclass(eq=False, repr=False)
 class Operator(ABC):
     """An operation as the framework's code calls it, and what a rule needs to know about it.
 
@@ -142,20 +140,45 @@ class Operator(ABC):
         view: whether it returns a view of its input, or moves data only: it runs natively in every dtype.
     """
 
-    op: str | None
-    name: str
-    call: Callable[..., Any]
-    _: KW_ONLY
-    layer: bool = False
-    bound: bool = False
-    in_place: bool = False
-    out_of_place: Callable[..., Any] | None = None
-    view: bool = False
-    which: Callable[[Any, Any], str | None] | None = None
+    # No dataclass: Paddle's SOT sees the fields of one alone, and not what its subclasses add.
+    __slots__ = (
+        "_places",
+        "activation_only",
+        "bound",
+        "call",
+        "in_place",
+        "layer",
+        "name",
+        "op",
+        "out_of_place",
+        "view",
+        "which",
+    )
 
-    def __post_init__(self) -> None:
-        self.activation_only = self.op is not None and vocabulary()[self.op].group == "norm"
-        self._places = _places_by_code(self.call)  # now: while a region is open the function has other code
+    def __init__(
+        self,
+        op: str | None,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        layer: bool = False,
+        bound: bool = False,
+        in_place: bool = False,
+        out_of_place: Callable[..., Any] | None = None,
+        view: bool = False,
+        which: Callable[[Any, Any], str | None] | None = None,
+    ) -> None:
+        self.op = op
+        self.name = name
+        self.call = call
+        self.layer = layer
+        self.bound = bound
+        self.in_place = in_place
+        self.out_of_place = out_of_place
+        self.view = view
+        self.which = which
+        self.activation_only = op is not None and vocabulary()[op].group == "norm"
+        self._places = _places_by_code(call)  # now: while a region is open the function has other code
 
     @property
     def places(self) -> Mapping[str, int]:
