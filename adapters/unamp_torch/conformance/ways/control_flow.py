@@ -12,14 +12,14 @@ from torch._higher_order_ops import associative_scan, scan
 from torch._higher_order_ops.map import map as map_over
 
 from unamp.adapter import Way
-from unamp_torch.conformance.ways.opening import Function, Holding, both, forget_compiled
+from unamp_torch.conformance.ways.opening import Function, Holding, both
 
 Runs = Callable[[Function, Sequence[Any]], Any]
 
 
 def _afresh(runs: Runs, function: Function, inputs: Sequence[Any]) -> Any:
     """Run with nothing compiled before: these operators are compiled, and other shapes than before are compiled as dynamic."""
-    forget_compiled()
+    torch._dynamo.reset()
     return runs(function, inputs)
 
 
@@ -60,7 +60,7 @@ def _associative_scan(function: Function, inputs: Sequence[Any]) -> Any:
 def _exported_cond(function: Function, inputs: Sequence[Any]) -> Any:
     branches = Holding(partial(_cond_of, function))
     exported = torch.export.export(branches, tuple(inputs)).module()
-    forget_compiled()
+    torch._dynamo.reset()
     return exported(*inputs)
 
 

@@ -6,7 +6,7 @@ import io
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import inside
-from unamp_torch.conformance.ways.opening import Function, Holding, both, forget_compiled
+from unamp_torch.conformance.ways.opening import Function, Holding, both
 
 _NO_COMPILER = "" if shutil.which("c++") else "inductor needs a C++ compiler, and there is none"
 _NO_ONNX = ", ".join(name for name in ("onnx", "onnxscript") if not find_spec(name))
@@ -31,7 +31,7 @@ def ways() -> Iterator[Way]:
     """Yield the ways of compilers, tracers and exporters."""
     for backend in ("eager", "aot_eager", "pre_dispatch_eager"):
         yield from both(f"compile {backend}", "compiled", _compiling(backend))
-    yield from both("compile inductor", "compiled", _inductor, equal="bound", dear=True, absent=_NO_COMPILER)
+    yield from both("compile inductor", "compiled", _compiling("inductor"), equal="bound", dear=True, absent=_NO_COMPILER)
     yield Way("compile eager, region made outside", "compiled", _made_outside)
     yield Way("compile aot_eager, function decorated", "decorated", _decorated_inside)
     yield Way("compile aot_eager, decorated around", "decorated", _decorated_around)
@@ -55,31 +55,16 @@ def ways() -> Iterator[Way]:
 
 def _compiling(backend: str) -> Callable[[Function, Sequence[Any]], Any]:
     def run(function: Function, inputs: Sequence[Any]) -> Any:
-        forget_compiled()
+        torch._dynamo.reset()
         with redirect_stdout(io.StringIO()):  # one of the backends prints its graphs
             return torch.compile(function, backend=backend, fullgraph=True)(*inputs)
 
     return run
 
 
-def _inductor(function: Function, inputs: Sequence[Any]) -> Any:
-    _try_one_instruction_set()
-    return _compiling("inductor")(function, inputs)
-
-
-@cache
-def _try_one_instruction_set() -> None:
-    """Let inductor try its compiler with the instruction sets up to the one that it takes: it would try all, seconds each."""
-    known: Any = import_module("torch._inductor.cpu_vec_isa")
-    here = known.x86_isa_checker()
-    sets = (each for each in known.supported_vec_isa_list if all(flag in here for flag in str(each).split()))
-    if taken := next(filter(None, sets), None):  # whether one is true is what its compiler says
-        known.supported_vec_isa_list = [taken]
-
-
 def _made_outside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     """Compile a function that opens a region which the compiler has not seen made: it leaves the graph for it."""
-    forget_compiled()
+    torch._dynamo.reset()
     opened = region()
 
     def body(*given: Any) -> Any:
@@ -94,7 +79,7 @@ def _decorated_inside(function: Function, region: OpenRegion, inputs: Sequence[A
 
 
 def _decorated_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    forget_compiled()
+    torch._dynamo.reset()
     return region()(torch.compile(function, backend="aot_eager", fullgraph=True))(*inputs)
 
 

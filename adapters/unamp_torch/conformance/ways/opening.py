@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from importlib import import_module
 from typing import Any
 
-import torch
 from torch import nn
 
 from unamp.adapter import OpenRegion, Way
@@ -29,19 +26,6 @@ class Holding(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Call the function."""
         return self.function(*inputs)
-
-
-def forget_compiled() -> None:
-    """Let Dynamo compile everything anew: what it compiled before for other shapes, it would compile as dynamic."""
-    _measure_no_guards()
-    torch._dynamo.reset()
-
-
-@cache
-def _measure_no_guards() -> None:
-    """Let Dynamo note no time for its guards: to measure it, it empties the processor's caches whenever it compiles."""
-    guards: Any = import_module("torch._dynamo.guards")
-    guards.profile_guard_manager = lambda *_: 0.0
 
 
 def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
