@@ -1,8 +1,9 @@
 """The newest release of every framework, as pip brings it today: ``make newest``.
 
 Each gets an environment of its own, without this project's pins. In it: the install line of README, which must be enough for
-the framework's first example; that example, with what the document says that it prints; ``unamp doctor``; and conformance on
-the CPU. unamp itself is installed as a wheel: the checkout is on no path. The environment is deleted after its run.
+the framework's first example; that example, with what the document says that it prints; ``unamp doctor``; and a thorough
+run of conformance on the CPU. unamp itself is installed as a wheel: the checkout is on no path. The environment is deleted
+after its run.
 
 Arguments choose frameworks: ``python conformance/newest.py torch jax``, or a version of one: ``torch==2.13.0``. Anything that
 fails is a failure: a new release that breaks something breaks it for everybody who installs today.
@@ -37,8 +38,6 @@ EXTRAS = {
     "tensorflow": ("tensorflow-cpu", "conformance"),  # the build without CUDA
     "jax": ("jax", "conformance,jax-libraries"),
 }
-#: One low dtype: the other takes the same ways through a framework, and the suite of pinned versions has both.
-SELECTION = ("--device", "cpu", "--dtype", "bfloat16")
 
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -83,7 +82,7 @@ def examine(framework: str, home: Path, requirement: str = "", wheel: Path | Non
     if found["status"] != "ready":
         raise Failure(f"unamp doctor calls {framework} {found['status']}: {found['advice']}")
     runs = "" if wheel is None or framework != "torch" else _kernels(found, wheel)
-    selection = ("--framework", framework, *SELECTION, *(() if brief else ("--thorough",)))
+    selection = ("--framework", framework, "--device", "cpu", *(() if brief else ("--thorough",)))
     said = _step("conformance", command, "conformance", *selection, cwd=home, variables=variables)
     return f"{found['version']}: {runs}{_lines(said)[-1]}"
 
