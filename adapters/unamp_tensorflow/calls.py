@@ -12,6 +12,7 @@ own, never for plain tensors; the callbacks of `op_callbacks` come after an oper
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow import observing
-from unamp_tensorflow.casting import cast, eligible_dtype, execute
+from unamp_tensorflow.casting import EagerTensor, cast, eligible_dtype, execute
 from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.kept_calls import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
@@ -95,13 +96,22 @@ class OpTypeAction:
         self._ban = ban
         self._makes_numbers = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
 
+    # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the answer.
+
+    @cached_property
+    def _leaves_agreeing(self) -> bool:
+        looks = self._rule in (Rule.WIDEST, Rule.NARROWEST)
+        return looks and all(has_kernel(self._op_type.name, number) for number in NAMES)
+
+    @cached_property
+    def _of_two(self) -> bool:
+        op_type = self._op_type
+        return len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed and self._leaves_agreeing
+
     @property
     def needless(self) -> bool:
         """Return whether there is nothing to be done, whatever the inputs."""
-        if self._rule not in (Rule.WIDEST, Rule.NARROWEST) or self._op_type.several:
-            return False
-        # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the answer.
-        return all(has_kernel(self._op_type.name, number) for number in NAMES)
+        return not self._op_type.several and self._leaves_agreeing
 
     def eager(self, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
         """Execute under the rule."""
@@ -115,6 +125,11 @@ class OpTypeAction:
                 thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
                 lambda low: self._second(low, ctx, name, args), written,
             )  # fmt: skip
+        if self._of_two:  # two that agree, as in most sums, are left alone, and do not pay for it
+            first, second = op_type.positions
+            a, b = args[first], args[second]
+            if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum():
+                return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
 
     def _second(self, low: int, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
