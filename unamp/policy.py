@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -174,9 +174,15 @@ class Policy:
         return self._values == other._values if isinstance(other, Policy) else NotImplemented
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Not before it is asked for: torch.compile follows `__init__`, and in PyTorch 2.11 knows no hash of a tuple.
         return hash(self._values)
 
     def __reduce__(self) -> tuple[object, ...]:
+        # The cached hash depends on the process's hash seed and must not travel.
         return type(self), self._values
 
     def __repr__(self) -> str:

@@ -20,7 +20,8 @@ from jax import lax
 
 from unamp.adapter.arguments import Nesting, leaves
 from unamp.adapter.forwarding import forwarding
-from unamp.adapter.observing import equation, traces
+from unamp.adapter.observer import traces
+from unamp.adapter.observing import equation
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer, places
 from unamp.adapter.plans import is_listed
 from unamp.adapter.replacing import CodePatch, standing_in

@@ -21,8 +21,8 @@ from jax._src.interpreters import batching
 from unamp.adapter.arguments import Opened
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Kept
-from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
-from unamp.adapter.observing import casts, reporting_to, traces, unobserved
+from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
+from unamp.adapter.observing import casts, reporting_to, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Values
 from unamp.adapter.registered import SecondRun

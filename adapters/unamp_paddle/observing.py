@@ -10,8 +10,8 @@ import paddle
 
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
-from unamp.adapter.observing import Reporter, follow_calls, kept, traces, unobserved
+from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
+from unamp.adapter.observing import Reporter, follow_calls, kept, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch

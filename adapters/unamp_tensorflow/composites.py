@@ -23,7 +23,8 @@ from unamp import amp_warnings
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.keras_policies import layer_path, states_float32
-from unamp.adapter.observing import traces, unreported
+from unamp.adapter.observer import traces
+from unamp.adapter.observing import unreported
 from unamp.adapter.patching import Patch
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
 from unamp.adapter.replacing import AttributePatch, CodePatch

@@ -17,8 +17,8 @@ from unamp.adapter import keras_models, observing
 from unamp.adapter.arguments import Opened, leaves
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Kept
-from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook
-from unamp.adapter.observing import Reporter, equation, follow_calls, traces, unobserved
+from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
+from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from unamp.adapter.kept_calls import Arguments, Kept, one_number
-from unamp.adapter.observing import traces
+from unamp.adapter.observer import traces
 from unamp.adapter.records import Call
 from unamp.adapter.shadowing import LeftOut
 from unamp_torch.listing import Operator

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.keras_models import is_layer
-from unamp.adapter.observer import Layers, Observer, Sink
-from unamp.adapter.observing import casts, equation, reporting_to, traces, unreported
+from unamp.adapter.observer import Layers, Observer, Sink, traces
+from unamp.adapter.observing import casts, equation, reporting_to, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule

@@ -14,8 +14,7 @@ from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import shadowing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Calls, Kept
-from unamp.adapter.observer import Observer
-from unamp.adapter.observer import traces as traces
+from unamp.adapter.observer import Observer, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
 from unamp.adapter.state import Plan, ThreadState

@@ -43,7 +43,8 @@ class AlteredPolicy(Policy):
         left = (op, *vocabulary()[op].members)  # a collective name is its members
         allow, deny = (tuple(name for name in names if name not in left) for names in (policy.allow, policy.deny))
         values = (*policy._values, "but for", op)
-        vars(self).update(vars(policy), allow=allow, deny=deny, _whole=policy, _op=op, _left=left, _values=values)
+        own = {"_whole": policy, "_op": op, "_left": left, "_values": values, "_hash": hash(values)}
+        vars(self).update(vars(policy), allow=allow, deny=deny, **own)
 
     def replace(self, **changes: Any) -> Policy:
         """Return the same policy but for some arguments; it leaves the operation alone, too."""
