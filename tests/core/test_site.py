@@ -156,7 +156,7 @@ def test_search_finds_a_page(address: str, chromium: Browser, size: tuple[int, i
     page = opened(chromium, size, complaints, address, scheme)
     page.goto(f"{address}/index.html")
     page.locator("label[for=__search]:visible, .md-search__button:visible").first.click()
-    page.keyboard.type("layer_policies")
+    page.get_by_role("combobox").fill("layer_policies")  # which is awaited: what is typed before it shows is lost
     found = page.locator("a", has_text="layer_policies").first
     found.wait_for()
     found.click()
