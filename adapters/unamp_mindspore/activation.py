@@ -22,21 +22,27 @@ class Activation:
         self.plan = plan
 
     def enter(self) -> object:
-        plan, outer, masked = self.plan, thread.plan, switch_off()
+        """Put the plan in force.
+
+        Raises:
+            NotExpressible: where MindSpore captures a graph from a trace.
+        """
+        plan, outer = self.plan, thread.plan
         if plan is None:
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = Plan.without_policy(reporting=thread.sink is not None)
-            return outer, masked
-        try:
-            check_not_traced()
-        except BaseException:
-            if masked:
-                switch_on()
-            raise
+            return outer, switch_off()
+        check_not_traced()
         if thread.captures:
-            pause()
-        patches.acquire()
+            pause()  # first: what applies the patches would be captured, too
+        try:
+            patches.acquire()
+        except BaseException:
+            if thread.captures and outer is None:
+                go_on()
+            raise
+        masked = switch_off()
         thread.plan = plan if thread.sink is None else plan.observed
         return outer, masked
 

@@ -47,12 +47,11 @@ class Activation:
             native = _entered(plan)
             thread.plan = None
             return outer, native
-        native = None
-        if plan.natively:
-            plan, native = _beside_paddles_own(plan)
-        patches.acquire(plan)
-        if native is None and not (CPU_ONLY and in_dynamic_mode):
-            native = switched_off()
+        beside = plan.natively and _paddles_own_takes_part()
+        if plan.natively and not beside:
+            plan = plan.without_native
+        patches.acquire(plan)  # before anything changes: a patch that cannot be applied raises
+        native = _entered(plan) if beside else None if CPU_ONLY and in_dynamic_mode else switched_off()
         thread.plan = plan if thread.sink is None else plan.observed
         return outer, native
 
@@ -67,14 +66,12 @@ class Activation:
             patches.release()
 
 
-def _beside_paddles_own(plan: Plan) -> tuple[Plan, Any]:
-    """Return the plan, and Paddle's own region, entered; that has no effect where tensors are made on the CPU.
+def _paddles_own_takes_part() -> bool:
+    """Return whether Paddle's own region can do a part: it has no effect where tensors are made on the CPU.
 
-    Nor is it entered where operations are reported: they would run in C++, unseen.
+    Where operations are reported it cannot: they would run in C++, unseen.
     """
-    if thread.sink is not None or not expects_gpu():
-        return plan.without_native, None
-    return plan, _entered(plan)
+    return thread.sink is None and expects_gpu()
 
 
 def _entered(plan: Plan) -> Any:

@@ -66,8 +66,16 @@ class Activation:
         # First what can fail, while nothing has changed yet.
         if thread.sink is not None:
             install_traced(plan)
-        if outer is None:
-            patches.acquire()
+        recorded = exports.records_above()
+        if recorded:
+            exports.acquire()
+        try:
+            if outer is None:
+                patches.acquire()
+        except BaseException:
+            if recorded:
+                exports.release()
+            raise
         before = [(device, key, excluded(key), get_dtype(device)) for device, key in self._native]
         caching, weights = is_cache_enabled(), thread.weights
         shares = plan.policy.cache and self._may_cache(outer, before) if plan.autocast else caching
@@ -85,9 +93,6 @@ class Activation:
         if outer is not None:
             _switch(outer, on=False)
         _switch(plan, on=True)
-        recorded = exports.records_above()
-        if recorded:
-            exports.acquire()
         return _Before(outer, weights, caching, shares and outer is None and plan.autocast, before, recorded)
 
     def exit(self, token: Any) -> None:

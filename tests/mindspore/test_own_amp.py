@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, amp, nn, ops
 from mindspore._c_expression.amp import get_curr_amp_strategy
+from unamp_mindspore import patches
 
 import unamp
 
@@ -85,3 +86,16 @@ def test_a_region_for_a_device_that_does_not_compute_here_changes_nothing():
             assert product(X).dtype == F16
         with unamp.autocast("cuda", enabled=False):
             assert product(X).dtype == F16
+
+
+def test_a_region_that_cannot_be_opened_leaves_mindspores_own_in_force(monkeypatch):
+    def missing():
+        raise unamp.FrameworkNotSupported("a name is gone")
+
+    def body(x):
+        with pytest.raises(unamp.FrameworkNotSupported, match="a name is gone"), unamp.autocast(dtype="bfloat16"):
+            pass
+        return product(x)
+
+    monkeypatch.setattr(patches, "acquire", missing)
+    assert amp.auto_mixed_precision(body, "auto")(X).dtype == F16

@@ -242,3 +242,14 @@ def test_a_make_fx_that_fails_leaves_nothing_behind(native_state: Callable[[], A
         make_fx(fails, pre_dispatch=True)(x)
     assert native_state() == before
     assert type(torch.ops.aten.add.Tensor._dispatch_cache) is handlers
+
+
+def test_a_region_that_cannot_be_opened_where_operators_are_recorded_leaves_nothing_behind(
+    native_state: Callable[[], Any], attributes: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = native_state(), attributes()
+    monkeypatch.delattr(torch.ops.aten.mm.default, "_dispatch_cache")
+    with pytest.raises(Exception, match="_dispatch_cache"):
+        make_fx(Inside(POLICIES[0]), pre_dispatch=True)(x)
+    assert (unamp.current_policy(), (x + x).dtype) == (None, F32)
+    assert (native_state(), attributes()) == before
