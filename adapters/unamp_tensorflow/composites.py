@@ -118,6 +118,10 @@ def _rounded(tensor: Any, dtype: int) -> Any:
     return cast(cast(tensor, dtype), FLOAT32)
 
 
+def _makes_numbers(operator: Composite) -> bool:
+    return not operator.layer and vocabulary()[operator.op].group in ("creation", "random")
+
+
 def _named(operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
     """Return the dtype that a caller names. A draw from tensors must be told theirs: by its position that says no more."""
     drawn = vocabulary()[operator.op].group == "random"
@@ -155,7 +159,7 @@ class _Performer(Performer[Plan, Composite]):
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
         named = _named(operator, args, kwargs)
-        if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or vocabulary()[op].group in ("creation", "random")):
+        if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or _makes_numbers(operator)):
             args, kwargs = in_stated_dtype(operator.call, args, kwargs, 0 if dtype is None else computed)
         if dtype is None:  # a layer's activation still has a rule of its own
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
@@ -175,7 +179,7 @@ class _Performer(Performer[Plan, Composite]):
     def call_without_floats(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         # What makes numbers keeps its meaning; and symbols of Keras have no numbers yet.
         stated = not operator.layer and (_has_numbers(args, kwargs) or operator.argument("dtype", args, kwargs) is not None)
-        no_rules = rule is Rule.UNTOUCHED or stated
+        no_rules = rule is Rule.UNTOUCHED or stated or _makes_numbers(operator)
         return _call(plan.for_parts if no_rules else plan, operator, args, kwargs)
 
     def report(

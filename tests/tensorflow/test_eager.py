@@ -322,6 +322,18 @@ def test_a_dtype_that_is_stated_for_numbers_is_theirs_whatever_the_rule(level):
     assert all(bool(tf.reduce_all(tf.math.is_finite(each))) for each in drawn)
 
 
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_draw_that_is_given_no_tensor_has_nothing_that_a_list_could_cast(level, graph):
+    names = "normal", "truncated_normal", "uniform"
+
+    def draws():
+        return [getattr(tf.random, name)([2]) for name in names]
+
+    with under(level, allow=names):
+        assert [each.dtype for each in (tf.function(draws) if graph else draws)()] == [tf.float32] * 3
+
+
 @pytest.mark.parametrize(
     "rest", [{"deny": ["normal", "count_nonzero", "arange"]}, {"allow": ["normal", "arange"]}, {"level": "O3"}]
 )
