@@ -56,7 +56,7 @@ class Operator:
         self.no_kernel = {(device, DTYPES[dtype]) for (device, dtype), ops in facts().lacking.items() if op in ops}
         self.dtype_position: int | None = next((i for i, a in enumerate(schema.arguments) if a.name == "dtype"), None)
         self.sparse_position: int | None = next(
-            (i for i, a in enumerate(schema.arguments) if a.name in ("sparse", "sparse_grad")), None
+            (i for i, a in enumerate(schema.arguments) if a.name in ("sparse", "sparse_grad") and str(a.type) == "bool"), None
         )
 
     def calling(self, call: Callable[..., Any]) -> Operator:

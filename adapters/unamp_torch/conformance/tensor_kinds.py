@@ -27,8 +27,8 @@ def tensor_kinds() -> tuple[TensorKind, ...]:
     masked tensors, which have no bfloat16. Of quantized ones, which have no floating dtype, no operation is cast.
     """
     return (
-        _sparse("sparse_coo", Tensor.to_sparse, {**_ELEMENTWISE, **_ARITHMETIC, **_PRODUCTS}),
-        _sparse("sparse_csr", Tensor.to_sparse_csr, {**_ELEMENTWISE, **_ARITHMETIC}),
+        _sparse("sparse_coo", Tensor.to_sparse, {**_ELEMENTWISE, **_ARITHMETIC, **_PRODUCTS, **_SPARSE_PRODUCTS}),
+        _sparse("sparse_csr", Tensor.to_sparse_csr, {**_ELEMENTWISE, **_ARITHMETIC, **_SPARSE_PRODUCTS}),
         _sparse("sparse_csc", Tensor.to_sparse_csc, _ELEMENTWISE),
         _sparse("sparse_bsr", lambda tensor: tensor.to_sparse_bsr((2, 2)), _ELEMENTWISE),
         _nested("torch.nested (strided)", torch.strided, _OF_ROWS),
@@ -62,6 +62,10 @@ _PRODUCTS: Mapping[str, Call] = {
     "linear": lambda tensor: torch.nn.functional.linear(tensor, _like(tensor, _WEIGHTS)),
     "matmul": _product,
     "mm": lambda tensor: torch.mm(tensor, _like(tensor, _WEIGHTS)),
+}
+_SPARSE_PRODUCTS: Mapping[str, Call] = {
+    "sparse_addmm": lambda tensor: torch.sparse.addmm(_like(tensor, _WEIGHTS), tensor, _like(tensor, _WEIGHTS)),
+    "sparse_mm": lambda tensor: torch.sparse.mm(tensor, _like(tensor, _WEIGHTS)),
 }
 _OF_ROWS: Mapping[str, Call] = {
     **_ARITHMETIC,
