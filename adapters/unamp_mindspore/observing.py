@@ -53,10 +53,9 @@ def report(
             raise LeftOut(DRAWS)
         if not all(map(np.array_equal, before, _state(operator, args))):
             raise LeftOut(CHANGES_STATE)
-        with unobserved(thread):
-            return low(dtype)
+        return low(dtype)
 
-    return _reporter.report_call(thread, op, operator, rule, run, args, kwargs, second, written, NAMES)
+    return _reporter.report_call(op, operator, rule, run, args, kwargs, second, written, NAMES)
 
 
 def _arguments(operator: Operator, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -88,9 +87,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def _numbers(tensor: Any) -> Any:
-    with unobserved(thread):
-        wide = tensor.astype(FLOAT32) if tensor.dtype in LOW else tensor
-        return wide.asnumpy().astype("float64").reshape(-1)
+    wide = tensor.astype(FLOAT32) if tensor.dtype in LOW else tensor
+    return wide.asnumpy().astype("float64").reshape(-1)
 
 
 def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
@@ -121,7 +119,7 @@ def unchanged(value: Any) -> Callable[[], bool]:
     return lambda: np.array_equal(value.asnumpy(), before, equal_nan=True)
 
 
-_reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)
+_reporter = Reporter(thread, tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)
 
 report_registered = _reporter.report_registered
 

@@ -11,7 +11,7 @@ import paddle
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
-from unamp.adapter.observing import Reporter, follow_calls, kept, unobserved
+from unamp.adapter.observing import Reporter, follow_calls, kept
 from unamp.adapter.patching import Patches
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
@@ -50,10 +50,10 @@ def report(
     def second(dtype: str) -> Any:
         if _drawn() != before:
             raise LeftOut(DRAWS)
-        with unobserved(thread), paddle.no_grad():
+        with paddle.no_grad():
             return low(dtype)
 
-    return _reporter.report_call(thread, op, operator, rule, run, args, kwargs, second, written, NAMES)
+    return _reporter.report_call(op, operator, rule, run, args, kwargs, second, written, NAMES)
 
 
 def _drawn() -> list[list[str]]:
@@ -62,7 +62,7 @@ def _drawn() -> list[list[str]]:
 
 
 def _numbers(tensor: Any) -> Any:
-    with unobserved(thread), paddle.no_grad():
+    with paddle.no_grad():
         return cast(tensor, FLOAT32).numpy().astype("float64").reshape(-1)
 
 
@@ -84,7 +84,7 @@ def _follow_parameters(path: str, network: Any) -> None:
 
 
 _reporter = Reporter(
-    tensors, lambda tensor: str(tensor.dtype).removeprefix("paddle."), _numbers, _follow, paddle.in_dynamic_mode
+    thread, tensors, lambda tensor: str(tensor.dtype).removeprefix("paddle."), _numbers, _follow, paddle.in_dynamic_mode
 )
 
 
@@ -101,7 +101,7 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
             raise LeftOut(IN_PLACE)
         if _drawn() != before:
             raise LeftOut(DRAWS)
-        with unobserved(thread), paddle.no_grad():
+        with paddle.no_grad():
             return call()
 
     yield run

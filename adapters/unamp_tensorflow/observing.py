@@ -90,9 +90,9 @@ def report(
     )  # fmt: skip
 
     def second(dtype: str) -> Any:
-        with unobserved(thread), stop_recording():
-            if dtype in FLOAT8:
-                raise LeftOut("this framework's adapter computes no product from float8")
+        if dtype in FLOAT8:
+            raise LeftOut("this framework's adapter computes no product from float8")
+        with stop_recording():
             return low(DTYPES[dtype])
 
     going_on = _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True, low=second, kept=written)
@@ -185,7 +185,7 @@ def variable_name(variable: Any) -> str:
     return str(path).replace("/", ".")
 
 
-_reporter = Reporter(_tensors, dtype_of, _numbers, _follow, tf.executing_eagerly)
+_reporter = Reporter(thread, _tensors, dtype_of, _numbers, _follow, tf.executing_eagerly)
 
 
 report_registered = _reporter.report_registered
@@ -205,7 +205,7 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
     def run(call: Callable[[], Any]) -> Any:
         if stateful:
             raise LeftOut(f"it runs {stateful[0]}, which may draw random numbers or change a variable")
-        with unobserved(thread), stop_recording():
+        with stop_recording():
             return call()
 
     op_callbacks.add_op_callback(note)
