@@ -17,11 +17,12 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.interpreters import batching
 
+from unamp.adapter import observing
 from unamp.adapter.arguments import Opened
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Kept
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
-from unamp.adapter.observing import Reporter, reporting_to
+from unamp.adapter.observing import Reporter
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
@@ -94,35 +95,23 @@ def follow_parameters(gradients: Any) -> Any:
 def observe(
     sink: Sink,
     values: bool,
-    layers: Callable[[], Patches | None],
     named: Callable[[Any], Any],
-    acquire: Callable[[], Plan],
-    release: Callable[[], None],
+    layers: Patches | None,
+    held: AbstractContextManager[None],
+    without_region: Plan,
 ) -> Iterator[None]:
-    """Report the operations of this thread to `sink`.
+    """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`.
 
     Args:
-        layers: gives the patches that tell the observer which layer is called; None where no library of layers is imported.
-        acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
+        named: gives the layers inside a network, with their names.
     """
-    without_region = acquire()
-    try:
-        following = layers()
-        observer = Observer("jax", sink, values, JaxLayers(named, _own_name))
-        plan: Plan | None = CONTEXT.value
-        with (
-            following.held() if following is not None else nullcontext(),
-            reporting_to(thread, observer),
-            jax.disable_jit(),
-            CONTEXT(without_region if plan is None else plan.observed),
-        ):
-            try:
-                yield
-            finally:
-                if values:
-                    jax.effects_barrier()
-    finally:
-        release()
+    observer = Observer("jax", sink, values, JaxLayers(named, _own_name))
+    with jax.disable_jit(), observing.observe(thread, observer, layers, held, without_region):
+        try:
+            yield
+        finally:
+            if values:
+                jax.effects_barrier()
 
 
 def report(

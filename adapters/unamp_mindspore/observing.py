@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,10 @@ _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
 
-@contextmanager
-def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
+def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("mindspore", sink, values, Layers(nn.Cell.cells_and_names, follow=_follow_parameters))
-    with observing.observe(thread, observer, _layers, unchanging, release):
-        yield
+    return observing.observe(thread, observer, _layers, held, without_region)
 
 
 def report(

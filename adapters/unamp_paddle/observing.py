@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import paddle
@@ -26,12 +26,10 @@ _call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
 
-@contextmanager
-def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
+def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("paddle", sink, values, Layers(paddle.nn.Layer.named_sublayers, follow=_follow_parameters))
-    with observing.observe(thread, observer, _layers, unchanging, release):
-        yield
+    return observing.observe(thread, observer, _layers, held, without_region)
 
 
 def report(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,7 @@ from unamp.policy import Rule
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
+from unamp_tensorflow.state import DTYPES, NAMES, thread
 
 
 @cache
@@ -42,17 +42,11 @@ def _patches(with_keras: bool) -> Patches:
     return Patches(lambda: found)
 
 
-@contextmanager
-def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Callable[[], None]) -> Iterator[None]:
-    """Report the operations of this thread to `sink`.
-
-    Args:
-        acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
-    """
+def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
+    """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     layers = Layers(lambda network: (), lambda layer: str(layer.name))  # a layer of Keras has a name of its own
     observer = Observer("tensorflow", sink, values, layers)
-    with observing.observe(thread, observer, _patches(keras_in_use()), acquire, release):
-        yield
+    return observing.observe(thread, observer, _patches(keras_in_use()), held, without_region)
 
 
 def report(

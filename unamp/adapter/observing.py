@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, wraps
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -327,8 +327,8 @@ def observe(
     thread: ThreadState[Any],
     observer: Observer,
     layers: Patches | None,
-    unchanging: Callable[[], ObservedPlan],
-    release: Callable[[], None],
+    held: AbstractContextManager[None],
+    without_region: ObservedPlan,
 ) -> Iterator[None]:
     """Report the operations of the calling thread, for adapters that stand in for a framework's functions.
 
@@ -336,18 +336,16 @@ def observe(
         thread: the adapter's state of this thread.
         observer: takes the reports.
         layers: what tells the observer which layer is called (see `follow_calls`); None where there are no layers.
-        unchanging: makes everything known that can be reported, and gives the plan for where no region is open.
-        release: undoes that.
+        held: has everything known that can be reported while it is open.
+        without_region: the plan for where no region is open.
     """
-    without_region = unchanging()
     plan = thread.plan
-    try:
-        with layers.held() if layers is not None else nullcontext(), reporting_to(thread, observer):
-            thread.plan = without_region if plan is None else plan.observed
+    with held, layers.held() if layers is not None else nullcontext(), reporting_to(thread, observer):
+        thread.plan = without_region if plan is None else plan.observed
+        try:
             yield
-    finally:
-        thread.plan = plan
-        release()
+        finally:
+            thread.plan = plan
 
 
 def follow_calls(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
