@@ -68,14 +68,10 @@ class JaxAdapter(BaseAdapter):
         return Activation(policy)
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
-        def acquire() -> Plan:
-            patches.acquire()
-            return Plan.without_policy(reporting=True)
-
-        def layers() -> Any:
-            return patches.layer_patches(spellings.libraries())
-
-        return observing.observe(sink, values, layers, networks.named_layers, acquire, patches.release)
+        layers = patches.layer_patches(spellings.libraries())
+        return observing.observe(
+            sink, values, networks.named_layers, layers, patches.held(), Plan.without_policy(reporting=True)
+        )
 
     def cast(self, tensor: Any, dtype: str) -> Any:
         with CONTEXT(None):

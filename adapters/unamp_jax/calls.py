@@ -56,21 +56,21 @@ def binding(original: Bind) -> Bind:
 
 def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan, known: Any) -> Any:
     avals, params = abstract_values(args, rest), rest[-1]
-    places, found, shapes = [], [], []
+    places, given = [], []
     for n, aval in enumerate(avals):
         dtype = getattr(aval, "dtype", None)
         if dtype is not None and dtype in ELIGIBLE:
             places.append(n)
             if aval.shape or not aval.weak_type:
-                found.append(dtype)
-                shapes.append(aval.shape)
+                given.append(aval)
     op, rule, reported = known
-    if not found:
+    if not given:
         return original(primitive, trace, args, *rest)
     if rule is Rule.BANNED:
         raise BannedOperation(plan.ban(op))
     if rule is Rule.LOW and "precision" in params:
         rule = stated_rule(params["precision"]) or rule
+    found = [aval.dtype for aval in given]
     # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would raise.
     followed = Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule
     mixed = any(dtype is not found[0] for dtype in found)
@@ -89,7 +89,6 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     if rule is Rule.LOW and plan.policy.widen_results:
         result = _widened(trace, result, primitive.multiple_results)
     if reported and thread.sink is not None:
-        given = list(zip(found, shapes, strict=True))
 
         def low(dtype: str) -> Any:
             if "precision" in params and stated_rule(params["precision"]) is not None:
@@ -98,9 +97,7 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
                 raise LeftOut("it is bound as a primitive; float8 is for products by jax.lax.dot_general and what calls it")
             return run(DTYPES[dtype])
 
-        return observing.report(
-            thread.sink, op, primitive.name, rule, given, wanted, result, bind=partial(bind, trace), low=low, kept=kept
-        )
+        return observing.report(op, primitive.name, rule, given, wanted, result, bind=partial(bind, trace), low=low, kept=kept)
     return result
 
 

@@ -209,16 +209,17 @@ class _Performer(Performer[Plan, Composite]):
     def report(
         self, plan: Plan, op: str, operator: Composite, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Kwargs
     ) -> Any:
-        given = _shapes((args, kwargs, operator.parameters(args)))[: 1 if operator.activation_only else None]
+        tensors = [leaf for leaf in leaves((args, kwargs, operator.parameters(args))) if eligible_dtype(leaf) is not None]
+        given = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in tensors[: 1 if operator.activation_only else None]]
         before = operator.state(args) if traces.shadow is not None else []
-        kept = None if thread.sink is None or not given else kept_calls.before(op, operator, args, kwargs)
+        kept = kept_calls.before(op, operator, args, kwargs) if given else None
         emulation = traces.float8
         if emulation is not None and thread.sink is not None and emulation.takes(op, thread.sink.layers.path):
             with products_in_float8(emulation.dtype):
                 result, target, emulated = run()
         else:
             result, target, emulated = run()
-        if thread.sink is None or not given:
+        if not given:
             return result
 
         def low(dtype: str) -> Any:
@@ -231,7 +232,7 @@ class _Performer(Performer[Plan, Composite]):
 
         written = equation(op, [*(getattr(args[0], name, None) for name in _EQUATIONS if args), *args], kwargs)
         return observing.report(
-            thread.sink, op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low, kept=kept
+            op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low, kept=kept
         )
 
     def compute_low(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
@@ -272,10 +273,6 @@ def emulates(op: str) -> bool:
     """Return whether an operation has no kernel in low dtypes."""
     emulated = facts().emulated
     return op in emulated["operations"] or vocabulary()[op].group in emulated["groups"]
-
-
-def _shapes(value: Any) -> list[tuple[Any, tuple[int, ...]]]:
-    return [(dtype, tuple(leaf.shape)) for leaf in leaves(value) if (dtype := eligible_dtype(leaf)) is not None]
 
 
 def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -10,11 +9,9 @@ from typing import Any
 
 import jax
 
-from unamp.adapter.keras_losses import AddedLosses
-from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
+from unamp.adapter.keras_policies import Function, hooks
 from unamp.adapter.patching import Patch, find, missing
 from unamp.adapter.replacing import AttributePatch, standing_in
-from unamp.adapter.state import suspended
 from unamp_jax.casting import eligible_dtype
 from unamp_jax.composites import code_patch
 from unamp_jax.state import thread
@@ -26,10 +23,11 @@ def patches() -> Iterator[Patch]:
     Raises:
         FrameworkNotSupported: naming the version of Keras and what is missing.
     """
-    yield _patch(HOME, "DTypePolicy.convert_input", input_hook(_followed, _is_eligible))
-    yield _patch(HOME, "DTypePolicy.compute_dtype.fget", compute_dtype_hook(_followed))
-    for module, path, replacement in AddedLosses(thread, functools.partial(suspended, thread)).hooks():
-        yield _patch(module, path, replacement)
+    for module, path, replacement in hooks(thread, _is_eligible):
+        function = find(module, path)
+        if not isinstance(function, types.FunctionType):
+            raise missing("keras", sys.modules["keras"].__version__, f"function {module}.{path}")
+        yield code_patch(function, replacement)
 
 
 def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]:
@@ -51,19 +49,6 @@ def _unreported(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     finally:
         thread.sink = sink
-
-
-def _patch(module: str, path: str, replacement: Callable[[Function], Function]) -> Patch:
-    function = find(module, path)
-    if not isinstance(function, types.FunctionType):
-        raise missing("keras", sys.modules["keras"].__version__, f"function {module}.{path}")
-    return code_patch(function, replacement)
-
-
-def _followed() -> bool:
-    """Return whether a region's policy decides here. Where operations are only reported, none could."""
-    plan = thread.plan
-    return plan is not None and plan.policy.active
 
 
 def _is_eligible(x: Any) -> bool:

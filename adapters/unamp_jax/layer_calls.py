@@ -110,14 +110,13 @@ class _Layer(Composite):
     def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         if getattr(self._layer, "scope", None) is None:
             return super().run_again(plan, args, kwargs)
-        module, variables = self._layer.unbind()  # linen's names are taken once they have been used
         with CONTEXT(plan):
-            return module.apply(variables, *args[1:], **kwargs)
+            return self.run_unchanged(args, kwargs)
 
     def run_unchanged(self, args: Args, kwargs: Kwargs) -> Any:
         if getattr(self._layer, "scope", None) is None:
             return super().run_unchanged(args, kwargs)
-        module, variables = self._layer.unbind()
+        module, variables = self._layer.unbind()  # linen's names are taken once they have been used
         return module.apply(variables, *args[1:], **kwargs)
 
     def state(self, args: Args) -> list[Any]:

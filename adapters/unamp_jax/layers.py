@@ -59,8 +59,11 @@ class _Layer:
 _networks: WeakValueDictionary[Structure, _Layer] = WeakValueDictionary()
 
 
-class JaxLayers:
+class JaxLayers(KerasLayers):
     """See `unamp.adapter.layers.Layered`. Layers of Keras are objects that stay, and have their rules themselves."""
+
+    def __init__(self) -> None:
+        super().__init__(_in_force.put_keras)
 
     def unwrapped(self, network: Any) -> Any:
         return network if _is_keras(network) else _place(network)
@@ -69,30 +72,26 @@ class JaxLayers:
         return _is_keras(network)
 
     def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
-        return layer.inner if type(layer) is _Layer else _keras().inner(layer)
+        return layer.inner if type(layer) is _Layer else super().inner(layer)
 
     def runs(self, layer: Any) -> bool:
         if type(layer) is not _Layer:
-            return _keras().runs(layer)
+            return super().runs(layer)
         return layer.kind is None or any("__call__" in vars(kind) for kind in layer.kind.__mro__)
 
     def check(self, layer: Any, region: LayerRegion) -> None:
         if type(layer) is not _Layer:
-            _keras().check(layer, region)
+            super().check(layer, region)
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         if type(layer) is _Layer:
             _in_force.put(layer, region)
         else:
-            _keras().put(layer, region)
+            super().put(layer, region)
 
 
 def _is_keras(network: Any) -> bool:
     return is_of(network, "keras", "layers.Layer")
-
-
-def _keras() -> KerasLayers:
-    return KerasLayers(_in_force.put_keras)
 
 
 # --- which network, and which of its layers -----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from math import prod
 from operator import is_
 from typing import Any
 
@@ -18,17 +17,18 @@ import numpy as np
 from jax._src import core, source_info_util
 from jax._src.interpreters import batching
 
+from unamp.adapter import observing
 from unamp.adapter.arguments import Opened
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Kept
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
-from unamp.adapter.observing import casts, reporting_to, unobserved
+from unamp.adapter.observing import Reporter
 from unamp.adapter.patching import Patches
-from unamp.adapter.records import OpRecord, Shadow, Values
+from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
-from unamp.adapter.shadowing import CHANGES_STATE, LeftOut, shadow
+from unamp.adapter.shadowing import CHANGES_STATE, LeftOut
 from unamp.policy import Rule
-from unamp_jax.casting import with_numbers
+from unamp_jax.casting import dtype_of, with_numbers
 from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
 from unamp_jax.networks import may_be_copy, structure_of
 from unamp_jax.state import CONTEXT, Plan, thread
@@ -95,112 +95,99 @@ def follow_parameters(gradients: Any) -> Any:
 def observe(
     sink: Sink,
     values: bool,
-    layers: Callable[[], Patches | None],
     named: Callable[[Any], Any],
-    acquire: Callable[[], Plan],
-    release: Callable[[], None],
+    layers: Patches | None,
+    held: AbstractContextManager[None],
+    without_region: Plan,
 ) -> Iterator[None]:
-    """Report the operations of this thread to `sink`.
+    """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`.
 
     Args:
-        layers: gives the patches that tell the observer which layer is called; None where no library of layers is imported.
-        acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
+        named: gives the layers inside a network, with their names.
     """
-    without_region = acquire()
-    try:
-        following = layers()
-        observer = Observer("jax", sink, values, JaxLayers(named, _own_name))
-        plan: Plan | None = CONTEXT.value
-        with (
-            following.held() if following is not None else nullcontext(),
-            reporting_to(thread, observer),
-            jax.disable_jit(),
-            CONTEXT(without_region if plan is None else plan.observed),
-        ):
-            try:
-                yield
-            finally:
-                if values:
-                    jax.effects_barrier()
-    finally:
-        release()
+    observer = Observer("jax", sink, values, JaxLayers(named, _own_name))
+    with jax.disable_jit(), observing.observe(thread, observer, layers, held, without_region):
+        try:
+            yield
+        finally:
+            if values:
+                jax.effects_barrier()
 
 
 def report(
-    observer: Observer,
     op: str,
     native: str,
     rule: Rule,
-    given: list[tuple[Any, tuple[int, ...]]],
+    given: Sequence[Any],
     target: Any,
     result: Any,
     *,
     emulated: bool = False,
     written: str | None = None,
-    bind: Bind | None = bind,
-    low: Callable[[str], Any] | None = None,
-    kept: Kept | None = None,
+    bind: Bind = bind,
+    low: Callable[[str], Any],
+    kept: Kept | None,
 ) -> Any:
     """Report one operation, and return the result to go on with, whose gradient is told where a trace wants it.
 
     Args:
-        given: for each tensor that the rule is about its dtype and its shape.
+        given: the tensors that the rule is about, or what stands for them with a dtype and a shape.
         target: the dtype that they were cast to; None for none.
         written: the equation of an einsum.
-        bind: binds a primitive to a result; None where nobody goes on with another result.
-        low: computes the operation a second time in a low dtype; None where nobody can.
+        bind: binds a primitive to a result.
+        low: computes the operation a second time in a low dtype.
         kept: its arguments, where a trace keeps them.
     """
-    if traces.waiting:
+    observer = thread.sink
+    if observer is None or traces.waiting:
         return result
-    inputs = tuple(str(dtype) for dtype, _ in given)
+    reporter = _Reporter(bind)
+    inputs = reporter.dtypes(given)
     compute = str(target) if target is not None else inputs[0] if inputs else None
-    results = [leaf for leaf in leaves_with_dtypes(result) if "float" in str(leaf.dtype)]
-    sizes = [(str(leaf.dtype), int(leaf.size)) for leaf in results]
-    count, moved = casts(rule, [(str(dtype), prod(shape)) for dtype, shape in given], compute, sizes[:1])
-    output = sizes[0][0] if sizes else None
-    record = OpRecord(
-        op, native, rule, inputs, compute, output, emulated, casts=count, cast_bytes=moved,
-        input_shapes=tuple(shape for _, shape in given), output_shape=tuple(results[0].shape) if results else None,
-        equation=written, call=None if kept is None else kept.after(results[0] if results else None),
-    )  # fmt: skip
-    if low is not None and (dtype := traces.shadow) is not None:
-        record = record._replace(shadow=_shadow(dtype, record, results, low))
-    going_on, later = followed(results, bind) if bind is not None and traces.gradients else (results, [])
-
-    def hooked(hook: GradientHook) -> None:
-        for each in later:
-            each.hook = hook
-
-    follow = None if bind is None else hooked
-    if not observer.wants_values or not any(isinstance(leaf, core.Tracer) for leaf in results):
-        observer.report(record, lambda: _values(results), follow)
-    elif any(isinstance(leaf, batching.BatchTracer) for leaf in results):  # a callback would be called for each of a batch
-        observer.report(record, lambda: None, follow)
-    else:
-        _report_later(observer, record, results, follow)
-    others = {id(old): new for old, new in zip(results, going_on, strict=True) if new is not old}
+    record = OpRecord(op, native, rule, inputs, compute, None, emulated, input_shapes=reporter.shapes(given), equation=written)
+    going_on = reporter.report(observer, record, reporter.sizes(given), result, first_only=True, low=low, kept=kept)
+    others = {id(old): new for old, new in zip(reporter.floating(result), going_on, strict=True) if new is not old}
     return jax.tree.map(lambda leaf: others.get(id(leaf), leaf), result) if others else result
 
 
-def _shadow(dtype: str, record: OpRecord, results: list[Any], low: Callable[[str], Any]) -> Shadow:
-    """Return an operation's own error in a low dtype; its second run is one that no gradient comes from."""
+class _Reporter(Reporter):
+    """Reports operations of JAX. What tells of a gradient is bound before the numbers are there, and with them the record.
 
-    def second() -> list[Any]:
-        with unobserved(thread):
-            found = [leaf for leaf in leaves_with_dtypes(low(dtype)) if "float" in str(leaf.dtype)]
-        return list(map(_concrete, found))
+    Args:
+        through: binds a primitive to a result.
+    """
 
-    return shadow(dtype, record, lambda: list(map(_concrete, results)), second)
+    def __init__(self, through: Bind) -> None:
+        super().__init__(thread, leaves_with_dtypes, dtype_of, _numbers)
+        self._through = through
+
+    def send(self, observer: Observer, record: OpRecord, found: list[Any]) -> list[Any]:
+        going_on, later = followed(found, self._through) if traces.gradients else (found, [])
+
+        def follow(hook: GradientHook) -> None:
+            for each in later:
+                each.hook = hook
+
+        placed = record._replace(layer=observer.layers.path)
+
+        def arrived(*numbers: Any) -> None:
+            observer.report(placed, lambda: self.values(numbers), follow)
+
+        tracers = [leaf for leaf in found if isinstance(leaf, core.Tracer)]
+        if not observer.values or not tracers:
+            arrived(*found)
+        elif any(isinstance(leaf, batching.BatchTracer) for leaf in tracers):  # a callback would be called for each of a batch
+            observer.report(record, lambda: None, follow)
+        else:  # inside of a transformation, or of a program that is being compiled
+            with CONTEXT(None):
+                jax.debug.callback(arrived, *found)
+                jax.effects_barrier()  # the record belongs to this step of the trace, and comes before its gradient
+        return going_on
 
 
-def _concrete(leaf: Any) -> Any:
-    """Return a result as one row of float64 numbers, inside of `jax.grad` too."""
-    return _row(with_numbers(leaf))
-
-
-def _row(value: Any) -> Any:
-    return np.asarray(value).astype("float64").reshape(-1)
+def _numbers(tensor: Any) -> Any:
+    """Return a tensor's values as one row of float64 numbers, inside of `jax.grad` too."""
+    return np.asarray(with_numbers(tensor)).astype("float64").reshape(-1)
 
 
 def check_state(before: Sequence[Any], after: Sequence[Any]) -> None:
@@ -209,19 +196,7 @@ def check_state(before: Sequence[Any], after: Sequence[Any]) -> None:
         raise LeftOut(CHANGES_STATE)
 
 
-def report_registered(
-    observer: Observer,
-    record: OpRecord,
-    tensors: Sequence[Any],
-    results: Sequence[Any],
-    low: Callable[[str], Any] | None,
-) -> Sequence[Any]:
-    """Report a call of a registered operation; see `unamp.adapter.registered`."""
-    given = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-    going_on: Sequence[Any] = report(
-        observer, record.op, record.native, record.rule, given, record.compute, list(results), emulated=record.emulated, low=low
-    )
-    return going_on
+report_registered = _Reporter(bind).report_registered
 
 
 def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
@@ -244,22 +219,3 @@ def unchanged(value: Any) -> Callable[[], bool]:
         return form == now and all(map(is_, before, after))
 
     return is_unchanged
-
-
-def _report_later(
-    observer: Observer, record: OpRecord, results: list[Any], follow: Callable[[GradientHook], None] | None
-) -> None:
-    """Report an operation when its numbers are there: inside of a transformation, or of a program that is being compiled."""
-    placed = record._replace(layer=observer.layers.path)
-
-    def arrived(*numbers: Any) -> None:
-        observer.report(placed, lambda: _values(numbers), follow)
-
-    with CONTEXT(None):
-        jax.debug.callback(arrived, *results)
-        jax.effects_barrier()  # the record belongs to this step of the trace, and comes before its gradient
-
-
-def _values(results: Any) -> Values | None:
-    rows = list(map(_row, results))
-    return Values.of(np.shape(results[0]), rows) if rows else None

@@ -102,7 +102,8 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
 
 
 @contextmanager
-def _held() -> Iterator[None]:
+def held() -> Iterator[None]:
+    """Apply the patches while the context is open."""
     acquire()
     try:
         yield
@@ -115,8 +116,8 @@ def _hooks() -> PatchGroup:
     return PatchGroup(
         [
             AttributePatch(core.Primitive, "bind_with_trace", calls.binding),
-            AttributePatch(custom_derivatives.custom_jvp, "__call__", custom_rules.jvp_call(with_rules, _held)),
-            AttributePatch(custom_derivatives.custom_vjp, "__call__", custom_rules.vjp_call(with_rules, _held)),
+            AttributePatch(custom_derivatives.custom_jvp, "__call__", custom_rules.jvp_call(with_rules, held)),
+            AttributePatch(custom_derivatives.custom_vjp, "__call__", custom_rules.vjp_call(with_rules, held)),
             *_changes(_HOOKS),
             *_changes(_OPTIONAL),
         ]

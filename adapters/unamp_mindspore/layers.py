@@ -10,20 +10,14 @@ from collections.abc import Iterable
 
 from mindspore import nn
 
-from unamp.adapter.layers import LayerRegion, derive, put_by_class
+from unamp.adapter.layers import Layered, LayerRegion, derive, put_by_class
 from unamp.errors import NotExpressible
 from unamp_mindspore import compiling
 from unamp_mindspore.binding import layer_rules
 
 
-class MindSporeLayers:
+class MindSporeLayers(Layered):
     """See `unamp.adapter.layers.Layered`."""
-
-    def unwrapped(self, network: nn.Cell) -> nn.Cell:
-        return network
-
-    def stays(self, network: nn.Cell) -> bool:
-        return True
 
     def inner(self, layer: nn.Cell) -> Iterable[tuple[str, nn.Cell]]:
         return ((name, each) for name, each in layer._cells.items() if each is not None)

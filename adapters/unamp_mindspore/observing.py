@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,10 @@ _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
 
-@contextmanager
-def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
+def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("mindspore", sink, values, Layers(nn.Cell.cells_and_names, follow=_follow_parameters))
-    with observing.observe(thread, observer, _layers, unchanging, release):
-        yield
+    return observing.observe(thread, observer, _layers, held, without_region)
 
 
 def report(
@@ -53,10 +51,9 @@ def report(
             raise LeftOut(DRAWS)
         if not all(map(np.array_equal, before, _state(operator, args))):
             raise LeftOut(CHANGES_STATE)
-        with unobserved(thread):
-            return low(dtype)
+        return low(dtype)
 
-    return _reporter.report_call(thread, op, operator, rule, run, args, kwargs, second, written, NAMES)
+    return _reporter.report_call(op, operator, rule, run, args, kwargs, second, written, NAMES)
 
 
 def _arguments(operator: Operator, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -88,9 +85,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def _numbers(tensor: Any) -> Any:
-    with unobserved(thread):
-        wide = tensor.astype(FLOAT32) if tensor.dtype in LOW else tensor
-        return wide.asnumpy().astype("float64").reshape(-1)
+    wide = tensor.astype(FLOAT32) if tensor.dtype in LOW else tensor
+    return wide.asnumpy().astype("float64").reshape(-1)
 
 
 def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
@@ -121,7 +117,7 @@ def unchanged(value: Any) -> Callable[[], bool]:
     return lambda: np.array_equal(value.asnumpy(), before, equal_nan=True)
 
 
-_reporter = Reporter(tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)
+_reporter = Reporter(thread, tensors, lambda tensor: dtype_name(tensor.dtype), _numbers, _follow)
 
 report_registered = _reporter.report_registered
 

@@ -46,7 +46,7 @@ def _backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
     if thread.plan is None and not thread.recorded:
         return original(*args, **kwargs)
     try:
-        with assisted(thread, Plan.without_policy(), acquire, release):
+        with assisted(thread, Plan.without_policy(), installed.held()):
             return original(*args, **kwargs)
     finally:
         thread.recorded = recording()  # it may have been a part of what another gradient is taken of

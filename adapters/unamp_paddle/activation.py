@@ -11,16 +11,11 @@ from unamp_paddle import patches
 from unamp_paddle.native import switched_off
 from unamp_paddle.plans import Plan
 from unamp_paddle.programs import check_ir
-from unamp_paddle.state import CPU_ONLY, expects_gpu, thread
-
-_in_dynamic_mode = paddle.in_dynamic_mode
+from unamp_paddle.state import expects_gpu, thread
 
 
 class Activation:
-    """`unamp.adapter.Realisation` for PaddlePaddle.
-
-    In eager mode a Paddle without kernels for GPUs has no AMP of its own that would have to be switched off.
-    """
+    """`unamp.adapter.Realisation` for PaddlePaddle."""
 
     __slots__ = ("plan",)
 
@@ -34,15 +29,13 @@ class Activation:
             NotExpressible: where programs are built that no policy reaches.
         """
         plan, outer = self.plan, thread.plan
-        in_dynamic_mode = _in_dynamic_mode()
         if plan is None:
             patches.compilers.acquire()
             # Inside another region low tensors may arrive, which a CPU could not compute with.
             if outer is not None:
                 thread.plan = Plan.without_policy(reporting=thread.sink is not None)
-            return outer, None if CPU_ONLY and in_dynamic_mode else switched_off()
-        if not in_dynamic_mode:
-            check_ir()
+            return outer, switched_off()
+        check_ir()
         if plan.delegated:
             native = _entered(plan)
             thread.plan = None
@@ -51,7 +44,7 @@ class Activation:
         if plan.natively and not beside:
             plan = plan.without_native
         patches.acquire(plan)  # before anything changes: a patch that cannot be applied raises
-        native = _entered(plan) if beside else None if CPU_ONLY and in_dynamic_mode else switched_off()
+        native = _entered(plan) if beside else switched_off()
         thread.plan = plan if thread.sink is None else plan.observed
         return outer, native
 

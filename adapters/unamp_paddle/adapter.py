@@ -84,12 +84,7 @@ class PaddleAdapter(BaseAdapter):
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plan = plans.Plan.without_policy(reporting=True)
-
-        def unchanging() -> plans.Plan:
-            patches.acquire(plan)
-            return plan
-
-        return observing.observe(sink, values, unchanging, patches.release)
+        return observing.observe(sink, values, patches.held(plan), plan)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, Tensor) or in_program(value)

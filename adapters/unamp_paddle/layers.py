@@ -7,22 +7,19 @@ from collections.abc import Iterable
 import paddle
 from paddle.nn import Layer
 
-from unamp.adapter.layers import LayerRegion, derive, put_by_class
+from unamp.adapter.layers import Layered, LayerRegion, derive, put_by_class
 from unamp.errors import NotExpressible
 from unamp_paddle import compiling, patches
 from unamp_paddle.hooks import HOOKS
 
 
-class PaddleLayers:
+class PaddleLayers(Layered):
     """See `unamp.adapter.layers.Layered`."""
 
     def unwrapped(self, network: Layer) -> Layer:
         while isinstance(network, paddle.DataParallel):
             network = HOOKS.attribute(network, "_layers")
         return network
-
-    def stays(self, network: Layer) -> bool:
-        return True
 
     def inner(self, layer: Layer) -> Iterable[tuple[str, Layer]]:
         return ((name, each) for name, each in layer._sub_layers.items() if each is not None)

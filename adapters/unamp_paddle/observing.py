@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import paddle
@@ -11,7 +11,7 @@ import paddle
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
-from unamp.adapter.observing import Reporter, follow_calls, kept, unobserved
+from unamp.adapter.observing import Reporter, follow_calls, kept
 from unamp.adapter.patching import Patches
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
@@ -26,12 +26,10 @@ _call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
 
-@contextmanager
-def observe(sink: Sink, values: bool, unchanging: Callable[[], Any], release: Callable[[], None]) -> Iterator[None]:
+def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer("paddle", sink, values, Layers(paddle.nn.Layer.named_sublayers, follow=_follow_parameters))
-    with observing.observe(thread, observer, _layers, unchanging, release):
-        yield
+    return observing.observe(thread, observer, _layers, held, without_region)
 
 
 def report(
@@ -50,10 +48,10 @@ def report(
     def second(dtype: str) -> Any:
         if _drawn() != before:
             raise LeftOut(DRAWS)
-        with unobserved(thread), paddle.no_grad():
+        with paddle.no_grad():
             return low(dtype)
 
-    return _reporter.report_call(thread, op, operator, rule, run, args, kwargs, second, written, NAMES)
+    return _reporter.report_call(op, operator, rule, run, args, kwargs, second, written, NAMES)
 
 
 def _drawn() -> list[list[str]]:
@@ -62,7 +60,7 @@ def _drawn() -> list[list[str]]:
 
 
 def _numbers(tensor: Any) -> Any:
-    with unobserved(thread), paddle.no_grad():
+    with paddle.no_grad():
         return cast(tensor, FLOAT32).numpy().astype("float64").reshape(-1)
 
 
@@ -84,7 +82,7 @@ def _follow_parameters(path: str, network: Any) -> None:
 
 
 _reporter = Reporter(
-    tensors, lambda tensor: str(tensor.dtype).removeprefix("paddle."), _numbers, _follow, paddle.in_dynamic_mode
+    thread, tensors, lambda tensor: str(tensor.dtype).removeprefix("paddle."), _numbers, _follow, paddle.in_dynamic_mode
 )
 
 
@@ -101,7 +99,7 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
             raise LeftOut(IN_PLACE)
         if _drawn() != before:
             raise LeftOut(DRAWS)
-        with unobserved(thread), paddle.no_grad():
+        with paddle.no_grad():
             return call()
 
     yield run

@@ -35,7 +35,7 @@ _in_regions = in_regions(thread)
 
 def _assisted() -> AbstractContextManager[None]:
     helping = Plan.without_policy()
-    return assisted(thread, helping, functools.partial(acquire, helping), release)
+    return assisted(thread, helping, held(helping))
 
 
 @standing_in
@@ -203,6 +203,11 @@ def _group() -> PatchGroup:
 def acquire(plan: Plan) -> None:
     """Apply the patches that a region under this plan needs, until `release`."""
     installed.acquire(plan, plan.patches)
+
+
+def held(plan: Plan) -> AbstractContextManager[None]:
+    """Apply the patches that a region under this plan needs while the context is open."""
+    return installed.held(plan, plan.patches)
 
 
 def _forget() -> None:

@@ -16,6 +16,7 @@ from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_tensorflow import (
     casting,
+    compiling,
     decoration,
     devices,
     networks,
@@ -30,7 +31,7 @@ from unamp_tensorflow import (
 from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.hooks import HOOKS
-from unamp_tensorflow.state import DTYPES, Plan, thread
+from unamp_tensorflow.state import DTYPES, thread
 
 
 class TensorFlowAdapter(BaseAdapter):
@@ -87,12 +88,8 @@ class TensorFlowAdapter(BaseAdapter):
         return Activation(plans.plan(policy))
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
-        def acquire() -> Plan:
-            plan = plans.TensorFlowPlan.without_policy(reporting=True)
-            patches.acquire(plan)
-            return plan
-
-        return observing.observe(sink, values, acquire, patches.release)
+        plan = plans.TensorFlowPlan.without_policy(reporting=True)
+        return observing.observe(sink, values, patches.held(plan), plan)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable, *VALUES))
@@ -107,9 +104,9 @@ class TensorFlowAdapter(BaseAdapter):
         return Policy("O1", "float16", preset="native")
 
     def layered(self) -> Layered:
-        from unamp_tensorflow.layers import layered  # few programs use it
+        from unamp.adapter.keras_layers import KerasLayers  # few programs use it
 
-        return layered()
+        return KerasLayers(lambda layer, region: compiling.layer_rules.put(layer, region, patches.compilers))
 
     def operations(self) -> Operations:
         from unamp_tensorflow.conformance import TensorFlowOperations

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from unamp.adapter import Decoration
 from unamp.adapter.keras_masters import check_new, give_master_weights, rebuild, with_inner
-from unamp.adapter.keras_models import forget_compiled, layers_to_cast, low_already, own_variables
+from unamp.adapter.keras_models import check_float32, check_saved, compute_low, layers_to_cast, own_variables
 from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
 from unamp_tensorflow.masters import TensorFlowMasters
@@ -24,17 +24,15 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     _check_expressible(decoration)
     layers, kept = layers_to_cast(networks, decoration.excluded)
     steppers = [inner for optimizer in optimizers for inner in with_inner(optimizer)]
-    _check_new(layers, steppers)
+    check_float32(layers)
+    for optimizer in steppers:
+        check_new(optimizer, int(tf.convert_to_tensor(optimizer._iterations)))
 
     # One that is shared with a layer that stays in float32 stays so too.
     variables = [each for layer in layers for each in own_variables(layer) if id(each) not in kept]
     originals = _read(variables) if optimizers and decoration.master_weights else []
     replaced = [(each, old) for each in variables if (old := _cast(each, decoration.dtype)) is not None]
-    for layer in layers:
-        # What it still has to make will be low; and outside a region it computes in low.
-        layer.dtype_policy = decoration.dtype
-    for network in networks:
-        forget_compiled(network)
+    compute_low(networks, layers, decoration.dtype)
     if decoration.master_weights:
         for optimizer in steppers:
             give_master_weights(optimizer, TensorFlowMasters, originals)
@@ -50,18 +48,7 @@ def _check_expressible(decoration: Decoration) -> None:
             "TensorFlow's gradients are values, in the dtype of their variable (master_grad): cast them to float32 where you "
             "add them up; GradScaler.unscale_ and the optimizer (clipping, gradient_accumulation_steps) compute in float32"
         )
-    if decoration.save_dtype not in (None, decoration.dtype):
-        raise NotExpressible(
-            f"Keras saves a variable in the dtype that it has (save_dtype={decoration.save_dtype!r}): cast what get_weights() "
-            "returns, or save the optimizer, which holds float32 master weights"
-        )
-
-
-def _check_new(layers: Sequence[Any], steppers: Sequence[Any]) -> None:
-    if (low := low_already(layers)) is not None:
-        raise ValueError(f"{low} already; decorate a model whose parameters are float32, once")
-    for optimizer in steppers:
-        check_new(optimizer, int(tf.convert_to_tensor(optimizer._iterations)))
+    check_saved(decoration)
 
 
 # --- models ------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,7 @@ from unamp.policy import Rule
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import DTYPES, NAMES, Plan, thread
+from unamp_tensorflow.state import DTYPES, NAMES, thread
 
 
 @cache
@@ -42,17 +42,11 @@ def _patches(with_keras: bool) -> Patches:
     return Patches(lambda: found)
 
 
-@contextmanager
-def observe(sink: Sink, values: bool, acquire: Callable[[], Plan], release: Callable[[], None]) -> Iterator[None]:
-    """Report the operations of this thread to `sink`.
-
-    Args:
-        acquire: applies the patches for everything that can be reported, and returns the plan for where no region is open.
-    """
+def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
+    """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     layers = Layers(lambda network: (), lambda layer: str(layer.name))  # a layer of Keras has a name of its own
     observer = Observer("tensorflow", sink, values, layers)
-    with observing.observe(thread, observer, _patches(keras_in_use()), acquire, release):
-        yield
+    return observing.observe(thread, observer, _patches(keras_in_use()), held, without_region)
 
 
 def report(
@@ -90,9 +84,9 @@ def report(
     )  # fmt: skip
 
     def second(dtype: str) -> Any:
-        with unobserved(thread), stop_recording():
-            if dtype in FLOAT8:
-                raise LeftOut("this framework's adapter computes no product from float8")
+        if dtype in FLOAT8:
+            raise LeftOut("this framework's adapter computes no product from float8")
+        with stop_recording():
             return low(DTYPES[dtype])
 
     going_on = _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True, low=second, kept=written)
@@ -185,7 +179,7 @@ def variable_name(variable: Any) -> str:
     return str(path).replace("/", ".")
 
 
-_reporter = Reporter(_tensors, dtype_of, _numbers, _follow, tf.executing_eagerly)
+_reporter = Reporter(thread, _tensors, dtype_of, _numbers, _follow, tf.executing_eagerly)
 
 
 report_registered = _reporter.report_registered
@@ -205,7 +199,7 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
     def run(call: Callable[[], Any]) -> Any:
         if stateful:
             raise LeftOut(f"it runs {stateful[0]}, which may draw random numbers or change a variable")
-        with unobserved(thread), stop_recording():
+        with stop_recording():
             return call()
 
     op_callbacks.add_op_callback(note)

@@ -40,7 +40,8 @@ def _forget() -> None:
 
 
 @contextmanager
-def _held(plan: Plan) -> Iterator[None]:
+def held(plan: Plan) -> Iterator[None]:
+    """Apply the patches that a plan needs while the context is open."""
     acquire(plan)
     try:
         yield
@@ -115,8 +116,8 @@ _HOOKS: Hooks = (
     ("tensorflow.python.eager.forwardprop", "_jvp_helper", suspending(thread)),
     ("tensorflow.python.eager.backprop", "GradientTape.jacobian", suspending(thread)),
     ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
-    ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient(_held)),
-    ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient(_held)),
+    ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient(held)),
+    ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient(held)),
     # Threads that a strategy makes start without a region, as all threads do.
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.run", training.replica_run),
@@ -129,11 +130,7 @@ _COMPILERS: Hooks = (
 )
 
 #: The same of Keras, which may be imported later, or never.
-_KERAS_HOOKS: Hooks = (
-    (keras_policies.HOME, "DTypePolicy.convert_input", training.keras_input),
-    (keras_policies.HOME, "DTypePolicy.compute_dtype.fget", training.keras_compute_dtype),
-    *training.added_losses.hooks(),
-)
+_KERAS_HOOKS: Hooks = tuple(keras_policies.hooks(thread, training.is_keras_input))
 
 
 @cache

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from unamp.adapter.keras_losses import AddedLosses
-from unamp.adapter.keras_policies import compute_dtype_hook, input_hook
 from unamp.adapter.replacing import standing_in
-from unamp.adapter.state import suspended, suspending
+from unamp.adapter.state import suspending
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import Function, Plan, thread
@@ -147,16 +145,6 @@ def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> A
 # --- Keras -------------------------------------------------------------------------------------------------------------------
 
 
-def _followed() -> bool:
-    """Return whether a region's policy decides here. Where operations are only reported, none could."""
-    plan = thread.plan
-    return plan is not None and plan.policy.active
-
-
-def _is_eligible(x: Any) -> bool:
+def is_keras_input(x: Any) -> bool:
+    """Return whether an input of a Keras layer is a tensor that rules are about."""
     return not isinstance(x, np.ndarray) and eligible_dtype(x) != 0
-
-
-keras_input = input_hook(_followed, _is_eligible)
-keras_compute_dtype = compute_dtype_hook(_followed)
-added_losses = AddedLosses(thread, functools.partial(suspended, thread))

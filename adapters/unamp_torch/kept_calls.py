@@ -9,7 +9,6 @@ import torch
 
 from unamp.adapter.kept_calls import Arguments, Kept, one_number
 from unamp.adapter.observer import traces
-from unamp.adapter.records import Call
 from unamp.adapter.shadowing import LeftOut
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers
@@ -34,11 +33,6 @@ def before(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if traces.keeper is None or traces.waiting or torch._guards.TracingContext.try_get() is not None:
         return None
     return traces.keeper.before(operator.op, lambda: _canonical(operator, args, kwargs), _array)
-
-
-def after(kept: Kept, result: Any) -> Call:
-    """Write a call down that has run."""
-    return kept.after(next((tensor for tensor in flat((result,)) if tensor.is_floating_point()), None))
 
 
 def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

@@ -11,7 +11,7 @@ from torch.fx import Proxy
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from unamp.adapter.keras_layers import KerasLayers
-from unamp.adapter.layers import LayerRegion, RulesInForce, derive, put_by_class
+from unamp.adapter.layers import Layered, LayerRegion, RulesInForce, derive, put_by_class
 from unamp.errors import NotExpressible
 from unamp_torch import keras, patches
 from unamp_torch.networks import within
@@ -28,7 +28,7 @@ _FAST = nn.TransformerEncoderLayer
 _HOOK = "unamp"
 
 
-class TorchLayers:
+class TorchLayers(Layered):
     """See `unamp.adapter.layers.Layered`."""
 
     def __init__(self) -> None:
@@ -43,9 +43,6 @@ class TorchLayers:
                 network = compiled
             else:
                 return network
-
-    def stays(self, network: nn.Module) -> bool:
-        return True
 
     def inner(self, layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
         if isinstance(layer, _FAST) or id(layer) in self._in_fast:

@@ -69,12 +69,6 @@ class Masters:
     def step(self, optimizer: Any, step: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Take an optimizer's own step on the master weights."""
         policy = current_policy()
-        if policy is None and not args and not kwargs and not self._in_place:  # the usual step, without a context manager
-            self._put_in(optimizer)
-            try:
-                return step()
-            finally:
-                self._take_out(optimizer)
         with self.exchanged(optimizer):
             return step(
                 *(self._for_step(optimizer, each, policy) for each in args),

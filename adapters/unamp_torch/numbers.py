@@ -18,6 +18,11 @@ def flat(args: Any) -> Iterator[torch.Tensor]:
     return within(args, torch.Tensor)
 
 
+def floating(value: Any) -> list[torch.Tensor]:
+    """Return the floating tensors in arguments or results."""
+    return [tensor for tensor in flat((value,)) if tensor.is_floating_point()]
+
+
 def has_numbers(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has one number at each place of its shape.
 

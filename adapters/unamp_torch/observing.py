@@ -12,10 +12,9 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.keras_models import is_layer
 from unamp.adapter.observer import Layers, Observer, Sink, traces
-from unamp.adapter.observing import casts, equation, reporting_to, unreported
+from unamp.adapter.observing import Reporter, equation, reporting_to, unreported
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
@@ -23,7 +22,7 @@ from unamp_torch import gradient_hooks, kept_calls, shadowing
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
 from unamp_torch.networks import named_layers
-from unamp_torch.numbers import flat, has_numbers, rows
+from unamp_torch.numbers import flat, floating, has_numbers, rows
 from unamp_torch.state import (
     CPU,
     CUDA,
@@ -119,7 +118,6 @@ def report(
     """
     plan = thread.plan
     given = [t for t in operator.eligible.tensors(args, kwargs) if t.is_floating_point()]
-    inputs = tuple(dtype_name(t.dtype) for t in given)
     spy = _Spy(given, first_only=operator.eligible.single)
 
     original = operator.call
@@ -137,23 +135,18 @@ def report(
     dtype = None if traces.waiting else traces.shadow
     second = None if dtype is None else shadowing.SecondRun(operator, dtype, low, args, kwargs)
     thread.emulated = False
-    with unreported(thread) as observer:
-        set_excluded(TRACED.key, True)  # what the operation is made of is not reported, nor is looking at its result
-        try:
-            kept = kept_calls.before(operator, args, kwargs)
-            with spy:
-                result = run(operator.calling(call))
-            if torch._guards.TracingContext.try_get() is None:
-                record = _record(operator, plan, inputs, spy, result)
-                shapes, said = tuple(map(_shape, given)), equation(operator.op, args)
-                shadow = None if second is None else second.beside(record, result)
-                written = None if kept is None else kept_calls.after(kept, result)
-                observer.report(
-                    record, lambda: _values(result), partial(_follow, result),
-                    input_shapes=shapes, equation=said, shadow=shadow, call=written,
-                )  # fmt: skip
-        finally:
-            set_excluded(TRACED.key, False)
+    with _unreported() as observer:
+        kept = kept_calls.before(operator, args, kwargs)
+        with spy:
+            result = run(operator.calling(call))
+        if _is_running():
+            found = floating(result)
+            record = _record(operator, plan, given, spy, found)._replace(equation=equation(operator.op, args))
+            if second is not None:
+                record = record._replace(shadow=second.beside(record, result))
+            if kept is not None:
+                record = record._replace(call=kept.after(next(iter(found), None)))
+            reporter.send(observer, record, found)
     return result
 
 
@@ -165,46 +158,56 @@ def report_registered(
     low: Callable[[str], Any] | None,
 ) -> Sequence[torch.Tensor]:
     """Report a call of a registered operation; see `unamp.adapter.registered`."""
-    if torch._guards.TracingContext.try_get() is not None:  # a compiler runs it, on tensors without numbers
-        return results
-    given, sizes = ([(dtype_name(each.dtype), each.numel()) for each in some] for some in (tensors, results))
-    count, moved = casts(record.rule, given, record.compute, sizes)
-    output, shape = (sizes[0][0], _shape(results[0])) if results else (None, None)
-    with unreported(thread):
-        set_excluded(TRACED.key, True)  # neither a second run nor looking at results is reported
+
+    def second(dtype: str) -> Any:
+        shadowing.check_seen(results)
+        return None if low is None else low(dtype)
+
+    with _unreported():
+        return reporter.report_registered(observer, record, tensors, results, None if low is None else second)
+
+
+@contextmanager
+def _unreported() -> Iterator[Observer]:
+    """Report neither what an operation is made of, nor a second run, nor looking at results."""
+    with unreported(thread) as observer:
+        set_excluded(TRACED.key, True)
         try:
-            shadow = None
-            if low is not None and (dtype := traces.shadow) is not None:
-                second = partial(low, dtype)
-                shadow = shadowing.of_registered(dtype, record._replace(output=output), results, second)
-            observer.report(
-                record, lambda: _values(results), partial(_follow, results),
-                output=output, output_shape=shape, casts=count, cast_bytes=moved, input_shapes=tuple(map(_shape, tensors)),
-                shadow=shadow,
-            )  # fmt: skip
+            yield observer
         finally:
             set_excluded(TRACED.key, False)
-    return results
 
 
-def _follow(result: Any, hook: GradientHook) -> None:
-    for n, tensor in enumerate(tensor for tensor in flat((result,)) if tensor.is_floating_point()):
-        gradient_hooks.follow(tensor, hook, n)
+def _is_running() -> bool:
+    """Return whether tensors have numbers: no compiler runs operations."""
+    return torch._guards.TracingContext.try_get() is None
 
 
-def _record(operator: Operator, plan: Plan | None, inputs: tuple[str, ...], spy: _Spy, result: Any) -> OpRecord:
-    first = next((tensor for tensor in flat((result,)) if tensor.is_floating_point()), None)
-    output, shape = (None, None) if first is None else (dtype_name(first.dtype), _shape(first))
-    emulated = thread.emulated
-    if plan is None:
-        compute = spy.compute() if inputs else None
-        return OpRecord(operator.op, operator.name, Rule.UNTOUCHED, inputs, compute, output, output_shape=shape)
-    compute = plan.policy.dtype if emulated else spy.compute() if inputs else None
-    rule = plan.rule(operator.op)
-    casts, moved = spy.casts(rule, plan.low, emulated=emulated)
+class _Reporter(Reporter):
+    def shapes(self, tensors: Iterable[torch.Tensor]) -> tuple[Shape, ...]:
+        return tuple(map(_shape, tensors))
+
+    def sizes(self, tensors: Iterable[torch.Tensor]) -> list[tuple[str, int]]:
+        return [(dtype_name(each.dtype), each.numel()) for each in tensors]
+
+    def values(self, found: Sequence[torch.Tensor]) -> Values | None:
+        return super().values(found) if all(map(has_numbers, found)) else None
+
+
+reporter = _Reporter(
+    thread, flat, lambda tensor: dtype_name(tensor.dtype), lambda tensor: rows((tensor,))[0], gradient_hooks.follow, _is_running
+)
+
+
+def _record(operator: Operator, plan: Plan | None, given: list[torch.Tensor], spy: _Spy, found: list[torch.Tensor]) -> OpRecord:
+    emulated = thread.emulated and plan is not None
+    rule = Rule.UNTOUCHED if plan is None else plan.rule(operator.op)
+    compute = plan.policy.dtype if plan is not None and emulated else spy.compute() if given else None
+    casts, moved = (0, 0) if plan is None else spy.casts(rule, plan.low, emulated=emulated)
     return OpRecord(
-        operator.op, operator.name, rule, inputs, compute, output, emulated,
-        casts=casts, cast_bytes=moved, output_shape=shape,
+        operator.op, operator.name, rule, reporter.dtypes(given), compute, next(iter(reporter.dtypes(found)), None), emulated,
+        casts=casts, cast_bytes=moved, input_shapes=reporter.shapes(given),
+        output_shape=next(iter(reporter.shapes(found)), None),
     )  # fmt: skip
 
 
@@ -236,18 +239,18 @@ class _Spy(TorchDispatchMode):
 
     def given(self, tensors: Iterable[torch.Tensor]) -> None:
         """Note the arguments of the operation, where native autocast does not come in between."""
-        floating = [t for t in tensors if t.is_floating_point()]
-        if floating and excluded(NATIVE_KEYS[CUDA if floating[0].is_cuda else CPU]):
-            self.arguments = [self._dtype(floating)]
+        found = [t for t in tensors if t.is_floating_point()]
+        if found and excluded(NATIVE_KEYS[CUDA if found[0].is_cuda else CPU]):
+            self.arguments = [self._dtype(found)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _TO_COPY and (kwargs or {}).get("dtype") in ELIGIBLE and args[0].dtype in ELIGIBLE:
             self._note_cast(args[0], kwargs["dtype"])
-        floating = [t for t in flat(args) if t.is_floating_point()] if self.step is _Step.DURING else []
-        if floating and func.namespace != "prim":  # fake tensors are asked where they are
+        given = floating(args) if self.step is _Step.DURING else []
+        if given and func.namespace != "prim":  # fake tensors are asked where they are
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
             widened = func in WIDENING and args[2]
-            (self.seen if computes else self.moved).append(torch.float32 if widened else self._dtype(floating))
+            (self.seen if computes else self.moved).append(torch.float32 if widened else self._dtype(given))
         return func(*args, **(kwargs or {}))
 
     def _note_cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
@@ -287,11 +290,6 @@ class _Spy(TorchDispatchMode):
 def _memory(tensor: torch.Tensor) -> int:
     """Return the storage that a tensor and its views have in common, and no other tensor has; no number is read."""
     return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
-
-
-def _values(result: Any) -> Values | None:
-    found = [t for t in flat((result,)) if t.is_floating_point()]
-    return Values.of(found[0].shape, rows(found)) if found and all(map(has_numbers, found)) else None
 
 
 def _shape(tensor: torch.Tensor) -> Shape:

@@ -18,7 +18,7 @@ from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp_torch.listing import Operator
-from unamp_torch.numbers import flat, has_numbers, rows
+from unamp_torch.numbers import flat, floating, has_numbers, rows
 from unamp_torch.state import DTYPES
 
 R = TypeVar("R")
@@ -50,7 +50,7 @@ class SecondRun:
 
     def beside(self, record: OpRecord, result: Any) -> Shadow:
         """Return the loss of the second run beside the result of the first."""
-        return shadowing.shadow(self._dtype, record, lambda: rows(_floating(result)), lambda: self._run(result))
+        return shadowing.shadow(self._dtype, record, lambda: rows(floating(result)), lambda: self._run(result))
 
     def _run(self, result: Any) -> list[torch.Tensor]:
         self._check(result)
@@ -62,8 +62,8 @@ class SecondRun:
         args, kwargs = self._copies()
         if self._dtype in FLOAT8:
             in_float8 = self._operator.calling(partial(product_in_float8, self._operator, self._dtype))
-            return rows(_floating(self._low(in_float8, args, kwargs, torch.float32)))
-        return rows(_floating(self._low(self._operator, args, kwargs, DTYPES[self._dtype])))
+            return rows(floating(self._low(in_float8, args, kwargs, torch.float32)))
+        return rows(floating(self._low(self._operator, args, kwargs, DTYPES[self._dtype])))
 
     def _check(self, result: Any) -> None:
         """Leave out what cannot be computed a second time unseen, or not be looked at."""
@@ -72,7 +72,7 @@ class SecondRun:
             raise LeftOut(NAMED)
         if operator.has_sparse_gradient(args, kwargs):
             raise LeftOut("its gradients are sparse, which no rule casts")
-        _check_seen(flat((args, *kwargs.values(), result)))
+        check_seen(flat((args, *kwargs.values(), result)))
 
     def _copies(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with copies of the tensors that are not cast: running statistics change where they are."""
@@ -115,24 +115,12 @@ def second_run(tensors: Sequence[torch.Tensor]) -> Iterator[registered.SecondRun
     apart, same = _Apart(tensors), [unchanged(tensor) for tensor in tensors]
 
     def run(call: Callable[[], R]) -> R:
-        _check_seen(tensors)
+        check_seen(tensors)
         if not all(is_same() for is_same in same):
             raise LeftOut(IN_PLACE)
         return apart.run(call)
 
     yield run
-
-
-def of_registered(
-    dtype: str, record: OpRecord, results: Sequence[torch.Tensor], low: Callable[[], Sequence[torch.Tensor]]
-) -> Shadow:
-    """Return the loss of a registered operation in a low dtype, given its floating results and what computes them low."""
-
-    def second() -> list[torch.Tensor]:
-        _check_seen(results)
-        return rows(low())
-
-    return shadowing.shadow(dtype, record, lambda: rows(results), second)
 
 
 def unchanged(value: Any) -> Callable[[], bool]:
@@ -143,7 +131,7 @@ def unchanged(value: Any) -> Callable[[], bool]:
     return lambda: value._version == version
 
 
-def _check_seen(tensors: Iterable[torch.Tensor]) -> None:
+def check_seen(tensors: Iterable[torch.Tensor]) -> None:
     """Leave out what cannot be computed a second time unseen, or not be looked at."""
     if (watching := torch._C._get_tracing_state() or _get_current_dispatch_mode()) is not None:
         raise LeftOut(f"{type(watching).__name__} would see it run twice")
@@ -222,10 +210,6 @@ def _amax(tensor: torch.Tensor, axes: Sequence[int] | None) -> torch.Tensor:
 
 
 _ARITHMETIC = Arithmetic(torch.where, _amax)
-
-
-def _floating(result: Any) -> list[torch.Tensor]:
-    return [tensor for tensor in flat((result,)) if tensor.is_floating_point()]
 
 
 def _generators(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Generator]:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from decorated import LOW, sgd, values
 from torch import Tensor, nn
-from unamp_torch import master_casts
 
 import unamp
 
@@ -63,14 +62,9 @@ def lose_a_number(parameter: Tensor) -> None:
 CHANGES = [set_last, clamp, share_other_memory, share_transposed_memory, write_bytes, copy, lose_a_number]
 
 
-@pytest.mark.parametrize("copied", [0, master_casts.COPIED], ids=["compared with master weights", "compared with copies"])
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("change", CHANGES)
-def test_master_weights_follow_every_change(
-    change: Callable[[Tensor], None], dtype: str, copied: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(master_casts, "COPIED", copied)
-    monkeypatch.setattr(master_casts, "PIECE", 16)
+def test_master_weights_follow_every_change(change: Callable[[Tensor], None], dtype: str) -> None:
     parameter, optimizer = decorated(dtype)
     before = values(optimizer)[0]
     change(parameter)

@@ -11,11 +11,11 @@ from types import MethodType
 from typing import Any
 
 from unamp.adapter.keras_models import library
-from unamp.adapter.layers import REGION, LayerRegion, in_region
+from unamp.adapter.layers import REGION, Layered, LayerRegion, in_region
 from unamp.errors import NotExpressible
 
 
-class KerasLayers:
+class KerasLayers(Layered):
     """See `unamp.adapter.layers.Layered`.
 
     Args:
@@ -25,14 +25,6 @@ class KerasLayers:
 
     def __init__(self, note: Callable[[Any, LayerRegion | None], None] | None = None) -> None:
         self._note = note
-
-    def unwrapped(self, network: Any) -> Any:
-        """Return the network: nothing is wrapped around it."""
-        return network
-
-    def stays(self, network: Any) -> bool:
-        """Return True."""
-        return True
 
     def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
         """Return the layers directly inside a layer, with their names."""

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from unamp.adapter.contract import Decoration
 from unamp.adapter.facts import read_facts
 from unamp.adapter.layers import excluded_layers
 from unamp.dtypes import ELIGIBLE, LOW_DTYPES
+from unamp.errors import NotExpressible
 
 
 @dataclass(frozen=True)
@@ -87,18 +89,33 @@ def named_variables(network: Any) -> list[tuple[str, Any]]:
     return [(str(each.path).replace("/", "."), each) for each in network.trainable_variables]
 
 
-def low_already(layers: Sequence[Any]) -> str | None:
-    """Return the first variable that is low already in layers to be cast, for the error; None where none is."""
+def check_saved(decoration: Decoration) -> None:
+    """Raise NotExpressible for a ``save_dtype`` that Keras cannot save in."""
+    if decoration.save_dtype not in (None, decoration.dtype):
+        raise NotExpressible(
+            f"Keras saves a variable in the dtype that it has (save_dtype={decoration.save_dtype!r}): cast what get_weights() "
+            "returns, or save the optimizer, which holds float32 master weights"
+        )
+
+
+def check_float32(layers: Sequence[Any]) -> None:
+    """Raise ValueError where a variable of layers that are to be cast is low already."""
     found = [
         f"parameter {each.path} is {each._dtype}" for of in layers for each in own_variables(of) if each._dtype in LOW_DTYPES
     ]
     found += [f"layer {layer.name} is {layer.variable_dtype}" for layer in layers if layer.variable_dtype in LOW_DTYPES]
-    return found[0] if found else None
+    if found:
+        raise ValueError(f"{found[0]} already; decorate a model whose parameters are float32, once")
 
 
-def forget_compiled(network: Any) -> None:
-    """Have Keras make anew what ``fit``, ``evaluate`` and ``predict`` compiled."""
-    for layer in network._flatten_layers():
+def compute_low(networks: Sequence[Any], layers: Sequence[Any], dtype: str) -> None:
+    """Tell Keras of layers whose variables are low: what they still have to make will be, and what is compiled is made anew.
+
+    Outside a region they compute in low.
+    """
+    for layer in layers:
+        layer.dtype_policy = dtype
+    for layer in (layer for network in networks for layer in network._flatten_layers()):
         for name in ("train_function", "test_function", "predict_function"):
             if getattr(layer, name, None) is not None:
                 setattr(layer, name, None)

@@ -6,16 +6,36 @@ the other low dtype. What it is given stays as it is, for the region's policy to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+from unamp.adapter.keras_losses import AddedLosses, Hook
 from unamp.adapter.keras_models import library
+from unamp.adapter.state import ThreadState, suspended
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
 
 Function: TypeAlias = Callable[..., Any]
 
 #: The module of `DTypePolicy`, whose `convert_input` and `compute_dtype` are replaced.
 HOME = "keras.src.dtype_policies.dtype_policy"
+
+
+def hooks(thread: ThreadState[Any], eligible: Callable[[Any], bool]) -> Iterator[Hook]:
+    """Yield the hooks of dtype policies and of what adds losses up, for an adapter whose plan tells whether a policy decides.
+
+    Args:
+        thread: the adapter's state of the calling thread.
+        eligible: returns whether an input is a tensor that rules are about.
+    """
+
+    def followed() -> bool:
+        plan = thread.plan
+        return plan is not None and plan.policy.active  # where operations are only reported, none decides
+
+    yield HOME, "DTypePolicy.convert_input", input_hook(followed, eligible)
+    yield HOME, "DTypePolicy.compute_dtype.fget", compute_dtype_hook(followed)
+    yield from AddedLosses(thread, functools.partial(suspended, thread)).hooks()
 
 
 def input_hook(followed: Callable[[], bool], eligible: Callable[[Any], bool]) -> Callable[[Function], Function]:

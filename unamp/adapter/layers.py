@@ -52,9 +52,11 @@ class Layered(Protocol):
 
     def unwrapped(self, network: Any) -> Any:
         """Return the network itself where one is given that only hands on to another (for data-parallel training, say)."""
+        return network
 
     def stays(self, network: Any) -> bool:
         """Return whether a network is an object that keeps a rule itself; rules about a value are about its copies, too."""
+        return True
 
     def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
         """Return the layers directly inside a layer, with the names that a trace shows."""

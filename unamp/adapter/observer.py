@@ -170,30 +170,24 @@ class Observer:
     Args:
         framework: the framework's import name.
         sink: takes the records, and gives a hook where the gradients of the results are wanted.
-        values: whether they have statistics of the results.
-        layers: see below.
+        values, layers: see below.
 
     Attributes:
+        values: whether the records have statistics of the results.
         layers: the layers that the thread is inside of.
     """
 
     def __init__(self, framework: str, sink: Sink, values: bool, layers: Layers) -> None:
         self._framework = framework
         self._sink = sink
-        self._values = values
+        self.values = values
         self.layers = layers
-
-    @property
-    def wants_values(self) -> bool:
-        """Return whether the records have statistics of the results."""
-        return self._values
 
     def report(
         self,
         record: OpRecord,
         values: Callable[[], Values | None],
         follow: Callable[[GradientHook], None] | None = None,
-        **found: Any,
     ) -> None:
         """Report one operation.
 
@@ -201,13 +195,12 @@ class Observer:
             record: what ran. Where it names a layer, it ran there, and not where the thread is now.
             values: gives the statistics of what came out; it is asked only where they are wanted, and may wait for the device.
             follow: puts a hook on the results, where their gradients are wanted; None where the adapter cannot.
-            found: fields of the record that were not known before: to replace some takes as long as to make a new one.
         """
         if traces.waiting:
             return
-        wanted = values() if self._values else None
+        wanted = values() if self.values else None
         layer = record.layer or self.layers.path
-        hook = self._sink(record._replace(framework=self._framework, layer=layer, values=wanted, **found))
+        hook = self._sink(record._replace(framework=self._framework, layer=layer, values=wanted))
         if hook is None:
             return
         if follow is None:

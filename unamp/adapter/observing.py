@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, wraps
 from types import MappingProxyType
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -86,12 +86,13 @@ def kept(
 
 
 class Reporter:
-    """Reports operations with what came out of them, for adapters that stand in for a framework's functions.
+    """Reports operations with what came out of them.
 
     Args:
+        thread: the adapter's state of the calling thread.
         within: gives the tensors in a value, however deep.
         dtype: gives the name of a tensor's dtype.
-        numbers: gives a tensor's values as one row of float64 numbers. Nothing that it runs may follow a policy or be reported.
+        numbers: gives a tensor's values as one row of float64 numbers. What it runs follows no policy and is not reported.
         follow: tells a hook of the gradient of a floating result, given its place among them, and returns the tensor to go on
             with; see `taking`. None where the adapter cannot.
         running: tells whether operations run now; where they become nodes of a graph there is nothing to report.
@@ -99,12 +100,14 @@ class Reporter:
 
     def __init__(
         self,
+        thread: ThreadState[Any],
         within: Callable[[Any], Iterable[Any]],
         dtype: Callable[[Any], str],
         numbers: Callable[[Any], Any],
         follow: Callable[[Any, GradientHook, int], Any] | None = None,
         running: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._thread = thread
         self._within = within
         self._dtype = dtype
         self._numbers = numbers
@@ -123,7 +126,7 @@ class Reporter:
         """Return the shapes of tensors; None for a dimension that is not known."""
         return tuple(tuple(tensor.shape) for tensor in tensors)
 
-    def sizes(self, tensors: Iterable[Any]) -> list[tuple[str, int]]:
+    def sizes(self, tensors: Sequence[Any]) -> list[tuple[str, int]]:
         """Return, for each tensor, its dtype and how many numbers it holds, as `casts` takes them.
 
         A dimension that is not known counts as 1.
@@ -149,8 +152,8 @@ class Reporter:
             given: dtypes and sizes of what went in, but for parameters whose casts were kept.
             result: what came out.
             first_only: whether the rule is about the first result only.
-            low: computes the operation a second time in a low dtype, as `unamp.adapter.shadowing` says; None where the adapter
-                cannot. It is asked only where a trace wants a shadow.
+            low: computes the operation a second time in a low dtype, as `unamp.adapter.shadowing` says, with no policy in force
+                and unreported; None where the adapter cannot. It is asked only where a trace wants a shadow.
             kept: the arguments of the call, where a trace keeps those.
 
         Returns:
@@ -159,28 +162,36 @@ class Reporter:
         found = self.floating(result)
         results = self.sizes(found)
         count, moved = casts(record.rule, given, record.compute, results[:1] if first_only else results)
-        output, shape = (results[0][0], tuple(found[0].shape)) if found else (None, None)
-        shadow = None
+        record = record._replace(
+            output=results[0][0] if found else None, output_shape=next(iter(self.shapes(found)), None),
+            casts=count, cast_bytes=moved, call=None if kept is None else kept.after(found[0] if found else None),
+        )  # fmt: skip
         if low is not None and (dtype := traces.shadow) is not None and not traces.waiting:
-            shadow = self._shadow(dtype, record._replace(output=output), found, low)
-        going_on = list(found)
+            record = record._replace(shadow=self._shadow(dtype, record, found, low))
+        return self.send(observer, record, found)
 
-        put = self._follow
+    def send(self, observer: Observer, record: OpRecord, found: list[Any]) -> list[Any]:
+        """Hand a record to its observer, and return the floating results to go on with."""
+        going_on, put = list(found), self._follow
 
         def follow(hook: GradientHook) -> None:
             if put is not None:
                 going_on[:] = [put(tensor, hook, n) for n, tensor in enumerate(found)]
 
-        observer.report(
-            record, lambda: Values.of(found[0].shape, self._rows(found)) if found else None, None if put is None else follow,
-            output=output, output_shape=shape, casts=count, cast_bytes=moved, shadow=shadow,
-            call=None if kept is None else kept.after(found[0] if found else None),
-        )  # fmt: skip
+        observer.report(record, lambda: self.values(found), None if put is None else follow)
         return going_on
+
+    def values(self, found: Sequence[Any]) -> Values | None:
+        """Return the statistics of floating results; None where there are none."""
+        return Values.of(found[0].shape, self.rows(found)) if found else None
+
+    def rows(self, tensors: Iterable[Any]) -> list[Any]:
+        """Return the values of each tensor as one row of float64 numbers."""
+        with unobserved(self._thread):
+            return [self._numbers(tensor) for tensor in tensors]
 
     def report_call(
         self,
-        thread: ThreadState[Any],
         op: str,
         operator: Any,
         rule: Rule,
@@ -194,7 +205,6 @@ class Reporter:
         """Run one operation, report what it computed in, and return its result.
 
         Args:
-            thread: the adapter's state of the calling thread.
             op: the operation.
             operator: what is called, as `unamp.adapter.performing.Operator` has it.
             rule: the rule in force.
@@ -207,7 +217,7 @@ class Reporter:
         if operator.activation_only:
             given = given[:1]
         sizes = self.sizes(given)
-        with unreported(thread) as observer:
+        with unreported(self._thread) as observer:
             result, computed, emulated = run()
         if self._running():
             compute = None if computed is None or not given else names[computed]
@@ -223,7 +233,7 @@ class Reporter:
 
         def take(gradient: Any) -> None:
             if gradient is not None and hook.wanted:
-                hook.arrived(self._dtype(gradient), tuple(gradient.shape), self._numbers(gradient), result)
+                hook.arrived(self._dtype(gradient), tuple(gradient.shape), self.rows([gradient])[0], result)
 
         return take
 
@@ -241,13 +251,15 @@ class Reporter:
         record = record._replace(input_shapes=self.shapes(tensors))
         return self.report(observer, record, self.sizes(tensors), results, first_only=False, low=low)
 
-    def _rows(self, tensors: Iterable[Any]) -> list[Any]:
-        return [self._numbers(tensor) for tensor in tensors]
-
     def _shadow(self, dtype: str, record: OpRecord, found: list[Any], low: Callable[[str], Any]) -> Shadow:
         if record.op in shadowing.DRAWING:
             return Shadow(dtype, left_out=shadowing.DRAWS)
-        return shadowing.shadow(dtype, record, lambda: self._rows(found), lambda: self._rows(self.floating(low(dtype))))
+
+        def second() -> list[Any]:
+            with unobserved(self._thread):
+                return self.rows(self.floating(low(dtype)))
+
+        return shadowing.shadow(dtype, record, lambda: self.rows(found), second)
 
 
 @contextmanager
@@ -315,8 +327,8 @@ def observe(
     thread: ThreadState[Any],
     observer: Observer,
     layers: Patches | None,
-    unchanging: Callable[[], ObservedPlan],
-    release: Callable[[], None],
+    held: AbstractContextManager[None],
+    without_region: ObservedPlan,
 ) -> Iterator[None]:
     """Report the operations of the calling thread, for adapters that stand in for a framework's functions.
 
@@ -324,18 +336,16 @@ def observe(
         thread: the adapter's state of this thread.
         observer: takes the reports.
         layers: what tells the observer which layer is called (see `follow_calls`); None where there are no layers.
-        unchanging: makes everything known that can be reported, and gives the plan for where no region is open.
-        release: undoes that.
+        held: has everything known that can be reported while it is open.
+        without_region: the plan for where no region is open.
     """
-    without_region = unchanging()
     plan = thread.plan
-    try:
-        with layers.held() if layers is not None else nullcontext(), reporting_to(thread, observer):
-            thread.plan = without_region if plan is None else plan.observed
+    with held, layers.held() if layers is not None else nullcontext(), reporting_to(thread, observer):
+        thread.plan = without_region if plan is None else plan.observed
+        try:
             yield
-    finally:
-        thread.plan = plan
-        release()
+        finally:
+            thread.plan = plan
 
 
 def follow_calls(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -107,9 +107,9 @@ class Patches:
             self.undo()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Apply the patches while the context is open."""
-        self.acquire()
+    def held(self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None) -> Iterator[None]:
+        """Apply the patches, and further ones as `acquire` does, while the context is open."""
+        self.acquire(key, further)
         try:
             yield
         finally:

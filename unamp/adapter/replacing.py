@@ -22,7 +22,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 from unamp.adapter.patching import Patch
@@ -157,26 +156,16 @@ class NamesPatch:
         instead: what each name stands for while this is applied.
     """
 
-    __slots__ = ("_get", "_instead", "_instead_values", "_own", "_own_values", "_space")
+    __slots__ = ("_instead", "_own", "_space")
 
     def __init__(self, space: dict[str, Any], instead: Mapping[str, Any]) -> None:
         self._space = space
         self._instead = dict(instead)
         self._own = {name: space[name] for name in instead if name in space}
-        # One step of C compares all values; a getter of one name would give no tuple.
-        self._get = itemgetter(*(*instead, *instead)[: max(2, len(instead))])
-        self._instead_values = self._get(self._instead)
-        self._own_values = self._get(self._own) if len(self._own) == len(instead) else None
 
     def apply(self) -> None:
         """Stand for the replacements from now on; a name that somebody has given another meaning keeps that."""
         space, own = self._space, self._own
-        try:
-            if self._get(space) == self._own_values:
-                space.update(self._instead)
-                return
-        except KeyError:  # some are absent
-            pass
         for name, value in self._instead.items():
             if space.get(name) is own.get(name):
                 space[name] = value
@@ -184,12 +173,6 @@ class NamesPatch:
     def undo(self) -> None:
         """Stand for the originals again."""
         space, own = self._space, self._own
-        try:
-            if self._own_values is not None and self._get(space) == self._instead_values:
-                space.update(own)
-                return
-        except KeyError:  # somebody has deleted one
-            pass
         for name, value in self._instead.items():
             if space.get(name) is value:
                 if name in own:

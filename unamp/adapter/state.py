@@ -91,24 +91,20 @@ def suspended(thread: ThreadState[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def assisted(
-    thread: ThreadState[Any], helping: Plan, acquire: Callable[[], None], release: Callable[[], None]
-) -> Iterator[None]:
+def assisted(thread: ThreadState[Any], helping: Plan, held: AbstractContextManager[None]) -> Iterator[None]:
     """Have no policy in force in this thread, but compute with low tensors where the device cannot.
 
     Args:
         thread: the thread's state.
         helping: the plan without a policy.
-        acquire: applies the patches that this plan needs.
-        release: lets them go.
+        held: applies the patches that this plan needs while it is open.
     """
-    acquire()
-    plan, thread.plan = thread.plan, helping
-    try:
-        yield
-    finally:
-        thread.plan = plan
-        release()
+    with held:
+        plan, thread.plan = thread.plan, helping
+        try:
+            yield
+        finally:
+            thread.plan = plan
 
 
 def suspending(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -22,7 +22,7 @@ from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_models import facts, library
 from unamp.adapter.keras_policies import Function, layer_path, states_float32
 from unamp.adapter.observer import Observer
-from unamp.adapter.observing import Reporter, equation, traced, unreported
+from unamp.adapter.observing import equation, traced, unreported
 from unamp.adapter.performing import target
 from unamp.adapter.plans import ban_message
 from unamp.adapter.records import OpRecord
@@ -32,8 +32,7 @@ from unamp.regions import region_of_values
 from unamp.vocabulary import vocabulary
 from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_floats
-from unamp_torch.gradient_hooks import follow
-from unamp_torch.numbers import rows
+from unamp_torch.observing import reporter
 from unamp_torch.plans import to_the_letter
 from unamp_torch.python_functions import of_every_operation
 from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
@@ -281,10 +280,10 @@ def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs:
     compute = dtype_name(wanted) if wanted is not None else "float32" if "float32" in dtypes else dtypes[0]
     emulated = _is_norm(op) and compute != "float32" and followed
     written = equation(op, [getattr(layer, "equation", None), *args], kwargs)
-    shapes = _reporter.shapes(seen)
+    shapes = reporter.shapes(seen)
     record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated, input_shapes=shapes, equation=written)
     with as_one(), without_policy():  # looking at a result is no operation of the network
-        _reporter.report(observer, record, _reporter.sizes(seen), result, first_only=_is_norm(op))
+        reporter.report(observer, record, reporter.sizes(seen), result, first_only=_is_norm(op))
     return result
 
 
@@ -297,6 +296,3 @@ def as_one() -> Iterator[Observer]:
             yield observer
     finally:
         include_kernels(thread.plan)
-
-
-_reporter = Reporter(_tensors, lambda tensor: dtype_name(tensor.dtype), lambda tensor: rows((tensor,))[0], follow)

@@ -20,15 +20,15 @@ from unamp.adapter.keras_masters import (
     with_masters,
 )
 from unamp.adapter.keras_models import (
-    forget_compiled,
+    check_float32,
+    check_saved,
+    compute_low,
     keras_on,
     layers_to_cast,
     library,
-    low_already,
     named_variables,
     own_variables,
 )
-from unamp.errors import NotExpressible
 from unamp_torch.backward import suspended
 from unamp_torch.state import LOW, dtype_name
 
@@ -156,14 +156,10 @@ def check(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decora
         NotExpressible: for a ``save_dtype`` that Keras cannot save in.
         TypeError, ValueError: as `unamp.decorate` says.
     """
-    if networks and decoration.save_dtype not in (None, decoration.dtype):
-        raise NotExpressible(
-            f"Keras saves a variable in the dtype that it has (save_dtype={decoration.save_dtype!r}): cast what get_weights() "
-            "returns, or save the optimizer, which holds float32 master weights"
-        )
+    if networks:
+        check_saved(decoration)
     layers, _ = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
-    if (low := low_already(layers)) is not None:
-        raise ValueError(f"{low} already; decorate a model whose parameters are float32, once")
+    check_float32(layers)
     for optimizer in optimizers:
         for inner in with_inner(optimizer):
             check_new(inner, int(inner._iterations.value))
@@ -181,10 +177,7 @@ def lower(networks: Sequence[Any], layers: Sequence[Any], decoration: Decoration
             if id(variable) not in kept and variable._value is not None and variable._dtype == "float32":
                 variable._dtype = decoration.dtype
                 yield variable._value
-        # What it still has to make will be low; and outside a region it computes in low.
-        layer.dtype_policy = decoration.dtype
-    for network in networks:
-        forget_compiled(network)
+    compute_low(networks, layers, decoration.dtype)
 
 
 def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Tensor]) -> None:
