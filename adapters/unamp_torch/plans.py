@@ -129,7 +129,7 @@ def forget() -> None:
     """Make plans anew from now on: operators of somebody's library have other rules."""
     global _changes
     _changes += 1
-    for kept in (_plan, _actions, _complete_actions, _native_rule, _is_listed, _by_name, operators):
+    for kept in (_plan, _actions, _plain_actions, _complete_actions, _native_rule, _is_listed, _by_name, operators):
         kept.cache_clear()
 
 
@@ -206,12 +206,24 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
 
 def _own_actions(policy: Policy, device: str) -> dict[str, Action]:
     """Return the actions that carry out the operations' own rules, whatever they are made of."""
-    table = {}
-    for op, rule in policy.rules.items():
-        for operator in () if follows_parts(policy, op) else operators(op):
-            if (action := _action(policy, rule, operator, device)) is not None:
+    rules, plain = policy.rules, policy.replace(allow=(), deny=())
+    changed, table = tuple(rules), dict[str, Action]()
+    if plain != policy and not to_the_letter(plain, device):
+        # The user's lists change a few rules, and the choices of what only chooses between others.
+        changed = tuple(op for op, rule in rules.items() if rule is not plain.rules[op] or op in facts().chooses)
+        table.update(_plain_actions(plain, device))
+    for op in changed:
+        by_parts = follows_parts(policy, op)
+        for operator in operators(op):
+            table.pop(operator.name, None)
+            if not by_parts and (action := _action(policy, rules[op], operator, device)) is not None:
                 table[operator.name] = action
     return table
+
+
+@lru_cache(64)
+def _plain_actions(policy: Policy, device: str) -> Mapping[str, Action]:
+    return _own_actions(policy, device)
 
 
 def _agree(rules: Mapping[str, Rule], op: str, parts: Iterable[str]) -> bool:
