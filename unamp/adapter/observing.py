@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, wraps
+from functools import cache
 from types import MappingProxyType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp.adapter import shadowing
@@ -17,13 +17,11 @@ from unamp.adapter.kept_calls import Calls, Kept
 from unamp.adapter.observer import Observer, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
+from unamp.adapter.replacing import Replacement, standing_in
 from unamp.adapter.state import Plan, ThreadState
 from unamp.dtypes import ELIGIBLE, FLOAT32, PRECISIONS
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 #: Groups that are not reported: they move data or make it, in whatever dtype they are told.
 _NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
@@ -348,21 +346,18 @@ def observe(
             thread.plan = plan
 
 
-def follow_calls(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def follow_calls(thread: ThreadState[Any]) -> Replacement:
     """Return the decorator of a layer class's ``__call__`` so that the thread's observer learns which layer it is in."""
 
-    def replacement(original: Callable[P, R]) -> Callable[P, R]:
-        @wraps(original)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            observer = thread.sink
-            if observer is None:
-                return original(*args, **kwargs)
-            observer.layers.enter(args[0])
-            try:
-                return original(*args, **kwargs)
-            finally:
-                observer.layers.leave()
+    @standing_in
+    def call(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        observer = thread.sink
+        if observer is None:
+            return original(*args, **kwargs)
+        observer.layers.enter(args[0])
+        try:
+            return original(*args, **kwargs)
+        finally:
+            observer.layers.leave()
 
-        return call
-
-    return replacement
+    return call

@@ -26,6 +26,9 @@ from typing import Any
 
 from unamp.adapter.patching import Patch
 
+#: Makes what is called in a function's place, given the original.
+Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 #: Stands in source code for one of the constants, with its name behind, until the code is told which they are.
 _MARK = "unamp: "
 _FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
@@ -253,7 +256,7 @@ class PatchGroup:
             patch.undo()
 
 
-def standing_in(run: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def standing_in(run: Callable[..., Any]) -> Replacement:
     """Decorate a function that is called in another's place; `unamp.adapter.state.in_regions` does so in regions alone.
 
     The decorated function takes the original before the arguments. What this returns makes the replacement of an original, as

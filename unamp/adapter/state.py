@@ -10,14 +10,13 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from unamp.adapter.observer import Observer
+from unamp.adapter.replacing import Replacement, standing_in
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 
-P = ParamSpec("P")
-R = TypeVar("R")
 DtypeT = TypeVar("DtypeT")
 
 
@@ -107,40 +106,34 @@ def assisted(thread: ThreadState[Any], helping: Plan, held: AbstractContextManag
             thread.plan = plan
 
 
-def suspending(thread: ThreadState[Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def suspending(thread: ThreadState[Any]) -> Replacement:
     """Return the decorator of a function that runs with no policy in force.
 
     For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in those of what they update.
     """
 
-    def replacement(original: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(original)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            if thread.plan is None:
-                return original(*args, **kwargs)
-            with suspended(thread):
-                return original(*args, **kwargs)
+    @standing_in
+    def run(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(*args, **kwargs)
+        with suspended(thread):
+            return original(*args, **kwargs)
 
-        return run
-
-    return replacement
+    return run
 
 
-def stepping(thread: ThreadState[Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def stepping(thread: ThreadState[Any]) -> Replacement:
     """Return the decorator of an optimizer's step that calls closures, which compute the loss; see `Step`."""
 
-    def replacement(original: Callable[..., R]) -> Callable[..., R]:
-        @functools.wraps(original)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> R:
-            if thread.plan is None:
-                return original(optimizer, *args, **kwargs)
-            with Step(thread, functools.partial(suspended, thread)) as running:
-                args, kwargs = running.handed(args, kwargs)
-                return original(optimizer, *args, **kwargs)
+    @standing_in
+    def step(original: Callable[..., Any], optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None:
+            return original(optimizer, *args, **kwargs)
+        with Step(thread, functools.partial(suspended, thread)) as running:
+            args, kwargs = running.handed(args, kwargs)
+            return original(optimizer, *args, **kwargs)
 
-        return step
-
-    return replacement
+    return step
 
 
 class Step:
@@ -189,14 +182,14 @@ class Step:
         self._without_policy.__enter__()
 
 
-def in_regions(thread: ThreadState[Any]) -> Callable[[Callable[..., Any]], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+def in_regions(thread: ThreadState[Any]) -> Callable[[Callable[..., Any]], Replacement]:
     """Return the decorator of a function that is called in another's place, where a policy is in force in the thread.
 
     The decorated function takes the original before the arguments. What the decorator returns makes the replacement of an
     original, as patches take it; in threads without a policy the replacement is the original.
     """
 
-    def decorate(run: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(run: Callable[..., Any]) -> Replacement:
         @functools.wraps(run)
         def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_models import facts, keras_on, library
 from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
 from unamp.adapter.patching import Patch, Patches, find
-from unamp.adapter.replacing import AttributePatch, PatchGroup
+from unamp.adapter.replacing import AttributePatch, PatchGroup, standing_in
 from unamp.adapter.spellings import at_path
 from unamp.regions import region_of_values
 from unamp.vocabulary import vocabulary
@@ -177,17 +177,13 @@ def _initial(original: Function) -> Function:
     return _unreported(_suspending(original))
 
 
-def _suspending(original: Function) -> Function:
+@standing_in
+def _suspending(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function so that it runs with no policy in force, also as a part of a graph."""
-
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not _in_region():
-            return original(*args, **kwargs)
-        with _suspended():
-            return original(*args, **kwargs)
-
-    return run
+    if not _in_region():
+        return original(*args, **kwargs)
+    with _suspended():
+        return original(*args, **kwargs)
 
 
 @once_per_trace
