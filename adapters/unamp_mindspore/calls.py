@@ -1,7 +1,8 @@
 """One call of one of MindSpore's operations while a region is open, from what stands in for it to its kernel and back.
 
-What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
-`unamp.adapter.performing.Performer`.
+What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to `carry_out`. Nearly all have
+tensors and numbers for arguments, and what a rule does about those is written out there. The others go on to
+`unamp.adapter.performing.Performer`, to the same results.
 
 On the CPU MindSpore has kernels for float16 that are rare and differ in how they sum, and nearly none for bfloat16. There,
 low is emulated: inputs rounded to low, computed in float32, the result rounded to low.
@@ -9,7 +10,7 @@ low is emulated: inputs rounded to low, computed in float32, the result rounded 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -18,22 +19,26 @@ from mindspore import mint, ops
 from mindspore._c_expression import typing as _typing
 
 from unamp.adapter.float8 import Arithmetic
-from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts, Performer
+from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts, Performer, differing
 from unamp.policy import Rule
 from unamp_mindspore import observing
-from unamp_mindspore.casting import NESTING, cast, floats, map_floats, rounded, widened, write
+from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, widened, write
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import (
+    DEVICE,
     DTYPES,
     FLOAT32,
+    LOW,
     NAMES,
     Plan,
     Tensor,
+    dtype_of,
     on_cpu,
+    setting,
     thread,
 )  # fmt: skip
 
-_BFLOAT16 = DTYPES["bfloat16"]
+_FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
 
 #: The running statistics of a batch norm: their places in a call of a primitive, and their names in one of a function.
@@ -82,6 +87,49 @@ def _has_low(value: Any) -> bool:
     return any(dtype is not FLOAT32 for dtype in floats(value))
 
 
+def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Return the result of a call under its rule."""
+    rule = plan.quick.get(operator)
+    if rule is None or thread.sink is not None or setting(DEVICE) != "CPU":
+        return _performer.perform(plan, operator, args, kwargs)
+    seen = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is Tensor or isinstance(value, Tensor):
+            dtype = dtype_of(value)
+            if dtype is not FLOAT32 and dtype is not _FLOAT16 and dtype is not _BFLOAT16:
+                return _performer.perform(plan, operator, args, kwargs)
+            seen.append(dtype)
+        elif kind not in _NUMBERS and not (operator.bound and value is args[0]):
+            return _performer.perform(plan, operator, args, kwargs)
+    if not seen:
+        return _performer.perform(plan, operator, args, kwargs)
+    if rule is Rule.LOW:
+        dtype = plan.low
+    elif rule is Rule.FP32:
+        dtype = FLOAT32
+    elif seen.count(seen[0]) == len(seen):
+        dtype = seen[0]
+    else:
+        dtype = differing(rule, FLOAT32, seen)
+        if dtype is None and (_BFLOAT16 in seen or not plan.policy.active):
+            dtype = FLOAT32  # MindSpore promotes, but no product, and has no kernel here that takes bfloat16 beside another
+    if dtype is not None:
+        to = cast if dtype is FLOAT32 else rounded
+        args = each(to, dtype, args)
+        if kwargs:
+            kwargs = dict(zip(kwargs, each(to, dtype, kwargs.values()), strict=True))
+    thread.plan = None  # what it is made of follows no rule
+    try:
+        result = operator.call(*args, **kwargs)
+    finally:
+        thread.plan = plan
+    return result if dtype is None or dtype is FLOAT32 else map_floats(result, dtype)
+
+
+# --- all calls ---------------------------------------------------------------------------------------------------------------
+
+
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = _typing.Type
     arithmetic = Arithmetic(mint.where, lambda tensor, axes: ops.amax(tensor, axes, keepdims=True))
@@ -92,12 +140,6 @@ class _Performer(Performer[Plan, Operator]):
 
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
         return operator.view or not on_cpu()
-
-    def target(self, plan: Plan, operator: Operator, rule: Rule, seen: list[Any], mixed: bool) -> Any:
-        dtype = super().target(plan, operator, rule, seen, mixed)
-        if dtype is None and mixed and operator.plain and on_cpu() and (_BFLOAT16 in seen or not plan.policy.active):
-            return FLOAT32  # MindSpore promotes, but no product, and has no kernel here that takes bfloat16 beside another
-        return dtype
 
     def call(self, plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
         if operator.layer and operator.activation_only and not parts.parameters:
@@ -145,13 +187,13 @@ def _statistics(operator: Operator, args: Any, kwargs: dict[str, Any]) -> Sequen
 
 
 _performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES, FLOAT32)
-perform = _performer.perform
 
 
 class _ConvertedLayer(LayerPlan):
     """The plan inside a layer that is one operation: its parameters are converted, each once, where they are used."""
 
     low = DTYPES[LayerPlan.policy.dtype]
+    quick: Mapping[Operator, Rule] = {}
 
     def __init__(self, parts: Parts) -> None:
         self._parameters, self._to, self._dtype = parts

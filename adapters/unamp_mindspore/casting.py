@@ -6,7 +6,7 @@ and leave its version as it was, so nothing would tell that a cast is of an olde
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mindspore import context, ops
@@ -89,6 +89,11 @@ def rounded(tensor: Any, dtype: Any) -> Any:
     if current is FLOAT32 or current is _FLOAT16 or current is _BFLOAT16:
         return recast(tensor, dtype, FLOAT32)
     return tensor
+
+
+def each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> list[Any]:
+    """Return values with every tensor among them cast by `to`."""
+    return [to(value, dtype) if isinstance(value, Tensor) else value for value in values]
 
 
 def map_floats(result: Any, dtype: Any) -> Any:

@@ -7,14 +7,14 @@ says which operations those are, and what their rules do. For compiled graphs se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property, lru_cache
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property, lru_cache
 
 from unamp.adapter import How
 from unamp.adapter.plans import BasePlan, how_by_calls, is_listed
 from unamp.policy import KEPT_POLICIES, Policy, Rule
-from unamp_mindspore.calls import perform
+from unamp_mindspore.calls import carry_out
 from unamp_mindspore.facts import facts
 from unamp_mindspore.listing import covers, operators
 from unamp_mindspore.operators import Operator
@@ -30,19 +30,51 @@ class Plan(BasePlan):
         inside: the plan for what an operation is made of.
     """
 
+    # Asked for with every operation: in slots Python finds them at once.
+    __slots__ = ("_unlisted", "changes_float32", "inside", "low", "policy", "reporting", "rules")
+
     def __init__(self, policy: Policy, rules: Mapping[str, Rule], *, reporting: bool = False) -> None:
         super().__init__(policy, rules, reporting=reporting)
         self.low = DTYPES[policy.dtype]
-        self.changes_float32 = frozenset(operator.name for operator in operators() if self._may_change_float32(operator))
+        self._unlisted = self._without_lists() if policy.allow or policy.deny else None
+        self.changes_float32 = self._all_that_change_float32()
         self.inside = Plan.without_policy() if policy.active or reporting else self
 
     def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
         return op in facts().transparent and not is_listed(self.policy, op)
 
-    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call an operation under its rule."""
-        return perform(self, operator, args, kwargs)
+    carry_out = carry_out
+
+    @cached_property
+    def quick(self) -> Mapping[Operator, Rule]:
+        """Return the rules that `carry_out` itself carries out for most calls, by the operation."""
+        if self.policy.widen_results:
+            return {}
+        others, decided = ({}, operators()) if self._unlisted is None else (dict(self._unlisted.quick), self._listed())
+        for operator in decided:
+            others.pop(operator, None)
+        plain = (operator for operator in decided if operator.plain and not self.follows_parts(operator.op))
+        return {**others, **{operator: rule for operator in plain if (rule := self.rule(operator.op)) is not Rule.BANNED}}
+
+    def _without_lists(self) -> Plan | None:
+        """Return the plan of the same policy without the user's lists: from that this one differs in few operations."""
+        unlisted = plan(self.policy.replace(allow=(), deny=()), None)
+        return unlisted.observed if unlisted is not None and self.reporting else unlisted
+
+    def _listed(self) -> Sequence[Operator]:
+        """Return the operations that the user's lists may give another rule than the policy has without them."""
+        assert self._unlisted is not None
+        before, named = self._unlisted.rules, {*self.policy.allow, *self.policy.deny}
+        changed = (op for op, rule in self.rules.items() if op in named or rule is not before.get(op))
+        return [operator for op in changed for operator in _operators_of().get(op, ())]
+
+    def _all_that_change_float32(self) -> frozenset[str]:
+        if self._unlisted is None:
+            return frozenset(operator.name for operator in operators() if self._may_change_float32(operator))
+        listed = self._listed()
+        changing = {operator.name for operator in listed if self._may_change_float32(operator)}
+        return self._unlisted.changes_float32.difference(operator.name for operator in listed) | changing
 
     def _may_change_float32(self, operator: Operator) -> bool:
         if operator.casts:
@@ -54,6 +86,19 @@ class Plan(BasePlan):
     def observed(self) -> Plan:
         """The same plan, for a thread whose operations are reported."""
         return Plan(self.policy, self.rules, reporting=True)
+
+
+@cache
+def _operators_of() -> Mapping[str, Sequence[Operator]]:
+    """Return by name of an operation all that it may be, with those that go by the same name in MindSpore."""
+    by_name = defaultdict[str, list[Operator]](list)
+    for operator in operators():
+        by_name[operator.name].append(operator)
+    found = defaultdict[str, dict[Operator, None]](dict)
+    for operator in operators():
+        for op in operator.ops:
+            found[op].update(dict.fromkeys(by_name[operator.name]))
+    return {op: tuple(those) for op, those in found.items()}
 
 
 @lru_cache(KEPT_POLICIES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -12,9 +12,10 @@ from mindspore._c_expression import TensorPy
 
 from unamp.adapter.performing import CallPlan
 from unamp.adapter.state import Dtypes, ThreadState
+from unamp.policy import Rule
 
 __all__ = [
-    "DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "device", "dtype_of", "on_cpu",
+    "DEVICE", "DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "device", "dtype_of", "on_cpu",
     "setting", "thread",
 ]  # fmt: skip
 
@@ -29,11 +30,12 @@ dtype_of = attrgetter("_dtype" if hasattr(TensorPy, "_dtype") else "dtype")
 
 #: Asks for one of MindSpore's settings, in C++: a twentieth of what `mindspore.get_context` takes.
 setting = context._context()._context_handle.get_param
+DEVICE = context.ms_ctx_param.device_target
 
 
 def on_cpu() -> bool:
     """Return whether MindSpore computes on the CPU: the device is one for the whole process."""
-    return bool(setting(context.ms_ctx_param.device_target) == "CPU")
+    return bool(setting(DEVICE) == "CPU")
 
 
 def device() -> str:
@@ -51,6 +53,10 @@ class Plan(CallPlan, Protocol):
     @property
     def inside(self) -> Plan:
         """The plan for what an operation is made of that no rule changes."""
+
+    @property
+    def quick(self) -> Mapping[Any, Rule]:
+        """The rules that `unamp_mindspore.calls.carry_out` itself carries out for most calls, by the operation."""
 
     def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
