@@ -1,7 +1,7 @@
 """Run every folder of tests in a process of its own, two at a time, and say at the end how all of them went.
 
 PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which `make test` builds them):
-the second time without the tests that are marked ``either_kernels``.
+the second time without the tests that are marked ``either_kernels`` or ``beside_kernels``: `tests/torch/conftest.py` says why.
 The folder of a framework that offers no wheel for this Python is left out, and named.
 
 A process of its own because two frameworks in one process get in each other's way: some pairs fail to load, one crashes.
@@ -34,6 +34,9 @@ LONGEST = ("mindspore", "torch", "tensorflow", "conformance")
 #: What a folder's tests need where it is not called like it: Keras comes with TensorFlow.
 NEEDS = {"keras_torch": "tensorflow"}
 
+#: The tests that are run with PyTorch's compiled kernels, too.
+NEED_KERNELS = "not (either_kernels or beside_kernels)"
+
 
 def suites() -> Iterator[tuple[str, tuple[str, ...], dict[str, str]]]:
     """Yield what to run: what to call it, pytest's arguments, and what its environment adds."""
@@ -46,7 +49,7 @@ def suites() -> Iterator[tuple[str, tuple[str, ...], dict[str, str]]]:
             continue
         yield "torch", (str(folder),), {"UNAMP_TORCH_COMPILED": "0"}
         if shutil.which("c++"):
-            yield "torch, compiled", (str(folder), "-m", "not either_kernels"), {"UNAMP_TORCH_COMPILED": "1"}
+            yield "torch, compiled", (str(folder), "-m", NEED_KERNELS), {"UNAMP_TORCH_COMPILED": "1"}
 
 
 class Outcome(NamedTuple):

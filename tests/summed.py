@@ -1,4 +1,4 @@
-"""Sums and draws from low tensors in a region of the default preset, in one framework: `python summed.py torch` prints them.
+"""Sums and draws from low tensors in a region of the default preset. Each framework's folder imports the test.
 
 A sum of 20,000 ones that is kept in bfloat16 stops at 256, and one of squares in float16 at 65,504. A draw that compares low
 numbers with each other takes the first of those that are equal.
@@ -7,13 +7,15 @@ numbers with each other takes the first of those that are equal.
 from __future__ import annotations
 
 import importlib
-import json
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+
+import unamp
+from unamp.adapter.registry import adapter_for
 
 COUNT = 20_000
 
@@ -113,9 +115,6 @@ class Values:
 def measure(framework: str) -> dict[str, Any]:
     """Return what every sum that a framework has comes to, by operation, with its dtype; and the averages of draws."""
     module = importlib.import_module(framework)
-    import unamp
-    from unamp.adapter.registry import adapter_for
-
     ops = adapter_for(framework).operations()
     values = Values(ops)
     region = unamp.autocast("cpu", "bfloat16", framework=framework)
@@ -133,5 +132,12 @@ def measure(framework: str) -> dict[str, Any]:
     return {"sums": sums, "draws": draws}
 
 
-if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1])))
+def test_sums_do_not_saturate_and_draws_are_not_biased(framework: str) -> None:
+    found = measure(framework)
+    assert len(found["sums"]) >= 15
+    for op, (value, dtype) in found["sums"].items():
+        assert (op, value) == (op, pytest.approx(SUMS[op][1], rel=1e-3))
+        assert dtype not in ("float16", "bfloat16"), op
+    assert found["draws"]["categorical"] == pytest.approx(MIDDLE, abs=FAR)
+    if framework in SELDOM:
+        assert found["draws"]["seldom"] == pytest.approx(RARITY, abs=FAR_FROM_IT)

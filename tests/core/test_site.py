@@ -149,8 +149,7 @@ def test_on_a_phone_a_cell_says_of_which_column_it_is(address: str, chromium: Br
     assert complaints == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE])
+@pytest.mark.parametrize(("size", "scheme"), [(DESK, "light"), (PHONE, "dark")])
 def test_search_finds_a_page(address: str, chromium: Browser, size: tuple[int, int], scheme: str) -> None:
     complaints: list[str] = []
     page = opened(chromium, size, complaints, address, scheme)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import summed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,3 +113,7 @@ def test_operations_that_keep_their_meaning() -> None:
 
 def test_frameworks_are_the_ones_that_operations_are_spelled_in() -> None:
     assert {framework for op in OPERATIONS for framework in op.spellings} == {*FRAMEWORKS, "jax"}  # which brings its own
+
+
+def test_every_reduction_is_a_sum_or_known_to_be_none() -> None:
+    assert set(vocabulary().groups["reduction"]) - summed.SUMS.keys() == summed.OTHERS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from commanded import invoke
 from elsewhere import in_turn, python
 
 import unamp
@@ -35,7 +36,9 @@ def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     python("-c", NETWORK.format(backend="tensorflow", folder=str(right), wrong=""), path=EXAMPLE)
     python("-c", NETWORK.format(backend="jax", folder=str(wrong), wrong="wrong"), path=EXAMPLE)
-    said = python("-m", "unamp", "compare", right / "trace.json", wrong / "trace.json", code=1)
+    compared = invoke("compare", right / "trace.json", wrong / "trace.json")
+    assert compared.exit_code == 1
+    said = compared.stdout
     assert "first batch_norm in Sequential.norm: error" in said
     assert "  the other: jax keras.layers.BatchNormalization in Sequential.norm, computed in float32" in said
     records = unamp.Trace.from_json((wrong / "trace.json").read_text("utf-8")).records

@@ -5,27 +5,26 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from elsewhere import python
+from commanded import invoke
+from elsewhere import in_turn
 
 
-def as_json(*arguments: str) -> Any:
-    return json.loads(python("-m", "unamp", *arguments, "--json"))
+def as_json(*commands: tuple[str, ...]) -> list[Any]:
+    """Return what commands print, which run in one process and import what they need there."""
+    return [json.loads(done.stdout) for done in in_turn(*(("-m", "unamp", *words, "--json") for words in commands))]
 
 
-def test_explain_says_how_a_framework_does_it() -> None:
-    explained = as_json("explain", "--framework", "torch", "--device", "cpu", "--dtype", "bfloat16", "--deny", "linear")
+def test_explain_says_how_a_framework_does_it_and_takes_the_preset_native() -> None:
+    on_cpu = ("explain", "--framework", "torch", "--device", "cpu")
+    explained, native = as_json((*on_cpu, "--dtype", "bfloat16", "--deny", "linear"), (*on_cpu, "--preset", "native"))
     assert set(explained["linear"]["how"]["torch"]) == {"cpu"}
     assert explained["linear"]["how"]["torch"]["cpu"] == "intercepted"
-
-
-def test_explain_takes_the_preset_native_with_a_framework_and_a_device() -> None:
-    native = as_json("explain", "--preset", "native", "--framework", "torch", "--device", "cpu")
-    lists = as_json("explain", "--preset", "torch-cpu")
+    lists = json.loads(invoke("explain", "--preset", "torch-cpu", "--json").stdout)
     assert {op: e["rule"] for op, e in native.items()} == {op: e["rule"] for op, e in lists.items()}
 
 
 def test_doctor_reports_every_framework_with_an_adapter() -> None:
-    reports = {report["framework"]: report for report in as_json("doctor")["frameworks"]}
+    reports = {report["framework"]: report for report in as_json(("doctor",))[0]["frameworks"]}
     torch = reports["torch"]
     assert torch["status"] == "ready"
     assert torch["devices"]["cpu"]["bfloat16"] in ("native", "emulated")

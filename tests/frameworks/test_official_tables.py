@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from importlib import metadata, resources
 
 import pytest
-from elsewhere import python
+from commanded import invoke
 from installed import place
 from official_lists import FP32_MACROS, mindspore_lists, paddle_lists, spellings, tensorflow_lists, torch_macros
 from preset_versions import read_folder
@@ -160,32 +160,33 @@ TORCH_IMPLIED_PROBE = """
 import contextlib, json, sys, torch, torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-device, low = sys.argv[1], {"cpu": torch.bfloat16}.get(sys.argv[1], torch.float16)
-# cov and corrcoef read values, which fake tensors on a GPU do not have.
-calls = {
-    "chain_matmul": lambda x: torch.chain_matmul(x, x, x),
-    "corrcoef": torch.corrcoef if device == "cpu" else None,
-    "cov": torch.cov if device == "cpu" else None,
-    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
-    "cumulative_trapezoid": torch.cumulative_trapezoid,
-    "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
-    "gumbel_softmax": F.gumbel_softmax,
-    "inner": lambda x: torch.inner(x, x),
-    "interpolate": lambda x: F.interpolate(x.reshape(1, 1, 4, 4), scale_factor=2),
-    "linalg_multi_dot": lambda x: torch.linalg.multi_dot([x, x, x]),
-    "linalg_norm": torch.linalg.norm,
-    "local_response_norm": lambda x: F.local_response_norm(x.reshape(1, 4, 4), 2),
-    "lp_pool1d": lambda x: F.lp_pool1d(x.reshape(1, 4, 4), 2.0, 2),
-    "lp_pool2d": lambda x: F.lp_pool2d(x.reshape(1, 1, 4, 4), 2.0, 2),
-    "lp_pool3d": lambda x: F.lp_pool3d(x.expand(4, 4, 4).reshape(1, 1, 4, 4, 4), 2.0, 2),
-    "matrix_power": lambda x: torch.matrix_power(x, 3),
-    "multilabel_soft_margin_loss": lambda x: F.multilabel_soft_margin_loss(x, x),
-    "normalize": F.normalize,
-    "pairwise_distance": lambda x: F.pairwise_distance(x, x),
-    "softmin": lambda x: F.softmin(x, dim=1),
-    "trapezoid": torch.trapezoid,
-    "triplet_margin_with_distance_loss": lambda x: F.triplet_margin_with_distance_loss(x, x, x),
-}
+def called_on(device):
+    # cov and corrcoef read values, which fake tensors on a GPU do not have.
+    return {
+        "chain_matmul": lambda x: torch.chain_matmul(x, x, x),
+        "corrcoef": torch.corrcoef if device == "cpu" else None,
+        "cov": torch.cov if device == "cpu" else None,
+        "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
+        "cumulative_trapezoid": torch.cumulative_trapezoid,
+        "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
+        "gumbel_softmax": F.gumbel_softmax,
+        "inner": lambda x: torch.inner(x, x),
+        "interpolate": lambda x: F.interpolate(x.reshape(1, 1, 4, 4), scale_factor=2),
+        "linalg_multi_dot": lambda x: torch.linalg.multi_dot([x, x, x]),
+        "linalg_norm": torch.linalg.norm,
+        "local_response_norm": lambda x: F.local_response_norm(x.reshape(1, 4, 4), 2),
+        "lp_pool1d": lambda x: F.lp_pool1d(x.reshape(1, 4, 4), 2.0, 2),
+        "lp_pool2d": lambda x: F.lp_pool2d(x.reshape(1, 1, 4, 4), 2.0, 2),
+        "lp_pool3d": lambda x: F.lp_pool3d(x.expand(4, 4, 4).reshape(1, 1, 4, 4, 4), 2.0, 2),
+        "matrix_power": lambda x: torch.matrix_power(x, 3),
+        "multilabel_soft_margin_loss": lambda x: F.multilabel_soft_margin_loss(x, x),
+        "normalize": F.normalize,
+        "pairwise_distance": lambda x: F.pairwise_distance(x, x),
+        "softmin": lambda x: F.softmin(x, dim=1),
+        "trapezoid": torch.trapezoid,
+        "triplet_margin_with_distance_loss": lambda x: F.triplet_margin_with_distance_loss(x, x, x),
+    }
+
 def result(call, dtype):
     with contextlib.nullcontext() if device == "cpu" else FakeTensorMode(allow_non_fake_inputs=True):
         x = torch.ones(4, 4, dtype=dtype, device=device)
@@ -201,7 +202,11 @@ def category(call):
         return "allow"
     return "deny" if result(call, low) is torch.float32 else "neither"
 
-json.dump({name: category(call) for name, call in calls.items() if call}, sys.stdout)
+found = {}
+for device in ("cpu", "cuda", "mps"):
+    low = torch.bfloat16 if device == "cpu" else torch.float16
+    found[device] = {name: category(call) for name, call in called_on(device).items() if call}
+json.dump(found, sys.stdout)
 """
 
 
@@ -245,10 +250,10 @@ sys.stdout.write("\\n" + answer)
 """
 
 
-def ask(framework: str, script: str, *arguments: str, stdin: str = "") -> object:
+def ask(framework: str, script: str, stdin: str = "") -> object:
     """Return what a script says on its last line, run where it may import the framework."""
     place(framework)
-    command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
+    command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"asking {framework} {installed_version(framework)} failed:\n{done.stderr[-2000:]}"
     return json.loads(done.stdout.splitlines()[-1])
@@ -257,6 +262,11 @@ def ask(framework: str, script: str, *arguments: str, stdin: str = "") -> object
 @functools.cache
 def torch_kernels() -> dict:
     return ask("torch", TORCH_PROBE)  # type: ignore[return-value]
+
+
+@functools.cache
+def torch_implies() -> dict:
+    return ask("torch", TORCH_IMPLIED_PROBE)  # type: ignore[return-value]
 
 
 def packet(kernel: str) -> str:
@@ -310,7 +320,7 @@ def test_what_torch_implies(device: str) -> None:
     """Operations no list names, but which torch composes of listed ones, come out as the preset says."""
     data = preset(f"torch-{device}")
     category = {op: key for key in ("allow", "deny") for op in data[key]}
-    probed = ask("torch", TORCH_IMPLIED_PROBE, device)
+    probed = torch_implies()[device]
     listed = {op: found for op, found in probed.items() if op in category}
     assert {op: category[op] for op in listed} == listed, f"torch {installed_version('torch')} on {device}"
     unlisted = sorted(op for op, found in probed.items() if op not in category and found != "neither")
@@ -417,7 +427,7 @@ def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree
     named = {op for lists in official.values() for listed in lists.values() for op in listed}
     rules = {op: (rule("paddle", op), rule("torch-cuda", op)) for op in named}
     own = {op for name in official for key in ("implied", "banned") for op in preset(name).get(key, ())}
-    changes = json.loads(python("-m", "unamp", "diff", "paddle", "torch-cuda", "--json"))["operations"]
+    changes = json.loads(invoke("diff", "paddle", "torch-cuda", "--json").stdout)["operations"]
     said = {op: (change["before"]["rule"], change["after"]["rule"]) for op, [change] in changes.items()}
     differing = {op: both for op, both in rules.items() if both[0] != both[1] and op not in own}
     assert {op: both for op, both in said.items() if op not in own} == differing

@@ -6,9 +6,12 @@ Each framework has a process of its own; what goes from one to the other is file
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+from commanded import invoke
 from elsewhere import in_turn, python
 
 from unamp.tracing import LayerMapping, Trace, compare_traces, propose_layers
@@ -31,26 +34,28 @@ def read(file: Path) -> Trace:
     return Trace.from_json(file.read_text("utf-8"))
 
 
-def record(framework: str, folder: Path) -> dict[str, Trace]:
-    """Return the traces of both twins, which run in a process of the framework's own."""
-    files = {network: folder / f"{network}.json" for network in NETWORKS}
-    ended = in_turn(*((TWINS / "record.py", framework, *pair) for pair in files.items()), path=TWINS)
-    assert [done.code for done in ended] == [0, 0], ended
-    return {network: read(file) for network, file in files.items()}
-
-
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trace]:
-    return record("torch", tmp_path_factory.mktemp("torch"))
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Path]]:
+    """A function that gives the files of a framework's traces of both twins, which run once, in a process of its own."""
+
+    @cache
+    def record(framework: str) -> dict[str, Path]:
+        folder = tmp_path_factory.mktemp(framework)
+        files = {network: folder / f"{network}.json" for network in NETWORKS}
+        ended = in_turn(*((TWINS / "record.py", framework, *pair) for pair in files.items()), path=TWINS)
+        assert [done.code for done in ended] == [0, 0], ended
+        return files
+
+    return record
 
 
 @pytest.mark.parametrize("framework", ["paddle", "mindspore", "keras", "flax"])
 def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
-    framework: str, reference: dict[str, Trace], tmp_path: Path
+    framework: str, recorded: Callable[[str], dict[str, Path]]
 ) -> None:
-    others = record(framework, tmp_path)
-    for network, expected in reference.items():
-        other = others[network]
+    others = recorded(framework)
+    for network, file in recorded("torch").items():
+        expected, other = read(file), read(others[network])
         proposed = propose_layers(expected, other)
         assert {layer for layer, _ in proposed.pairs} == {each.layer for each in expected.records}
         assert proposed.alone == ((), ())
@@ -65,14 +70,17 @@ def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
         assert all(expected.records.index(c.reference) == other.records.index(c.other) for c in compared.operations)
 
 
-def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_again(tmp_path: Path) -> None:
-    paddle, run, layers = tmp_path / "paddle.json", tmp_path / "run", tmp_path / "layers.toml"
-    python(TWINS / "record.py", "paddle", "transformer", paddle)
+def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_again(
+    recorded: Callable[[str], dict[str, Path]], tmp_path: Path
+) -> None:
+    paddle, run, layers = recorded("paddle")["transformer"], tmp_path / "run", tmp_path / "layers.toml"
     spoilt = f"import record\nrecord.main('torch', 'transformer', {str(run / 'trace.json')!r}, '', {str(run)!r})"
     python("-c", WRONG + spoilt, path=TWINS)
     wrong = read(run / "trace.json")
-    python("-m", "unamp", "compare", paddle, run / "trace.json", "--propose-layers", layers)
-    said = python("-m", "unamp", "compare", paddle, run / "trace.json", "--layers", layers, code=1)
+    assert invoke("compare", paddle, run / "trace.json", "--propose-layers", layers).exit_code == 0
+    compared = invoke("compare", paddle, run / "trace.json", "--layers", layers)
+    assert compared.exit_code == 1
+    said = compared.stdout
     assert "first gelu in Encoder: error" in said
     assert "  the reference: paddle " in said
     assert "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open" in said

@@ -1,4 +1,4 @@
-"""Print, as JSON, the dtype that each layer of Keras answers in under each policy, on the backend that KERAS_BACKEND names."""
+"""The dtype that each layer of Keras answers in under each policy, on the backend that KERAS_BACKEND names; printed as JSON."""
 
 from __future__ import annotations
 
@@ -90,18 +90,23 @@ def calls() -> dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
     return found
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
-    answers = {}
-    for name, (call, shapes) in calls().items():
+def answered() -> dict[str, str]:
+    """Return the dtype of each layer's answer, by layer, policy and the dtype of its inputs."""
+    before, answers = keras.config.dtype_policy(), {}
+    try:
+        found = calls()
+    finally:
+        keras.config.set_dtype_policy(before)
+    for name, (call, shapes) in found.items():
         call(*(tensor(shape, "float32") for shape in shapes))  # builds it
         for policy, keywords in POLICIES.items():
             for dtype in ("float32", "bfloat16"):
                 xs = [tensor(shape, dtype) for shape in shapes]
                 with unamp.autocast(dtype="bfloat16", **keywords):  # type: ignore[arg-type]
                     answers[f"{name}, {policy}, {dtype}"] = keras.backend.standardize_dtype(call(*xs).dtype)
-    print(json.dumps(answers))
+    return answers
 
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    print(json.dumps(answered()))

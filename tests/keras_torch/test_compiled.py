@@ -46,7 +46,7 @@ def test_a_region_is_followed_whatever_ran_before_it(first: str | None) -> None:
         with unamp.autocast(**BF16):
             return [*before, model(x), keras.ops.softmax(x)]
 
-    got = _same(run, backend="aot_eager")
+    got = _same(run, backend="eager")
     before = [] if first is None else [getattr(torch, first)]
     assert [each.dtype for each in got] == [*before, torch.bfloat16, torch.float32]
     assert model(X).dtype == torch.float32

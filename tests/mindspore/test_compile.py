@@ -16,7 +16,7 @@ from unamp.dialects.torch import amp as torch_amp
 
 jit_context = sys.modules[compiling.jit_context.__module__]  # where that is, depends on the version
 
-F32, F16 = mindspore.float32, mindspore.float16
+F32, F16, BF16 = mindspore.float32, mindspore.float16, mindspore.bfloat16
 
 
 def rand(*shape):
@@ -78,9 +78,18 @@ def test_a_jitted_function_that_was_first_called_in_a_region():
 
 def test_cells_in_graph_mode(graph_mode):
     network, x = Network(), rand(2, 3, 8, 8)
+    policies = (
+        (None, F32),
+        (Policy(), F16),
+        (Policy(deny=("linear", "matmul")), F32),
+        (Policy("O2"), F16),
+        (Policy(dtype="bfloat16"), BF16),
+        (Policy("O2", "bfloat16"), BF16),
+        (Policy("O3", widen_results=True), F32),
+    )
     for _ in range(2):
-        for policy, low in ((None, False), (Policy(), True), (Policy(deny=("linear", "matmul")), False), (Policy("O2"), True)):
-            assert dtypes(policy, network, x) == [F16 if low else F32], policy
+        for policy, expected in policies:
+            assert dtypes(policy, network, x) == [expected], policy
     assert not hasattr(network, "amp_strategy")
     assert {p.dtype for p in network.get_parameters()} == {F32}
 
@@ -97,7 +106,7 @@ def test_a_function_whose_bytecode_is_captured_runs_as_it_is_in_a_region():
             compiled(a, b)
         return
     for _ in range(2):
-        assert dtypes(Policy(dtype="bfloat16"), compiled, a, b) == [mindspore.bfloat16]
+        assert dtypes(Policy(dtype="bfloat16"), compiled, a, b) == [BF16]
         with policy_region(Policy()):
             assert dtypes(Policy(enabled=False), compiled, a, b) == [F32]
         np.testing.assert_array_equal(compiled(a, b).asnumpy(), _plain_product(a, b).asnumpy())
@@ -108,16 +117,10 @@ def _plain_product(a, b):
 
 
 low = unamp.autocast(dtype="float16")
-off = unamp.autocast(enabled=False)
 
 
 @low
 def low_product(a, b):
-    return ops.matmul(a, b)
-
-
-@off
-def wide_product(a, b):
     return ops.matmul(a, b)
 
 

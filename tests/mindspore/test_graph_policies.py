@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from elsewhere import python
 from mindspore import Parameter, Tensor, mint, nn, ops
-from unamp_mindspore.conformance.ways.opening import graph_mode
 
 import unamp
 from unamp import Policy, policy_region
@@ -150,24 +149,6 @@ def test_a_network_and_its_gradients(policy):
         assert float(ops.norm(one - other)) <= 4 * error + 1e-6
     assert any((one != other).any() for one, other in zip(compiled[1], exact[1], strict=True))
     assert network.norm.moving_mean.asnumpy().any()  # statistics are updated in a graph, too
-
-
-def test_one_graph_for_each_policy_in_graph_mode():
-    network = Network()
-    policies = (
-        None,
-        Policy(),
-        Policy("O2"),
-        Policy(dtype="bfloat16"),
-        Policy("O2", "bfloat16"),
-        Policy("O3", widen_results=True),
-    )
-    with graph_mode():
-        for _ in range(2):
-            for policy, expected in zip(policies, (F32, F32, F16, F32, BF16, F32), strict=True):
-                with policy_region(policy or Policy(enabled=False)):
-                    assert network(X).dtype == expected
-    assert {each.dtype for each in network.get_parameters()} == {F32}
 
 
 @mindspore.jit_class

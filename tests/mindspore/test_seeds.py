@@ -120,7 +120,7 @@ class Around(nn.Cell):
 
 @pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O2", "float16"), ("O3", "bfloat16")])
 def test_as_a_part_of_a_graph(graph_mode, x, level, dtype):
-    network = made("LeNet5")
+    network = made("Dense")
     wrapped = unamp.auto_mixed_precision(network, level, dtype)
     found, alone, plain = Around(wrapped)(x), wrapped(x), Around(network)(x)
     assert found.dtype == F32

@@ -30,4 +30,4 @@ def test_eight_threads_with_policies_of_their_own():
     def dtypes():
         return [dtype(lambda: a @ a), dtype(lambda: ops.add(a, a)), dtype(lambda: layer(a))]
 
-    every_thread_has_its_own_policy(dtypes, rounds=200)
+    every_thread_has_its_own_policy(dtypes, rounds=100)

@@ -26,16 +26,31 @@ DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "xla", "hpu", "mtia", "ipu", "maia"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    once = "either_kernels: no kernel of ours runs, or the test says itself which: of two runs, it is left out of the second"
-    config.addinivalue_line("markers", once)
+    # Both are left out of the second of two runs, that with compiled kernels.
+    config.addinivalue_line(
+        "markers",
+        "either_kernels: no region opens but in a trace, whose regions and kernels are always in Python, "
+        "or the test says itself which kernels its programs take",
+    )
+    config.addinivalue_line(
+        "markers",
+        "beside_kernels: regions open, and what is asked is what Python makes around them, the same with either kernels: a "
+        "dialect's words, where a scale moves, what a search tries, a command's text, what the suite notices. "
+        "That both kernels cast alike, and both kinds of region open and close alike, is what the tests without a mark ask",
+    )
 
 
 @pytest.fixture(autouse=True)
 def kernels_matter(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that is run with either kernels opens no region. (Which is noticed with those in Python: they run all tests.)"""
+    """A test with either kernels opens no region outside of traces. (Noticed with those in Python: they run all tests.)"""
+    enter = Activation.enter
+
+    def in_a_trace(self: Activation) -> object:
+        return enter(self) if thread.sink is not None else pytest.fail("kernels matter here: take either_kernels away")
+
     with pytest.MonkeyPatch.context() as patch:  # not the test's own, which is undone before others look at what is left
         if request.node.get_closest_marker("either_kernels"):
-            patch.setattr(Activation, "enter", lambda self: pytest.fail("kernels matter here: take either_kernels away"))
+            patch.setattr(Activation, "enter", in_a_trace)
         yield
 
 

@@ -25,6 +25,8 @@ from unamp import Policy, Rule
 from unamp.adapter.absent_devices import AbsentDevice, Unreadable
 from unamp.regions import Region
 
+pytestmark = pytest.mark.beside_kernels
+
 DEVICES = [name for name in Subject("torch", "cpu").absent_devices if name != "fake:hpu"]
 
 read = partial(programs_there.read, "torch")

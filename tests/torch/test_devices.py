@@ -24,7 +24,11 @@ GPU = torch.cuda.is_available()
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-@pytest.mark.parametrize("device", ["meta", "second"])
+#: A region with a device that compiled kernels do not know is carried out in Python, on the CPU as well.
+SECOND = pytest.param("second", marks=pytest.mark.beside_kernels)
+
+
+@pytest.mark.parametrize("device", ["meta", SECOND])
 def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
     """In a process of its own: PyTorch's second device is there for good, and a GPU would be the accelerator."""
     assert json.loads(python(HERE / "devices.py", device, **no_gpu.ENVIRONMENT).splitlines()[-1]) == []

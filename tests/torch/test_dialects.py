@@ -25,6 +25,8 @@ from unamp.dialects.mindspore import amp as mindspore_amp
 from unamp.dialects.paddle import amp as paddle_amp
 from unamp.dialects.torch import amp, cpu, cuda
 
+pytestmark = pytest.mark.beside_kernels
+
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 

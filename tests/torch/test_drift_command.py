@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from unamp.cli.commands import app
 
+pytestmark = pytest.mark.beside_kernels
+
 SCRIPT = """
 import torch
 import torch.nn.functional as F

@@ -10,6 +10,8 @@ from unamp_torch.compiled import library
 
 import unamp
 
+pytestmark = pytest.mark.beside_kernels
+
 
 def test_the_first_example_prints_its_trace_and_another_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = next(e for e in examples("torch") if e.file.name == "README.md")

@@ -124,6 +124,7 @@ print("fine")
 """
 
 
+@pytest.mark.beside_kernels
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE_BF16"])
 def test_a_dtype_for_which_the_cpu_has_no_instructions_is_said_to_be_slow(isa: str) -> None:
     code = """

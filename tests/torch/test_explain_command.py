@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from typer.testing import CliRunner
 
 from unamp.cli.commands import app
 from unamp.presets import preset_versions
+
+pytestmark = pytest.mark.beside_kernels
 
 
 def explained(*arguments: str) -> str:

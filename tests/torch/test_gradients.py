@@ -153,6 +153,7 @@ def test_a_compiled_function_runs_eagerly_and_is_seen() -> None:
     assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "exp"]
 
 
+@pytest.mark.beside_kernels
 def test_the_chosen_rank_records(tmp_path: Path) -> None:
     """What a launcher says goes for nothing where the processes were numbered since."""
     script = Path(__file__).with_name("ranked.py")

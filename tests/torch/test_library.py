@@ -12,6 +12,8 @@ from agnostic import test_the_library_keeps  # noqa: F401
 import unamp
 from unamp.testing import assert_computed
 
+pytestmark = pytest.mark.beside_kernels
+
 FRAMEWORK = agnostic.Framework(
     tensor=lambda array: torch.tensor(array).long() if array.dtype == np.int32 else torch.tensor(array),
     parameter=lambda array: torch.nn.Parameter(torch.tensor(array)),

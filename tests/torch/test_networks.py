@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 
+import pytest
 import torch
 from decorated import made
 
 import unamp
+
+pytestmark = pytest.mark.beside_kernels
 
 
 def test_hooks_and_copies() -> None:

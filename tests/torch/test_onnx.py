@@ -17,6 +17,8 @@ import unamp
 from unamp import LayerRules, Policy, Precision, policy_region
 from unamp.onnx import CheckedModel, check
 
+pytestmark = pytest.mark.beside_kernels
+
 NUMBERS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
 

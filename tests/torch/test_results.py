@@ -9,6 +9,8 @@ import torch
 
 import unamp
 
+pytestmark = pytest.mark.beside_kernels
+
 
 @pytest.mark.parametrize("compiled", [lambda f: f, functools.partial(torch.compile, backend="aot_eager", fullgraph=True)])
 def test_float32_leaves_a_function_that_computes_low(compiled):

@@ -21,7 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import unamp
 from unamp.dialects.torch import amp
 
-GOOD, BAD, UNSCALED, SET = "good", "bad", "unscaled", "set"
+pytestmark = pytest.mark.beside_kernels
+
+GOOD, BAD, UNSCALED = "good", "bad", "unscaled"
 
 
 def native(**kwargs: Any) -> torch.amp.GradScaler:

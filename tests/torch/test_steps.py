@@ -479,6 +479,7 @@ COMPILED = [
 ]
 
 
+@pytest.mark.beside_kernels  # regions in compiled functions are test_compile's; what a step is wrapped with is in Python
 @pytest.mark.parametrize("policy", [ALLOWING, O2], ids=str)
 @pytest.mark.parametrize("how", [compiled_step, called_inside])
 @pytest.mark.parametrize(("make", "words"), COMPILED)
@@ -494,11 +495,13 @@ def test_a_compiled_step_in_a_region_comes_to_the_same_bits_as_outside(
     assert same(stepped(make, nullcontext(), step), known)
 
 
-@pytest.mark.parametrize("before", ["nothing", "a record", "a step"])
-@pytest.mark.parametrize("policy", [ALLOWING, O2], ids=str)
+@pytest.mark.beside_kernels
+@pytest.mark.parametrize(
+    ("before", "policy"), [("nothing", ALLOWING), ("nothing", O2), ("a record", O2), ("a step", ALLOWING)], ids=str
+)
 @pytest.mark.parametrize(("make", "words"), COMPILED)
 def test_a_step_in_a_region_that_the_compiled_function_opens_is_one_too(
-    make: Make, words: dict[str, Any], policy: Policy, before: str
+    make: Make, words: dict[str, Any], before: str, policy: Policy
 ) -> None:
     """Dynamo keeps what it has met before: of what PyTorch wraps steps with, a part or all."""
 

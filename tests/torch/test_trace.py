@@ -186,6 +186,7 @@ def test_the_table_and_the_json_agree() -> None:
 POLICIES = [Policy("O1", "bfloat16"), Policy("O1", "float16", preset="paddle"), Policy("O3", "bfloat16")]
 
 
+@pytest.mark.either_kernels
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_the_trace_agrees_with_the_policys_decision(policy: Policy) -> None:
     operations = adapter_for("torch").operations()

@@ -18,6 +18,8 @@ from tuned import test_promises  # noqa: F401
 import unamp
 from unamp import AmpWarning, Policy, amp_warnings
 
+pytestmark = pytest.mark.beside_kernels
+
 warnings.filterwarnings("ignore", message="on a CPU torch is about", category=AmpWarning)
 
 

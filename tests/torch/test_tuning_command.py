@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 import unamp
 from unamp.cli.commands import app
 
+pytestmark = pytest.mark.beside_kernels
+
 SCRIPT = '''
 import torch
 from torch import nn

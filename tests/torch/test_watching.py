@@ -12,6 +12,8 @@ from watched import finds_the_layer_that_underflows, swallowed
 
 import unamp
 
+pytestmark = pytest.mark.beside_kernels
+
 
 class Net(nn.Module):
     """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers; `first` goes around it."""

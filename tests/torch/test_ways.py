@@ -17,6 +17,8 @@ from unamp import NotExpressible, Policy
 from unamp.adapter import Way
 from unamp.errors import AdapterError
 
+pytestmark = pytest.mark.beside_kernels
+
 torch_cpu = Subject("torch", "cpu")
 LOW = Policy("O1", "bfloat16")
 
