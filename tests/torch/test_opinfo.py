@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from elsewhere import Ended, in_turn
 
-pytestmark = pytest.mark.beside_kernels
-
 SCRIPT = Path(__file__).with_name("opinfo.py")
 
 
