@@ -27,10 +27,11 @@ class Operations(Protocol):
     step with a gradient, an array, and returns the parameter's values then.
     Where a process that runs the suite and nothing else is better set up otherwise, ``set_up()`` does so, before anything is
     computed. It may be called again.
-    Where every operation that runs costs a compilation, ``pull_back(function, compiled=...)`` returns forward and backward, as
-    one program or operation by operation: it takes leaves, other arguments of ``function(leaves, others)``, which returns what
-    is differentiated and a result, and a function that makes the cotangent of these two; it returns the result and the
-    gradients of the leaves. As one program it runs forward alone where there are no leaves.
+    Where a gradient of any result costs less than that of a scalar, ``pull_back(function, compiled=...)`` returns forward and
+    backward, operation by operation or, where the namespace is `dear`, as one program: it takes leaves, other arguments of
+    ``function(leaves, others)``, which returns what is differentiated and a result, and a function that makes the cotangent of
+    these two; it returns the result and the gradients of the leaves. As one program it runs forward alone where there are no
+    leaves.
     Where the operation ``cast`` costs much more than copying numbers, ``cast(tensor, dtype)`` does that, with a gradient, for
     casts that are not what is looked at.
     Where it can have a second device on a machine without any, ``make_second_device()`` gives the process one for the rest of

@@ -8,7 +8,6 @@ in order, or in what they call an axis.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -22,19 +21,16 @@ from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp_mindspore import casting
 from unamp_mindspore.conformance.layered import layered
+from unamp_mindspore.conformance.recording import recorder, recording
 from unamp_mindspore.conformance.tensor_kinds import KINDS
 from unamp_mindspore.conformance.ways import ways
 from unamp_mindspore.conformance.written import WRITTEN
 from unamp_mindspore.facts import facts
-from unamp_mindspore.moved import api
 from unamp_mindspore.observing import dtype_name
 from unamp_mindspore.spellings import named
 from unamp_mindspore.state import FLOAT32, LOW, Tensor
 
 _FLOATING = frozenset((*LOW, FLOAT32, mindspore.float64))
-
-#: MindSpore records the operations of one thread at a time.
-_recorder = threading.RLock()
 
 
 class MindSporeOperations(NamedOperations):
@@ -101,7 +97,7 @@ class MindSporeOperations(NamedOperations):
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         if tensor.dtype in LOW:
-            with _recorder:  # before 2.10 what another thread computes meanwhile spoils what is recorded
+            with recorder:  # before 2.10 what another thread computes meanwhile spoils what is recorded
                 tensor = casting.widened(tensor)
         return tensor.asnumpy()  # type: ignore[no-any-return]
 
@@ -129,13 +125,8 @@ class MindSporeOperations(NamedOperations):
             # The CPU of MindSpore 2.8 has no kernel that multiplies bfloat16.
             return (casting.cast(values[-1], FLOAT32) if values[-1].dtype in LOW else values[-1]) * loss_scale
 
-        with _recorder:
-            try:
-                gradients = mindspore.grad(scaled, tuple(range(len(inputs))))(*inputs)
-            except BaseException:
-                api._pynative_executor.clear_res()  # else MindSpore goes on recording what the failed call began
-                api._pynative_executor.set_grad_flag(False)
-                raise
+        with recorder, recording():
+            gradients = mindspore.grad(scaled, tuple(range(len(inputs))))(*inputs)
         return values[-1], list(gradients) if isinstance(gradients, tuple) else [gradients]
 
 

@@ -97,6 +97,22 @@ class TensorFlowOperations(NamedOperations):
             scaled = value if loss_scale == 1.0 else value * tf.cast(loss_scale, value.dtype)
         return value, [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, leaves)]
 
+    def pull_back(
+        self, function: Callable[..., tuple[tf.Tensor, tf.Tensor]], *, compiled: bool
+    ) -> Callable[..., tuple[tf.Tensor, Sequence[tf.Tensor | None]]]:
+        """See `Operations.pull_back`: operation by operation."""
+
+        def both(
+            leaves: Sequence[tf.Tensor], others: Sequence[Any], cotangent: Callable[[Any, Any], tf.Tensor]
+        ) -> tuple[tf.Tensor, Sequence[tf.Tensor | None]]:
+            with tf.GradientTape() as tape:
+                tape.watch(leaves)
+                found, result = function(leaves, others)
+            gradients = tape.gradient(found, leaves, output_gradients=cotangent(found, result))
+            return result, [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+
+        return both
+
     def tensor_kinds(self) -> tuple[TensorKind, ...]:
         """Return the kinds of tensor that are not one dense array."""
         return tensor_kinds()

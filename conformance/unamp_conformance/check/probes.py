@@ -397,7 +397,7 @@ class Probe:
         """
         ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
         outside = region is nullcontext
-        if not hasattr(ops, "pull_back"):
+        if not (hasattr(ops, "pull_back") and getattr(ops, "dear", False)):
             return None
         if outside and (not (case.backward and places) or any(isinstance(a, Low) for a in inputs)):
             return None
