@@ -44,8 +44,9 @@ def _functions(of_keras: bool) -> tuple[Composite, ...]:
 
 def _spelled() -> Iterator[tuple[str, str]]:
     for op in vocabulary().values():
-        if op.group != "cast" and op.name != "control_flow":
-            for path in op.spellings.get("tensorflow", ()):
+        for path in op.spellings.get("tensorflow", ()) if op.name != "control_flow" else ():
+            # A cast is one operation type, but for this, which computes what is beyond the other dtype's range first.
+            if op.group != "cast" or path.endswith("saturate_cast"):
                 yield op.name, path
 
 

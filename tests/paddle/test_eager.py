@@ -204,3 +204,33 @@ def test_a_dtype_that_a_caller_names_is_the_results_by_position_and_by_name(name
     if "32" in str(named):
         assert results[0].item() == 3.0
         np.testing.assert_array_equal(results[5].numpy(), F.softmax(x).numpy())  # computed in float32, not widened after
+
+
+@pytest.mark.parametrize("preset", ["unamp", "paddle"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, y: paddle.cdist(x, y),  # of more than 25 rows it takes the product
+        lambda x, y: paddle.isin(x[:, 0], y.flatten()).astype("float32"),  # of many numbers it sorts
+        lambda x, y: paddle.linalg.vector_norm(x, 3.0, axis=1),
+    ],
+    ids=["cdist", "isin", "vector_norm"],
+)
+def test_what_a_function_computes_with_for_some_arguments_follows_its_rule(call, preset):
+    x, y = paddle.rand([40, 30]) + 0.1, paddle.rand([30, 30]) + 0.1
+    expected = call(x, y)
+    with unamp.autocast(dtype="bfloat16", preset=preset):
+        found = call(x, y)
+    assert found.dtype == paddle.float32
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("loss", ["kl_div", "smooth_l1_loss", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss"])
+def test_a_loss_is_float32_at_o2_however_it_is_reduced(loss, reduction):
+    x, y = paddle.rand([8, 4]) + 0.1, paddle.rand([8, 4]) + 0.1
+    function = getattr(paddle.nn.functional, loss)
+    with unamp.autocast(dtype="bfloat16", level="O2"):
+        found = function(x, y, reduction=reduction)
+    assert found.dtype == paddle.float32
+    np.testing.assert_array_equal(found.numpy(), function(x, y, reduction=reduction).numpy())

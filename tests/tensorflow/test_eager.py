@@ -352,3 +352,18 @@ def test_a_dtype_that_a_caller_names_by_its_position_is_as_explicit_as_by_its_na
         ]  # fmt: skip
     assert [each.dtype for each in positional] == [low] * 4
     assert [each.dtype for each in named] == [low] * 5
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_cast_that_saturates_takes_the_numbers_as_they_are(level, graph):
+    def casts(x):
+        return tf.saturate_cast(x, tf.uint8), tf.saturate_cast(x, tf.float32), tf.keras.ops.saturate_cast(x, "uint8")
+
+    x = tf.linspace(-20.0, 280.0, 301)
+    expected = casts(x)
+    with under(level, tf.bfloat16):
+        found = (tf.function(casts) if graph else casts)(x)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)

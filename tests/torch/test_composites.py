@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import unamp
-from unamp import Policy, Rule
+from unamp import Policy, Rule, policy_region
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 LOW = {"float16": F16, "bfloat16": BF16}
@@ -120,3 +121,25 @@ def test_denying_a_part_denies_the_whole() -> None:
         assert layer(x[None])[0].dtype == F32
         assert F.linear(x, w).dtype == F32
         assert (x @ w).dtype == BF16
+
+
+NEAR = torch.linspace(1.0, 1.01, 24)  # in bfloat16 it has few numbers that differ
+NEARER = NEAR + 1e-3
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.isclose(NEAR, NEARER),  # with a tolerance it computes
+        lambda: torch.allclose(NEAR, NEARER, atol=2e-3),
+        lambda: torch.isin(NEAR[::2], NEAR[1::2].repeat(30)),  # of many numbers it sorts
+        lambda: torch.repeat_interleave(NEAR, torch.ones(24, dtype=torch.long)),  # counts in a tensor are an index
+    ],
+    ids=["isclose", "allclose", "isin", "repeat_interleave"],
+)
+def test_what_keeps_its_meaning_does_whatever_its_arguments_have_it_compute_with(level: str, call: Any) -> None:
+    expected = call()
+    with policy_region(Policy(level, "bfloat16")):
+        found = call()
+    assert found == expected if isinstance(expected, bool) else found.dtype is expected.dtype and torch.equal(found, expected)
