@@ -1,4 +1,4 @@
-"""What MindSpore records for gradients in PyNative mode: of one thread at a time, and until it is told to stop."""
+"""Recording for gradients in PyNative mode, which MindSpore does for one thread at a time, and until it is told to stop."""
 
 from __future__ import annotations
 
