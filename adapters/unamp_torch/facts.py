@@ -26,6 +26,7 @@ class Facts:
     chooses: Mapping[str, tuple[str, ...]]
     bypassing: Mapping[str, tuple[str, ...]]
     made_of: Mapping[str, tuple[str, ...]]
+    besides: Mapping[str, tuple[str, ...]]
     functions: Mapping[str, tuple[str, ...]]
     no_kernel: Mapping[str, Mapping[str, frozenset[str]]]
     kernel_since: Mapping[str, Mapping[str, Mapping[str, str]]]

@@ -44,6 +44,8 @@ def composed(op: str) -> tuple[FunctionType, ...]:
     entry = vocabulary()[op]
     if op in facts().functions:
         return _present(facts().functions[op])
+    if op in facts().besides:
+        return _present([f"nn.functional.{op}"])
     if entry.keeps_its_meaning or entry.members or operators(op):
         return ()
     spellings = entry.spellings.get("torch", ())
@@ -70,17 +72,21 @@ _SCALES_WITH = ("add", "mul")
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return the functions that a policy names, with their operations: none for most that start from PyTorch's own lists.
 
-    Three kinds count as named. All of them under another framework's lists, which know them as operations. Those that
-    make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. And functions that do without their
-    operator, where the rule for what they use instead is another one.
+    Four kinds count as named. All of them under another framework's lists, which know them as operations. Those that
+    make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. Functions that do without their
+    operator, where the rule for what they use instead is another one. And those that compute with more than their operator,
+    where the rule for that is another one.
     """
     if not policy.active or preset(policy.preset).delegates:
         return ()
     made = _OF_INPUTS_DTYPE if policy.level in ("O2", "O3") else ()
     others = (op for op in facts().functions if any(_differ(policy, op, part) for part in facts().made_of.get(op, ())))
+    agreeing = Rule.WIDEST, Rule.UNTOUCHED
+    rules = policy.rules
+    besides = (op for op, parts in facts().besides.items() if any(rules[p] not in (rules[op], *agreeing) for p in parts))
     foreign = vocabulary() if preset(policy.preset).framework != "torch" else ()
     all_others = (op for op in foreign if op not in facts().functions)
-    ops = dict.fromkeys((*policy.allow, *policy.deny, *made, *others, *all_others))
+    ops = dict.fromkeys((*policy.allow, *policy.deny, *made, *others, *besides, *all_others))
     return tuple((op, function) for op in ops for function in composed(op))
 
 

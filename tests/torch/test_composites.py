@@ -143,3 +143,19 @@ def test_what_keeps_its_meaning_does_whatever_its_arguments_have_it_compute_with
     with policy_region(Policy(level, "bfloat16")):
         found = call()
     assert found == expected if isinstance(expected, bool) else found.dtype is expected.dtype and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O1", "bfloat16", deny="kl_div", allow="div")], ids=str)
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean", "batchmean"])
+def test_kl_div_is_float32_however_it_is_reduced(reduction: str, policy: Policy, compiled: bool) -> None:
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.kl_div(x, y, reduction=reduction)
+
+    x, y = torch.randn(8, 4).log_softmax(-1).requires_grad_(), torch.rand(8, 4)
+    with policy_region(policy):
+        found = (torch.compile(loss, backend="eager", fullgraph=True) if compiled else loss)(x, y)
+    expected = loss(x, y)
+    assert found.dtype == F32
+    assert torch.equal(found, expected)
+    assert torch.equal(*(torch.autograd.grad(each.sum(), x)[0] for each in (found, expected)))
