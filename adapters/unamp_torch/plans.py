@@ -192,14 +192,14 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
     rules = policy.rules
     for op, parts in facts().made_of.items():
-        agree = _agree(rules, op, parts) and not _reached_natively(policy, op, parts, device)
-        if agree or _follows_by_its_parts(policy, op, device):
+        agreed = agree(rules, op, parts) and not _reached_natively(policy, op, parts, device)
+        if agreed or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
             if operator.name not in table and _native_rule(operator, device) is Rule.UNTOUCHED:
                 table[operator.name] = action_for(policy, operator, device)
     for operator, parts in _bypassing():
-        if operator.name not in table and not _agree(rules, operator.op, parts):
+        if operator.name not in table and not agree(rules, operator.op, parts):
             table[operator.name] = action_for(policy, operator, device)
     return table
 
@@ -226,7 +226,7 @@ def _plain_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     return _own_actions(policy, device)
 
 
-def _agree(rules: Mapping[str, Rule], op: str, parts: Iterable[str]) -> bool:
+def agree(rules: Mapping[str, Rule], op: str, parts: Iterable[str]) -> bool:
     """Return whether rules for what an operation is made of change nothing about its own."""
     agreeing = (rules[op], Rule.WIDEST, Rule.UNTOUCHED)
     return all(rules[part] in agreeing for part in parts)

@@ -31,6 +31,7 @@ from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.compiling import call_while_tracing, run_uncompiled
 from unamp_torch.facts import facts
 from unamp_torch.listing import operators
+from unamp_torch.plans import agree
 from unamp_torch.state import lock, thread
 from unamp_torch.stepping import Step
 
@@ -81,9 +82,7 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
         return ()
     made = _OF_INPUTS_DTYPE if policy.level in ("O2", "O3") else ()
     others = (op for op in facts().functions if any(_differ(policy, op, part) for part in facts().made_of.get(op, ())))
-    agreeing = Rule.WIDEST, Rule.UNTOUCHED
-    rules = policy.rules
-    besides = (op for op, parts in facts().besides.items() if any(rules[p] not in (rules[op], *agreeing) for p in parts))
+    besides = (op for op, parts in facts().besides.items() if not agree(policy.rules, op, parts))
     foreign = vocabulary() if preset(policy.preset).framework != "torch" else ()
     all_others = (op for op in foreign if op not in facts().functions)
     ops = dict.fromkeys((*policy.allow, *policy.deny, *made, *others, *besides, *all_others))
