@@ -25,7 +25,7 @@ def run(*arguments: str, code: int = 0, command: tuple[str, ...] = ("-m", "unamp
 
 
 def text_of(*arguments: str) -> str:
-    """Return what a command prints, without a process of its own: that takes a second each time."""
+    """Return the output of a command, without a process of its own: that takes a second each time."""
     done = invoke(*arguments)
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -41,7 +41,7 @@ def said(stderr: str) -> str:
 
 
 def refused(*arguments: str) -> str:
-    """Return what a command with bad arguments says, and check that it prints nothing and raises nothing else."""
+    """Return the message for a command's bad arguments, and check that it prints nothing and raises nothing else."""
     done = invoke(*arguments)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     return said(done.stderr)

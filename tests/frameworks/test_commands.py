@@ -10,7 +10,7 @@ from elsewhere import in_turn
 
 
 def as_json(*commands: tuple[str, ...]) -> list[Any]:
-    """Return what commands print, which run in one process and import what they need there."""
+    """Return the output of commands, which run in one process and import what they need there."""
     return [json.loads(done.stdout) for done in in_turn(*(("-m", "unamp", *words, "--json") for words in commands))]
 
 
