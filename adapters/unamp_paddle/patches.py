@@ -26,7 +26,7 @@ from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan
-from unamp_paddle.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
+from unamp_paddle.state import DTYPES, FLOAT32, Tensor, Value, dtype_of, thread
 
 _in_regions = in_regions(thread)
 
@@ -121,6 +121,13 @@ def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
     return original(cast(var.detach(), FLOAT32) if low else var)
 
 
+@_in_regions
+def _convert_attention_mask(original: Callable[..., Any], attn_mask: Any, dtype: Any) -> Any:
+    # Paddle calls bfloat16 "uint16", and takes a mask of numbers to add in it for one of zeros and ones.
+    to_add = isinstance(attn_mask, (Tensor, Value)) and dtype_of(attn_mask) is DTYPES["bfloat16"]
+    return cast(attn_mask, dtype) if to_add else original(attn_mask, dtype)
+
+
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.autograd.ir_backward", "grad", suspending(thread)),
@@ -134,6 +141,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),
     ("paddle.hapi.model", "to_numpy", _to_numpy),
+    ("paddle.nn.layer.transformer", "_convert_attention_mask", _convert_attention_mask),
 )
 if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
     _HOOKS += (

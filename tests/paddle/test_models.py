@@ -145,3 +145,17 @@ def test_a_decoder_that_switches_autocast_off_inside(kind, compiled, level, low)
         assert parameter.grad.dtype == paddle.float32, name
         apart = np.linalg.norm(parameter.grad.numpy() - gradients[name]) / np.linalg.norm(gradients[name])
         assert apart < 10 * tolerance, (name, apart)
+
+
+@pytest.mark.parametrize("compiled", ["eager", "AST", "SOT"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_low_mask_is_added_as_a_float32_one_is(low, compiled):
+    layer = paddle.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+    x = paddle.randn([2, 5, 8])
+    mask = paddle.triu(paddle.full([5, 5], float("-inf")), 1)
+    expected = layer(x, mask).numpy()
+    forward = layer if compiled == "eager" else paddle.jit.to_static(layer, full_graph=compiled == "AST")
+    for level in ("O1", "O2"):
+        with policy_region(Policy(level, low)):
+            found = forward(x, mask.astype(low)).astype("float32").numpy()
+        np.testing.assert_allclose(found, expected, atol=0.1)
