@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any
 
-from mindspore import _c_expression, nn
+from mindspore import _c_expression, nn, ops
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
@@ -199,6 +199,8 @@ class Binding:
         return self._kept.get(inspect.unwrap(value), self._made_function)
 
     def _made_function(self, value: types.FunctionType) -> Any:
+        if value is ops.clip_by_global_norm:  # as a step, it follows no rule: it is float32, as it casts to by itself
+            return binding(Policy("OD", self._stated.dtype))._copy(value)
         op = functions().get(value)
         if op is None or self._follows_parts(op):
             return self._copy(value)

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from mindspore import nn
+from mindspore import nn, ops
 from mindspore._c_expression import TensorPy
 from mindspore.experimental import optim
 
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup, standing_in
-from unamp.adapter.state import assisted, suspended, suspending
+from unamp.adapter.state import assisted, in_regions, suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.calls import entry
@@ -129,6 +129,17 @@ def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_item
 
 
+@in_regions(thread)
+def _clip(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # As a step: no rule reaches gradients that are clipped before one. (In a graph: see `unamp_mindspore.binding`.)
+    before = thread.plan
+    thread.plan = Plan.without_policy()
+    try:
+        return original(*args, **kwargs)
+    finally:
+        thread.plan = before
+
+
 #: The bases of optimizers, whoever derives from them: calling one is its step. (In a graph: see `unamp_mindspore.compiling`.)
 _OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 
@@ -138,6 +149,7 @@ _HOOKS = (
     (Tensor, "_setitem_origin", _set_item),
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
+    (ops, "clip_by_global_norm", _clip),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
     (nn.Cell, "_call_custom_bprop", _custom_bprop),
 )

@@ -20,6 +20,7 @@ from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup, standing_in
 from unamp.adapter.state import assisted, in_regions, stepping, suspending
 from unamp.adapter.wrapping import derived_class
+from unamp.policy import Rule
 from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
@@ -122,6 +123,18 @@ def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
 
 
 @_in_regions
+def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # As a step: no rule reaches gradients that are clipped before one. Low ones beside float32 are widened.
+    before = thread.plan
+    assert before is not None
+    thread.plan = before.inside(Rule.WIDEST)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        thread.plan = before
+
+
+@_in_regions
 def _convert_attention_mask(original: Callable[..., Any], attn_mask: Any, dtype: Any) -> Any:
     # Paddle calls bfloat16 "uint16", and takes a mask of numbers to add in it for one of zeros and ones.
     to_add = isinstance(attn_mask, (Tensor, Value)) and dtype_of(attn_mask) is DTYPES["bfloat16"]
@@ -135,6 +148,8 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes beside it.
     ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", suspending(thread)),
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
+    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _clipping),
+    ("paddle.nn.clip", "ClipGradBase.__call__", _clipping),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),

@@ -118,6 +118,8 @@ _HOOKS: Hooks = (
     ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
     ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient(held)),
     ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient(held)),
+    ("tensorflow.python.ops.clip_ops", "clip_by_global_norm", training.clipping),
+    ("tensorflow.python.ops.clip_ops", "global_norm", training.clipping),
     # Threads that a strategy makes start without a region, as all threads do.
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
     ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.run", training.replica_run),

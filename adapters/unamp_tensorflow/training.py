@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,17 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
         return grads
     cast = [cast_back(grad, eligible_dtype(value)) for grad, value in zip(found, given, strict=True)]
     return tf.nest.pack_sequence_as(grads, cast)
+
+
+# --- gradients that are clipped ----------------------------------------------------------------------------------------------
+
+
+@standing_in
+def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Wrap a function that clips gradients: as in a step, no rule reaches it. Low ones beside float32 are widened."""
+    plan = thread.plan
+    with nullcontext() if plan is None or plan.for_parts is None else _under(plan.for_parts):
+        return original(*args, **kwargs)
 
 
 # --- replicas: a strategy runs each of them in a thread that it makes --------------------------------------------------------

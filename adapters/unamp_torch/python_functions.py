@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional
 from torch.amp import GradScaler
+from torch.nn.utils import clip_grad
 
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.performing import differing
@@ -27,6 +28,7 @@ from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
+from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.compiling import call_while_tracing, run_uncompiled
 from unamp_torch.facts import facts
@@ -68,6 +70,11 @@ _SCALING = "grad_scaler"
 _SCALING_METHODS = ("scale", "unscale_", "step", "update")
 _SCALES_WITH = ("add", "mul")
 
+#: Stands for the halves of `clip_grad_norm_` among operations; what they are; and the operations that they compute with.
+_CLIPPING = "clip_grad_norm"
+_CLIPPING_HALVES = ("_get_total_norm", "_clip_grads_with_norm_")
+_CLIPS_WITH = ("add", "linalg_vector_norm", "max", "mul", "reciprocal", "stack")
+
 
 @functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
@@ -90,18 +97,21 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
 
 
 @functools.lru_cache(KEPT_POLICIES)
-def _reaches_scalers(policy: Policy) -> bool:
-    """Return whether the numbers of PyTorch's loss scaling would become low.
+def _needing_no_policy(policy: Policy) -> frozenset[str]:
+    """Return the operations that must run with no policy in force, among `_SCALING` and `_CLIPPING`: they would become low.
 
-    A float16 loss would overflow, and fused optimizers refuse what was found.
+    A scaled float16 loss would overflow, and fused optimizers refuse what was found. So would the norm of all gradients, and
+    clipped by it they would all be zero.
     """
-    delegates = not policy.active or preset(policy.preset).delegates
-    return not delegates and any(policy.rules[op] in (Rule.LOW, Rule.NARROWEST) for op in _SCALES_WITH)
+    if not policy.active or preset(policy.preset).delegates:
+        return frozenset()
+    reached = ((_SCALING, _SCALES_WITH), (_CLIPPING, _CLIPS_WITH))
+    return frozenset(op for op, parts in reached if any(policy.rules[part] in (Rule.LOW, Rule.NARROWEST) for part in parts))
 
 
 def replaces(policy: Policy) -> bool:
     """Return whether a policy needs any function replaced."""
-    return bool(named(policy)) or _reaches_scalers(policy)
+    return bool(named(policy)) or bool(_needing_no_policy(policy))
 
 
 def _scalers() -> Iterator[tuple[str, FunctionType]]:
@@ -112,6 +122,11 @@ def _scalers() -> Iterator[tuple[str, FunctionType]]:
         for name in _SCALING_METHODS:
             if isinstance(method := vars(kind).get(name), FunctionType):
                 yield _SCALING, method
+
+
+def _clipping() -> Iterator[tuple[str, FunctionType]]:
+    """Yield the halves of `clip_grad_norm_`, whatever name they were imported by."""
+    return ((_CLIPPING, getattr(clip_grad, name).__wrapped__) for name in _CLIPPING_HALVES)
 
 
 def _differ(policy: Policy, op: str, part: str) -> bool:
@@ -153,15 +168,17 @@ def acquire(policy: Policy, under: Under) -> Replaced:
     A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
     """
     with _lock:
-        needed, done = (*named(policy), *(_scalers() if _reaches_scalers(policy) else ())), 0
+        spared = _needing_no_policy(policy)
+        scaling, clipping = _scalers() if _SCALING in spared else (), _clipping() if _CLIPPING in spared else ()
+        needed, done = (*named(policy), *scaling, *clipping), 0
         try:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
                     if patch is None or patch.codes[1] is not function.__code__:  # somebody has given it other code since
-                        make = _with_no_policy if op == _SCALING else functools.partial(_under_its_rule, op, under)
+                        make = _MAKE_WITH_NO_POLICY.get(op) or functools.partial(_under_its_rule, op, under)
                         patch = _made[function] = FunctionPatch(op, function, make)
-                    if op != _SCALING:
+                    if op not in _MAKE_WITH_NO_POLICY:
                         call_while_tracing(patch.replacement)
                     patch.apply()
                 _users[function] += 1
@@ -194,6 +211,22 @@ def _with_no_policy(original: Callable[..., Any]) -> Callable[..., Any]:
 
     run_uncompiled(replacement)  # dynamo lets the scaler alone, and would compile what stands in for it
     return replacement
+
+
+def _clipping_with_no_policy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a function that clips: the same, with no policy in force, also as a part of a graph."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not (thread.plan is None or thread.plan.delegated):
+            with without_policy():
+                return original(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return replacement
+
+
+_MAKE_WITH_NO_POLICY = {_SCALING: _with_no_policy, _CLIPPING: _clipping_with_no_policy}
 
 
 def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:

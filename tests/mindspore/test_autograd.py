@@ -404,3 +404,20 @@ def test_a_low_gradient_can_be_multiplied_with_float32(low, level, closed):
     for gradient, exact in zip(found, wanted, strict=True):
         assert gradient.dtype == F32
         np.testing.assert_allclose(gradient.asnumpy(), exact.asnumpy(), atol=0.05)
+
+
+def clip(gradients):
+    return ops.clip_by_global_norm(gradients, 1.0)
+
+
+@pytest.mark.parametrize("policy", [Policy("O2", "float16"), Policy("O3", "bfloat16")], ids=str)
+@pytest.mark.parametrize("call", [clip, mindspore.jit(clip)], ids=["PyNative", "graph"])
+def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(call, policy):
+    gradients = tuple(Tensor(np.full(size, value, "float32")) for size, value in ((1000, 1e4), (3, 1e-2)))
+    known = call(gradients)
+    with policy_region(policy):
+        found = call(gradients)
+        low = call((gradients[0].astype(getattr(mindspore, policy.dtype)), gradients[1]))
+    for one, other in zip(found, known, strict=True):
+        np.testing.assert_array_equal(one.asnumpy(), other.asnumpy(), strict=True)
+    assert [each.dtype for each in low] == [getattr(mindspore, policy.dtype), mindspore.float32]

@@ -8,6 +8,7 @@ from elsewhere import forked
 from paddle.autograd import PyLayer
 
 import unamp
+from unamp import Policy, policy_region
 
 
 def network():
@@ -158,3 +159,27 @@ for level in ("O1", "O2"):
 def test_training_an_embedding_with_sparse_gradients():
     # In a process of its own: a cast of such a gradient can end it.
     forked("paddle", SPARSE)
+
+
+def clip_in_place(parameters):
+    norm = paddle.nn.utils.clip_grad_norm_(parameters, 1.0)
+    return [norm, *(parameter.grad for parameter in parameters)]
+
+
+def clip_by_a_class(parameters):
+    return [gradient for _, gradient in paddle.nn.ClipGradByGlobalNorm(1.0)([(each, each.grad) for each in parameters])]
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy("O2", "float16"), Policy("O3", "bfloat16"), Policy("O1", "float16", allow=["stack", "sum"])], ids=str
+)
+@pytest.mark.parametrize("clip", [clip_in_place, clip_by_a_class])
+def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(clip, policy):
+    def clipped(policy):
+        parameters = [paddle.create_parameter([size], "float32") for size in (1000, 3)]
+        sum((each * factor).sum() for each, factor in zip(parameters, (1e4, 1e-2), strict=True)).backward()
+        with policy_region(policy):
+            return [each.numpy() for each in clip(parameters)]
+
+    for found, known in zip(clipped(policy), clipped(Policy(enabled=False)), strict=True):
+        np.testing.assert_array_equal(found, known, strict=True)

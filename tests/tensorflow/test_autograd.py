@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -246,3 +247,24 @@ def test_custom_gradient_under_a_trace(matrix, opened):
         tape.watch(matrix)
         y = doubled(matrix)
     same(tape.gradient(y, matrix), tf.fill([4, 4], 2.0))
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy("O2", "float16"), Policy("O3", "bfloat16"), Policy("O1", "float16", allow=["sum"])], ids=str
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
+def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(compiled: bool, policy: Policy) -> None:
+    gradients = [tf.fill([1000], 1e4), tf.fill([3], 1e-2), None]
+
+    def clip(gradients: Any) -> Any:
+        clipped, norm = tf.clip_by_global_norm(gradients, 1.0)
+        return *clipped[:2], norm, tf.linalg.global_norm(gradients)
+
+    call = tf.function(clip) if compiled else clip
+    known = call(gradients)
+    with policy_region(policy):
+        found = call(gradients)
+        low = clip([tf.cast(gradients[0], policy.dtype), gradients[1], None])
+    for one, other in zip(found, known, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy(), strict=True)
+    assert [each.dtype.name for each in low] == [policy.dtype, "float32", "float32", "float32"]

@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -379,6 +380,67 @@ def test_regions_of_other_threads_stay_in_force_and_threads_without_stay_without
 def test_pytorch_s_own_amp_stays_in_force_as_under_its_own_autocast() -> None:
     native = stepped(OutOfPlace, policy_region(Policy("O1", "bfloat16", preset="native")))
     assert same(native, stepped(OutOfPlace, torch.autocast("cpu", torch.bfloat16, cache_enabled=False)))
+
+
+# --- clipping, before a step -------------------------------------------------------------------------------------------------
+
+
+def graded() -> list[nn.Parameter]:
+    """Parameters whose gradients' norm is infinite in float16."""
+    found = [nn.Parameter(torch.zeros(size)) for size in (1000, 3)]
+    for parameter, gradient in zip(found, (1e4, 1e-2), strict=True):
+        parameter.grad = torch.full_like(parameter, gradient)
+    return found
+
+
+def clipped(region: AbstractContextManager[Any], clip: Callable[..., Any]) -> list[Tensor]:
+    params = graded()
+    with region:
+        norm = clip(params, 1.0)
+    return [norm, *(parameter.grad for parameter in params if parameter.grad is not None)]
+
+
+def clipped_by_halves(params: list[nn.Parameter], most: float) -> Tensor:
+    norm = nn.utils.get_total_norm([parameter.grad for parameter in params if parameter.grad is not None])
+    nn.utils.clip_grads_with_norm_(params, most, norm)
+    return norm
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, Policy("O1", "float16", allow=["stack"])], ids=str)
+@pytest.mark.parametrize(
+    "clip",
+    [nn.utils.clip_grad_norm_, partial(nn.utils.clip_grad_norm_, foreach=False), clipped_by_halves],
+    ids=["lists", "each", "halves"],
+)
+def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(clip: Any, policy: Policy) -> None:
+    code = inspect.unwrap(nn.utils.get_total_norm).__code__
+    assert same(clipped(policy_region(policy), clip), clipped(nullcontext(), clip))
+    assert inspect.unwrap(nn.utils.get_total_norm).__code__ is code
+
+
+def test_clipping_under_pytorch_s_own_amp_and_in_other_threads_is_pytorch_s() -> None:
+    native = clipped(policy_region(Policy("O1", "bfloat16", preset="native")), nn.utils.clip_grad_norm_)
+    assert same(native, clipped(torch.autocast("cpu", torch.bfloat16), nn.utils.clip_grad_norm_))
+    with policy_region(O2), ThreadPoolExecutor(1) as pool:
+        assert same(
+            pool.submit(clipped, nullcontext(), nn.utils.clip_grad_norm_).result(), clipped(nullcontext(), clipped_by_halves)
+        )
+        assert in_force() is torch.bfloat16
+
+
+@pytest.mark.beside_kernels
+@pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
+def test_compiled_clipping_in_a_region_comes_to_the_same_bits_as_outside(inside: bool) -> None:
+    torch.compiler.reset()
+
+    def clip(params: list[nn.Parameter], most: float) -> Tensor:
+        with policy_region(Policy("O2", "float16")) if inside else nullcontext():
+            return nn.utils.clip_grad_norm_(params, most)
+
+    compiled = torch.compile(clip, backend="aot_eager", fullgraph=True)
+    known = clipped(nullcontext(), nn.utils.clip_grad_norm_)
+    for region in (policy_region(Policy("O2", "float16")), nullcontext()):
+        assert same(clipped(region, compiled), known)
 
 
 # --- what is patched ----------------------------------------------------------------------------------------------------------
