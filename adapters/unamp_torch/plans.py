@@ -13,7 +13,7 @@ from functools import cache, cached_property, lru_cache
 import torch
 
 from unamp.adapter import How
-from unamp.adapter.plans import ban_message, is_listed
+from unamp.adapter.plans import ban_message
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import as_of, preset, without_version
@@ -23,10 +23,10 @@ from unamp_torch.calls import Action
 from unamp_torch.compiled import library
 from unamp_torch.compiling import guard
 from unamp_torch.devices import accelerator, device_type
-from unamp_torch.facts import facts
+from unamp_torch.facts import facts, follows_parts
 from unamp_torch.kernel_registration import compiled_plan, install, install_on_meta, let_autocast_pass
 from unamp_torch.listing import Operator, name_operators_of_libraries, operators
-from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, KernelKey, autocast_key
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, autocast_key
 
 #: The preset that holds PyTorch's own lists for a device type.
 _NATIVE_LISTS = preset("native").delegates["torch"]
@@ -35,36 +35,24 @@ _NATIVE_LISTS = preset("native").delegates["torch"]
 class Plan(state.Plan):
     """A policy made ready for PyTorch, with what its actions come to."""
 
-    def follows_parts(self, op: str, /) -> bool:
-        """Return whether an operation only chooses between others, whose rules hold here."""
-        return not self.delegated and follows_parts(self.policy, op)
-
     @cached_property
     def complete(self) -> Plan:
         """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
         if self.is_complete or not self.autocast or self.delegated:
             return self
-        tables = {device: self._complete(device) for device in (CPU, CUDA, *self.elsewhere) if self._covers(device)}
-        _install(tables, TRACED)
-        others = {device: tables.get(device, own) for device, own in self.elsewhere.items()}
-        return replace(
-            self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), elsewhere=others, key=TRACED, is_complete=True
-        )
-
-    def _covers(self, device: str) -> bool:
-        return device in self.devices or (self.beside is not None and device in self.beside.devices)
-
-    def _complete(self, device: str) -> Mapping[str, Action]:
-        own = self if device in self.devices else self.beside
-        own_actions = {CPU: self.on_cpu, CUDA: self.on_cuda, **self.elsewhere}[device]
-        return own_actions if own is None or own.delegated else {**own_actions, **_complete_actions(own.policy, device)}
+        actions = {
+            device: {**table, **_complete_actions(policy, device)}
+            for device, table in self.actions.items()
+            if (policy := self.policy_on(device)) is not None
+        }
+        made = replace(self, actions=actions, key=TRACED, is_complete=True)
+        install(_named(made.intercepted), TRACED)
+        return made
 
     @cached_property
     def compiled(self) -> object:
         """The table of the compiled kernels; None where that is nothing."""
-        if library is None or not self.intercepts or self.key is TRACED:
-            return None
-        return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA), META in self.elsewhere)
+        return None if library is None or self.key is TRACED or not self.intercepted else compiled_plan(library, self)
 
 
 def plan(policy: Policy, device: str | None) -> Plan:
@@ -98,28 +86,22 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
                 let_autocast_pass(kind)
         return Plan(policy, low, native, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
-    others = {kind: table for kind, table in actions.items() if kind not in NATIVE_KEYS}
-    tables = {CPU: actions.get(CPU, {}), CUDA: actions.get(CUDA, {})}
-    changes = any(tables.values())
+    others = [kind for kind in covered if kind not in (*NATIVE_KEYS, META)]
     key = FEW if policy.level == "O1" and not policy.widen_results else MANY
-    if others.keys() - {META} or covered == (META,):
+    if others or covered == (META,):
         key = TRACED  # its kernels see the tensors of every device
     if META in covered:
-        install_on_meta(_named(others[META]))
-    _install({**tables, **others} if key is TRACED else tables, key)
-    for kind in others.keys() - {META}:
+        install_on_meta(_named(actions[META]))
+    for kind in others:
         let_autocast_pass(kind)
-    carried = guard((policy, covered, _changes)) if changes or key is TRACED else ()
-    return Plan(
-        *(policy, low, covered),
-        autocast=True,
-        on_cpu=tables[CPU],
-        on_cuda=tables[CUDA],
-        elsewhere=others,
-        guard=carried,
-        device=device,
-        key=key,
-    )
+    made = Plan(policy, low, covered, autocast=True, actions=actions, device=device, key=key)
+    return _installed(made, (policy, covered, _changes))
+
+
+def _installed(made: Plan, told_by: object) -> Plan:
+    """Return a plan whose kernels are installed; where it needs any, it has the guard of what tells it from others."""
+    install(_named(made.intercepted), made.key)
+    return replace(made, guard=guard(told_by)) if made.intercepted else made
 
 
 _changes = 0  # how often operators have got other rules
@@ -139,16 +121,12 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
     left = tuple(device for device in outer.devices if device not in inner.devices)
     if not left or not outer.autocast:
         return inner
-    on_cpu, on_cuda = (outer if device in left else inner for device in (CPU, CUDA))
-    tables = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
-    others = {**{kind: table for kind, table in outer.elsewhere.items() if kind in left}, **inner.elsewhere}
+    actions = {**{device: table for device, table in outer.actions.items() if device in left}, **inner.actions}
     if left == (META,) and inner.autocast:
-        return replace(inner, elsewhere=others, beside=outer)
+        return replace(inner, actions=actions, beside=outer)
     key = TRACED if META in left or TRACED in (outer.key, inner.key) else MANY
-    _install({**tables, **others} if key is TRACED else tables, key)
-    intercepts = any(tables.values()) or key is TRACED
-    carried = guard((outer.policy, outer.devices, inner.policy, inner.devices)) if intercepts else ()
-    return replace(inner, guard=carried, key=key, beside=outer, on_cpu=tables[CPU], on_cuda=tables[CUDA], elsewhere=others)
+    made = replace(inner, actions=actions, key=key, beside=outer, guard=())
+    return _installed(made, (outer.policy, outer.devices, inner.policy, inner.devices))
 
 
 def install_all() -> None:
@@ -160,12 +138,8 @@ def install_all() -> None:
 @cache
 def install_traced(plan: state.Plan) -> None:
     """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
-    acted = {*plan.on_cpu, *plan.on_cuda}.union(*plan.elsewhere.values())
+    acted = set().union(*plan.actions.values())
     install((o for o in _all_operators() if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
-
-
-def _install(actions: Mapping[str, Mapping[str, Action]], key: KernelKey) -> None:
-    install(_named(set().union(*actions.values())), key)
 
 
 def _named(names: Iterable[str]) -> Iterable[Operator]:
@@ -310,12 +284,6 @@ def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
             action = action_for(policy, operator, device)
             table[operator.name] = calls.WithoutLowKernel(action) if norm else action
     return table
-
-
-def follows_parts(policy: Policy, op: str) -> bool:
-    """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
-    chosen = facts().chooses.get(op, ())
-    return any(policy.rules[other] is not policy.rules[op] for other in chosen) and not is_listed(policy, op)
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
