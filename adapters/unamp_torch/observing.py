@@ -33,8 +33,8 @@ from unamp_torch.state import (
     dtype_name,
     excluded,
     include_kernels,
-    set_excluded,
     thread,
+    without_kernels,
 )
 
 #: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's autograd keys.
@@ -170,12 +170,8 @@ def report_registered(
 @contextmanager
 def _unreported() -> Iterator[Observer]:
     """Report neither what an operation is made of, nor a second run, nor looking at results."""
-    with unreported(thread) as observer:
-        set_excluded(TRACED.key, True)
-        try:
-            yield observer
-        finally:
-            set_excluded(TRACED.key, False)
+    with unreported(thread) as observer, without_kernels(TRACED.key):
+        yield observer
 
 
 def _is_running() -> bool:
