@@ -20,6 +20,7 @@ def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
                 yield parameter
 
 
+@torch.no_grad()
 def follow(parameter: torch.Tensor, master: torch.Tensor) -> None:
     """Have a master weight take over, number by number, what is not its own rounded value in the parameter."""
     master.copy_(torch.where(master.to(parameter.dtype) == parameter, master, parameter))
@@ -45,10 +46,8 @@ class Exchange:
 
     def put_in(self, optimizer: torch.optim.Optimizer) -> None:
         """Put the master weights, with float32 gradients, where the low parameters are."""
-        if changed := self._casts.changed():
-            with torch.no_grad():
-                for place in changed:
-                    follow(self._low[place], self._wide[place])
+        for place in self._casts.changed():
+            follow(self._low[place], self._wide[place])
         self._casts.widen()
         _replace(optimizer, self._inward)
 

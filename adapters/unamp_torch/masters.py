@@ -115,9 +115,12 @@ class Masters:
         """Return an optimizer's ``state_dict`` with the master weights."""
         state = dict(state_dict["state"])
         for place, parameter in _places(optimizer, state_dict):
-            weight = parameter if parameter in self._in_place else self._current(parameter)
-            if weight is not None:
-                state[place] = {**state.get(place, {}), MASTER_WEIGHT: weight.detach()}
+            weight = parameter if parameter in self._in_place else self.weights.get(parameter)
+            if weight is None:
+                continue
+            if weight is not parameter:
+                follow(parameter, weight)
+            state[place] = {**state.get(place, {}), MASTER_WEIGHT: weight.detach()}
         return {**state_dict, "state": state}
 
     def take(
@@ -169,14 +172,6 @@ class Masters:
         if self._in_place and self._exchange is not None:
             self._in_place = {}
             self._exchange.take_out(optimizer)
-
-    @torch.no_grad()
-    def _current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return a parameter's master weight, or None; it follows where somebody else has changed the parameter since."""
-        master = self.weights.get(parameter)
-        if master is not None:
-            follow(parameter, master)
-        return master
 
 
 def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from unamp_torch import sharding
 from unamp_torch.masters import masters_of
+from unamp_torch.numbers import local
 from unamp_torch.state import LOW, dtype_name
 
 
@@ -78,12 +79,8 @@ class TorchGradients:
     def first_nonfinite(self, network: Any) -> str | None:
         names = {} if network is None else {id(parameter): name for name, parameter in network.named_parameters()}
         for own_name, parameter in self._named():
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            if hasattr(gradient, "to_local"):  # of a sharded one, this rank's part: the other ranks may not be asking
-                gradient = gradient.to_local()
-            if not torch.isfinite(_numbers(gradient)).all():
+            # Of a sharded gradient this rank's part: the other ranks may not be asking.
+            if parameter.grad is not None and not torch.isfinite(_numbers(local(parameter.grad))).all():
                 name: str = names.get(id(parameter), own_name)
                 return name
         return None
