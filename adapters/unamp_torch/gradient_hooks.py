@@ -9,7 +9,7 @@ from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import parameter_hook
 from unamp.adapter.observing import unobserved
 from unamp_torch.networks import named_parameters
-from unamp_torch.numbers import has_numbers, local, rows
+from unamp_torch.numbers import has_numbers, local, row
 from unamp_torch.state import TRACED, dtype_name, thread, without_kernels
 
 
@@ -41,7 +41,7 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tenso
             hook.leave_out("its gradient has no plain numbers (sparse, nested, batched)", result)
             return
         with without_kernels(TRACED.key), unobserved(thread), torch.no_grad():
-            hook.arrived(dtype_name(gradient.dtype), tuple(gradient.shape), rows([gradient])[0], result)
+            hook.arrived(dtype_name(gradient.dtype), tuple(gradient.shape), row(gradient), result)
 
     hook.when_closed(tensor.register_hook(arrived).remove)
     return tensor

@@ -22,7 +22,7 @@ from unamp_torch import gradient_hooks, kept_calls, shadowing
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
 from unamp_torch.networks import named_layers
-from unamp_torch.numbers import flat, floating, has_numbers, rows
+from unamp_torch.numbers import flat, floating, has_numbers, row
 from unamp_torch.state import (
     CPU,
     CUDA,
@@ -142,11 +142,9 @@ def report(
         if _is_running():
             found = floating(result)
             record = _record(operator, plan, given, spy, found)._replace(equation=equation(operator.op, args))
-            if second is not None:
-                record = record._replace(shadow=second.beside(record, result))
-            if kept is not None:
-                record = record._replace(call=kept.after(next(iter(found), None)))
-            reporter.send(observer, record, found)
+            shadow = None if second is None else second.beside(record, result)
+            written = None if kept is None else kept.after(next(iter(found), None))
+            reporter.send(observer, record._replace(shadow=shadow, call=written), found)
     return result
 
 
@@ -190,9 +188,7 @@ class _Reporter(Reporter):
         return super().values(found) if all(map(has_numbers, found)) else None
 
 
-reporter = _Reporter(
-    thread, flat, lambda tensor: dtype_name(tensor.dtype), lambda tensor: rows((tensor,))[0], gradient_hooks.follow, _is_running
-)
+reporter = _Reporter(thread, flat, lambda tensor: dtype_name(tensor.dtype), row, gradient_hooks.follow, _is_running)
 
 
 def _record(operator: Operator, plan: Plan | None, given: list[torch.Tensor], spy: _Spy, found: list[torch.Tensor]) -> OpRecord:

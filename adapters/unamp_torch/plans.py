@@ -307,40 +307,42 @@ def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
 _STATING_DTYPES = frozenset({"cross_entropy"})
 
 
+#: The actions that carry rules out all by themselves; a ban's says what is banned.
+_ACTIONS: Mapping[Rule, Action] = {
+    Rule.LOW: calls.low,
+    Rule.FP32: calls.in_float32,
+    Rule.WIDEST: calls.in_widest,
+    Rule.NARROWEST: calls.in_narrowest,
+    Rule.UNTOUCHED: calls.untouched,
+}
+
+
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
     """Return the action that carries out a rule for an operator; None where PyTorch follows it by itself."""
+    if rule is Rule.BANNED:
+        return calls.Banned(ban_message(policy, operator.op))
+    if rule is Rule.LOW and policy.widen_results:
+        return calls.low_widened
     native = rule if _follows_by_its_parts(policy, operator.op, device) else _native_rule(operator, device)
     missing = [dtype for kind, dtype in operator.no_kernel if kind == (CPU if device == META else device)]
     if rule is Rule.LOW:
-        if policy.widen_results:
-            return calls.low_widened
         # Native autocast casts a norm's parameters as well, which stay in float32 here, and does not emulate.
         followed = native is Rule.LOW and vocabulary()[operator.op].group != "norm" and DTYPES[policy.dtype] not in missing
-        return None if followed else calls.low
-    if rule is Rule.FP32:
-        return None if native is Rule.FP32 else calls.in_float32
-    if rule is Rule.BANNED:
-        return calls.Banned(ban_message(policy, operator.op))
-    if rule is Rule.WIDEST:
+    elif rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         alone = operator.eligible.single and not (policy.dtype == "float32" and operator.eligible.parameters)
-        promotes = alone or operator.op in facts().promoting
-        return None if native is Rule.UNTOUCHED and promotes and not missing else calls.in_widest
-    if rule is Rule.NARROWEST:
-        return None if native is Rule.UNTOUCHED and operator.eligible.single and not missing else calls.in_narrowest
-    return None if native is Rule.UNTOUCHED else calls.untouched
+        followed = native is Rule.UNTOUCHED and (alone or operator.op in facts().promoting) and not missing
+    elif rule is Rule.NARROWEST:
+        followed = native is Rule.UNTOUCHED and operator.eligible.single and not missing
+    else:
+        followed = native is rule
+    return None if followed else _ACTIONS[rule]
 
 
 def action_for(policy: Policy, operator: Operator, device: str) -> Action:
     """Return the action that carries a rule out all by itself, for where native autocast does not run."""
     rule = policy.rules[operator.op]
-    if rule is Rule.FP32:
-        return calls.in_float32
-    if rule is Rule.WIDEST:
-        return calls.in_widest
-    if rule is Rule.NARROWEST:
-        return calls.in_narrowest
-    return _action(policy, rule, operator, device) or (calls.low if rule is Rule.LOW else calls.untouched)
+    return _action(policy, rule, operator, device) or _ACTIONS[rule]
 
 
 @cache

@@ -18,7 +18,7 @@ from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp_torch.listing import Operator
-from unamp_torch.numbers import flat, floating, has_numbers, rows
+from unamp_torch.numbers import flat, floating, has_numbers, row
 from unamp_torch.state import DTYPES
 
 R = TypeVar("R")
@@ -46,7 +46,7 @@ class SecondRun:
 
     def beside(self, record: OpRecord, result: Any) -> Shadow:
         """Return the loss of the second run beside the result of the first."""
-        return shadowing.shadow(self._dtype, record, lambda: rows(floating(result)), lambda: self._run(result))
+        return shadowing.shadow(self._dtype, record, lambda: list(map(row, floating(result))), lambda: self._run(result))
 
     def _run(self, result: Any) -> list[torch.Tensor]:
         operator, args, kwargs = self._operator, self._args, self._kwargs
@@ -57,7 +57,7 @@ class SecondRun:
         check_seen(flat((args, *kwargs.values(), result)))
         if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
             raise LeftOut(DRAWS)
-        return rows(floating(self._run_apart(self._run_low)))
+        return list(map(row, floating(self._run_apart(self._run_low))))
 
     def _run_low(self) -> Any:
         operator, dtype = self._operator, torch.float32
