@@ -99,12 +99,19 @@ def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[Non
     with ExitStack() as held:
         for patches in needed:
             held.enter_context(patches.held())
-        try:
-            with _layers.held(), reporting_to(thread, observer):
-                include_kernels(thread.plan)
-                yield
-        finally:
+        with _layers.held(), reporting(observer):
+            yield
+
+
+@contextmanager
+def reporting(observer: Observer | None) -> Iterator[None]:
+    """Report the operations of this thread to another observer, or to none, by the kernels that this takes."""
+    try:
+        with reporting_to(thread, observer):
             include_kernels(thread.plan)
+            yield
+    finally:
+        include_kernels(thread.plan)
 
 
 def report(

@@ -59,16 +59,13 @@ class TorchGradients:
             masters.widen_gradients(self._optimizer)
             self._groups = None
         groups = self._grouped() if self._groups is None else self._groups
-        numbers: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        found: dict[torch.device, torch.Tensor] = {}
         with torch.no_grad():
             for (device, _), gradients in groups.items():
-                if device not in numbers:
-                    numbers[device] = tuple(  # type: ignore[assignment]
-                        torch.full((), value, dtype=torch.float32, device=device) for value in (0.0, 1.0 / scale)
-                    )
-                found, inverse = numbers[device]
-                torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
-        self._found = sharding.agreed(self._optimizer, [found for found, _ in numbers.values()])
+                found.setdefault(device, torch.zeros((), dtype=torch.float32, device=device))
+                inverse = torch.full((), 1.0 / scale, dtype=torch.float32, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(gradients, found[device], inverse)
+        self._found = sharding.agreed(self._optimizer, list(found.values()))
         self._groups = None  # gradients that are cleared before the next update are not kept alive here
 
     def overflow(self) -> bool | None:

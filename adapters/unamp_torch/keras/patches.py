@@ -17,7 +17,7 @@ from unamp._compiler_marks import once_per_trace
 from unamp.adapter.arguments import within
 from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_models import facts, keras_on, library
-from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
+from unamp.adapter.keras_policies import HOME, Function, computing_dtype, converting_input
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, PatchGroup, standing_in
 from unamp.adapter.spellings import at_path
@@ -47,7 +47,7 @@ def all_patches() -> tuple[PatchGroup]:
     """Return the patches, as one."""
     hooks = (
         ("keras.src.backend.common.variables", "Variable._maybe_autocast", _parameter),
-        (HOME, "DTypePolicy.convert_input", input_hook(_followed, _is_eligible)),
+        (HOME, "DTypePolicy.convert_input", partial(converting_input, _followed, _is_eligible)),
         (HOME, "DTypePolicy.compute_dtype", _compute_dtype),
         ("keras.src.layers.layer", "Layer.add_weight", _initial),
         ("keras.src.backend.torch.core", "Variable._initialize", _initial),
@@ -141,7 +141,7 @@ def _is_eligible(x: Any) -> bool:
 
 
 def _compute_dtype(original: property) -> property:
-    return property(compute_dtype_hook(_followed)(original.fget), doc=original.__doc__)  # type: ignore[arg-type] # it has one
+    return property(computing_dtype(_followed, original.fget), doc=original.__doc__)  # type: ignore[arg-type] # it has one
 
 
 # --- what no trace reports ---------------------------------------------------------------------------------------------------
