@@ -23,7 +23,7 @@ _installed: set[tuple[str, str]] = set()  # operators with a kernel on a key, by
 
 @cache
 def _registrations(key: str, namespace: str) -> torch.library.Library:
-    """Return the place for kernels on a key, which is never let go: they are there as long as that is."""
+    """Return PyTorch's own object for kernels on a key, which is kept for good: with it they would be gone."""
     return torch.library.Library(namespace, "IMPL", key)
 
 
@@ -61,10 +61,11 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
 
 @cache
 def _begin(key: KernelKey) -> None:
+    """Have every other operator pass a key of ours, and register the kernels there of those that write to a tensor."""
     _let_others_pass(key.name)
     let_pass(key)
     for name, positions in writes.operators().items():
-        own_name = name.removeprefix("aten::")
+        own_name = _without_namespace(name)
         if library is not None and key is not TRACED:
             library.install_writing(own_name, KERNEL_KEYS.index(key), positions)
         else:
@@ -81,9 +82,9 @@ def install_on_meta(wanted: Iterable[Operator]) -> None:
     key = "AutogradMeta" if library is None else META_IN_PYTHON
     with _lock:
         for operator in _new((each for each in wanted if each.name.startswith("aten::")), key):
-            _registrations(key, _ATEN).impl(_without_namespace(operator), calls.kernel_on_meta(operator))
+            _registrations(key, _ATEN).impl(_without_namespace(operator.name), calls.kernel_on_meta(operator))
             if library is not None:
-                library.install_on_meta(_without_namespace(operator), operator.composite)
+                library.install_on_meta(_without_namespace(operator.name), operator.composite)
 
 
 def let_autocast_pass(device_type: str) -> None:
@@ -97,8 +98,8 @@ def let_autocast_pass(device_type: str) -> None:
             _let_others_pass(key.name)
 
 
-def _without_namespace(operator: Operator) -> str:
-    return operator.name.removeprefix("aten::")
+def _without_namespace(name: str) -> str:
+    return name.removeprefix("aten::")
 
 
 # --- compiled -----------------------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ _numbers: dict[str, int] = {}  # the operators with compiled kernels, by name, a
 def _install_compiled(library: Library, operator: Operator, key: KernelKey) -> None:
     if operator.name not in _numbers:
         _numbers[operator.name] = _add(library, operator)
-    library.install(_without_namespace(operator), _numbers[operator.name], KERNEL_KEYS.index(key))
+    library.install(_without_namespace(operator.name), _numbers[operator.name], KERNEL_KEYS.index(key))
 
 
 def _add(library: Library, operator: Operator) -> int:
