@@ -67,6 +67,7 @@ def tracing_patches() -> Patches:
 
 
 def _patch(module: str, path: str, replacement: Callable[[Any], Any]) -> Patch:
+    """Return the patch of what a path leads to in a module."""
     home, _, name = path.rpartition(".")
     return AttributePatch(find(module, home) if home else sys.modules[module], name, replacement)
 
