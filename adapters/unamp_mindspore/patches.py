@@ -19,7 +19,7 @@ from mindspore.experimental import optim
 
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup, standing_in
-from unamp.adapter.state import assisted, in_regions, suspended, suspending
+from unamp.adapter.state import in_force, in_regions, suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.calls import entry
@@ -46,7 +46,7 @@ def _backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
     if thread.plan is None and not thread.recorded:
         return original(*args, **kwargs)
     try:
-        with assisted(thread, Plan.without_policy(), installed.held()):
+        with installed.held(), in_force(thread, Plan.without_policy()):
             return original(*args, **kwargs)
     finally:
         thread.recorded = recording()  # it may have been a part of what another gradient is taken of

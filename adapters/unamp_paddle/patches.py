@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from paddle.base import core
 
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup, standing_in
-from unamp.adapter.state import assisted, in_regions, stepping, suspending
+from unamp.adapter.state import in_force, in_regions, stepping, suspending
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
 from unamp.regions import innermost_region
@@ -34,9 +34,12 @@ _in_regions = in_regions(thread)
 # --- functions of Paddle that must know about regions ----------------------------------------------------------------------
 
 
-def _assisted() -> AbstractContextManager[None]:
+@contextmanager
+def _assisted() -> Iterator[None]:
+    """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
     helping = Plan.without_policy()
-    return assisted(thread, helping, held(helping))
+    with held(helping), in_force(thread, helping):
+        yield
 
 
 @standing_in

@@ -175,12 +175,9 @@ class TorchAdapter(BaseAdapter):
     def policy_for(self, tensor: Any) -> Policy | None:
         device = tensor.device.type
         key = autocast_key(device)
-        plan: state.Plan | None = thread.plan
         if key is not None and excluded(key):  # in an operation, or switched off by PyTorch's own means
             return None
-        while plan is not None and device not in plan.devices:
-            plan = plan.beside
-        return None if plan is None else plan.policy
+        return None if thread.plan is None else thread.plan.policy_on(device)
 
     def operations(self) -> Operations:
         from unamp_torch.conformance import TorchOperations

@@ -20,13 +20,13 @@ from unamp.policy import Rule
 from unamp_torch import observing
 from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.compiling import run_uncompiled
+from unamp_torch.facts import follows_parts
 from unamp_torch.listing import Operator
 from unamp_torch.state import (
     CPU,
     CUDA,
     FEW,
     KERNEL_KEYS,
-    LOW,
     META,
     NATIVE_KEYS,
     TRACED,
@@ -39,6 +39,7 @@ from unamp_torch.state import (
 )
 
 _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
+_ALL_KEYS = (*(each.key for each in KERNEL_KEYS), _CPU_KEY, _CUDA_KEY)
 _backward_in_progress = torch._C._current_graph_task_id  # -1 where there is none in this thread
 
 #: What PyTorch says, among other things, of a dtype that an operator has no kernel for.
@@ -81,9 +82,8 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
 
 def low_alone(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Apply LOW, whatever policy is in force, with no rule reaching into the operator."""
-    device = operator.eligible.device(args, kwargs)
-    keys = (*(each.key for each in KERNEL_KEYS), _CPU_KEY, _CUDA_KEY, autocast_key(device))
-    return _call_below(keys, lambda *given, **named: low(operator, given, named, dtype), args, kwargs)
+    keys = (*_ALL_KEYS, autocast_key(operator.eligible.device(args, kwargs)))
+    return _call_below(keys, low, (operator, args, kwargs, dtype), {})
 
 
 def low_widened(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -162,7 +162,7 @@ class WithoutLowKernel:
 
     def __call__(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
         device = operator.eligible.device(args, kwargs)
-        return self.action(operator.without_low_kernels((device,), LOW), args, kwargs, dtype)
+        return self.action(operator.without_low_kernels(device), args, kwargs, dtype)
 
 
 # --- the kernel ---------------------------------------------------------------------------------------------------------------
@@ -198,7 +198,9 @@ def _is_reported(operator: Operator) -> bool:
     A backward pass is not reported: it follows no rule, and inside a region no kernel of ours is called in it.
     """
     plan = thread.plan
-    if _backward_in_progress() != -1 or (plan is not None and plan.follows_parts(operator.op)):
+    if _backward_in_progress() != -1:
+        return False
+    if plan is not None and not plan.delegated and follows_parts(plan.policy, operator.op):
         return False
     return operator.computes or (plan is not None and plan.rule(operator.op) is not Rule.UNTOUCHED)
 
@@ -248,8 +250,8 @@ def _action_on(device: str, plan: Plan, operator: Operator) -> Action | None:
     key = autocast_key(device)
     if key is not None and excluded(key):
         return None
-    tables = {CPU: plan.on_cpu, CUDA: plan.on_cuda}
-    return (tables.get(device) or plan.elsewhere.get(device, {})).get(operator.name)
+    table = plan.actions.get(device)
+    return None if table is None else table.get(operator.name)
 
 
 def _call_below(
@@ -297,7 +299,6 @@ _NUMBERS = frozenset({int, float, bool, complex})
 # They have no key of native autocast's, and no other that a region could include for them alone. Kernels of ours take the place
 # of autograd's for them, and hand calls on to the same kernels of autograd by another key, that of backends without one.
 
-_ALL_KEYS = (*(each.key for each in KERNEL_KEYS), _CPU_KEY, _CUDA_KEY)
 _AUTOGRAD_AND_META = torch._C.DispatchKeySet(dispatch_key("AutogradOther")) | torch._C.DispatchKeySet(dispatch_key("Meta"))
 
 

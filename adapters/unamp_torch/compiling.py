@@ -15,7 +15,7 @@ import functools
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -40,13 +40,14 @@ _guards: dict[object, Guard] = {}
 
 
 @functools.cache
-def _digits() -> Guard:
+def _new_guards() -> Iterator[Guard]:
+    """Return the guards that no plan has yet, the cheapest first: to switch a device type on costs less than to set a dtype."""
     dtypes = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
-    keys = {device: dispatch_key(f"Autocast{device.upper()}") for device in _CARRIERS}
-    usual = {device: torch.get_autocast_dtype(device) for device in _CARRIERS}
-    digits = ((device, keys[device], dtype, usual[device]) for device in _CARRIERS for dtype in dtypes)
-    # Those first that only switch a device type on: that is cheaper than setting a dtype.
-    return tuple(sorted(digits, key=lambda digit: digit[2] is not digit[3]))
+    keys = [(device, dispatch_key(f"Autocast{device.upper()}"), torch.get_autocast_dtype(device)) for device in _CARRIERS]
+    digits = [(device, key, dtype, usual) for device, key, usual in keys for dtype in dtypes]
+    digits.sort(key=lambda digit: digit[2] is not digit[3])
+    pairs = (pair for pair in itertools.combinations(digits, 2) if pair[0][0] != pair[1][0])
+    return itertools.chain(((digit,) for digit in digits), pairs)
 
 
 def guard(what: object) -> Guard:
@@ -57,27 +58,21 @@ def guard(what: object) -> Guard:
     """
     with _lock:
         if what not in _guards:
-            _guards[what] = _numbered(len(_guards))
+            found = next(_new_guards(), None)
+            if found is None:
+                raise NotExpressible(
+                    f"{len(_guards)} different policies in one process: torch.compile cannot tell more apart; call "
+                    "torch.compiler.reset() in a new process, or use fewer policies"
+                )
+            _guards[what] = found
         return _guards[what]
-
-
-def _numbered(number: int) -> Guard:
-    digits = _digits()
-    pairs = (pair for pair in itertools.combinations(digits, 2) if pair[0][0] != pair[1][0])
-    found = next(itertools.islice(itertools.chain(((d,) for d in digits), pairs), number, None), None)
-    if found is None:
-        raise NotExpressible(
-            f"{number} different policies in one process: torch.compile cannot tell more apart; call torch.compiler.reset() in "
-            "a new process, or use fewer policies"
-        )
-    return found
 
 
 @standing_in
 def cache_key(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap `autograd_cache_key` so that the policy in force is a part of the key."""
     key, *rest = original(*args, **kwargs)
-    if thread.plan is not None and thread.plan.intercepts:
+    if thread.plan is not None and thread.plan.intercepted:
         key += "u" + _digest(thread.plan.policy)
     return (key, *rest)
 
@@ -136,11 +131,10 @@ def calling_registered(original: Callable[..., Any]) -> Callable[..., Any]:
 # --- inside a compiled function ---------------------------------------------------------------------------------------------
 
 _Region = AbstractContextManager[Any, bool | None]
-_captured: dict[int, _Region] = {}
+_captured: list[_Region] = []  # kept for good
 
 #: The names of attributes that regions patch; `unamp_torch.patches` puts them in.
 patched_names: set[str] = set()
-_keys: dict[_Region, int] = {}
 
 
 def compiling() -> bool:
@@ -174,9 +168,9 @@ def make_capturable(region: _Region) -> int:
     """Return a number under which a graph can open a region; regions that a graph may open are kept for good."""
     _allow_in_graph()
     with _lock:
-        key = _keys.setdefault(region, len(_keys))
-        _captured[key] = region
-    return key
+        if region not in _captured:
+            _captured.append(region)
+        return _captured.index(region)
 
 
 def enter(key: int) -> None:

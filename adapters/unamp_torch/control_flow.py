@@ -28,37 +28,31 @@ from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
 
 R = TypeVar("R")
 
-#: The operators whose backward passes make such graphs: where each is, what it calls its `torch.autograd.Function`, and how its
-#: operators' names begin.
+#: The modules of the operators whose backward passes make such graphs, each with what it calls its `torch.autograd.Function`.
+#: The names of a module's operators begin with its own.
 _MAKING_GRAPHS = (
-    ("torch._higher_order_ops.associative_scan", "AssociativeScanAutogradOp", "associative_scan"),
-    ("torch._higher_order_ops.cond", "CondAutogradOp", "cond"),
-    ("torch._higher_order_ops.map", "MapAutogradOp", "map"),
-    ("torch._higher_order_ops.while_loop", "WhileLoopAutogradOp", "while_loop"),
+    ("torch._higher_order_ops.associative_scan", "AssociativeScanAutogradOp"),
+    ("torch._higher_order_ops.cond", "CondAutogradOp"),
+    ("torch._higher_order_ops.map", "MapAutogradOp"),
+    ("torch._higher_order_ops.while_loop", "WhileLoopAutogradOp"),
 )
 
 
-def _can_be_hooked(module: str, function: str) -> bool:
-    found = importlib.import_module(module) if importlib.util.find_spec(module) else None
-    return hasattr(found, function) and hasattr(found, "materialize_as_graph")
-
-
-def _patches_of(module: str, function: str) -> Patches:
-    home = importlib.import_module(module)
-    return Patches(
-        lambda: (AttributePatch(home, function, _remembering), AttributePatch(home, "materialize_as_graph", _graphing))
+def _patches_of(module: str, function: str) -> Patches | None:
+    """Return the patches of a module; None where this version of PyTorch does not have it, or has other names in it."""
+    home = importlib.import_module(module) if importlib.util.find_spec(module) else None
+    if not (hasattr(home, function) and hasattr(home, "materialize_as_graph")):
+        return None
+    made: Patches = Patches(
+        lambda: (
+            AttributePatch(home, function, functools.partial(_remembering, made)),
+            AttributePatch(home, "materialize_as_graph", _graphing),
+        )
     )
+    return made
 
 
-#: The patches for those that this version of PyTorch has under these names, by the module.
-_PATCHES = {module: _patches_of(module, function) for module, function, _ in _MAKING_GRAPHS if _can_be_hooked(module, function)}
-
-#: How the names of their operators begin.
-_HELD = {begins: _PATCHES[module] for module, _, begins in _MAKING_GRAPHS if module in _PATCHES}
-
-#: The others' backward passes would run in another precision in silence, so those operators go nowhere: in a region PyTorch
-#: raises that it finds no kernel for them.
-_STOPPED = tuple(begins for module, _, begins in _MAKING_GRAPHS if module not in _PATCHES)
+_PATCHES = {module: _patches_of(module, function) for module, function in _MAKING_GRAPHS}
 
 
 def let_pass(key: KernelKey) -> None:
@@ -70,13 +64,15 @@ def let_pass(key: KernelKey) -> None:
     of_later_ones: list[Any] = getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", [])
     of_later_ones.append(key.key)
     for name, operator in tuple(known.items()):
-        if name.startswith(_STOPPED):
-            continue
-        patches = next((patches for begins, patches in _HELD.items() if name.startswith(begins)), None)
-        if patches is None:
+        home = next((module for module in _PATCHES if name.startswith(module.rpartition(".")[2])), None)
+        if home is None:
             operator.fallthrough(key.key)
-        else:
+        elif (patches := _PATCHES[home]) is not None:
             operator.py_impl(key.key)(_patched(operator, patches))
+        else:
+            # Its backward pass would run in another precision in silence, so the operator goes nowhere: in a region PyTorch
+            # raises that it finds no kernel for it.
+            continue
         _leave_alone_between(operator)
 
 
@@ -124,8 +120,8 @@ def _between(kernel: Callable[..., R]) -> Callable[..., R]:
 
 
 @functools.cache
-def _remembering(original: Any) -> Any:
-    """Wrap an operator's `torch.autograd.Function`: its backward pass knows the region of its forward."""
+def _remembering(patches: Patches, original: Any) -> Any:
+    """Wrap an operator's `torch.autograd.Function`: its backward pass knows the region of its forward, and has the patches."""
 
     def forward(ctx: Any, *args: Any) -> Any:
         plan = thread.plan
@@ -138,7 +134,7 @@ def _remembering(original: Any) -> Any:
         outer, thread.forward_region = thread.forward_region, ctx.unamp_region
         try:
             # Open, for the patches, and out of force.
-            with ctx.unamp_region, suspended(), _PATCHES[original.__module__].held():
+            with ctx.unamp_region, suspended(), patches.held():
                 return original.backward(ctx, *gradients)
         finally:
             thread.forward_region = outer

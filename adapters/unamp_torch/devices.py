@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from unamp_torch.state import CUDA, dispatch_key, excluded, set_excluded
+from unamp_torch.state import CUDA, dispatch_key, without_kernels
 
 #: What asks oneDNN for instructions of this CPU.
 _HAS_INSTRUCTIONS = {"float16": "_is_mkldnn_fp16_supported", "bfloat16": "_is_mkldnn_bf16_supported"}
@@ -19,13 +19,8 @@ def has_instructions(dtype: str) -> bool | None:
     ask = getattr(torch.ops.mkldnn, _HAS_INSTRUCTIONS[dtype], None)
     if ask is None:
         return None
-    tracer = dispatch_key("Tracer")  # `torch.jit.trace` cannot record the question
-    off = excluded(tracer)
-    set_excluded(tracer, True)
-    try:
+    with without_kernels(dispatch_key("Tracer")):  # `torch.jit.trace` cannot record the question
         return bool(ask())
-    finally:
-        set_excluded(tracer, off)
 
 
 def accelerator() -> str | None:

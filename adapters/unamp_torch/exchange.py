@@ -29,32 +29,31 @@ class Exchange:
     """Some low parameters of an optimizer, and their master weights.
 
     Attributes:
-        masters: the master weights, as the keys of a dictionary, in which they are found by identity.
+        low: the low parameters by their master weights, which are found by identity.
     """
 
     def __init__(self, low: tuple[torch.Tensor, ...], weights: Mapping[torch.Tensor, torch.Tensor]) -> None:
-        self._low = low
-        self._wide = tuple(weights[parameter] for parameter in low)
-        self.masters = dict.fromkeys(self._wide)
-        self._inward, self._outward = dict(zip(low, self._wide, strict=True)), dict(zip(self._wide, low, strict=True))
-        self._casts: Casts = (Casts if library is None else library.Casts)(self._low, self._wide)
+        self._masters = {parameter: weights[parameter] for parameter in low}
+        self.low = {master: parameter for parameter, master in self._masters.items()}
+        self._casts: Casts = (Casts if library is None else library.Casts)(low, tuple(self.low))
 
     def is_of(self, low: tuple[torch.Tensor, ...]) -> bool:
         """Return whether it is the exchange of some parameters."""
-        return len(low) == len(self._low) and all(map(is_, low, self._low))
+        return len(low) == len(self._masters) and all(map(is_, low, self._masters))
 
     def put_in(self, optimizer: torch.optim.Optimizer) -> None:
         """Put the master weights, with float32 gradients, where the low parameters are."""
         if changed := self._casts.changed():
+            pairs = list(self._masters.items())
             with torch.no_grad():
                 for place in changed:
-                    follow(self._low[place], self._wide[place])
+                    follow(*pairs[place])
         self._casts.widen()
-        _replace(optimizer, self._inward)
+        _replace(optimizer, self._masters)
 
     def take_out(self, optimizer: torch.optim.Optimizer) -> None:
         """Put the low parameters back, and have them take over the rounded master weights."""
-        _replace(optimizer, self._outward)
+        _replace(optimizer, self.low)
         self._casts.round()
 
 

@@ -23,7 +23,7 @@ from unamp.vocabulary import vocabulary
 from unamp_torch import plans
 from unamp_torch.backward import suspended
 from unamp_torch.calls import below_rules
-from unamp_torch.facts import facts
+from unamp_torch.facts import facts, follows_parts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import included, thread
 
@@ -148,7 +148,7 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         if policy is None:
             return record(*args, **kwargs)
         left = plans.is_left_to_pytorch(policy, operator, device)
-        if plans.follows_parts(policy, operator.op) or (left and operator.composite and operator.op in facts().made_of):
+        if follows_parts(policy, operator.op) or (left and operator.composite and operator.op in facts().made_of):
             return operator.overload.decompose(*args, **kwargs)
         if left or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
             return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them

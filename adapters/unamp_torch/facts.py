@@ -9,7 +9,9 @@ from functools import cache, cached_property
 import torch
 
 from unamp.adapter.facts import read_facts
+from unamp.adapter.plans import is_listed
 from unamp.adapter.versions import major_minor
+from unamp.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ class Facts:
                 since = self.kernel_since.get(device, {}).get(dtype, {})
                 found[device, dtype] = ops | {op for op, version in since.items() if _is_older_than(version)}
         return found
+
+
+def follows_parts(policy: Policy, op: str) -> bool:
+    """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
+    chosen = facts().chooses.get(op, ())
+    return any(policy.rules[other] is not policy.rules[op] for other in chosen) and not is_listed(policy, op)
 
 
 def _is_older_than(version: str) -> bool:

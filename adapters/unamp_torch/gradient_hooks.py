@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -12,8 +9,8 @@ from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observer import parameter_hook
 from unamp.adapter.observing import unobserved
 from unamp_torch.networks import named_parameters
-from unamp_torch.numbers import has_numbers, local, rows
-from unamp_torch.state import TRACED, dtype_name, excluded, set_excluded, thread
+from unamp_torch.numbers import has_numbers, local, row
+from unamp_torch.state import TRACED, dtype_name, thread, without_kernels
 
 
 def follow_parameters(path: str, network: torch.nn.Module) -> None:
@@ -43,20 +40,8 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tenso
         if not has_numbers(gradient):
             hook.leave_out("its gradient has no plain numbers (sparse, nested, batched)", result)
             return
-        with _unseen(), torch.no_grad():
-            hook.arrived(dtype_name(gradient.dtype), tuple(gradient.shape), rows([gradient])[0], result)
+        with without_kernels(TRACED.key), unobserved(thread), torch.no_grad():
+            hook.arrived(dtype_name(gradient.dtype), tuple(gradient.shape), row(gradient), result)
 
     hook.when_closed(tensor.register_hook(arrived).remove)
     return tensor
-
-
-@contextmanager
-def _unseen() -> Iterator[None]:
-    """Follow no rule and report nothing, while a gradient is looked at."""
-    before = excluded(TRACED.key)
-    set_excluded(TRACED.key, True)
-    try:
-        with unobserved(thread):
-            yield
-    finally:
-        set_excluded(TRACED.key, before)

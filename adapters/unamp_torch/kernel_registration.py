@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from functools import cache
 
 import torch
 
@@ -12,14 +13,34 @@ from unamp_torch.compiled import Library, library
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.control_flow import let_pass
 from unamp_torch.listing import Operator
-from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META_IN_PYTHON, TRACED, KernelKey, autocast_key, lock
+from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META, META_IN_PYTHON, TRACED, KernelKey, Plan, autocast_key, lock
 
 _ATEN = "aten"
 
 _lock = lock()
-_fallthrough: list[torch.library.Library] = []
-_registrations: dict[tuple[KernelKey, str], torch.library.Library] = {}  # by the operators' namespace
-_installed: set[tuple[KernelKey, str]] = set()
+_installed: set[tuple[str, str]] = set()  # operators with a kernel on a key, by the names of both
+
+
+@cache
+def _registrations(key: str, namespace: str) -> torch.library.Library:
+    """Return PyTorch's own object for kernels on a key, which is kept for good: with it they would be gone."""
+    return torch.library.Library(namespace, "IMPL", key)
+
+
+@cache
+def _let_others_pass(key: str) -> torch.library.Library:
+    """Have operators without a kernel on a key go on to the next one, instead of raising."""
+    made = torch.library.Library("_", "IMPL")
+    made.fallback(torch.library.fallthrough_kernel, key)
+    return made
+
+
+def _new(wanted: Iterable[Operator], key: str) -> Iterator[Operator]:
+    """Yield the operators that have no kernel on a key yet, and note that they get one."""
+    for operator in wanted:
+        if (operator.name, key) not in _installed:
+            yield operator
+            _installed.add((operator.name, key))
 
 
 def install(wanted: Iterable[Operator], key: KernelKey) -> None:
@@ -27,42 +48,30 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
 
     With the first of a key come those for operators that write to a tensor.
     """
-    new = [operator for operator in wanted if (key, operator.name) not in _installed]
-    if not new and (key, _ATEN) in _registrations:
-        return
     with _lock:
-        if (key, _ATEN) not in _registrations:
-            # Operators without a kernel on our key go on to the next one, instead of raising.
-            _fallthrough.append(torch.library.Library("_", "IMPL"))
-            _fallthrough[-1].fallback(torch.library.fallthrough_kernel, key.name)
-            _registrations[key, _ATEN] = torch.library.Library(_ATEN, "IMPL", key.name)
-            let_pass(key)
-            for name, positions in writes.operators().items():
-                _install_writing(name, positions, key)
-        for operator in new:
-            if (key, operator.name) not in _installed:
-                namespace, _, name = operator.name.partition("::")
-                if library is not None and key is not TRACED and namespace == _ATEN:
-                    _install_compiled(library, operator, key)
-                else:
-                    if (key, namespace) not in _registrations:
-                        _registrations[key, namespace] = torch.library.Library(namespace, "IMPL", key.name)
-                    kernel = calls.kernel_of(operator, key.key)
-                    _registrations[key, namespace].impl(name, kernel, with_keyset=operator.composite)
-                _installed.add((key, operator.name))
+        _begin(key)
+        for operator in _new(wanted, key.name):
+            namespace, _, name = operator.name.partition("::")
+            if library is not None and key is not TRACED and namespace == _ATEN:
+                _install_compiled(library, operator, key)
+            else:
+                kernel = calls.kernel_of(operator, key.key)
+                _registrations(key.name, namespace).impl(name, kernel, with_keyset=operator.composite)
 
 
-def _install_writing(name: str, positions: tuple[int, ...], key: KernelKey) -> None:
-    if library is not None and key is not TRACED:
-        library.install_writing(name.removeprefix("aten::"), KERNEL_KEYS.index(key), positions)
-        return
-    kernel = writes.kernel_of(name, positions, key.key)
-    run_uncompiled(kernel)
-    _registrations[key, _ATEN].impl(name.removeprefix("aten::"), kernel)
-
-
-_on_meta: list[torch.library.Library] = []
-_installed_on_meta: set[str] = set()
+@cache
+def _begin(key: KernelKey) -> None:
+    """Have every other operator pass a key of ours, and register the kernels there of those that write to a tensor."""
+    _let_others_pass(key.name)
+    let_pass(key)
+    for name, positions in writes.operators().items():
+        own_name = _without_namespace(name)
+        if library is not None and key is not TRACED:
+            library.install_writing(own_name, KERNEL_KEYS.index(key), positions)
+        else:
+            kernel = writes.kernel_of(name, positions, key.key)
+            run_uncompiled(kernel)
+            _registrations(key.name, _ATEN).impl(own_name, kernel)
 
 
 def install_on_meta(wanted: Iterable[Operator]) -> None:
@@ -70,18 +79,12 @@ def install_on_meta(wanted: Iterable[Operator]) -> None:
 
     In C++ a kernel asks for a region first, and goes on where there is none: it finds what is in Python on another key.
     """
+    key = "AutogradMeta" if library is None else META_IN_PYTHON
     with _lock:
-        if not _on_meta:
-            _on_meta.append(torch.library.Library("aten", "IMPL", "AutogradMeta" if library is None else META_IN_PYTHON))
-        for operator in wanted:
-            if operator.name not in _installed_on_meta and operator.name.startswith(f"{_ATEN}::"):
-                _on_meta[0].impl(_without_namespace(operator), calls.kernel_on_meta(operator))
-                if library is not None:
-                    library.install_on_meta(_without_namespace(operator), operator.composite)
-                _installed_on_meta.add(operator.name)
-
-
-_passes: dict[str, torch.library.Library] = {}
+        for operator in _new((each for each in wanted if each.name.startswith("aten::")), key):
+            _registrations(key, _ATEN).impl(_without_namespace(operator.name), calls.kernel_on_meta(operator))
+            if library is not None:
+                library.install_on_meta(_without_namespace(operator.name), operator.composite)
 
 
 def let_autocast_pass(device_type: str) -> None:
@@ -90,16 +93,13 @@ def let_autocast_pass(device_type: str) -> None:
     That key tells whether somebody inside a region switched mixed precision off by PyTorch's own means.
     """
     key = autocast_key(device_type)
-    if key is None:
-        return
     with _lock:
-        if device_type not in _passes and not torch._C._dispatch_has_backend_fallback(key):
-            _passes[device_type] = torch.library.Library("_", "IMPL")
-            _passes[device_type].fallback(torch.library.fallthrough_kernel, key.name)
+        if key is not None and not torch._C._dispatch_has_backend_fallback(key):
+            _let_others_pass(key.name)
 
 
-def _without_namespace(operator: Operator) -> str:
-    return operator.name.removeprefix("aten::")
+def _without_namespace(name: str) -> str:
+    return name.removeprefix("aten::")
 
 
 # --- compiled -----------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ _numbers: dict[str, int] = {}  # the operators with compiled kernels, by name, a
 def _install_compiled(library: Library, operator: Operator, key: KernelKey) -> None:
     if operator.name not in _numbers:
         _numbers[operator.name] = _add(library, operator)
-    library.install(_without_namespace(operator), _numbers[operator.name], KERNEL_KEYS.index(key))
+    library.install(_without_namespace(operator.name), _numbers[operator.name], KERNEL_KEYS.index(key))
 
 
 def _add(library: Library, operator: Operator) -> int:
@@ -135,22 +135,15 @@ def _add(library: Library, operator: Operator) -> int:
     return library.add(operator.composite, positions, parameters, statistics, dtype_position, sparse_position, missing)
 
 
-def compiled_plan(
-    library: Library,
-    on_cpu: Mapping[str, Action],
-    on_cuda: Mapping[str, Action],
-    low_on_cpu: torch.dtype,
-    low_on_cuda: torch.dtype,
-    on_meta: bool,
-) -> object:
+def compiled_plan(library: Library, plan: Plan) -> object:
     """Return the compiled form of what a plan does on each kind of device; its operators must be installed."""
-    size = max(_numbers.values(), default=-1) + 1
-    tables, advice = [bytearray(size), bytearray(size)], {}
-    for table, actions in zip(tables, (on_cpu, on_cuda), strict=True):
-        for name, action in actions.items():
+    tables, advice = {device: bytearray(max(_numbers.values(), default=-1) + 1) for device in _DEVICE_NUMBERS}, {}
+    for device, table in tables.items():
+        for name, action in plan.actions.get(device, {}).items():
             if name not in _numbers:  # an operator of somebody's library: its kernel is in Python
                 continue
             table[_numbers[name]] = _BANNED_NUMBER if isinstance(action, Banned) else _ACTION_NUMBERS[action]
             if isinstance(action, Banned):
                 advice[_numbers[name]] = action.message
-    return library.plan(bytes(tables[0]), bytes(tables[1]), low_on_cpu, low_on_cuda, advice, on_meta)
+    on_cpu, on_cuda = map(bytes, tables.values())
+    return library.plan(on_cpu, on_cuda, plan.low_on(CPU), plan.low_on(CUDA), advice, META in plan.actions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class TorchLayers(Layered):
 
     def __init__(self) -> None:
         self._in_fast: dict[int, nn.Module] = {}  # by identity
-        self._keras = KerasLayers(_note)
+        self._keras = KerasLayers(partial(_in_force.put, hooks=_patched))
 
     def unwrapped(self, network: nn.Module) -> nn.Module:
         while True:
@@ -82,23 +83,9 @@ class TorchLayers(Layered):
             layer._forward_pre_hooks[_HOOK] = _do_nothing  # type: ignore[index]
 
 
-# --- Keras ------------------------------------------------------------------------------------------------------------------
-
-
-_in_force = RulesInForce()
-_patched = patches.kept_for_keras()
-
-
-def _note(layer: Any, region: LayerRegion | None) -> None:
-    """Note the rule of a layer of Keras, and keep the patches as long as a layer has one.
-
-    A program that is compiled with no region open would otherwise be guarded on functions that stand in Keras only while it is
-    traced.
-    """
-    _in_force.put(layer, region, _patched)
-
-
-# --- PyTorch's own ----------------------------------------------------------------------------------------------------------
+#: The rules of Keras' layers. As long as one has a rule the patches are kept: a program that is compiled with no region open
+#: would otherwise be guarded on functions that stand in Keras only while it is traced.
+_in_force, _patched = RulesInForce(), patches.kept_for_keras()
 
 
 def _derived(plain: type) -> type:

@@ -13,7 +13,7 @@ from unamp.adapter.observing import traced
 from unamp.vocabulary import OPERATORS, Operation, vocabulary
 from unamp_torch.casting import Eligible
 from unamp_torch.facts import facts
-from unamp_torch.state import DTYPES
+from unamp_torch.state import DTYPES, LOW
 
 #: Groups whose other tensors are parameters and statistics, which stay as they are.
 _ACTIVATION_ONLY = frozenset({"norm", "quantize"})
@@ -65,10 +65,10 @@ class Operator:
         other.call, other.composite = call, False
         return other
 
-    def without_low_kernels(self, devices: Sequence[str], low: Sequence[torch.dtype]) -> Operator:
-        """Return the same operator, as if devices had no kernel of it for low dtypes."""
+    def without_low_kernels(self, device: str) -> Operator:
+        """Return the same operator, as if a device had no kernel of it for low dtypes."""
         other = copy.copy(self)
-        other.no_kernel = {(device, dtype) for device in devices for dtype in low}
+        other.no_kernel = {(device, dtype) for dtype in LOW}
         return other
 
     def keeps_explicit_dtype(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

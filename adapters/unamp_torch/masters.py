@@ -48,7 +48,7 @@ class Masters:
         self.weights = weights
         self._keep_gradients = keep_gradients
         self._exchange: Exchange | None = None  # the last one; what it keeps serves the next step, too
-        self._in_place: Mapping[torch.Tensor, None] = {}  # the master weights, while they stand in
+        self._in_place: Mapping[torch.Tensor, torch.Tensor] = {}  # the master weights, while they stand in
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_exchange": None}  # a copy makes its own
@@ -111,13 +111,17 @@ class Masters:
                 if parameter.grad is None:
                     parameter.grad_dtype = torch.float32
 
+    @torch.no_grad()
     def saved(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return an optimizer's ``state_dict`` with the master weights."""
         state = dict(state_dict["state"])
         for place, parameter in _places(optimizer, state_dict):
-            weight = parameter if parameter in self._in_place else self._current(parameter)
-            if weight is not None:
-                state[place] = {**state.get(place, {}), MASTER_WEIGHT: weight.detach()}
+            weight = parameter if parameter in self._in_place else self.weights.get(parameter)
+            if weight is None:
+                continue
+            if weight is not parameter:
+                follow(parameter, weight)
+            state[place] = {**state.get(place, {}), MASTER_WEIGHT: weight.detach()}
         return {**state_dict, "state": state}
 
     def take(
@@ -163,20 +167,12 @@ class Masters:
                     self.weights[parameter] = master_weight(parameter, parameter.detach().float())
             exchange = self._exchange = Exchange(low, self.weights)
         exchange.put_in(optimizer)
-        self._in_place = exchange.masters
+        self._in_place = exchange.low
 
     def _take_out(self, optimizer: torch.optim.Optimizer) -> None:
         if self._in_place and self._exchange is not None:
             self._in_place = {}
             self._exchange.take_out(optimizer)
-
-    @torch.no_grad()
-    def _current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return a parameter's master weight, or None; it follows where somebody else has changed the parameter since."""
-        master = self.weights.get(parameter)
-        if master is not None:
-            follow(parameter, master)
-        return master
 
 
 def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -12,31 +12,25 @@ from unamp_torch.state import lock
 _KEEPS_WITHOUT_GRADIENT = major_minor(torch.__version__) < (2, 11)
 
 _lock = lock()
-_sharing: dict[torch.dtype, int] = {}  # how many regions use it, by low dtype
+_sharing: dict[torch.dtype, int] = {}  # how many regions use it, by low dtype: there is one at a time
 
 
 def start_sharing(dtype: torch.dtype, /) -> bool:
     """Use the cache for casts to `dtype` from now on, and return True; return False where it cannot be used."""
     with _lock:
-        if not _sharing:
-            if _KEEPS_WITHOUT_GRADIENT:
-                return False
-            _sharing[dtype] = 1
-        elif dtype in _sharing:
-            _sharing[dtype] += 1
-        else:
+        if _KEEPS_WITHOUT_GRADIENT or (_sharing and dtype not in _sharing):
             return False
+        _sharing[dtype] = _sharing.get(dtype, 0) + 1
         return True
 
 
 def stop_sharing(dtype: torch.dtype, /) -> None:
     """Release the cache, where `start_sharing` returned True; the last one clears it."""
     with _lock:
-        if _sharing[dtype] > 1:
-            _sharing[dtype] -= 1
-            return
-        del _sharing[dtype]
-        torch.clear_autocast_cache()
+        _sharing[dtype] -= 1
+        if not _sharing[dtype]:
+            del _sharing[dtype]
+            torch.clear_autocast_cache()
 
 
 def forget_other_threads() -> None:

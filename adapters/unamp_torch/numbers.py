@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def rows(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the numbers of each tensor as one row in float64, apart from any graph."""
+def row(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of a tensor as one row in float64, apart from any graph."""
     with torch.no_grad():
-        return [tensor.detach().double().reshape(-1) for tensor in tensors]
+        return tensor.detach().double().reshape(-1)

@@ -22,7 +22,7 @@ from unamp_torch import gradient_hooks, kept_calls, shadowing
 from unamp_torch.casting import ELIGIBLE
 from unamp_torch.listing import Operator
 from unamp_torch.networks import named_layers
-from unamp_torch.numbers import flat, floating, has_numbers, rows
+from unamp_torch.numbers import flat, floating, has_numbers, row
 from unamp_torch.state import (
     CPU,
     CUDA,
@@ -33,8 +33,8 @@ from unamp_torch.state import (
     dtype_name,
     excluded,
     include_kernels,
-    set_excluded,
     thread,
+    without_kernels,
 )
 
 #: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's autograd keys.
@@ -99,12 +99,19 @@ def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[Non
     with ExitStack() as held:
         for patches in needed:
             held.enter_context(patches.held())
-        try:
-            with _layers.held(), reporting_to(thread, observer):
-                include_kernels(thread.plan)
-                yield
-        finally:
+        with _layers.held(), reporting(observer):
+            yield
+
+
+@contextmanager
+def reporting(observer: Observer | None) -> Iterator[None]:
+    """Report the operations of this thread to another observer, or to none, by the kernels that this takes."""
+    try:
+        with reporting_to(thread, observer):
             include_kernels(thread.plan)
+            yield
+    finally:
+        include_kernels(thread.plan)
 
 
 def report(
@@ -142,11 +149,9 @@ def report(
         if _is_running():
             found = floating(result)
             record = _record(operator, plan, given, spy, found)._replace(equation=equation(operator.op, args))
-            if second is not None:
-                record = record._replace(shadow=second.beside(record, result))
-            if kept is not None:
-                record = record._replace(call=kept.after(next(iter(found), None)))
-            reporter.send(observer, record, found)
+            shadow = None if second is None else second.beside(record, result)
+            written = None if kept is None else kept.after(next(iter(found), None))
+            reporter.send(observer, record._replace(shadow=shadow, call=written), found)
     return result
 
 
@@ -170,12 +175,8 @@ def report_registered(
 @contextmanager
 def _unreported() -> Iterator[Observer]:
     """Report neither what an operation is made of, nor a second run, nor looking at results."""
-    with unreported(thread) as observer:
-        set_excluded(TRACED.key, True)
-        try:
-            yield observer
-        finally:
-            set_excluded(TRACED.key, False)
+    with unreported(thread) as observer, without_kernels(TRACED.key):
+        yield observer
 
 
 def _is_running() -> bool:
@@ -194,9 +195,7 @@ class _Reporter(Reporter):
         return super().values(found) if all(map(has_numbers, found)) else None
 
 
-reporter = _Reporter(
-    thread, flat, lambda tensor: dtype_name(tensor.dtype), lambda tensor: rows((tensor,))[0], gradient_hooks.follow, _is_running
-)
+reporter = _Reporter(thread, flat, lambda tensor: dtype_name(tensor.dtype), row, gradient_hooks.follow, _is_running)
 
 
 def _record(operator: Operator, plan: Plan | None, given: list[torch.Tensor], spy: _Spy, found: list[torch.Tensor]) -> OpRecord:

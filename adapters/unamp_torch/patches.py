@@ -213,9 +213,7 @@ at_fork(after_in_child=_forget_other_threads)
 class _AsInARegion:
     """The patches of an open region, as one patch."""
 
-    def __init__(self) -> None:
-        self._applied = False
-        at_fork(after_in_child=self._forget)
+    _applied = False
 
     def apply(self) -> None:
         acquire()
@@ -226,7 +224,7 @@ class _AsInARegion:
             self._applied = False
             release()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Forget the patch in a forked process, where all of them have been undone."""
         self._applied = False
 
@@ -234,7 +232,7 @@ class _AsInARegion:
 def kept_for_keras() -> Patches:
     """Return the patches of an open region, for programs of Keras' layers that run with none open: dynamo's guards see them."""
     patch = _AsInARegion()
-    return Patches(lambda: (patch,))
+    return Patches(lambda: (patch,), patch.forget)
 
 
 _in_graphs = kept_for_keras()

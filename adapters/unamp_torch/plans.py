@@ -13,7 +13,7 @@ from functools import cache, cached_property, lru_cache
 import torch
 
 from unamp.adapter import How
-from unamp.adapter.plans import ban_message, is_listed
+from unamp.adapter.plans import ban_message
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import as_of, preset, without_version
@@ -23,10 +23,10 @@ from unamp_torch.calls import Action
 from unamp_torch.compiled import library
 from unamp_torch.compiling import guard
 from unamp_torch.devices import accelerator, device_type
-from unamp_torch.facts import facts
+from unamp_torch.facts import facts, follows_parts
 from unamp_torch.kernel_registration import compiled_plan, install, install_on_meta, let_autocast_pass
 from unamp_torch.listing import Operator, name_operators_of_libraries, operators
-from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, KernelKey, autocast_key
+from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, autocast_key
 
 #: The preset that holds PyTorch's own lists for a device type.
 _NATIVE_LISTS = preset("native").delegates["torch"]
@@ -35,36 +35,24 @@ _NATIVE_LISTS = preset("native").delegates["torch"]
 class Plan(state.Plan):
     """A policy made ready for PyTorch, with what its actions come to."""
 
-    def follows_parts(self, op: str, /) -> bool:
-        """Return whether an operation only chooses between others, whose rules hold here."""
-        return not self.delegated and follows_parts(self.policy, op)
-
     @cached_property
     def complete(self) -> Plan:
         """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
         if self.is_complete or not self.autocast or self.delegated:
             return self
-        tables = {device: self._complete(device) for device in (CPU, CUDA, *self.elsewhere) if self._covers(device)}
-        _install(tables, TRACED)
-        others = {device: tables.get(device, own) for device, own in self.elsewhere.items()}
-        return replace(
-            self, on_cpu=tables.get(CPU, {}), on_cuda=tables.get(CUDA, {}), elsewhere=others, key=TRACED, is_complete=True
-        )
-
-    def _covers(self, device: str) -> bool:
-        return device in self.devices or (self.beside is not None and device in self.beside.devices)
-
-    def _complete(self, device: str) -> Mapping[str, Action]:
-        own = self if device in self.devices else self.beside
-        own_actions = {CPU: self.on_cpu, CUDA: self.on_cuda, **self.elsewhere}[device]
-        return own_actions if own is None or own.delegated else {**own_actions, **_complete_actions(own.policy, device)}
+        actions = {
+            device: {**table, **_complete_actions(policy, device)}
+            for device, table in self.actions.items()
+            if (policy := self.policy_on(device)) is not None
+        }
+        made = replace(self, actions=actions, key=TRACED, is_complete=True)
+        install(_named(made.intercepted), TRACED)
+        return made
 
     @cached_property
     def compiled(self) -> object:
         """The table of the compiled kernels; None where that is nothing."""
-        if library is None or not self.intercepts or self.key is TRACED:
-            return None
-        return compiled_plan(library, self.on_cpu, self.on_cuda, self.low_on(CPU), self.low_on(CUDA), META in self.elsewhere)
+        return None if library is None or self.key is TRACED or not self.intercepted else compiled_plan(library, self)
 
 
 def plan(policy: Policy, device: str | None) -> Plan:
@@ -98,28 +86,22 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
                 let_autocast_pass(kind)
         return Plan(policy, low, native, autocast=True, delegated=True, device=device)
     actions = {kind: _actions(policy, kind) for kind in covered}
-    others = {kind: table for kind, table in actions.items() if kind not in NATIVE_KEYS}
-    tables = {CPU: actions.get(CPU, {}), CUDA: actions.get(CUDA, {})}
-    changes = any(tables.values())
+    others = [kind for kind in covered if kind not in (*NATIVE_KEYS, META)]
     key = FEW if policy.level == "O1" and not policy.widen_results else MANY
-    if others.keys() - {META} or covered == (META,):
+    if others or covered == (META,):
         key = TRACED  # its kernels see the tensors of every device
     if META in covered:
-        install_on_meta(_named(others[META]))
-    _install({**tables, **others} if key is TRACED else tables, key)
-    for kind in others.keys() - {META}:
+        install_on_meta(_named(actions[META]))
+    for kind in others:
         let_autocast_pass(kind)
-    carried = guard((policy, covered, _changes)) if changes or key is TRACED else ()
-    return Plan(
-        *(policy, low, covered),
-        autocast=True,
-        on_cpu=tables[CPU],
-        on_cuda=tables[CUDA],
-        elsewhere=others,
-        guard=carried,
-        device=device,
-        key=key,
-    )
+    made = Plan(policy, low, covered, autocast=True, actions=actions, device=device, key=key)
+    return _installed(made, (policy, covered, _changes))
+
+
+def _installed(made: Plan, told_by: object) -> Plan:
+    """Return a plan whose kernels are installed; where it needs any, it has the guard of what tells it from others."""
+    install(_named(made.intercepted), made.key)
+    return replace(made, guard=guard(told_by)) if made.intercepted else made
 
 
 _changes = 0  # how often operators have got other rules
@@ -139,16 +121,12 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
     left = tuple(device for device in outer.devices if device not in inner.devices)
     if not left or not outer.autocast:
         return inner
-    on_cpu, on_cuda = (outer if device in left else inner for device in (CPU, CUDA))
-    tables = {CPU: on_cpu.on_cpu, CUDA: on_cuda.on_cuda}
-    others = {**{kind: table for kind, table in outer.elsewhere.items() if kind in left}, **inner.elsewhere}
+    actions = {**{device: table for device, table in outer.actions.items() if device in left}, **inner.actions}
     if left == (META,) and inner.autocast:
-        return replace(inner, elsewhere=others, beside=outer)
+        return replace(inner, actions=actions, beside=outer)
     key = TRACED if META in left or TRACED in (outer.key, inner.key) else MANY
-    _install({**tables, **others} if key is TRACED else tables, key)
-    intercepts = any(tables.values()) or key is TRACED
-    carried = guard((outer.policy, outer.devices, inner.policy, inner.devices)) if intercepts else ()
-    return replace(inner, guard=carried, key=key, beside=outer, on_cpu=tables[CPU], on_cuda=tables[CUDA], elsewhere=others)
+    made = replace(inner, actions=actions, key=key, beside=outer, guard=())
+    return _installed(made, (outer.policy, outer.devices, inner.policy, inner.devices))
 
 
 def install_all() -> None:
@@ -160,12 +138,8 @@ def install_all() -> None:
 @cache
 def install_traced(plan: state.Plan) -> None:
     """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
-    acted = {*plan.on_cpu, *plan.on_cuda}.union(*plan.elsewhere.values())
+    acted = set().union(*plan.actions.values())
     install((o for o in _all_operators() if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
-
-
-def _install(actions: Mapping[str, Mapping[str, Action]], key: KernelKey) -> None:
-    install(_named(set().union(*actions.values())), key)
 
 
 def _named(names: Iterable[str]) -> Iterable[Operator]:
@@ -312,12 +286,6 @@ def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     return table
 
 
-def follows_parts(policy: Policy, op: str) -> bool:
-    """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
-    chosen = facts().chooses.get(op, ())
-    return any(policy.rules[other] is not policy.rules[op] for other in chosen) and not is_listed(policy, op)
-
-
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
     """Return whether PyTorch follows the rule for a composed operation because it follows those for its parts.
 
@@ -339,40 +307,42 @@ def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
 _STATING_DTYPES = frozenset({"cross_entropy"})
 
 
+#: The actions that carry rules out all by themselves; a ban's says what is banned.
+_ACTIONS: Mapping[Rule, Action] = {
+    Rule.LOW: calls.low,
+    Rule.FP32: calls.in_float32,
+    Rule.WIDEST: calls.in_widest,
+    Rule.NARROWEST: calls.in_narrowest,
+    Rule.UNTOUCHED: calls.untouched,
+}
+
+
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
     """Return the action that carries out a rule for an operator; None where PyTorch follows it by itself."""
+    if rule is Rule.BANNED:
+        return calls.Banned(ban_message(policy, operator.op))
+    if rule is Rule.LOW and policy.widen_results:
+        return calls.low_widened
     native = rule if _follows_by_its_parts(policy, operator.op, device) else _native_rule(operator, device)
     missing = [dtype for kind, dtype in operator.no_kernel if kind == (CPU if device == META else device)]
     if rule is Rule.LOW:
-        if policy.widen_results:
-            return calls.low_widened
         # Native autocast casts a norm's parameters as well, which stay in float32 here, and does not emulate.
         followed = native is Rule.LOW and vocabulary()[operator.op].group != "norm" and DTYPES[policy.dtype] not in missing
-        return None if followed else calls.low
-    if rule is Rule.FP32:
-        return None if native is Rule.FP32 else calls.in_float32
-    if rule is Rule.BANNED:
-        return calls.Banned(ban_message(policy, operator.op))
-    if rule is Rule.WIDEST:
+    elif rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
         alone = operator.eligible.single and not (policy.dtype == "float32" and operator.eligible.parameters)
-        promotes = alone or operator.op in facts().promoting
-        return None if native is Rule.UNTOUCHED and promotes and not missing else calls.in_widest
-    if rule is Rule.NARROWEST:
-        return None if native is Rule.UNTOUCHED and operator.eligible.single and not missing else calls.in_narrowest
-    return None if native is Rule.UNTOUCHED else calls.untouched
+        followed = native is Rule.UNTOUCHED and (alone or operator.op in facts().promoting) and not missing
+    elif rule is Rule.NARROWEST:
+        followed = native is Rule.UNTOUCHED and operator.eligible.single and not missing
+    else:
+        followed = native is rule
+    return None if followed else _ACTIONS[rule]
 
 
 def action_for(policy: Policy, operator: Operator, device: str) -> Action:
     """Return the action that carries a rule out all by itself, for where native autocast does not run."""
     rule = policy.rules[operator.op]
-    if rule is Rule.FP32:
-        return calls.in_float32
-    if rule is Rule.WIDEST:
-        return calls.in_widest
-    if rule is Rule.NARROWEST:
-        return calls.in_narrowest
-    return _action(policy, rule, operator, device) or (calls.low if rule is Rule.LOW else calls.untouched)
+    return _action(policy, rule, operator, device) or _ACTIONS[rule]
 
 
 @cache

@@ -10,6 +10,7 @@ import torch
 
 from unamp_torch import sharding
 from unamp_torch.masters import masters_of
+from unamp_torch.numbers import local
 from unamp_torch.state import LOW, dtype_name
 
 
@@ -58,16 +59,13 @@ class TorchGradients:
             masters.widen_gradients(self._optimizer)
             self._groups = None
         groups = self._grouped() if self._groups is None else self._groups
-        numbers: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        found: dict[torch.device, torch.Tensor] = {}
         with torch.no_grad():
             for (device, _), gradients in groups.items():
-                if device not in numbers:
-                    numbers[device] = tuple(  # type: ignore[assignment]
-                        torch.full((), value, dtype=torch.float32, device=device) for value in (0.0, 1.0 / scale)
-                    )
-                found, inverse = numbers[device]
-                torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
-        self._found = sharding.agreed(self._optimizer, [found for found, _ in numbers.values()])
+                found.setdefault(device, torch.zeros((), dtype=torch.float32, device=device))
+                inverse = torch.full((), 1.0 / scale, dtype=torch.float32, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(gradients, found[device], inverse)
+        self._found = sharding.agreed(self._optimizer, list(found.values()))
         self._groups = None  # gradients that are cleared before the next update are not kept alive here
 
     def overflow(self) -> bool | None:
@@ -78,12 +76,8 @@ class TorchGradients:
     def first_nonfinite(self, network: Any) -> str | None:
         names = {} if network is None else {id(parameter): name for name, parameter in network.named_parameters()}
         for own_name, parameter in self._named():
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            if hasattr(gradient, "to_local"):  # of a sharded one, this rank's part: the other ranks may not be asking
-                gradient = gradient.to_local()
-            if not torch.isfinite(_numbers(gradient)).all():
+            # Of a sharded gradient this rank's part: the other ranks may not be asking.
+            if parameter.grad is not None and not torch.isfinite(_numbers(local(parameter.grad))).all():
                 name: str = names.get(id(parameter), own_name)
                 return name
         return None

@@ -18,7 +18,7 @@ from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp_torch.listing import Operator
-from unamp_torch.numbers import flat, floating, has_numbers, rows
+from unamp_torch.numbers import flat, floating, has_numbers, row
 from unamp_torch.state import DTYPES
 
 R = TypeVar("R")
@@ -41,38 +41,31 @@ class SecondRun:
     """
 
     def __init__(self, operator: Operator, dtype: str, low: Low, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self._operator = operator
-        self._dtype = dtype
-        self._low = low
-        self._args = args
-        self._kwargs = kwargs
-        self._apart = _Apart(flat((args, *kwargs.values())))
+        self._operator, self._dtype, self._low, self._args, self._kwargs = operator, dtype, low, args, kwargs
+        self._run_apart = _apart(flat((args, *kwargs.values())))
 
     def beside(self, record: OpRecord, result: Any) -> Shadow:
         """Return the loss of the second run beside the result of the first."""
-        return shadowing.shadow(self._dtype, record, lambda: rows(floating(result)), lambda: self._run(result))
+        return shadowing.shadow(self._dtype, record, lambda: list(map(row, floating(result))), lambda: self._run(result))
 
     def _run(self, result: Any) -> list[torch.Tensor]:
-        self._check(result)
-        if any(isinstance(value, torch.Generator) for value in (*self._args, *self._kwargs.values())):
-            raise LeftOut(DRAWS)
-        return self._apart.run(self._low_rows)
-
-    def _low_rows(self) -> list[torch.Tensor]:
-        args, kwargs = self._copies()
-        if self._dtype in FLOAT8:
-            in_float8 = self._operator.calling(partial(product_in_float8, self._operator, self._dtype))
-            return rows(floating(self._low(in_float8, args, kwargs, torch.float32)))
-        return rows(floating(self._low(self._operator, args, kwargs, DTYPES[self._dtype])))
-
-    def _check(self, result: Any) -> None:
-        """Leave out what cannot be computed a second time unseen, or not be looked at."""
         operator, args, kwargs = self._operator, self._args, self._kwargs
         if operator.keeps_explicit_dtype(args, kwargs):
             raise LeftOut(NAMED)
         if operator.has_sparse_gradient(args, kwargs):
             raise LeftOut("its gradients are sparse, which no rule casts")
         check_seen(flat((args, *kwargs.values(), result)))
+        if any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values())):
+            raise LeftOut(DRAWS)
+        return list(map(row, floating(self._run_apart(self._run_low))))
+
+    def _run_low(self) -> Any:
+        operator, dtype = self._operator, torch.float32
+        if self._dtype in FLOAT8:
+            operator = operator.calling(partial(product_in_float8, operator, self._dtype))
+        else:
+            dtype = DTYPES[self._dtype]
+        return self._low(operator, *self._copies(), dtype)
 
     def _copies(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with copies of the tensors that are not cast: running statistics change where they are."""
@@ -81,44 +74,38 @@ class SecondRun:
         return args, {k: value if k in eligible.keywords else copied(value) for k, value in self._kwargs.items()}
 
 
-class _Apart:
-    """The random generators as they are before the first run. The second one leaves them as the first did.
+def _apart(tensors: Iterable[torch.Tensor]) -> Callable[[Callable[[], R]], R]:
+    """Return the function that runs an operation again, without gradients; made before the first run, for what goes in.
 
-    Args:
-        tensors: the tensors that go in.
+    It raises LeftOut where the first run drew random numbers, and leaves the generators of them as that did.
     """
+    generators = list(_generators(tensors))
+    before = [generator.get_state() for generator in generators]
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        self._generators = list(_generators(tensors))
-        self._before = [generator.get_state() for generator in self._generators]
-
-    def run(self, call: Callable[[], R]) -> R:
-        """Return the result of a second run, without gradients.
-
-        Raises:
-            LeftOut: where the first one drew random numbers.
-        """
-        after = [generator.get_state() for generator in self._generators]
-        if any(not torch.equal(a, b) for a, b in zip(self._before, after, strict=True)):
+    def run(call: Callable[[], R]) -> R:
+        after = [generator.get_state() for generator in generators]
+        if not all(map(torch.equal, before, after)):
             raise LeftOut(DRAWS)
         try:
             with torch.no_grad():
                 return call()
         finally:
-            for generator, state in zip(self._generators, after, strict=True):
+            for generator, state in zip(generators, after, strict=True):
                 generator.set_state(state)
+
+    return run
 
 
 @contextmanager
 def second_run(tensors: Sequence[torch.Tensor]) -> Iterator[registered.SecondRun]:
     """Watch a registered operation, and give the function that runs it again; see `unamp.adapter.registered`."""
-    apart, same = _Apart(tensors), [unchanged(tensor) for tensor in tensors]
+    run_apart, same = _apart(tensors), [unchanged(tensor) for tensor in tensors]
 
-    def run(call: Callable[[], R]) -> R:
+    def run(call: Callable[[], Any]) -> Any:
         check_seen(tensors)
         if not all(is_same() for is_same in same):
             raise LeftOut(IN_PLACE)
-        return apart.run(call)
+        return run_apart(call)
 
     yield run
 

@@ -15,7 +15,8 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
     `FullyShardedDataParallel` leaves it to the scaler to ask, as `torch.distributed.fsdp.sharded_grad_scaler` does, of all
     ranks. With `fully_shard` gradients are distributed tensors, whose operators ask by themselves.
     """
-    sharded = _sharded(optimizer)
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    sharded = next(filter(_is_flattened, parameters), None)
     if sharded is None:
         return found
     if not found:  # small parameters may lie on other ranks altogether
@@ -31,13 +32,8 @@ def is_sharded(parameter: torch.Tensor) -> bool:
     return hasattr(parameter, "to_local") or _is_flattened(parameter)
 
 
-def _sharded(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
-    """Return a parameter of the optimizer's that `FullyShardedDataParallel` has a part of; None where there is none."""
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    return next(filter(_is_flattened, parameters), None)
-
-
 def _is_flattened(parameter: torch.Tensor) -> bool:
+    """Return whether a parameter is what `FullyShardedDataParallel` has made of several, or a part of that."""
     home = "torch.distributed.fsdp._common_utils"
     # Where it is not imported, nobody can have made one.
     return home in sys.modules and bool(HOOKS.load(home)._is_fsdp_flattened(parameter))

@@ -87,6 +87,13 @@ included = torch._C._dispatch_tls_is_dispatch_key_included
 set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
+
+def without_kernels(key: torch._C.DispatchKey) -> AbstractContextManager[Any]:
+    """Have operators go past the kernels on a dispatch key in this thread while the context is open."""
+    guard: AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+    return guard
+
+
 #: What tells plans apart for `torch.compile`: device types, each with its autocast's dispatch key, the dtype to set, and its
 #: usual dtype. See `unamp_torch.compiling`.
 Guard = tuple[tuple[str, torch._C.DispatchKey, torch.dtype, torch.dtype], ...]
@@ -102,8 +109,8 @@ class Plan:
         devices: the device types that it covers.
         autocast: whether native autocast is on.
         delegated: whether it is PyTorch's own AMP and nothing else (preset ``native``).
-        on_cpu, on_cuda: the operators that need more than native autocast, by name, with what is done about them.
-        elsewhere: the same for other device types, where every rule that changes anything is carried out by kernels of ours.
+        actions: for each device type the operators that need more than native autocast, by name, with what is done about them.
+            Beside the CPU and CUDA, every rule that changes anything is carried out by kernels of ours.
         guard: what tells it from other plans for `torch.compile`.
         device: the kind of device that was asked for; None for all.
         beside: the plan around it, which stays in force on devices that this one does not cover.
@@ -116,9 +123,7 @@ class Plan:
     devices: tuple[str, ...]
     autocast: bool
     delegated: bool = False
-    on_cpu: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    on_cuda: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    elsewhere: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
+    actions: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
     guard: Guard = ()
     device: str | None = None
     key: KernelKey = FEW
@@ -135,10 +140,18 @@ class Plan:
         stated = self.policy.delegated("torch", self.devices[0])
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
+    def policy_on(self, device: str, /) -> Policy | None:
+        """Return the policy in force on a device type: the plan's, or that of one around it; None where none covers it."""
+        plan: Plan | None = self
+        while plan is not None and device not in plan.devices:
+            plan = plan.beside
+        return None if plan is None else plan.policy
+
     @cached_property
-    def intercepts(self) -> bool:
-        """True where any operator needs a kernel of ours on the plan's key; those for meta tensors have one of their own."""
-        return bool(self.on_cpu or self.on_cuda or (self.elsewhere and self.key is TRACED))
+    def intercepted(self) -> frozenset[str]:
+        """The operators that need a kernel of ours on the plan's key; those for meta tensors have one of their own."""
+        seen = self.actions if self.key is TRACED else NATIVE_KEYS
+        return frozenset().union(*(self.actions.get(device, {}) for device in seen))
 
     @property
     def complete(self) -> Plan:
@@ -148,10 +161,6 @@ class Plan:
     @property
     def compiled(self) -> object:
         """The actions as the compiled kernels take them; None where there are none."""
-        raise NotImplementedError
-
-    def follows_parts(self, op: str, /) -> bool:
-        """Return whether an operation only chooses between others, whose rules hold here."""
         raise NotImplementedError
 
 

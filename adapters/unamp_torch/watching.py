@@ -33,12 +33,8 @@ def total(numbers: torch.Tensor) -> torch.Tensor:
 
 def fetched(totals: Sequence[torch.Tensor]) -> list[float]:
     """See `unamp.adapter.NamesGradients.fetched`."""
-    by_device: dict[torch.device, list[int]] = {}
-    for place, each in enumerate(totals):
-        by_device.setdefault(each.device, []).append(place)
-    found = [0.0] * len(totals)
-    for places in by_device.values():
-        together = torch.stack([totals[place].double() for place in places]).tolist()
-        for place, value in zip(places, together, strict=True):
-            found[place] = value
-    return found
+    found = {
+        device: iter(torch.stack([each.double() for each in totals if each.device == device]).tolist())
+        for device in {each.device for each in totals}
+    }
+    return [next(found[each.device]) for each in totals]

@@ -71,7 +71,7 @@ def _attributes() -> dict[str, Any]:
         if module is not None:
             found[f"{hook.module}.{hook.name}"] = getattr(module, hook.name)
     found |= {f"{module.__name__}.{name}": getattr(module, name) for module, name in transforming._TAKING_OFF}
-    for name, function, _ in control_flow._MAKING_GRAPHS:
+    for name, function in control_flow._MAKING_GRAPHS:
         found[f"{name}.{function}"] = getattr(sys.modules[name], function)
     return found
 

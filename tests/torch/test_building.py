@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from unamp_torch.compiled.part import CompiledPart
+from torch.utils import cpp_extension
+from unamp_torch.compiled import building
 
 from unamp import FrameworkNotSupported
 
 
 @pytest.fixture
-def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledPart:
-    """A part of which nothing is built, in an environment that asks for nothing."""
+def brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of what a wheel would bring. Nothing is built, and the environment, which has the tools, asks for nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("UNAMP_TORCH_COMPILED", raising=False)
-    source = tmp_path / "part.c"
-    source.write_text("int number;")
-    in_wheel = tmp_path / "somebodys_part.so"
-    return CompiledPart("somebodys_part.so", "this", (source,), in_wheel)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "c++")
+    for tool in ("c++", "ninja"):
+        (tmp_path / tool).touch(mode=0o755)
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "module.cpp").write_text("int number;")
+    monkeypatch.setattr(building, "_SOURCES", sources)
+    monkeypatch.setattr(building, "_FILE", "somebodys_part.so")
+    monkeypatch.setattr(building, "_refusal", None)
+    monkeypatch.setattr(building, "library", None)
+    in_wheel = building.place_in_wheel()
+    assert in_wheel is not None
+    return in_wheel
 
 
 def damaged(path: Path) -> Path:
@@ -28,57 +40,68 @@ def damaged(path: Path) -> Path:
     return path
 
 
-def test_what_is_built_is_kept_in_the_users_cache_and_nothing_beside_it(part: CompiledPart, tmp_path: Path) -> None:
-    assert part.module() is None
-    assert part.would_be_used()
-    assert not part.would_be_used("no-such-compiler")
-    built = part.keep(lambda folder: damaged(folder / "anything.so"))
-    assert built == part.place()
+def could_be_built() -> bool:
+    return building.build_hint(on_gpu=False) is not None
+
+
+def test_what_is_built_is_kept_in_the_users_cache_and_nothing_beside_it(
+    brought: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(name: str, sources: list[str], *, build_directory: str, **options: Any) -> None:
+        assert sources == [str(tmp_path / "sources" / "module.cpp")]
+        (Path(build_directory) / "build.ninja").touch()
+        damaged(Path(build_directory) / f"{name}.so")
+
+    monkeypatch.setattr(cpp_extension, "load", compiled)
+    assert building.load() is None
+    assert could_be_built()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not could_be_built()
+    monkeypatch.setenv("CXX", "c++")
+    built = building.build()
+    assert built == building.place()
     assert built.is_relative_to(tmp_path / "cache")
     assert os.listdir(built.parent) == ["somebodys_part.so"]
-    assert not part.would_be_used()
-    assert part.to_load() == built
+    assert not could_be_built()
+    assert building._built() == built
 
 
-def test_another_source_is_another_place(part: CompiledPart) -> None:
-    before = part.place()
-    part.sources[0].write_text("int other;")
-    assert part.place() != before
+def test_another_source_is_another_place(brought: Path, tmp_path: Path) -> None:
+    before = building.place()
+    (tmp_path / "sources" / "module.cpp").write_text("int other;")
+    assert building.place() != before
 
 
-def test_what_a_wheel_brings_is_used_until_the_user_builds_another(part: CompiledPart) -> None:
-    assert part.in_wheel is not None
-    damaged(part.in_wheel)
-    assert not part.would_be_used()
-    assert part.to_load() == part.in_wheel
-    damaged(part.place())
-    assert part.to_load() == part.place()
+def test_what_a_wheel_brings_is_used_until_the_user_builds_another(brought: Path) -> None:
+    damaged(brought)
+    assert not could_be_built()
+    assert building._built() == brought
+    damaged(building.place())
+    assert building._built() == building.place()
 
 
-def test_the_environment_decides(part: CompiledPart, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_decides(brought: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNAMP_TORCH_COMPILED", "1")
     with pytest.raises(
         FrameworkNotSupported, match="the compiled kernels for torch .* are not built .* run: python -m unamp_torch"
     ):
-        part.module()
-    damaged(part.place())
+        building.load()
+    damaged(building.place())
     with pytest.raises(ImportError, match=r"run python -m unamp_torch again, or delete .*somebodys_part"):
-        part.module()
+        building.load()
     monkeypatch.setenv("UNAMP_TORCH_COMPILED", "0")
-    assert part.module() is None
-    assert not part.would_be_used()
+    assert building.load() is None
+    assert not could_be_built()
 
 
 def test_what_a_wheel_brings_and_does_not_load_is_left_alone_unless_it_must_be_used(
-    part: CompiledPart, monkeypatch: pytest.MonkeyPatch
+    brought: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert part.in_wheel is not None
-    damaged(part.in_wheel)
+    damaged(brought)
     monkeypatch.setenv("UNAMP_TORCH_COMPILED", "1")
     with pytest.raises(ImportError, match=r"run python -m unamp_torch again, or delete .*somebodys_part"):
-        part.module()
+        building.load()
     monkeypatch.delenv("UNAMP_TORCH_COMPILED")
-    assert part.module() is None
-    assert part.refusal is not None
-    assert "somebodys_part.so" in part.refusal
-    assert part.would_be_used()
+    assert building.load() is None
+    assert "somebodys_part.so" in (building.in_wheel() or "")
+    assert could_be_built()

@@ -80,10 +80,6 @@ def _relu(x: Any, negative_slope: Any = 0.0, max_value: Any = None, threshold: A
     return one_input(x)
 
 
-def _softmax(x: Any, axis: Any = -1) -> Arguments:
-    return softmax(x, axis)
-
-
 #: By canonical name.
 LAYERS: Signatures = {
     **{f"conv{n}d": _convolution for n in (1, 2, 3)},
@@ -99,7 +95,7 @@ LAYERS: Signatures = {
 
 #: By Keras's names.
 FUNCTIONS: Signatures = {
-    **{f"keras.{module}.{name}": _softmax for module in ("activations", "ops") for name in ("softmax", "log_softmax")},
+    **{f"keras.{module}.{name}": softmax for module in ("activations", "ops") for name in ("softmax", "log_softmax")},
     "keras.activations.gelu": lambda x, approximate=False: gelu(x, approximate),
     "keras.activations.leaky_relu": lambda x, negative_slope=_SLOPE: leaky_relu(x, negative_slope),
     "keras.activations.relu": _relu,

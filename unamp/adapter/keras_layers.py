@@ -6,7 +6,6 @@ Keras copies, clones and saves a layer by its class and its configuration: what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from types import MethodType
 from typing import Any
 
@@ -48,7 +47,7 @@ class KerasLayers(Layered):
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
         kind: Any = type(layer)
-        held, under = vars(layer), _under(kind)
+        held, under = vars(layer), in_region(kind, "call")
         if region is None:
             held.pop(REGION, None)
             for method, ours in (("call", under), ("quantized_call", _refuse)):
@@ -61,11 +60,6 @@ class KerasLayers(Layered):
             held[REGION] = region
         if self._note is not None:
             self._note(layer, region)
-
-
-@cache
-def _under(plain: type) -> Callable[..., Any]:
-    return in_region(plain, "call")
 
 
 def _refuse(layer: Any, *args: Any, **kwargs: Any) -> Any:

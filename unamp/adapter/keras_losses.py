@@ -30,17 +30,13 @@ class AddedLosses:
     Args:
         thread: the adapter's state of the calling thread.
         suspended: makes the context with no policy in force.
-        followed: returns whether there is one to be suspended; where not given, whether the thread has a plan.
+        followed: returns whether there is one to be suspended.
     """
 
     def __init__(
-        self,
-        thread: ThreadState[Any],
-        suspended: Callable[[], AbstractContextManager[None]],
-        followed: Callable[[], bool] | None = None,
+        self, thread: ThreadState[Any], suspended: Callable[[], AbstractContextManager[None]], followed: Callable[[], bool]
     ) -> None:
-        self._thread, self._suspended = thread, suspended
-        self._followed = followed or (lambda: thread.plan is not None)
+        self._thread, self._suspended, self._followed = thread, suspended, followed
         self._adding = _Adding()
 
     def hooks(self) -> Iterator[Hook]:

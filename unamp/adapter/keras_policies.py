@@ -6,8 +6,8 @@ the other low dtype. What it is given stays as it is, for the region's policy to
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 from unamp.adapter.keras_losses import AddedLosses, Hook
@@ -33,46 +33,42 @@ def hooks(thread: ThreadState[Any], eligible: Callable[[Any], bool]) -> Iterator
         plan = thread.plan
         return plan is not None and plan.policy.active  # where operations are only reported, none decides
 
-    yield HOME, "DTypePolicy.convert_input", input_hook(followed, eligible)
-    yield HOME, "DTypePolicy.compute_dtype.fget", compute_dtype_hook(followed)
-    yield from AddedLosses(thread, functools.partial(suspended, thread)).hooks()
+    yield HOME, "DTypePolicy.convert_input", partial(converting_input, followed, eligible)
+    yield HOME, "DTypePolicy.compute_dtype.fget", partial(computing_dtype, followed)
+    yield from AddedLosses(thread, partial(suspended, thread), lambda: thread.plan is not None).hooks()
 
 
-def input_hook(followed: Callable[[], bool], eligible: Callable[[Any], bool]) -> Callable[[Function], Function]:
-    """Return the maker of the replacement of `DTypePolicy.convert_input`, the cast of a layer's inputs to its compute dtype.
+def converting_input(followed: Callable[[], bool], eligible: Callable[[Any], bool], original: Function) -> Function:
+    """Return the replacement of `DTypePolicy.convert_input`, the cast of a layer's inputs to its compute dtype.
 
     Args:
         followed: returns whether a region's policy decides in the calling thread.
         eligible: returns whether an input is a tensor that rules are about.
+        original: the method.
     """
 
-    def replacement(original: Function) -> Function:
-        def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
-            if followed() and str(dtype) in ELIGIBLE and eligible(x):
-                return x
-            return original(self, x, autocast, dtype)
+    def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
+        if followed() and str(dtype) in ELIGIBLE and eligible(x):
+            return x
+        return original(self, x, autocast, dtype)
 
-        return convert_input
-
-    return replacement
+    return convert_input
 
 
-def compute_dtype_hook(followed: Callable[[], bool]) -> Callable[[Function], Function]:
-    """Return the maker of the replacement of the getter of `DTypePolicy.compute_dtype`: in a region it is the variables' dtype.
+def computing_dtype(followed: Callable[[], bool], original: Function) -> Function:
+    """Return the replacement of the getter of `DTypePolicy.compute_dtype`: in a region it is the variables' dtype.
 
     Args:
         followed: returns whether a region's policy decides in the calling thread.
+        original: the getter.
     """
 
-    def replacement(original: Function) -> Function:
-        def compute_dtype(self: Any) -> Any:
-            if followed() and self._variable_dtype in ELIGIBLE and self._compute_dtype in ELIGIBLE:
-                return self._variable_dtype
-            return original(self)
+    def compute_dtype(self: Any) -> Any:
+        if followed() and self._variable_dtype in ELIGIBLE and self._compute_dtype in ELIGIBLE:
+            return self._variable_dtype
+        return original(self)
 
-        return compute_dtype
-
-    return replacement
+    return compute_dtype
 
 
 def states_float32(layer: Any) -> bool:

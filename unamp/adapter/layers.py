@@ -135,9 +135,8 @@ class RulesInForce:
         self.used = False
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
         # Layers that are alive, by id: a number that no other layer ever gets, as the id may be another's later, and the rule.
-        self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._regions: dict[int, tuple[int, LayerRegion]] = {}
-        self._number = itertools.count()
+        self._known: dict[int, tuple[weakref.ref[Any], int, LayerRegion | None]] = {}
+        self._numbers = itertools.count()
         self._hooked = False
 
     def put(self, layer: Any, region: LayerRegion | None, hooks: Patches | None = None) -> None:
@@ -149,12 +148,8 @@ class RulesInForce:
             hooks: what puts `key` into the compiler's keys, needed as long as there are rules; None where it always stands.
         """
         self.used = True
-        if id(layer) not in self._numbers:
-            self._numbers[id(layer)] = weakref.ref(layer, self._gone), next(self._number)
-        if region is None:
-            self._regions.pop(id(layer), None)
-        else:
-            self._regions[id(layer)] = self._numbers[id(layer)][1], region
+        own, number, _ = self._known.get(id(layer)) or (weakref.ref(layer, self._gone), next(self._numbers), None)
+        self._known[id(layer)] = own, number, region
         self._make_key()
         if hooks is None or self._hooked is (self.key is not None):
             return
@@ -165,14 +160,13 @@ class RulesInForce:
             hooks.release()
 
     def _gone(self, layer: weakref.ref[Any]) -> None:
-        for place, (own, _) in list(self._numbers.items()):
+        for place, (own, *_) in list(self._known.items()):
             if own is layer:
-                del self._numbers[place]
-                self._regions.pop(place, None)
+                del self._known[place]
         self._make_key()
 
     def _make_key(self) -> None:
-        self.key = frozenset(list(self._regions.values())) or None
+        self.key = frozenset((n, region) for _, n, region in list(self._known.values()) if region is not None) or None
 
 
 def excluded_layers(excluded: Iterable[Any], kind: type, what: str) -> tuple[set[int], tuple[type, ...]]:
@@ -244,6 +238,7 @@ def derive(plain: type, method: str, check: Callable[..., None] | None = None) -
     return made  # type: ignore[no-any-return]
 
 
+@cache
 def in_region(plain: type, method: str, check: Callable[..., None] | None = None) -> Callable[..., Any]:
     """Return a function of a layer that calls its class's method in the region that the layer has.
 

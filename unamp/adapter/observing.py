@@ -18,7 +18,7 @@ from unamp.adapter.observer import Observer, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
 from unamp.adapter.replacing import Replacement, standing_in
-from unamp.adapter.state import Plan, ThreadState
+from unamp.adapter.state import Plan, ThreadState, in_force, suspended
 from unamp.dtypes import ELIGIBLE, FLOAT32, PRECISIONS
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
@@ -263,12 +263,10 @@ class Reporter:
 @contextmanager
 def unreported(thread: ThreadState[Any]) -> Iterator[Observer]:
     """Report nothing inside: what an operation is made of is its own affair. Give the observer, to report the whole."""
-    observer, thread.sink = thread.sink, None
+    observer = thread.sink
     assert observer is not None
-    try:
+    with reporting_to(thread, None):
         yield observer
-    finally:
-        thread.sink = observer
 
 
 @not_converted
@@ -291,25 +289,20 @@ def untraced() -> Iterator[None]:
 @contextmanager
 def unobserved(thread: ThreadState[Any]) -> Iterator[None]:
     """Have no policy in force and report nothing, while a result's values are looked at."""
-    plan, sink = thread.plan, thread.sink
-    thread.plan = thread.sink = None
-    try:
+    with suspended(thread), reporting_to(thread, None):
         yield
-    finally:
-        thread.plan, thread.sink = plan, sink
 
 
 @contextmanager
-def reporting_to(thread: ThreadState[Any], observer: Observer) -> Iterator[None]:
-    """Report a thread's operations to a new observer; an outer one waits, and hands on where in a network the thread is."""
-    before = thread.sink
-    if before is not None:
-        observer.layers = before.layers
-    thread.sink = observer
+def reporting_to(thread: ThreadState[Any], observer: Observer | None) -> Iterator[None]:
+    """Report a thread's operations to a new observer, or to none; an outer one waits, and hands on where the thread is."""
+    around, thread.sink = thread.sink, observer
+    if around is not None and observer is not None:
+        observer.layers = around.layers
     try:
         yield
     finally:
-        thread.sink = before
+        thread.sink = around
 
 
 class ObservedPlan(Plan, Protocol):
@@ -337,13 +330,9 @@ def observe(
         held: has everything known that can be reported while it is open.
         without_region: the plan for where no region is open.
     """
-    plan = thread.plan
-    with held, layers.held() if layers is not None else nullcontext(), reporting_to(thread, observer):
-        thread.plan = without_region if plan is None else plan.observed
-        try:
-            yield
-        finally:
-            thread.plan = plan
+    plan = without_region if thread.plan is None else thread.plan.observed
+    with held, layers.held() if layers is not None else nullcontext(), reporting_to(thread, observer), in_force(thread, plan):
+        yield
 
 
 def follow_calls(thread: ThreadState[Any]) -> Replacement:

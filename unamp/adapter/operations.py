@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from unamp.vocabulary import vocabulary
@@ -88,17 +89,16 @@ class NamedOperations:
 
     def __init__(self, framework: str, find: Callable[[str], Callable[..., Any] | None]) -> None:
         self._framework = framework
-        self._find = find
-        self._found: dict[str, Callable[..., Any] | None] = {}
+        self._find = cache(find)
 
     def names(self) -> frozenset[str]:
         """See `Operations.names`."""
         spelled = (op.name for op in vocabulary().values() if self._framework in op.spellings)
-        return frozenset(op for op in spelled if self._lookup(op) is not None)
+        return frozenset(op for op in spelled if self._find(op) is not None)
 
     def __getitem__(self, op: str) -> Callable[..., Any]:
         """See `Operations.__getitem__`."""
-        found = self._lookup(op)
+        found = self._find(op)
         if found is None:
             raise KeyError(op)
         return found
@@ -110,8 +110,3 @@ class NamedOperations:
     def ways(self) -> Sequence[Way]:
         """Return the ways in which the framework runs a function, see `unamp.adapter.ways`: none unless said."""
         return ()
-
-    def _lookup(self, op: str) -> Callable[..., Any] | None:
-        if op not in self._found:
-            self._found[op] = self._find(op)
-        return self._found[op]

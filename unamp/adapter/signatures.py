@@ -46,7 +46,7 @@ def leaky_relu(x: Any, slope: float) -> Arguments:
     return Arguments((x,), {} if slope == _SLOPE else {"negative_slope": float(slope)})
 
 
-def softmax(x: Any, axis: Any) -> Arguments:
+def softmax(x: Any, axis: Any = -1) -> Arguments:
     """Return a softmax, or its logarithm, along one axis."""
     refuse_unless(type(axis) is int, "several axes")
     return Arguments((x,), {"dim": axis})

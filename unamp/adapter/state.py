@@ -80,30 +80,18 @@ class ThreadState(threading.local, Generic[PlanT]):
 
 
 @contextmanager
-def suspended(thread: ThreadState[Any]) -> Iterator[None]:
-    """Have no policy in force in this thread while the context is open."""
-    plan, thread.plan = thread.plan, None
+def in_force(thread: ThreadState[PlanT], plan: PlanT | None) -> Iterator[None]:
+    """Have a plan in force in this thread while the context is open; None: no policy."""
+    around, thread.plan = thread.plan, plan
     try:
         yield
     finally:
-        thread.plan = plan
+        thread.plan = around
 
 
-@contextmanager
-def assisted(thread: ThreadState[Any], helping: Plan, held: AbstractContextManager[None]) -> Iterator[None]:
-    """Have no policy in force in this thread, but compute with low tensors where the device cannot.
-
-    Args:
-        thread: the thread's state.
-        helping: the plan without a policy.
-        held: applies the patches that this plan needs while it is open.
-    """
-    with held:
-        plan, thread.plan = thread.plan, helping
-        try:
-            yield
-        finally:
-            thread.plan = plan
+def suspended(thread: ThreadState[Any]) -> AbstractContextManager[None]:
+    """Have no policy in force in this thread while the context is open."""
+    return in_force(thread, None)
 
 
 def suspending(thread: ThreadState[Any]) -> Replacement:

@@ -2,19 +2,25 @@
 
 A wheel for a platform brings them for some minor versions of PyTorch, in ``torch-2.13/`` beside their
 sources: they use what LibTorch's stable ABI does not have (autocast's state, dispatch keys, redispatching), so that a library
-serves one minor version alone, on one version of Python. Another finds none that is meant for it.
+serves one minor version alone, on one version of Python. Another finds none that is meant for it; what this Python or PyTorch
+cannot load is left alone, and `in_wheel` says why.
 
 ``python -m unamp_torch`` builds them for the PyTorch that is installed, which takes half a minute, a C++ compiler and ninja
-(``pip install "unamp[torch-compiled]"``). From then on every process uses them. The environment can say that it must not
-(``UNAMP_TORCH_COMPILED=0``), or that it must (``1``: an error where they are not built).
+(``pip install "unamp[torch-compiled]"``). From then on every process uses them, before the wheel's: they are kept in the
+user's cache, and nothing is compiled by an import. The environment can say that none must be used
+(``UNAMP_TORCH_COMPILED=0``), or that they must (``1``: an error where they are not built).
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.machinery
+import importlib.util
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -22,11 +28,16 @@ from typing import Any, Protocol, cast
 import torch
 
 from unamp.adapter import Realisation
-from unamp_torch.compiled.part import CompiledPart
+from unamp.errors import FrameworkNotSupported
 
+_COMMAND = "python -m unamp_torch"
+_VARIABLE = "UNAMP_TORCH_COMPILED"
 _MODULE = "unamp_torch_kernels"
 _SOURCES = Path(__file__).parent
 _FILE = f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+_WHAT = f"the compiled kernels for torch {torch.__version__}"
+
+_refusal: str | None = None  # why what the wheel brings could not be loaded; None where it was not tried, or could
 
 
 class Library(Protocol):
@@ -97,9 +108,11 @@ class Library(Protocol):
         """Let go, in a forked process, of what other threads had open."""
 
 
-def _part() -> CompiledPart:
-    made_for = f"torch-{torch.__version__}-{sys.implementation.cache_tag}"
-    return CompiledPart(_FILE, made_for, tuple(sorted(_SOURCES.glob("*.[ch]*"))), place_in_wheel())
+def place() -> Path:
+    """Return the path of the module, built or not: in the user's cache, under everything that it depends on."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    source = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*")))).hexdigest()
+    return Path(cache) / "unamp" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{source[:16]}" / _FILE
 
 
 def place_in_wheel() -> Path | None:
@@ -110,11 +123,6 @@ def place_in_wheel() -> Path | None:
     return _SOURCES / f"torch-{release[1]}" / _FILE
 
 
-def place() -> Path:
-    """Return the path of the module, built or not: in the user's cache, under everything that it depends on."""
-    return _part().place()
-
-
 def build(*, verbose: bool = False, target: Path | None = None) -> Path:
     """Build the module with PyTorch's own means, put it at `target` or in its place, and return that.
 
@@ -123,29 +131,29 @@ def build(*, verbose: bool = False, target: Path | None = None) -> Path:
     """
     from torch.utils import cpp_extension  # slow to import
 
-    def make(folder: Path) -> Path:
+    target = target or place()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Assertions name the files that they stand in, and not where those were when this was built.
+    named = (f"-ffile-prefix-map={_SOURCES}=unamp_torch", f"-ffile-prefix-map={Path(torch.__file__).parent}=torch")
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         # As a plain library, so that it is not initialised in this process, whose adapter may be in use without it.
-        source = str(_SOURCES / "module.cpp")
-        # Assertions name the files that they stand in, and not where those were when this was built.
-        named = (f"-ffile-prefix-map={_SOURCES}=unamp_torch", f"-ffile-prefix-map={Path(torch.__file__).parent}=torch")
         cpp_extension.load(
             _MODULE,
-            [source],
+            [str(_SOURCES / "module.cpp")],
             extra_cflags=["-O2", *named],
             extra_ldflags=["-Wl,-s"] if sys.platform == "linux" else [],
-            build_directory=str(folder),
+            build_directory=folder,
             verbose=verbose,
             is_python_module=False,
         )
-        return next(folder.glob(f"{_MODULE}*{place().suffix}"))
-
-    return _part().keep(make, target)
+        os.replace(next(Path(folder).glob(f"{_MODULE}*{target.suffix}")), target)
+    return target
 
 
 def in_wheel() -> str | None:
     """Return the versions that the wheel's kernels are for, and why none is used here; None where it brings none."""
-    if _loaded.refusal is not None:
-        return f"refused: {_loaded.refusal}"
+    if _refusal is not None:
+        return f"refused: {_refusal}"
     brought = sorted(path.parent.name.replace("-", " ") for path in _SOURCES.glob(f"torch-*/{_FILE}"))
     if not brought and any(_SOURCES.glob("torch-*")):
         return "none for this Python"
@@ -154,16 +162,51 @@ def in_wheel() -> str | None:
 
 def build_hint(*, on_gpu: bool) -> str | None:
     """Return the command that builds the module, where it is not built and could be; None where it is, or is not wanted."""
-    if library is not None or not _loaded.would_be_used(os.environ.get("CXX", "c++"), "ninja"):
+    tools = (os.environ.get("CXX", "c++"), "ninja")
+    unwanted = os.environ.get(_VARIABLE) == "0"
+    if library is not None or unwanted or _built() is not None or not all(map(shutil.which, tools)):
         return None
     waiting = ", and this machine's GPU waits for it" if on_gpu else ""
     return (
         f"unamp's part of PyTorch's regions and operations is in Python here, several times slower than in C++{waiting}: "
-        "python -m unamp_torch builds it, once, in half a minute"
+        f"{_COMMAND} builds it, once, in half a minute"
     )
 
 
-_loaded = _part()
+def _built() -> Path | None:
+    """Return the path of the user's module, else of the wheel's, unless it was refused; None where there is neither."""
+    brought = place_in_wheel()
+    if place().exists():
+        return place()
+    return brought if brought is not None and brought.exists() and _refusal is None else None
+
+
+def load() -> Library | None:
+    """Return the module, the user's or the wheel's; None where there is none or it must not be used, or the wheel's is refused.
+
+    Raises:
+        FrameworkNotSupported: nothing is built, and it must be used.
+        ImportError: what the user has built cannot be loaded, or what the wheel brings cannot and must be used.
+    """
+    global _refusal
+    wanted, path = os.environ.get(_VARIABLE), _built()
+    if wanted == "1" and path is None:
+        raise FrameworkNotSupported(f"{_VARIABLE}=1, but {_WHAT} are not built ({place()} does not exist); run: {_COMMAND}")
+    if wanted == "0" or path is None:
+        return None
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        if path == place_in_wheel() and wanted != "1":
+            _refusal = str(error)
+            return None
+        raise ImportError(f"{_WHAT} cannot be loaded: {error}; run {_COMMAND} again, or delete {path}") from error
+    return cast("Library", module)
+
 
 #: The module; None where it is not built.
-library = cast("Library | None", _loaded.module())
+library = load()

@@ -22,7 +22,7 @@ from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_models import facts, library
 from unamp.adapter.keras_policies import Function, layer_path, states_float32
 from unamp.adapter.observer import Observer
-from unamp.adapter.observing import equation, traced, unreported
+from unamp.adapter.observing import equation, traced
 from unamp.adapter.performing import target
 from unamp.adapter.plans import ban_message
 from unamp.adapter.records import OpRecord
@@ -32,10 +32,10 @@ from unamp.regions import region_of_values
 from unamp.vocabulary import vocabulary
 from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_floats
-from unamp_torch.observing import reporter
+from unamp_torch.observing import reporter, reporting
 from unamp_torch.plans import to_the_letter
 from unamp_torch.python_functions import of_every_operation
-from unamp_torch.state import DTYPES, dtype_name, include_kernels, thread
+from unamp_torch.state import DTYPES, dtype_name, thread
 
 #: Layers whose parts follow their own rules, unless a user's list names the whole operation.
 _TRANSPARENT = frozenset({"multi_head_attention"})
@@ -290,9 +290,7 @@ def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs:
 @contextmanager
 def as_one() -> Iterator[Observer]:
     """Have nothing reported that an operation is made of; give the observer, to report the whole."""
-    try:
-        with unreported(thread) as observer:
-            include_kernels(thread.plan)
-            yield observer
-    finally:
-        include_kernels(thread.plan)
+    observer = thread.sink
+    assert observer is not None
+    with reporting(None):
+        yield observer

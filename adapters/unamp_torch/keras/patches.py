@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from itertools import starmap
 from types import FunctionType
 from typing import Any
 
@@ -16,7 +17,7 @@ from unamp._compiler_marks import once_per_trace
 from unamp.adapter.arguments import within
 from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_models import facts, keras_on, library
-from unamp.adapter.keras_policies import HOME, Function, compute_dtype_hook, input_hook
+from unamp.adapter.keras_policies import HOME, Function, computing_dtype, converting_input
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, PatchGroup, standing_in
 from unamp.adapter.spellings import at_path
@@ -44,31 +45,31 @@ def in_use() -> bool | None:
 @cache
 def all_patches() -> tuple[PatchGroup]:
     """Return the patches, as one."""
-    variable, policy = find("keras.src.backend.common.variables", "Variable"), find(HOME, "DTypePolicy")
-    made: list[Patch] = [
-        AttributePatch(variable, "_maybe_autocast", _parameter),
-        AttributePatch(policy, "convert_input", input_hook(_followed, _is_eligible)),
-        AttributePatch(policy, "compute_dtype", _compute_dtype),
-        AttributePatch(find("keras.src.layers.layer", "Layer"), "add_weight", _initial),
-        AttributePatch(find("keras.src.backend.torch.core", "Variable"), "_initialize", _initial),
-        AttributePatch(variable, "_deferred_initialize", _initial),
-    ]
-    for module, paths in facts().suspended.items():
-        for path in paths:
-            of, _, name = path.rpartition(".")
-            made.append(AttributePatch(find(module, of), name, _suspending))
-    for module, path, replacement in _AddedLosses(thread, _suspended, _in_region).hooks():
-        of, _, name = path.rpartition(".")
-        made.append(AttributePatch(find(module, of) if of else sys.modules[module], name, replacement))
-    return (PatchGroup([*made, *_layers(), *_functions()]),)
+    hooks = (
+        ("keras.src.backend.common.variables", "Variable._maybe_autocast", _parameter),
+        (HOME, "DTypePolicy.convert_input", partial(converting_input, _followed, _is_eligible)),
+        (HOME, "DTypePolicy.compute_dtype", _compute_dtype),
+        ("keras.src.layers.layer", "Layer.add_weight", _initial),
+        ("keras.src.backend.torch.core", "Variable._initialize", _initial),
+        ("keras.src.backend.common.variables", "Variable._deferred_initialize", _initial),
+        *((module, path, _suspending) for module, paths in facts().suspended.items() for path in paths),
+        *_AddedLosses(thread, _suspended, _in_region).hooks(),
+    )
+    return (PatchGroup([*starmap(_patch, hooks), *_layers(), *_functions()]),)
 
 
 @cache
 def tracing_patches() -> Patches:
     """Return the patches that keep out of a trace what Keras runs only to see shapes: no layer is called then."""
-    symbolic = AttributePatch(find("keras.src.layers.layer", "Layer"), "__call__", partial(_unreported, of=_is_symbolic))
-    shapes = AttributePatch(find("keras.src", "backend"), "compute_output_spec", _unreported)
+    symbolic = _patch("keras.src.layers.layer", "Layer.__call__", partial(_unreported, of=_is_symbolic))
+    shapes = _patch("keras.src.backend", "compute_output_spec", _unreported)
     return Patches(lambda: (symbolic, shapes))
+
+
+def _patch(module: str, path: str, replacement: Callable[[Any], Any]) -> Patch:
+    """Return the patch of what a path leads to in a module."""
+    home, _, name = path.rpartition(".")
+    return AttributePatch(find(module, home) if home else sys.modules[module], name, replacement)
 
 
 def _operations() -> Iterator[tuple[str, str, Any]]:
@@ -141,7 +142,7 @@ def _is_eligible(x: Any) -> bool:
 
 
 def _compute_dtype(original: property) -> property:
-    return property(compute_dtype_hook(_followed)(original.fget), doc=original.__doc__)  # type: ignore[arg-type] # it has one
+    return property(computing_dtype(_followed, original.fget), doc=original.__doc__)  # type: ignore[arg-type] # it has one
 
 
 # --- what no trace reports ---------------------------------------------------------------------------------------------------

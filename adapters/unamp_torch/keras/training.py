@@ -100,7 +100,8 @@ class KerasGradients:
         there = [each for each in self._given if each is not None]
         if there:
             self._finite = torch.stack([torch.isfinite(each).all() for each in there]).all()
-        self._given = [self._divided(each, scale) for each in self._given]
+        given = map(_wide, self._given) if self._widened else self._given
+        self._given = [None if each is None else each * (1.0 / scale) for each in given]
         if self._held:
             for variable, gradient in zip(stepped(self._optimizer), self._given, strict=True):
                 if gradient is not None:
@@ -108,11 +109,6 @@ class KerasGradients:
                     if gradient.dtype is not parameter.dtype:
                         parameter.grad_dtype = None  # any; what is added up is low as before
                     parameter.grad = gradient
-
-    def _divided(self, gradient: Any, scale: float) -> Any:
-        if gradient is None:
-            return None
-        return (gradient.float() if self._widened and gradient.dtype in LOW else gradient) * (1.0 / scale)
 
     def overflow(self) -> bool | None:
         return None if self._finite is None else not bool(self._finite)
@@ -132,6 +128,11 @@ def _inside(variable: Any) -> torch.Tensor:
     """Return the parameter inside a Keras variable, past every cast."""
     found: torch.Tensor = getattr(variable, "_value", variable)
     return found
+
+
+def _wide(gradient: Any) -> Any:
+    """Return a gradient in float32 where it is low; what is not low, and None, as it is."""
+    return gradient.float() if gradient is not None and gradient.dtype in LOW else gradient
 
 
 def _listed(given: Any) -> list[Any]:
@@ -211,7 +212,7 @@ class TorchMasters(MasterWeights):
         )
 
     def _unamp_wide(self, gradient: Any) -> Any:
-        return gradient.float() if gradient is not None and gradient.dtype in LOW else gradient
+        return _wide(gradient)
 
     @torch.no_grad()
     def _unamp_catch_up(self, master: Any, parameter: Any) -> None:
