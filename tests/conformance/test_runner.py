@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 from typer.testing import CliRunner
+from unamp_conformance import gaps
 from unamp_conformance.cli import app
 from unamp_conformance.reading import load
 from unamp_conformance.run import kept, processes
@@ -119,6 +120,16 @@ def test_a_process_that_keeps_dying_is_given_up(run):
     found = run(always.replace("abc", "abcdefghi"))
     assert "given up: its process ended early 9 times" in found.ended
     assert list(outcome(found).values()) == ["crashed"] * 9 + ["not run"] * 5
+
+
+def test_known_gaps_of_a_run_that_was_given_up_are_no_failures(run, monkeypatch):
+    gap = gaps.KnownGap("outputs", ("a",), "it dies", "", ">=1")
+    monkeypatch.setattr(gaps, "gaps_of", lambda framework: (gap,))
+    found = run(OPEN.replace('(name, policy) == ("b", "p")', "True").replace("BAD", "os._exit(1)").replace("abc", "abcdefghi"))
+    assert "given up" in found.ended
+    assert {r.status for r in found.results if r.subject == "a"} == {"gap"}
+    assert {r.status for r in found.results if r.subject == "b"} == {"crashed"}
+    assert not found.problems
 
 
 def test_dying_at_the_start_is_told(run):
@@ -242,6 +253,7 @@ def test_other_code_is_another_run(tmp_path, monkeypatch):
 #: The command, which is sent Ctrl-C's signal as soon as it has kept three results.
 INTERRUPTED = """
 import signal, sys, threading
+from unamp_conformance import gaps
 from unamp_conformance.cli import app
 from unamp_conformance.run.kept import Kept
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background

@@ -179,17 +179,12 @@ class Task:
         """Return the outcome of it, with the known gaps marked."""
         found = [result for item in sorted(self._found) for result in self._found[item]]
         useless: tuple[str, ...] = ()
-        if self.ended == "finished":
+        finished = self.ended == "finished"
+        if found or finished:
             own = [gap for gap in gaps.gaps_of(self.framework) if gap.check != "agreement"]
-            marked, useless = gaps.apply(
-                own,
-                found,
-                self.version,
-                self.facts,
-                whole=self.selection.whole and self.device != SECOND and not is_absent(self.device),
-                others=self._left_out,
-            )
-            found = list(marked)
+            whole = finished and self.selection.whole and self.device != SECOND and not is_absent(self.device)
+            marked, vain = gaps.apply(own, found, self.version, self.facts, whole=whole, others=self._left_out)
+            found, useless = list(marked), vain if finished else ()
         return FrameworkRun(
             self.framework,
             self.version,
