@@ -132,12 +132,8 @@ def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
 @in_regions(thread)
 def _clip(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     # As a step: no rule reaches gradients that are clipped before one. (In a graph: see `unamp_mindspore.binding`.)
-    before = thread.plan
-    thread.plan = Plan.without_policy()
-    try:
+    with in_force(thread, Plan.without_policy()):
         return original(*args, **kwargs)
-    finally:
-        thread.plan = before
 
 
 #: The bases of optimizers, whoever derives from them: calling one is its step. (In a graph: see `unamp_mindspore.compiling`.)

@@ -128,13 +128,9 @@ def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
 @_in_regions
 def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     # As a step: no rule reaches gradients that are clipped before one. Low ones beside float32 are widened.
-    before = thread.plan
-    assert before is not None
-    thread.plan = before.inside(Rule.WIDEST)
-    try:
+    assert thread.plan is not None
+    with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, **kwargs)
-    finally:
-        thread.plan = before
 
 
 @_in_regions

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from unamp.adapter.replacing import standing_in
-from unamp.adapter.state import suspending
+from unamp.adapter.state import in_force, suspending
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import Function, Plan, thread
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
-
-
-@contextmanager
-def _under(plan: Plan | None) -> Iterator[None]:
-    before, thread.plan = thread.plan, plan
-    try:
-        yield
-    finally:
-        thread.plan = before
 
 
 # --- gradients of a user's own -----------------------------------------------------------------------------------------------
@@ -69,7 +60,7 @@ def _assisted(
 
     @functools.wraps(gradient)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with held(plan), _under(plan):
+        with held(plan), in_force(thread, plan):
             grads = gradient(*args, **kwargs)
             if variables := kwargs.get("variables"):  # then it gives two: the inputs', and the variables'
                 return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
@@ -112,7 +103,9 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
 def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function that clips gradients: as in a step, no rule reaches it. Low ones beside float32 are widened."""
     plan = thread.plan
-    with nullcontext() if plan is None or plan.for_parts is None else _under(plan.for_parts):
+    if plan is None or plan.for_parts is None:
+        return original(*args, **kwargs)
+    with in_force(thread, plan.for_parts):
         return original(*args, **kwargs)
 
 
@@ -147,7 +140,7 @@ def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> A
 
     @functools.wraps(fn)
     def merged(*given: Any, **named: Any) -> Any:
-        with _under(plan):
+        with in_force(thread, plan):
             return fn(*given, **named)
 
     return original(self, merged, args, kwargs)

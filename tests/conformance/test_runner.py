@@ -253,7 +253,6 @@ def test_other_code_is_another_run(tmp_path, monkeypatch):
 #: The command, which is sent Ctrl-C's signal as soon as it has kept three results.
 INTERRUPTED = """
 import signal, sys, threading
-from unamp_conformance import gaps
 from unamp_conformance.cli import app
 from unamp_conformance.run.kept import Kept
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell runs in the background
