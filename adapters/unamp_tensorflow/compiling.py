@@ -98,10 +98,12 @@ def dataset_reduce(original: Function, self: Any, initial_state: Any, reduce_fun
 
 
 @_in_regions
-def dataset_scan(original: Function, input_dataset: Any, initial_state: Any, scan_func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keep the dtypes of `tf.data.Dataset.scan`, whose function returns a state and an element."""
+def dataset_scan(
+    original: Function, self: Any, input_dataset: Any, initial_state: Any, scan_func: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Keep the dtypes of the dataset that `tf.data.Dataset.scan` makes, whose function returns a state and an element."""
     steady = _steady(scan_func, lambda state, pair: (_in_dtypes(pair[0], _dtypes(state)), *pair[1:]))
-    return original(input_dataset, initial_state, steady, *args, **kwargs)
+    original(self, input_dataset, initial_state, steady, *args, **kwargs)
 
 
 def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:

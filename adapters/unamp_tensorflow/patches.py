@@ -98,7 +98,7 @@ _HOOKS: Hooks = (
     ("tensorflow.python.autograph.operators.control_flow", "_tf_if_stmt", compiling.if_statement),
     ("tensorflow.python.data.ops.dataset_autograph", "_tf_ag_dataset_for_stmt", compiling.dataset_statement),
     ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
-    ("tensorflow.python.data.ops.scan_op", "_scan", compiling.dataset_scan),
+    ("tensorflow.python.data.ops.scan_op", "_ScanDataset.__init__", compiling.dataset_scan),
     # It vectorises a loop's body, in which the casts are nodes already.
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
     # What states a dtype itself, and takes no other.

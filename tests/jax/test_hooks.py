@@ -21,7 +21,7 @@ HOOKS = {
     "equinox, what makes modules": ("equinox._module._module", "_ModuleMeta"),
     "flax.linen": ("flax.core.scope", "Scope.param"),
     "flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"),
-    "keras": ("keras.src.layers.layer", "Layer.add_weight"),
+    "keras": ("keras", "Layer.add_weight"),
 }
 
 

@@ -42,10 +42,10 @@ class AddedLosses:
     def hooks(self) -> Iterator[Hook]:
         """Yield the hooks."""
         yield "keras.src.trainers.compile_utils", "CompileLoss.call", self.adding
-        yield "keras.src.trainers.trainer", "Trainer.compute_loss", self.adding
-        yield "keras.src.losses.loss", "Loss.__call__", self.loss
+        yield "keras", "Model.compute_loss", self.adding
+        yield "keras.losses", "Loss.__call__", self.loss
         yield "keras.src.losses.loss", "reduce_weighted_values", self.adding
-        yield "keras.src.layers.layer", "Layer._get_regularization_losses", self.adding
+        yield "keras", "Layer._get_regularization_losses", self.adding
 
     def adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function so that it adds losses up with no policy in force."""

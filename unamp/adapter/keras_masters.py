@@ -221,9 +221,16 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
                 self._unamp_round(parameter, master)
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # Exclusions name parameters.
-        parameter = self.__dict__["_unamp_of_master"].get(self._var_key(variable), variable)
-        return bool(super()._use_weight_decay(self._unamp_excluded(parameter)))
+        # Keras 3.16 asks which variables are excluded when it builds the optimizer, and looks that up here.
+        decided = hasattr(super(), "_is_excluded_from_weight_decay")
+        return bool(super()._use_weight_decay(variable if decided else self._unamp_named_in_exclusions(variable)))
+
+    def _is_excluded_from_weight_decay(self, variable: Any) -> bool:
+        return bool(super()._is_excluded_from_weight_decay(self._unamp_named_in_exclusions(variable)))
+
+    def _unamp_named_in_exclusions(self, variable: Any) -> Any:
+        """Return the entry of a variable in the list of exclusions, which name parameters."""
+        return self._unamp_excluded(self.__dict__["_unamp_of_master"].get(self._var_key(variable), variable))
 
 
 def _change_class(optimizer: Any, kind: Any) -> None:

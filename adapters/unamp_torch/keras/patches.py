@@ -50,7 +50,7 @@ def all_patches() -> tuple[PatchGroup]:
         (HOME, "DTypePolicy.convert_input", partial(converting_input, _followed, _is_eligible)),
         (HOME, "DTypePolicy.compute_dtype", _compute_dtype),
         ("keras.src.layers.layer", "Layer.add_weight", _initial),
-        ("keras.src.backend.torch.core", "Variable._initialize", _initial),
+        ("keras", "Variable._initialize", _initial),
         ("keras.src.backend.common.variables", "Variable._deferred_initialize", _initial),
         *((module, path, _suspending) for module, paths in facts().suspended.items() for path in paths),
         *_AddedLosses(thread, _suspended, _in_region).hooks(),
@@ -67,9 +67,12 @@ def tracing_patches() -> Patches:
 
 
 def _patch(module: str, path: str, replacement: Callable[[Any], Any]) -> Patch:
-    """Return the patch of what a path leads to in a module."""
-    home, _, name = path.rpartition(".")
-    return AttributePatch(find(module, home) if home else sys.modules[module], name, replacement)
+    """Return the patch of what a path leads to in a module; of a method, where a class has it from."""
+    owner, _, name = path.rpartition(".")
+    home = find(module, owner) if owner else sys.modules[module]
+    if isinstance(home, type):
+        home = next((each for each in home.__mro__ if name in vars(each)), home)
+    return AttributePatch(home, name, replacement)
 
 
 def _operations() -> Iterator[tuple[str, str, Any]]:
