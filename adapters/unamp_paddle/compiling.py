@@ -56,8 +56,8 @@ for _function in _NOT_SIMULATED:
 # Nor does it translate the frames of ours that run between the pieces, nor those of the standard library that read our data
 # there: it fails in them.
 skip_files.skip_file_names.update(os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__))
-skip_files.skip_file_names.update(module.__file__ for module in (difflib, pathlib, textwrap))
-skip_files.skip_file_names.add(os.path.join(os.path.dirname(tomllib.__file__), ""))
+_READING = (difflib, pathlib, textwrap, tomllib)
+skip_files.skip_file_names.update(str(module.__file__).removesuffix("__init__.py") for module in _READING)  # some are packages
 skip_files.setup_skip_files()
 
 

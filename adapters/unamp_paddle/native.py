@@ -63,9 +63,9 @@ def _names(given: Collection[str] | None) -> tuple[str, ...]:
 
 
 def _opened_by(module: str) -> bool:
-    """Return whether the `with` statement that this thread is entering is in a module: behind contextlib's own frame."""
+    """Return whether the `with` statement that this thread is entering is in a module: behind the frames that enter it."""
     frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, "contextlib"):
+    while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, "contextlib", "paddle.amp.auto_cast"):
         frame = frame.f_back
     return bool(frame.f_globals.get("__name__") == module)
 

@@ -15,6 +15,7 @@ All keep one promise (`unamp.adapter.patching.Patch`): what somebody else has pu
 from __future__ import annotations
 
 import gc
+import inspect
 import re
 import textwrap
 import types
@@ -32,6 +33,9 @@ Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
 #: Stands in source code for one of the constants, with its name behind, until the code is told which they are.
 _MARK = "unamp: "
 _FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
+
+#: The same for a generator: from Python 3.13 on a function that is one is to be given no other kind of code.
+_FORWARDING_GENERATOR = "def stand_in(*args, **kwargs):\n return (yield from CALL(*args, **kwargs))\n"
 
 
 class CodePatch:
@@ -61,7 +65,8 @@ class CodePatch:
         self.original.__dict__.update(function.__dict__)  # of a decorated function its signature, which is found there
         instead = replacement(self.original)
         if not isinstance(instead, types.CodeType):
-            instead = code_of(_FORWARDING, {"CALL": instead}, closed_over=len(code.co_freevars))
+            source = _FORWARDING_GENERATOR if inspect.isgeneratorfunction(function) else _FORWARDING
+            instead = code_of(source, {"CALL": instead}, closed_over=len(code.co_freevars))
         self._instead = instead.replace(
             co_name=code.co_name,
             co_qualname=code.co_qualname,
