@@ -225,7 +225,7 @@ def test_results_of_another_run_are_never_used(run, log, tmp_path, monkeypatch, 
     if change == "version":
         log.with_name("version").write_text("1.1")
     elif change == "setting":
-        monkeypatch.setenv("UNAMP_TORCH_COMPILED", "0")
+        monkeypatch.setenv("UNAMP_TORCH_COMPILED", "another")
     elif change == "machine":
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
     elif change == "plan":
