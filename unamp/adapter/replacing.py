@@ -15,7 +15,6 @@ All keep one promise (`unamp.adapter.patching.Patch`): what somebody else has pu
 from __future__ import annotations
 
 import gc
-import inspect
 import re
 import textwrap
 import types
@@ -36,6 +35,9 @@ _FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
 
 #: The same for a generator: from Python 3.13 on a function that is one is to be given no other kind of code.
 _FORWARDING_GENERATOR = "def stand_in(*args, **kwargs):\n return (yield from CALL(*args, **kwargs))\n"
+
+#: `inspect.CO_GENERATOR`: to import that takes a tenth of the time in which `unamp` is imported.
+_GENERATOR = 0x20
 
 
 class CodePatch:
@@ -65,7 +67,7 @@ class CodePatch:
         self.original.__dict__.update(function.__dict__)  # of a decorated function its signature, which is found there
         instead = replacement(self.original)
         if not isinstance(instead, types.CodeType):
-            source = _FORWARDING_GENERATOR if inspect.isgeneratorfunction(function) else _FORWARDING
+            source = _FORWARDING_GENERATOR if code.co_flags & _GENERATOR else _FORWARDING
             instead = code_of(source, {"CALL": instead}, closed_over=len(code.co_freevars))
         self._instead = instead.replace(
             co_name=code.co_name,
