@@ -207,12 +207,15 @@ def test_a_loss_scale_is_told(request: pytest.FixtureRequest) -> None:
     a_loss_scale_is_told(lambda scaler: scaler.scale(of.network()(of.rows()).sum()).backward())
 
 
-def test_a_backward_pass_inside_of_a_region_is_not_reported(request: pytest.FixtureRequest) -> None:
-    """Nor is looking at a gradient, which follows no rule."""
-    with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", level="O3"):
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_backward_pass_is_not_reported(request: pytest.FixtureRequest, inside: bool, gradients: bool) -> None:
+    """Nor is looking at a gradient, which follows no rule; neither inside of a region nor without one."""
+    region = unamp.autocast(dtype="bfloat16", level="O3") if inside else nullcontext()
+    with unamp.trace(gradients=gradients) as trace, region:
         request.module.network()(request.module.rows()).sum().backward()
     assert [record.op for record in trace.records] == ["linear", "relu", "linear", "layer_norm", "linear", "sum"]
-    assert len([each for each in trace.gradients if each.record is not None]) == 6
+    assert len([each for each in trace.gradients if each.record is not None]) == 6 * gradients
 
 
 def test_a_later_backward_pass_is_not_recorded(request: pytest.FixtureRequest) -> None:

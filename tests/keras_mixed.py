@@ -17,7 +17,7 @@ from elsewhere import python
 import unamp
 from unamp import Policy, policy_region
 
-layers = keras.layers
+layers, metrics = keras.layers, keras.metrics
 MIXED = ("mixed_float16", "mixed_bfloat16")
 #: float16 cannot hold it, and bfloat16 rounds it.
 LARGE = np.full((1, 4, 4), 1.001e5, "float32") * np.linspace(1, 2, 16, dtype="float32").reshape(1, 4, 4)
@@ -97,6 +97,36 @@ def test_a_mixed_model_trains_in_a_region() -> None:
         losses = model.fit(x, x[:, :4], epochs=4, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+
+
+#: More numbers than bfloat16 can count one by one.
+BATCHES = 300
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize(
+    ("metric", "wanted"),
+    [
+        (metrics.TruePositives, BATCHES),
+        (metrics.Sum, BATCHES),
+        (metrics.Precision, 0.5),
+        (metrics.Recall, 1.0),
+        (metrics.AUC, 1.0),
+        (lambda: metrics.FBetaScore(average="micro", threshold=0.5), 2 / 3),
+        (lambda: metrics.BinaryIoU(target_class_ids=[1]), 0.5),
+    ],
+    ids=["true positives", "sum", "precision", "recall", "area", "f", "overlap"],
+)
+def test_metrics_that_are_updated_by_hand_count_in_float32(metric: Any, wanted: float, level: Any) -> None:
+    kept = metric()
+    labels, predictions = map(keras.ops.convert_to_tensor, ([[1.0], [0.0]], [[0.9], [0.6]]))
+    given = (labels,) if metric is metrics.Sum else (labels, predictions)
+    with unamp.autocast(level=level, dtype="bfloat16"):
+        for _ in range(BATCHES):
+            kept.update_state(*given)
+        found = kept.result()
+    assert float(found) == pytest.approx(wanted, rel=1e-5)
+    assert dtype(found) == "float32"
 
 
 IMPORTED_LATE = """

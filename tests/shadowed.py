@@ -17,20 +17,22 @@ from unamp.adapter.registry import adapter_for
 Run = Callable[[AbstractContextManager[object]], Sequence[np.ndarray]]
 
 
-def a_shadow_changes_nothing(run: Run) -> unamp.Trace:
+def a_shadow_changes_nothing(run: Run, *others: str) -> unamp.Trace:
     """Compare what a network gives and what it leaves behind, bit by bit, without a shadow and with one.
 
     Args:
         run: gives values, gradients, running statistics, what was changed in place, and random numbers drawn afterwards. It
             starts anew each time, from the same seed.
+        others: shadows, without values, beside that in float16 with them, of which the trace is returned.
     """
-    shadow = unamp.trace(values=True, shadow="float16")
-    plain, shadowed = run(nullcontext()), run(shadow)
-    for n, (a, b) in enumerate(zip(plain, shadowed, strict=True)):
-        np.testing.assert_array_equal(a, b, err_msg=f"result {n}")
-    assert shadow.records
-    assert all(record.shadow is not None for record in shadow.records)
-    assert not [record for record in shadow.records if record.shadow and "raises" in record.shadow.left_out]
+    plain = run(nullcontext())
+    for dtype in (*others, "float16"):
+        shadow = unamp.trace(values=dtype not in others, shadow=dtype)
+        for n, (a, b) in enumerate(zip(plain, run(shadow), strict=True)):
+            np.testing.assert_array_equal(a, b, err_msg=f"{dtype}, result {n}")
+        assert shadow.records
+        assert all(record.shadow is not None for record in shadow.records)
+        assert not [record for record in shadow.records if record.shadow and "raises" in record.shadow.left_out]
     return shadow
 
 

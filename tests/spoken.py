@@ -28,9 +28,9 @@ def error_of(call: Callable[[], object]) -> type[Exception] | None:
 
 
 def paddles_example(framework: str, conv2d: Callable[[Any], Any], data: Any, a: Any, b: Any) -> None:
-    """`paddle.amp.auto_cast` around a convolution, and around sums and products."""
+    """`unamp.auto_cast` and `paddle.amp.auto_cast` around a convolution, and around sums and products."""
     dtype_of = adapter_for(framework).dtype_of
-    for region in (paddle_amp.auto_cast, paddle_amp.amp_guard):
+    for region in (unamp.auto_cast, paddle_amp.auto_cast, paddle_amp.amp_guard):
         with region():
             assert dtype_of(conv2d(data)) == "float16"
         with region(enable=False):
@@ -41,7 +41,7 @@ def paddles_example(framework: str, conv2d: Callable[[Any], Any], data: Any, a: 
             assert dtype_of(a + b) == "float16"
         with region(custom_white_list={"elementwise_add"}, level="O2"):
             assert dtype_of(a + b) == "float16"
-            assert dtype_of(a * b) == "float32"  # use_promote
+            assert dtype_of(a * b) == ("float16" if region is unamp.auto_cast else "float32")  # Paddle's own promotes
 
 
 def paddles_scaler_says_what_to_use(loss: Any, optimizer: Any) -> None:
@@ -87,10 +87,18 @@ def test_mindspores_scalers_on_gradients_that_are_values(framework: str) -> None
     ops = adapter_for(framework).operations()
     w, scaler = ops.tensor(np.float32([0.5, 2.0]), requires_grad=True), mindspore_amp.DynamicLossScaler(2**10, 2, 1)
     _, gradients = ops.value_and_grad(lambda w: scaler.scale(ops["sum"](ops["mul"](w, w))), [w])
+    assert ops.numpy(gradients[0]).tolist() == [1024.0, 4096.0]
     finite = mindspore_amp.all_finite(gradients)
     assert (ops.dtype(finite), bool(finite)) == ("bool", True)
     assert ops.numpy(scaler.unscale(gradients)[0]).tolist() == [1.0, 4.0]
     assert scaler.adjust(finite) is True
-    low = ops["cast"](ops.tensor(np.float32([1.0, np.nan])), dtype="bfloat16")
-    assert scaler.adjust(mindspore_amp.all_finite([gradients[0], low])) is False
+    assert scaler.scale_value == 2048.0
+    not_finite = ops["cast"](ops.tensor(np.float32([1.0, np.nan])), dtype="bfloat16")
+    assert scaler.adjust(mindspore_amp.all_finite([gradients[0], not_finite])) is False
     assert scaler.scale_value == 1024.0
+    unscaled = scaler.unscale((ops["cast"](gradients[0], dtype="float16"), [None, not_finite]))
+    half, [none, low] = unscaled
+    assert (type(unscaled), ops.dtype(half), none, ops.dtype(low)) == (tuple, "float16", None, "bfloat16")
+    for bad in (3, (), (gradients[0], 3)):
+        with pytest.raises(TypeError, match="all_finite takes"):
+            mindspore_amp.all_finite(bad)

@@ -154,6 +154,17 @@ def test_every_operation_says_in_which_layer_it_ran(request: pytest.FixtureReque
         assert found == [*request.module.PLACES, ("exp", None)]
 
 
+def test_the_first_infinity_has_its_layer(request: pytest.FixtureRequest) -> None:
+    """Of what is given, which float16 cannot hold, the first operation of `PLACES` makes numbers that are not finite."""
+    network, given = request.module.made()
+    with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16"):
+        network(given * 1e30)
+    first = trace.nonfinite[0]
+    assert (first.op, first.layer) == request.module.PLACES[0]
+    assert first.values is not None
+    assert first.values.nonfinite == math.prod(first.values.shape)
+
+
 @pytest.mark.parametrize("policy", [Policy("O0"), Policy("O1", "bfloat16"), Policy("O3", "float16")], ids=repr)
 def test_values_are_those_of_the_result(framework: str, policy: Policy) -> None:
     """Large enough for results that are views of float32 numbers, where low ones are emulated."""
@@ -173,6 +184,14 @@ def test_asking_for_operations_leaves_no_record(framework: str) -> None:
         operations = adapter_for(framework).operations()
         operations.numpy(operations.tensor(np.ones((2, 3), np.float32)))
     assert trace.records == []
+
+
+def test_the_first_infinity_is_found_where_it_comes_from(framework: str) -> None:
+    ops = adapter_for(framework).operations()
+    large, given = ops.tensor(np.full((8, 4), 1e4, np.float32)), ops.tensor(np.ones((2, 8), np.float32))
+    with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16"):
+        ops["relu"](ops["matmul"](given, large))
+    assert [(record.op, record.values.nonfinite) for record in trace.nonfinite if record.values] == [("matmul", 8), ("relu", 8)]
 
 
 def test_underflow_is_seen(framework: str) -> None:

@@ -285,13 +285,6 @@ def test_a_framework_that_lacks_something_is_not_called_absent(tmp_path: Path, m
         cli_arguments.import_framework("gone")
 
 
-def test_a_file_that_is_no_text_is_no_trace(tmp_path: Path) -> None:
-    (tmp_path / "weights.npz").write_bytes(b"PK\x03\x04\x80")
-    done = invoke("trace", tmp_path / "weights.npz", COLUMNS="300")
-    assert done.exit_code == 2
-    assert "this is no trace: it is no UTF-8" in said(done.stderr)
-
-
 def test_drift_shows_what_changes_between_versions() -> None:
     found = data_of("drift", "torch==2.10", "torch==2.15.0")
     assert found["presets"]["torch-cuda"] == {

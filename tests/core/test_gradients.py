@@ -283,32 +283,6 @@ def test_it_survives_json(fake: Any) -> None:
     assert not unamp.Trace.from_json(json.dumps(data)).keeps_gradients
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        ({"record": 1}, "record: there is no record 1"),
-        ({"record": -1}, "record: must not be negative"),
-        ({"record": None}, "must be of either a record or a parameter"),
-        ({"parameter": "a.b"}, "must be of either a record or a parameter"),
-        ({"parameter": 3}, "parameter: must be"),
-        ({"step": -1}, "step: must not be negative"),
-        ({"zeros": 1.5}, "zeros: a share must be between 0 and 1"),
-        ({"scale": 0}, "scale: must be more than 0"),
-        ({"scale": "nan"}, "scale: must be more than 0"),
-        ({"values": None}, "must have either values or a reason in left_out"),
-        ({"left_out": "why"}, "must have either values or a reason in left_out"),
-        ({"left_out": "a\nb"}, "left_out: must be printable"),
-        ({"dtype": 3}, "dtype: must be"),
-        ({"more": 1}, "unknown field 'more'"),
-    ],
-)
-def test_a_damaged_one_is_refused(fake: Any, damage: dict[str, Any], says: str) -> None:
-    data = json.loads(recorded(fake, (LINEAR, SMALL)).to_json())
-    data["gradients"][0] |= damage
-    with pytest.raises(ValueError, match=f"this trace is damaged: gradients 1.*{says}"):
-        unamp.Trace.from_json(json.dumps(data))
-
-
 def test_the_page_and_the_command_show_it(fake: Any, tmp_path: Any) -> None:
     t = recorded(fake, (LINEAR, SMALL), (EXP, np.array([math.inf])), (LINEAR._replace(layer="<b>"), "it is <i>"))
     page = t.to_html()

@@ -95,9 +95,47 @@ def test_hostile_texts_are_named(text: str, says: str) -> None:
         unamp.Trace.from_json(text)
 
 
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
+#: Where something stands in a whole trace.
+PLACES: dict[str, tuple[str | int, ...]] = {
+    "record": ("records", 0),
+    "values": ("records", 0, "values"),
+    "underflow": ("records", 0, "values", "underflow", 0),
+    "shadow": ("records", 0, "shadow"),
+    "call": ("records", 0, "call"),
+    "gradient": ("gradients", 0),
+}
+DAMAGES: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "record": [
+        ({"input_shapes": [[2, 8], [4, 8]]}, "record 1, input_shapes: 2 for 1 inputs"),
+        ({"output_shape": [-1]}, "record 1, output_shape 1: must not be negative"),
+        ({"output_shape": [10**10, 10**10]}, "record 1, output_shape: no tensor has so many numbers"),
+        ({"output_shape": [10**17] * 300_000}, "no tensor has so many numbers"),
+        ({"equation": "a\nb"}, "record 1, equation: must be printable"),
+        ({"equation": 1}, "record 1, equation: must be text"),
+    ],
+    "values": [
+        ({"norm": -1.0}, "max_abs and norm must be 0 or more"),
+        ({"norm": "nan"}, "max_abs and norm must be 0 or more"),
+        ({"max_abs": "nan"}, "max_abs and norm must be 0 or more"),
+        ({"shape": [10**17] * 300_000}, "no tensor has so many dimensions"),
+    ],
+    "underflow": [
+        ({"dtype": "float32"}, "record 1, values, underflow 1.*'float32' is no low precision; valid: float16, bfloat16"),
+        ({"subnormal": 0.7, "flushed": 0.7}, "record 1, values, underflow 1.*shares must be between 0 and 1"),
+        ({"flushed": -0.1}, "record 1, values, underflow 1.*shares must be between 0 and 1"),
+        ({"flushed": "nan"}, "record 1, values, underflow 1.*flushed: must be a number"),
+    ],
+    "shadow": [
+        ({"dtype": "float32"}, "record 1, shadow, dtype: 'float32' is no low precision"),
+        ({"dtype": "bfloat16"}, "record 1, shadow: its dtype is not that of the trace"),
+        ({"error": -1.0}, "record 1, shadow, error: must be 0 or more"),
+        ({"error": "nan"}, "record 1, shadow, error: must be 0 or more"),
+        ({"overflow": 0.5}, "record 1, shadow, overflow: must be a whole number"),
+        ({"subnormal": 0.9}, "record 1, shadow: shares must be between 0 and 1"),
+        ({"left_out": "a\nb"}, "record 1, shadow, left_out: must be printable"),
+        ({"more": 1}, "record 1, shadow: unknown field 'more'"),
+    ],
+    "call": [
         ({"file": "../000001.safetensors"}, "file: must be a name like"),
         ({"file": "/etc/passwd"}, "file: must be a name like"),
         ({"file": "000001.safetensors\n"}, "must be printable text"),
@@ -110,34 +148,35 @@ def test_hostile_texts_are_named(text: str, says: str) -> None:
         ({"kwargs": {"a b": 1}}, "names of arguments"),
         ({"kwargs": []}, "must be an object"),
     ],
-)
-def test_a_call_names_a_file_beside_it_and_plain_arguments(call: dict[str, Any], says: str) -> None:
-    data = written()
-    data["records"][0]["call"] |= call
-    with pytest.raises(ValueError, match=says):
-        unamp.Trace.from_json(json.dumps(data))
+    "gradient": [
+        ({"record": 3}, "gradients 1.*record: there is no record 3"),
+        ({"record": -1}, "gradients 1.*record: must not be negative"),
+        ({"record": None}, "gradients 1.*must be of either a record or a parameter"),
+        ({"parameter": "a.b"}, "gradients 1.*must be of either a record or a parameter"),
+        ({"parameter": 3}, "gradients 1.*parameter: must be"),
+        ({"step": -1}, "gradients 1.*step: must not be negative"),
+        ({"zeros": 1.5}, "gradients 1.*zeros: a share must be between 0 and 1"),
+        ({"scale": 0}, "gradients 1.*scale: must be more than 0"),
+        ({"scale": "nan"}, "gradients 1.*scale: must be more than 0"),
+        ({"values": None}, "gradients 1.*must have either values or a reason in left_out"),
+        ({"left_out": "why"}, "gradients 1.*must have either values or a reason in left_out"),
+        ({"left_out": "a\nb"}, "gradients 1.*left_out: must be printable"),
+        ({"dtype": 3}, "gradients 1.*dtype: must be"),
+        ({"more": 1}, "gradients 1.*unknown field 'more'"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"norm": -1.0}, "max_abs and norm must be 0 or more"),
-        ({"norm": "nan"}, "max_abs and norm must be 0 or more"),
-        ({"max_abs": "nan"}, "max_abs and norm must be 0 or more"),
-        ({"shape": [10**17] * 300_000}, "no tensor has so many dimensions"),
-    ],
+    ("where", "damage", "says"), [(where, *each) for where, damages in DAMAGES.items() for each in damages]
 )
-def test_statistics_that_no_result_has_are_refused(values: dict[str, Any], says: str) -> None:
-    data = written()
-    data["records"][0]["values"] |= values
-    with pytest.raises(ValueError, match=says):
-        unamp.Trace.from_json(json.dumps(data))
-
-
-def test_a_shape_of_more_dimensions_than_any_is_refused() -> None:
-    data = written()
-    data["records"][0]["output_shape"] = [10**17] * 300_000
-    with pytest.raises(ValueError, match="no tensor has so many numbers"):
+def test_a_damaged_trace_is_refused(where: str, damage: dict[str, Any], says: str) -> None:
+    data: Any = written()
+    place = data
+    for key in PLACES[where]:
+        place = place[key]
+    place |= damage
+    with pytest.raises(ValueError, match=f"this trace is damaged: .*{says}"):
         unamp.Trace.from_json(json.dumps(data))
 
 
@@ -172,10 +211,20 @@ def test_no_command_ends_in_a_traceback(tmp_path: Path) -> None:
             assert done.exception is None or isinstance(done.exception, SystemExit), (data, done.exception)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b"\x00" * 64, b"[" * 200_000])
-def test_bytes_that_are_no_text_are_one_message(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\xff\xfe\x00", "it is no UTF-8"),
+        (b"PK\x03\x04\x80", "it is no UTF-8"),
+        (b"", "not JSON"),
+        (b"\x00" * 64, "not JSON"),
+        (b"[" * 200_000, "nested too deeply"),
+    ],
+)
+def test_bytes_that_are_no_text_are_one_message(content: bytes, says: str, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_bytes(content)
-    done = invoke("trace", file)
+    done = invoke("trace", file, COLUMNS="300")
     assert done.exit_code == 2
+    assert f"this is no trace: {says}" in done.stderr
     assert "Traceback" not in done.output

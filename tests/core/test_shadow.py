@@ -137,26 +137,6 @@ def test_it_survives_json(fake: Any) -> None:
     assert unamp.Trace.from_json(json.dumps(data)).shadow is None
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        ({"dtype": "float32"}, "shadow, dtype: 'float32' is no low precision"),
-        ({"dtype": "bfloat16"}, "shadow: its dtype is not that of the trace"),
-        ({"error": -1.0}, "shadow, error: must be 0 or more"),
-        ({"error": "nan"}, "shadow, error: must be 0 or more"),
-        ({"overflow": 0.5}, "shadow, overflow: must be a whole number"),
-        ({"subnormal": 0.9}, "shadow: shares must be between 0 and 1"),
-        ({"left_out": "a\nb"}, "shadow, left_out: must be printable"),
-        ({"more": 1}, "shadow: unknown field 'more'"),
-    ],
-)
-def test_a_damaged_one_is_refused(fake: Any, damage: dict[str, Any], says: str) -> None:
-    data = json.loads(recorded(fake, EXACT._replace(shadow=BAD)).to_json())
-    data["records"][0]["shadow"] |= damage
-    with pytest.raises(ValueError, match=f"this trace is damaged: record 1, {says}"):
-        unamp.Trace.from_json(json.dumps(data))
-
-
 def test_the_page_and_the_command_show_it(fake: Any, tmp_path: Any) -> None:
     left = EXACT._replace(layer="<b>", shadow=Shadow("float16", left_out="it draws <i>"))
     t = recorded(fake, EXACT._replace(shadow=BAD._replace(error=math.inf)), left)

@@ -336,43 +336,6 @@ def test_a_trace_of_before_is_read_too(fake: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        ({"input_shapes": [[2, 8]]}, "record 1, input_shapes: 1 for 2 inputs"),
-        ({"output_shape": [-1]}, "record 1, output_shape 1: must not be negative"),
-        ({"output_shape": [10**10, 10**10]}, "record 1, output_shape: no tensor has so many numbers"),
-        ({"equation": "a\nb"}, "record 1, equation: must be printable"),
-        ({"equation": 1}, "record 1, equation: must be text"),
-    ],
-)
-def test_damaged_shapes_are_refused(fake: Any, damage: dict[str, Any], says: str) -> None:
-    with trace() as t:
-        fake.sinks[0](LINEAR)
-    data = json.loads(t.to_json())
-    data["records"][0] |= damage
-    with pytest.raises(ValueError, match=f"this trace is damaged: {says}"):
-        unamp.Trace.from_json(json.dumps(data))
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        ({"dtype": "float32"}, "'float32' is no low precision; valid: float16, bfloat16"),
-        ({"subnormal": 0.7, "flushed": 0.7}, "shares must be between 0 and 1"),
-        ({"flushed": -0.1}, "shares must be between 0 and 1"),
-        ({"flushed": "nan"}, "flushed: must be a number"),
-    ],
-)
-def test_damaged_underflow_is_refused(fake: Any, damage: dict[str, Any], says: str) -> None:
-    with trace(values=True) as t:
-        fake.sinks[0](LINEAR._replace(values=VALUES))
-    data = json.loads(t.to_json())
-    data["records"][0]["values"]["underflow"][0] |= damage
-    with pytest.raises(ValueError, match=f"this trace is damaged: record 1, values, underflow 1.*{says}"):
-        unamp.Trace.from_json(json.dumps(data))
-
-
-@pytest.mark.parametrize(
     "policy",
     [{}, {"level": "O1"}, [], "O1", None, unamp.Policy().to_data() | {"level": "O9"}, unamp.Policy().to_data() | {"more": 1}],
 )

@@ -145,18 +145,3 @@ def test_other_threads_are_not_affected_and_nothing_stays():
     assert found == [jnp.float16, "float16"]
     assert dense.compute_dtype == "float16"
     assert [each.__code__ for each in hooked] == own
-
-
-@pytest.mark.parametrize(
-    ("metric", "wanted"),
-    [(keras.metrics.TruePositives, 300), (keras.metrics.Sum, 300), (keras.metrics.Precision, 0.5), (keras.metrics.AUC, 1.0)],
-)
-@pytest.mark.parametrize("level", ["O2", "O3"])
-def test_metrics_that_are_updated_by_hand_count_in_float32(metric, wanted, level):
-    labels, predictions = jnp.array([[1.0], [0.0]]), jnp.array([[0.9], [0.6]])
-    kept = metric()
-    given = (labels,) if metric is keras.metrics.Sum else (labels, predictions)
-    with unamp.autocast(level=level, dtype="bfloat16"):
-        for _ in range(300):  # more than bfloat16 can count one by one
-            kept.update_state(*given)
-        assert float(kept.result()) == pytest.approx(wanted, rel=1e-5)

@@ -50,7 +50,7 @@ def test_a_shadow_changes_nothing():
             loss, grads = nnx.value_and_grad(lambda net, x: net(x), argnums=(0, 1))(net, x)
         return list(map(np.asarray, jax.tree.leaves((loss, grads, nnx.state(net, (nnx.BatchStat, nnx.RngCount))))))
 
-    trace = shadowed.a_shadow_changes_nothing(run)
+    trace = shadowed.a_shadow_changes_nothing(run, "float8_e4m3")
     assert left_out(trace) == {"batch_norm": STATE}, trace.shadow_table()
     assert {"linear", "layer_norm", "log_softmax", "exp", "mul", "einsum"} <= compared(trace)
 

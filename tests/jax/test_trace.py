@@ -13,6 +13,7 @@ from traced import (  # noqa: F401
     test_a_float32_run_and_a_low_one_are_compared,
     test_asking_for_operations_leaves_no_record,
     test_other_threads_are_not_recorded,
+    test_the_first_infinity_is_found_where_it_comes_from,
     test_underflow_is_seen,
     test_values_are_those_of_the_result,
     test_without_values_no_number_is_looked_at,

@@ -8,7 +8,12 @@ import keras
 import numpy as np
 import pytest
 import torch
-from keras_mixed import test_a_mixed_model_trains_in_a_region, test_regions_decide_over_keras_dtype_policies  # noqa: F401
+from elsewhere import python
+from keras_mixed import (  # noqa: F401
+    test_a_mixed_model_trains_in_a_region,
+    test_metrics_that_are_updated_by_hand_count_in_float32,
+    test_regions_decide_over_keras_dtype_policies,
+)
 
 import unamp
 from unamp.tracing.work import work_of
@@ -43,6 +48,10 @@ def case(request):
     layer, x = make(), numbers(*shape)
     layer(x)
     return request.param, layer, x
+
+
+def test_the_backend() -> None:
+    assert keras.backend.backend() == "torch"
 
 
 def test_is_low_with_its_bias(case) -> None:
@@ -166,9 +175,6 @@ def test_other_threads_are_not_affected_and_nothing_stays() -> None:
 
 
 def test_keras_imported_inside_a_region(tmp_path) -> None:
-    import subprocess
-    import sys
-
     script = tmp_path / "late.py"
     script.write_text(
         "import torch, unamp\n"
@@ -182,8 +188,7 @@ def test_keras_imported_inside_a_region(tmp_path) -> None:
         "    print(inside, dense(torch.ones(1, 2)).dtype)\n"
         "print(dense(torch.ones(1, 2)).dtype, 'tensorflow' in __import__('sys').modules)\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert done.stdout == "torch.bfloat16 torch.bfloat16\ntorch.float32 False\n", done.stderr
+    assert python(script) == "torch.bfloat16 torch.bfloat16\ntorch.float32 False\n"
 
 
 @pytest.mark.parametrize("in_force", [True, False])

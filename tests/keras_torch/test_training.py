@@ -137,6 +137,18 @@ def test_decorated_training_converges() -> None:
     assert sum(losses[-8:]) < 0.5 * sum(losses[:8])
 
 
+def test_fit_of_a_float32_model() -> None:
+    keras.utils.set_random_seed(1)
+    net = keras.Sequential([layers.Dense(16, activation="relu"), layers.LayerNormalization(), layers.Dense(3)])
+    net.compile(optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = data(0, 64)[0].numpy()
+    with unamp.autocast("cpu", dtype="bfloat16"):
+        losses = net.fit(x, (x[:, 0] > 0).astype("int32"), epochs=5, batch_size=16, verbose=0).history["loss"]
+    assert losses[-1] < 0.95 * losses[0]
+    assert {variable.value.dtype for variable in net.trainable_variables} == {torch.float32}
+    assert unamp.current_policy() is None
+
+
 def test_fit_of_a_decorated_model() -> None:
     net, optimizer = made(), optimizers.Adam(0.02)
     unamp.decorate(net, optimizer, level="O2", dtype="bfloat16")

@@ -3,7 +3,7 @@
 import mindspore
 import numpy as np
 import pytest
-from elsewhere import python
+from elsewhere import forked, python
 from mindspore import Tensor
 
 from unamp.adapter.registry import adapter_for
@@ -25,7 +25,7 @@ unamp.explain(unamp.Policy(deny="linear"))
 assert trace.records and "unamp_mindspore.decoration" in sys.modules
 print("loaded:", *(name for name in sys.modules if "conformance" in name and name.startswith("unamp")))
 """
-    assert python("-c", code).strip().endswith("loaded:")
+    assert forked("mindspore", code).strip().endswith("loaded:")
 
 
 @pytest.mark.parametrize("imports", ["import mindspore, unamp", "import unamp, mindspore"])

@@ -45,7 +45,7 @@ def test_a_shadow_changes_nothing():
         after = [parameter for parameter in net.get_parameters() if not parameter.requires_grad]
         return [t.asnumpy() for t in (loss, dx, *grads, *after, ops.rand(4))]
 
-    trace = shadowed.a_shadow_changes_nothing(run)
+    trace = shadowed.a_shadow_changes_nothing(run, "float8_e4m3")
     left_out = {record.op: record.shadow.left_out for record in trace.records if record.shadow.left_out}
     state = "it changes the state of its layer (running statistics, a seed)"
     assert left_out == {"lstm": "it draws random numbers", "batch_norm": state}, trace.shadow_table()

@@ -19,20 +19,22 @@ import unamp
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"save_dtype": "float32"}, {"master_grad": True}], ids=str)
-@pytest.mark.parametrize(("kind", "dtype"), [("conv", "float16"), ("mlp", "bfloat16")])
-def test_a_resumed_training_ends_where_an_uninterrupted_one_does(kind, dtype, kwargs, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "level", "dtype"), [("conv", "O2", "float16"), ("mlp", "O2", "bfloat16"), ("mlp", "O1", "float16")]
+)
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(kind, level, dtype, kwargs, tmp_path):
     def start():
         network, rate = made(kind), paddle.optimizer.lr.StepDecay(0.01, step_size=5)
         optimizer = paddle.optimizer.Adam(
             rate, parameters=network.parameters(), weight_decay=0.01, grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5)
         )
-        unamp.decorate(network, optimizer, "O2", dtype, **kwargs)
+        unamp.decorate(network, optimizer, level, dtype, **kwargs)
         return network, optimizer, rate, unamp.GradScaler(4096.0, growth_interval=3)
 
     def run(network, optimizer, rate, scaler, steps):
         for step in steps:
             for part in range(2):
-                loss = loss_of(network, 100 * part + step, overflow=step in (4, 11), level="O2", dtype=dtype)
+                loss = loss_of(network, 100 * part + step, overflow=step in (4, 11), level=level, dtype=dtype)
                 scaled = scaler.scale(loss / 2)
                 scaled.backward()
             scaler.minimize(optimizer, scaled)

@@ -17,6 +17,7 @@ from spoken import (
     torchs_example,
 )
 
+import unamp
 from unamp.dialects.keras.mixed_precision import LossScaleOptimizer
 from unamp.dialects.mindspore import amp as mindspore_amp
 from unamp.dialects.paddle import amp
@@ -257,9 +258,13 @@ def test_pure_float16_trains():
 # --- the documentation's examples ------------------------------------------------------------------------------------------
 
 
-def test_paddles_example():
-    conv2d = paddle.nn.Conv2D(3, 2, 3, bias_attr=False)
-    paddles_example("paddle", conv2d, paddle.rand([10, 3, 32, 32]), paddle.rand([2, 3]), paddle.rand([2, 3]))
+@pytest.mark.parametrize("bias", [None, False], ids=["bias", "no bias"])
+def test_paddles_example(bias):
+    conv2d, a, b = paddle.nn.Conv2D(3, 2, 3, bias_attr=bias), paddle.rand([2, 3]), paddle.rand([2, 3])
+    paddles_example("paddle", conv2d, paddle.rand([10, 3, 32, 32]), a, b)
+    for level in ("O1", "O2"):
+        with unamp.auto_cast(custom_white_list={"elementwise_add"}, level=level):
+            assert paddle.add(a, b).dtype == a.add(b).dtype == F16
 
 
 def test_paddles_operator_stats(capsys):

@@ -106,45 +106,6 @@ def test_after_any_sequence_the_scale_is_the_references(events, backoff_interval
     assert scaler.skipped == events.count("bad")
 
 
-def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
-    def start():
-        net = network()
-        rate = paddle.optimizer.lr.StepDecay(0.02, step_size=5)
-        optimizer = paddle.optimizer.Adam(rate, parameters=net.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5))
-        return net, optimizer, rate, unamp.GradScaler(4096.0, growth_interval=3)
-
-    def run(net, optimizer, rate, scaler, steps):
-        for step in steps:
-            minimize(scaler, optimizer, loss_of(net, step, overflow=step in (4, 11)))
-            rate.step()
-
-    whole = start()
-    run(*whole, range(20))
-    first = start()
-    run(*first, range(8))
-    named = {new: old.name for new, old in zip("abcdef", first[0].parameters(), strict=True)}
-    path = str(tmp_path / "checkpoint")
-    paddle.save([each.state_dict() for each in (*first[:2], first[3])] + [named], path)
-    net, optimizer, rate, scaler = start()
-    states = paddle.load(path)
-    net.set_state_dict(states[0])
-    # A second network of a process has other names, which Paddle's optimizers keep their state by.
-    renamed = {old: new.name for old, new in zip(states[3].values(), net.parameters(), strict=True)}
-    optimizer.set_state_dict(_with_names(states[1], renamed))
-    scaler.load_state_dict(states[2])
-    run(net, optimizer, rate, scaler, range(8, 20))
-    assert scaler.state_dict() == whole[3].state_dict()
-    assert same(values(net), values(whole[0]))
-
-
-def _with_names(state, renamed):
-    def name(key):
-        old = next((old for old in renamed if key.startswith(f"{old}_")), None)
-        return key if old is None else renamed[old] + key.removeprefix(old)
-
-    return {name(key): value for key, value in state.items()}
-
-
 def test_clipping_sees_unscaled_gradients():
     gradients = []
     for scaler in (unamp.GradScaler(2.0**14), unamp.GradScaler(enabled=False)):

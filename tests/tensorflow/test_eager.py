@@ -266,17 +266,6 @@ def test_random_numbers_and_initial_values_keep_their_meaning():
 # --- regions -----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_other_spellings(matrix):
-    with unamp.auto_cast(custom_white_list=["elementwise_add"], custom_black_list=["matmul_v2"]):
-        assert ((matrix @ matrix).dtype, (matrix + matrix).dtype) == (tf.float32, tf.float16)
-
-    @unamp.amp_guard(dtype="bfloat16")
-    def product(x):
-        return x @ x
-
-    assert product(matrix).dtype == tf.bfloat16
-
-
 def test_a_region_of_another_framework_or_device_changes_nothing(matrix):
     with unamp.Region(unamp.Policy(dtype="float16"), device="gpu"):
         assert (matrix @ matrix).dtype == tf.float32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elsewhere import python
+from elsewhere import forked
 
 EVERYDAY = """
 import sys
@@ -20,7 +20,7 @@ print("unamp_tensorflow.adapter" in sys.modules, *(name for name in sys.modules 
 
 
 def test_a_user_loads_nothing_of_the_conformance_suite():
-    assert python("-c", EVERYDAY).split() == ["True"]
+    assert forked("tensorflow", EVERYDAY).split() == ["True"]
 
 
 STARTED = """
@@ -38,4 +38,4 @@ print(xla_bridge.backends_are_initialized())
 
 def test_a_region_does_not_start_jax_on_a_device():
     """On a GPU that would take most of its memory from TensorFlow."""
-    assert python("-c", STARTED).split() == ["False"]
+    assert forked("tensorflow", STARTED).split() == ["False"]

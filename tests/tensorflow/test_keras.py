@@ -265,33 +265,3 @@ def test_auto_mixed_precision_at_o0_is_the_model_itself():
     assert unamp.auto_mixed_precision(network) is network
     with pytest.raises(ValueError, match="unknown amp_level 'O4'; valid: O0, O1, O2, O3"):
         unamp.auto_mixed_precision(network, "O4")
-
-
-#: More numbers than bfloat16 can count one by one.
-BATCHES = 300
-
-
-@pytest.mark.parametrize(
-    ("metric", "wanted"),
-    [
-        (lambda: tf.keras.metrics.TruePositives(), BATCHES),
-        (lambda: tf.keras.metrics.Sum(), BATCHES),
-        (lambda: tf.keras.metrics.Precision(), 0.5),
-        (lambda: tf.keras.metrics.Recall(), 1.0),
-        (lambda: tf.keras.metrics.AUC(from_logits=False), 1.0),
-        (lambda: tf.keras.metrics.FBetaScore(average="micro", threshold=0.5), 2 / 3),
-        (lambda: tf.keras.metrics.BinaryIoU(target_class_ids=[1]), 0.5),
-    ],
-    ids=["true positives", "sum", "precision", "recall", "area", "f", "overlap"],
-)  # fmt: skip
-@pytest.mark.parametrize("level", ["O2", "O3"])
-def test_metrics_that_are_updated_by_hand_count_in_float32(metric, wanted, level):
-    labels, predictions = tf.constant([[1.0], [0.0]]), tf.constant([[0.9], [0.6]])
-    kept = metric()
-    given = (labels,) if isinstance(kept, tf.keras.metrics.Sum) else (labels, predictions)
-    with unamp.autocast(level=level, dtype="bfloat16"):
-        for _ in range(BATCHES):
-            kept.update_state(*given)
-        found = kept.result()
-    assert float(found) == pytest.approx(wanted, rel=1e-5)
-    assert found.dtype == tf.float32

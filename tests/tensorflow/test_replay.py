@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import replayed
 import tensorflow as tf
+from elsewhere import ended
 
 OPS = frozenset(
     "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow relu "
@@ -56,9 +54,8 @@ def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> No
 def test_keras_on_another_backend_is_refused(tmp_path: Path) -> None:
     trace = replayed.kept(lambda: tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 2.0]])), tmp_path)
     assert [record.op for record in trace.records] == ["layer_norm"]
-    command = [sys.executable, "-c", "from unamp.cli.main import main\nmain()", "replay", str(tmp_path / "trace.json"), "1"]
+    words = "-c", "from unamp.cli.main import main\nmain()", "replay", tmp_path / "trace.json", 1, "--json"
     for backend, code in (("jax", 2), ("tensorflow", 0)):
-        environment = {**os.environ, "KERAS_BACKEND": backend, "COLUMNS": "300"}
-        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == code, done.stdout + done.stderr
+        done = ended(*words, KERAS_BACKEND=backend, COLUMNS="300")
+        assert done.code == code, done.stdout + done.stderr
         assert ("Keras computes with jax in this process" in done.stderr) is (backend == "jax")

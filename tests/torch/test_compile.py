@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +11,7 @@ import pytest
 import torch
 import torch._dynamo
 import torch.nn.functional as F
+from elsewhere import ended
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
@@ -339,13 +337,12 @@ def test_training(where: str, backend: str, backward_inside: bool) -> None:
             assert torch.allclose(got.float(), want.float(), rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("reentrant", [False])
 @pytest.mark.parametrize("where", ["inside", "around"])
-def test_checkpoint_within_compile(where: str, reentrant: bool) -> None:
+def test_checkpoint_within_compile(where: str) -> None:
     network = Network(A if where == "inside" else None)
 
     def forward(x: Tensor) -> Tensor:
-        return checkpoint(network, x, use_reentrant=reentrant)
+        return checkpoint(network, x, use_reentrant=False)
 
     compiled = torch.compile(forward, backend="aot_eager")
     results = []
@@ -468,13 +465,11 @@ print(counters["aot_autograd"]["autograd_cache_hit"], file=sys.stderr)
 
 
 def run(cache: Path, backend: str, *lists: str) -> tuple[list[str], int]:
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
     environment |= {"TORCHINDUCTOR_AUTOGRAD_CACHE": "1", "OMP_NUM_THREADS": "1"}
     environment |= {"TORCHINDUCTOR_VEC_ISA_OK": "0"}  # no programs that try out vector instructions
-    done = subprocess.run(
-        [sys.executable, "-c", PROCESS, backend, *lists], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
+    done = ended("-c", PROCESS, backend, *lists, **environment)
+    assert done.code == 0, done.stderr
     return done.stdout.splitlines(), int(done.stderr.split()[-1])
 
 

@@ -7,25 +7,17 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from elsewhere import ended
 from unamp_torch import compiled
 from unamp_torch.compiled import building
 
 import unamp
 from unamp import Policy, policy_region
 from unamp.adapter import major_minor
-
-
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | environment
-    )
-
 
 #: The programs of a test are told which kernels to take.
 told = pytest.mark.either_kernels
@@ -48,7 +40,7 @@ def test_this_run_is_what_it_says_it_is() -> None:
 
 @told
 def test_where_nothing_is_built_everything_works_in_python(tmp_path: Path) -> None:
-    done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
+    done = ended("-c", REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
     assert done.stdout.strip() == "None", done.stderr
 
 
@@ -57,14 +49,16 @@ def test_where_nothing_is_built_everything_works_in_python(tmp_path: Path) -> No
 def test_the_first_region_says_once_how_to_build(wanted: str, tools: bool, said: int, tmp_path: Path) -> None:
     for tool in ("c++", "ninja") if tools else ("c++",):
         (tmp_path / tool).touch(mode=0o755)
-    done = python(REGION + REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED=wanted, CXX="c++", PATH=str(tmp_path))
+    done = ended(
+        "-c", REGION + REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED=wanted, CXX="c++", PATH=str(tmp_path)
+    )
     assert done.stdout.split() == ["None", "None"], done.stderr
     assert done.stderr.count("AmpHint: unamp's part of PyTorch's") == done.stderr.count("python -m unamp_torch builds") == said
 
 
 @told
 def test_the_environment_can_insist(tmp_path: Path) -> None:
-    done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="1")
+    done = ended("-c", REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="1")
     assert f"kernels for torch {torch.__version__} are not built" in done.stderr
     assert "run: python -m unamp_torch" in done.stderr
 
@@ -87,8 +81,8 @@ def test_a_damaged_module_is_an_error_and_no_crash(tmp_path: Path) -> None:
     damaged = tmp_path / compiled.place().relative_to(compiled.place().parents[2])
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"\x7fELF and nothing more")
-    done = python(REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
-    assert done.returncode == 1
+    done = ended("-c", REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
+    assert done.code == 1
     assert "run python -m unamp_torch again" in done.stderr
 
 
@@ -117,8 +111,8 @@ def installed(tmp_path: Path) -> Path:
 
 def doctor(installed: Path, before: str = "", wanted: str = "") -> list[str | None]:
     path = os.pathsep.join(filter(None, (str(installed.parents[1]), os.environ.get("PYTHONPATH"))))
-    done = python(before + DOCTOR, PYTHONPATH=path, XDG_CACHE_HOME=str(installed.parents[1]), UNAMP_TORCH_COMPILED=wanted)
-    assert done.returncode == 0, done.stderr
+    done = ended("-c", before + DOCTOR, PYTHONPATH=path, XDG_CACHE_HOME=str(installed.parents[1]), UNAMP_TORCH_COMPILED=wanted)
+    assert done.code == 0, done.stderr
     found: list[str | None] = json.loads(done.stdout)
     return found
 
@@ -154,7 +148,7 @@ def test_a_library_that_does_not_load_leaves_everything_to_python(installed: Pat
     assert brought.startswith("refused: ")
     assert "unamp_torch_kernels" in brought
     path = os.pathsep.join(filter(None, (str(installed.parents[1]), os.environ.get("PYTHONPATH"))))
-    done = python(REGION, PYTHONPATH=path, XDG_CACHE_HOME=str(installed.parents[1]), UNAMP_TORCH_COMPILED="1")
+    done = ended("-c", REGION, PYTHONPATH=path, XDG_CACHE_HOME=str(installed.parents[1]), UNAMP_TORCH_COMPILED="1")
     assert "the compiled kernels for torch" in done.stderr
     assert "cannot be loaded" in done.stderr
 

@@ -6,15 +6,14 @@ tensors without a GPU, region or not; gradients are tested on the CPU, and read 
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from own_lists import own_lists, tensors
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from unamp_torch import plans
@@ -105,8 +104,7 @@ def check(policy: Policy, op: str, x: Tensor, y: Tensor) -> None:
     want = {Rule.LOW: LOW[policy.dtype], Rule.FP32: F32}.get(rule, x.dtype if len(inputs) == 1 else F32)
     if rule is Rule.NARROWEST and len(low := inputs - {F32}) == 1:
         (want,) = low
-    with gpu(policy):
-        result = CALLS[op](x, y)
+    result = CALLS[op](x, y)
     assert (result.dtype, result.device.type) == (want, "cuda"), (op, rule)
 
 
@@ -115,31 +113,29 @@ def check(policy: Policy, op: str, x: Tensor, y: Tensor) -> None:
 @pytest.mark.parametrize("preset", ["unamp", "torch-cuda", "torch-cpu", "paddle", "mindspore", "tensorflow", "apex"])
 def test_every_preset_and_level(preset: str, level: str, dtype: str) -> None:
     policy = Policy(level, dtype, preset=preset)
-    for op in CALLS:
-        for first, second in ((F32, F32), (F16, F16), (BF16, BF16), (F32, F16), (BF16, F32)):
-            check(policy, op, mat(first), mat(second))
+    pairs = [(mat(one), mat(other)) for one, other in ((F32, F32), (F16, F16), (BF16, BF16), (F32, F16), (BF16, F32))]
+    with gpu(policy):
+        for op in CALLS:
+            for x, y in pairs:
+                check(policy, op, x, y)
 
 
 @each_dtype
 @pytest.mark.parametrize("where", ["allow", "deny"])
 @pytest.mark.parametrize("preset", ["unamp", "torch-cuda", "paddle"])
 def test_custom_lists(preset: str, where: str, dtype: str) -> None:
-    policy = Policy("O1", dtype, preset=preset, **{where: list(CALLS)})
-    for op in CALLS:
-        check(policy, op, mat(), mat())
-        check(policy, op, mat(F16), mat(F16))
-    for op in ("add", "mm", "softmax", "batch_norm"):
-        alone = Policy("O1", dtype, preset=preset, **{where: op})
-        for other in CALLS:
-            check(alone, other, mat(), mat(BF16) if other in TWO_INPUTS else mat())
-
-
-def torchs_list() -> Any:
-    tree = ast.parse((Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text("utf-8"))
-    tree.body = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "AutocastTestLists"]
-    namespace: dict[str, Any] = {"torch": torch, "TEST_WITH_ROCM": False}
-    exec(compile(tree, "autocast_test_lists.py", "exec"), namespace)
-    return namespace["AutocastTestLists"]("cuda")
+    every = Policy("O1", dtype, preset=preset, **{where: list(CALLS)})
+    pairs = [(mat(), mat()), (mat(F16), mat(F16))]
+    with gpu(every):
+        for op in CALLS:
+            for x, y in pairs:
+                check(every, op, x, y)
+    for named in ("add", "mm", "softmax", "batch_norm"):
+        alone = Policy("O1", dtype, preset=preset, **{where: named})
+        x, y = mat(), mat(BF16)
+        with gpu(alone):
+            for op in CALLS:
+                check(alone, op, x, y)
 
 
 LISTS = {
@@ -172,7 +168,7 @@ def cannot_run() -> frozenset[str]:
             return value.float() if value.is_floating_point() else value
         return type(value)(map(wide, value)) if isinstance(value, (list, tuple)) else value
 
-    lists, failing = torchs_list(), set()
+    lists, failing = own_lists("AutocastTestLists", "cuda"), set()
     for attribute, (_, module) in LISTS.items():
         for name, args, *rest in getattr(lists, attribute):
             kwargs = rest[0] if rest and isinstance(rest[0], dict) else {}
@@ -183,21 +179,13 @@ def cannot_run() -> frozenset[str]:
     return frozenset(failing)
 
 
-def outputs(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from outputs(item)
-
-
 @each_dtype
 @pytest.mark.parametrize("preset", ["torch-cuda", "unamp", "native"])
 @pytest.mark.parametrize("attribute", LISTS)
 def test_everything_on_torchs_own_cuda_lists(attribute: str, preset: str, dtype: str) -> None:
     category, module = LISTS[attribute]
     wrong = {}
-    for name, args, *rest in getattr(torchs_list(), attribute):
+    for name, args, *rest in getattr(own_lists("AutocastTestLists", "cuda"), attribute):
         if name in cannot_run():
             continue
         kwargs = rest[0] if rest and isinstance(rest[0], dict) else {}
@@ -209,7 +197,7 @@ def test_everything_on_torchs_own_cuda_lists(attribute: str, preset: str, dtype:
                 continue
             with gpu(Policy("O1", dtype, preset=preset)):
                 try:
-                    found = {t.dtype for t in outputs(call(*args, **kwargs))}
+                    found = {t.dtype for t in tensors(call(*args, **kwargs))}
                 except Exception as error:
                     found = {repr(error)[:200]}
             if found != {want}:

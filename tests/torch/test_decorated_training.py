@@ -15,34 +15,37 @@ from decorating import *  # noqa: F403 - the tests that are PaddlePaddle's too
 from torch.optim import lr_scheduler
 
 import unamp
+from unamp.typing import Level
 
 
-def checkpointed(kind: str, dtype: str, scheduled: bool, **kwargs: Any) -> list[Any]:
+def checkpointed(kind: str, level: Level, dtype: str, scheduled: bool, **kwargs: Any) -> list[Any]:
     network = made(kind)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=0.01)
     before = lr_scheduler.StepLR(optimizer, 5, 0.5) if scheduled else None
-    unamp.decorate(network, optimizer, "O2", dtype, **kwargs)
+    unamp.decorate(network, optimizer, level, dtype, **kwargs)
     return [network, optimizer, before or lr_scheduler.StepLR(optimizer, 5, 0.5), unamp.GradScaler(4096.0, growth_interval=3)]
 
 
 @pytest.mark.parametrize("scheduled", [False, True], ids=["schedule made after", "schedule made before"])
 @pytest.mark.parametrize("kwargs", [{}, {"save_dtype": "float32"}, {"master_grad": True}], ids=str)
-@pytest.mark.parametrize(("kind", "dtype"), [("conv", "float16"), ("mlp", "bfloat16")])
+@pytest.mark.parametrize(
+    ("kind", "level", "dtype"), [("conv", "O2", "float16"), ("mlp", "O2", "bfloat16"), ("mlp", "O1", "float16")]
+)
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(
-    kind: str, dtype: str, kwargs: dict[str, Any], scheduled: bool, tmp_path: Path
+    kind: str, level: Level, dtype: str, kwargs: dict[str, Any], scheduled: bool, tmp_path: Path
 ) -> None:
     def run(parts: list[Any], steps: range) -> None:
         network, optimizer, schedule, scaler = parts
         for step in steps:
             optimizer.zero_grad()
             for part in range(2):
-                loss = loss_of(network, 100 * part + step, overflow=step in (4, 11), level="O2", dtype=dtype)
+                loss = loss_of(network, 100 * part + step, overflow=step in (4, 11), level=level, dtype=dtype)
                 scaler.scale(loss / 2).backward()
             scaler.step(optimizer)
             scaler.update()
             schedule.step()
 
-    start = functools.partial(checkpointed, kind, dtype, scheduled, **kwargs)
+    start = functools.partial(checkpointed, kind, level, dtype, scheduled, **kwargs)
     whole, first = start(), start()
     run(whole, range(20))
     run(first, range(8))

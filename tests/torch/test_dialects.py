@@ -14,7 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spoken import error_of, mindspores_example, paddles_example
+from spoken import (
+    error_of,
+    mindspores_example,
+    paddles_example,
+    test_mindspores_scalers_on_gradients_that_are_values,  # noqa: F401
+    torchs_example,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -323,16 +329,8 @@ def test_a_disabled_scaler_steps_and_returns_what_the_optimizer_does() -> None:
 # --- the documentation's examples ------------------------------------------------------------------------------------------
 
 
-def test_torch_cuda_amps_example() -> None:
-    """With the device of this machine: ``torch.cuda.amp`` has no other."""
-    autocast = functools.partial(amp.autocast, "cpu", dtype=F16)
-    a_float32, b_float32, c_float32, d_float32 = (torch.rand((8, 8)) for _ in range(4))
-    with autocast():
-        e_float16 = torch.mm(a_float32, b_float32)
-        with autocast(enabled=False):
-            f_float32 = torch.mm(c_float32, e_float16.float())
-        g_float16 = torch.mm(d_float32, f_float32)
-    assert (e_float16.dtype, f_float32.dtype, g_float16.dtype) == (F16, F32, F16)
+def test_torch_amps_example() -> None:
+    torchs_example("torch", torch.mm, *(torch.rand((8, 8)) for _ in range(4)))
 
 
 def test_torch_cpu_amps_example() -> None:
@@ -429,25 +427,6 @@ def test_mindspores_lists_are_changed_and_handed_back() -> None:
     assert low(white_list=["sigmoid"]) == {"sigmoid"}
     assert low(black_list=mindspore_amp.get_black_list()) == {"linear", "sigmoid"}
     assert low(black_list=[nn.Linear]) == {"sigmoid", "layer_norm"}
-
-
-def test_mindspores_scalers_on_gradients_that_are_values() -> None:
-    w = torch.rand(3, requires_grad=True)
-    scaler = mindspore_amp.DynamicLossScaler(scale_value=2**10, scale_factor=2, scale_window=1)
-    gradients = torch.autograd.grad(scaler.scale((w * w).sum()), [w])
-    assert torch.equal(gradients[0], w.detach() * 2 * 1024)
-    finite = mindspore_amp.all_finite(gradients)
-    assert (finite.dtype, bool(finite)) == (torch.bool, True)
-    assert torch.equal(scaler.unscale(gradients)[0], w.detach() * 2)
-    assert scaler.adjust(finite) is True
-    assert scaler.scale_value == 2048.0
-    assert scaler.adjust(mindspore_amp.all_finite((w, torch.tensor([math.nan], dtype=BF16)))) is False
-    assert scaler.scale_value == 1024.0
-    low = scaler.unscale((w.half(), [None, w.bfloat16()]))
-    assert (type(low), low[0].dtype, low[1][0], low[1][1].dtype) == (tuple, F16, None, BF16)
-    for bad in (3, (), (w, 3)):
-        with pytest.raises(TypeError, match="all_finite takes"):
-            mindspore_amp.all_finite(bad)
 
 
 def test_mindspores_train_network_takes_the_steps_of_a_loop_by_hand() -> None:

@@ -6,13 +6,12 @@ method, both low dtypes), and compared bit by bit with the same call on explicit
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from own_lists import own_lists, tensors
 from torch import Tensor
 from unamp_conformance.check.cases import Case, cases
 from unamp_torch.conformance import TorchOperations
@@ -96,20 +95,11 @@ NOT_ON_CPU = {
 MALFORMED = {"cuda-low-einsum": ("bkhd,bqhd->bqkh", torch.rand(2, 3, 2, 4), torch.rand(2, 5, 2, 4))}
 
 
-def torchs_lists() -> dict[str, Any]:
-    """The classes of torch.testing._internal.autocast_test_lists; its imports need more than torch."""
-    tree = ast.parse((Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text("utf-8"))
-    tree.body = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("TestLists")]
-    namespace: dict[str, Any] = {"torch": torch, "TEST_WITH_ROCM": False}
-    exec(compile(tree, "autocast_test_lists.py", "exec"), namespace)
-    return {"cuda": namespace["AutocastTestLists"]("cpu"), "cpu": namespace["AutocastCPUTestLists"]("cpu")}
-
-
 def entries() -> list[Entry]:
     torch.manual_seed(0)
     found = []
-    for source, holder in torchs_lists().items():
-        lists = {"cuda": CUDA_LISTS, "cpu": CPU_LISTS}[source]
+    for source, of, lists in (("cuda", "AutocastTestLists", CUDA_LISTS), ("cpu", "AutocastCPUTestLists", CPU_LISTS)):
+        holder = own_lists(of, "cpu")
         assert set(lists) == set(vars(holder)), "torch has other lists than this test reads"
         for attribute, (category, module) in lists.items():
             for name, args, *rest in getattr(holder, attribute):
@@ -142,14 +132,6 @@ def converted(value: Any, to: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(converted(item, to) for item in value)
     return value
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -208,8 +190,9 @@ def check(entry: Entry, policy: Policy) -> None:
         accepted = controls(call, entry, rule, low)
         expected = [[str(t.dtype) for t in tensors(c)] for c in accepted]
         found = [str(t.dtype) for t in tensors(result)]
-        assert found in expected, f"{way}: rule {rule.name}, result {found}, not {expected[0]}"
-        assert any(same(result, c) for c in accepted), f"{way}: rule {rule.name}, other numbers: {result} and {accepted[0]}"
+        where = f"{policy}, {way}: rule {rule.name}"
+        assert found in expected, f"{where}, result {found}, not {expected[0]}"
+        assert any(same(result, c) for c in accepted), f"{where}, other numbers: {result} and {accepted[0]}"
 
 
 ENTRIES = entries()
@@ -257,23 +240,17 @@ def test_torchs_own_preset_gives_what_torch_documents(entry: Entry, dtype: str) 
     check(entry, policy)
 
 
-@each_low
-@pytest.mark.parametrize("preset", ["unamp", "paddle"])
-@each_entry
-def test_any_other_preset_gives_what_its_policy_decides(entry: Entry, preset: str, dtype: str) -> None:
-    check(entry, Policy("O1", dtype, preset=preset))
+OTHERS = [
+    *(Policy("O1", dtype, preset=preset) for dtype in LOW for preset in ("unamp", "paddle")),
+    *(Policy("O1", "bfloat16", preset=preset) for preset in ("mindspore", "tensorflow", "apex")),
+    *(Policy(level, "bfloat16") for level in ("O0", "OD", "O2", "O3")),
+]
 
 
 @each_entry
-def test_so_do_the_presets_of_the_other_frameworks(entry: Entry) -> None:
-    for preset in ("mindspore", "tensorflow", "apex"):
-        check(entry, Policy("O1", "bfloat16", preset=preset))
-
-
-@each_entry
-def test_any_other_level_gives_what_its_policy_decides(entry: Entry) -> None:
-    for level in ("O0", "OD", "O2", "O3"):
-        check(entry, Policy(level, "bfloat16"))
+def test_any_other_preset_or_level_gives_what_its_policy_decides(entry: Entry) -> None:
+    for policy in OTHERS:
+        check(entry, policy)
 
 
 def test_torchs_cpu_preset_is_native_cpu_autocast() -> None:
@@ -317,25 +294,24 @@ def test_what_native_cpu_autocast_makes_low_by_its_parts_is_on_the_preset() -> N
 NEWER = {"linalg_matrix_sqrth": ((2, 14), lambda x: torch.linalg.matrix_sqrth(x @ x.mT))}
 
 
-def listed_operators() -> list[tuple[str, str, str]]:
-    """Every kernel that torch registers for autocast: the preset, its name, and that of its operation."""
-    found = []
-    for preset, key in (("torch-cpu", "AutocastCPU"), ("torch-cuda", "AutocastCUDA")):
-        for name in torch._C._dispatch_get_registrations_for_dispatch_key(key):
-            found.append((preset, name, name.removeprefix("aten::").partition(".")[0]))
-    return sorted(found)
+def listed_operations(key: str) -> set[str]:
+    """The operations for which torch registers a kernel for autocast, as torch spells them."""
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return {name.removeprefix("aten::").partition(".")[0] for name in registered}
 
 
-@pytest.mark.parametrize(("preset", "name", "spelling"), [each for each in listed_operators() if each[2] not in NEWER])
-def test_every_operator_with_a_native_autocast_kernel_is_on_the_preset(preset: str, name: str, spelling: str) -> None:
+@pytest.mark.parametrize(("preset", "key"), [("torch-cpu", "AutocastCPU"), ("torch-cuda", "AutocastCUDA")])
+def test_every_operator_with_a_native_autocast_kernel_is_on_the_preset(preset: str, key: str) -> None:
     lists = load_preset(preset)
-    op = unamp.vocabulary().resolve(f"torch.{spelling}")
-    assert op in lists.allow | lists.deny | lists.promote | set(lists.banned), name
+    listed = lists.allow | lists.deny | lists.promote | set(lists.banned)
+    spelled = listed_operations(key) - NEWER.keys()
+    assert spelled
+    assert not {spelling for spelling in spelled if unamp.vocabulary().resolve(f"torch.{spelling}") not in listed}
 
 
 @pytest.mark.parametrize("preset", ["unamp", "torch-cpu", "native"])
 def test_what_the_vocabulary_does_not_name_yet_is_left_to_torch(preset: str) -> None:
-    listed = {spelling for _, _, spelling in listed_operators()} & set(NEWER)
+    listed = (listed_operations("AutocastCPU") | listed_operations("AutocastCUDA")) & NEWER.keys()
     assert listed == {name for name, (since, _) in NEWER.items() if major_minor(torch.__version__) >= since}
     for name in listed:
         with torch.autocast("cpu"):

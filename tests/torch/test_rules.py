@@ -124,11 +124,6 @@ def test_lists_refuse_what_is_no_operation(entry: Any, native_state: Any) -> Non
     assert native_state() == before
 
 
-def test_the_same_operation_in_both_lists_is_named() -> None:
-    with pytest.raises(ValueError, match="add"):
-        unamp.autocast("cpu", allow=torch.add, deny="elementwise_add")
-
-
 # --- widen_results -----------------------------------------------------------------------------------------------------------
 
 
