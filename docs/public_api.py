@@ -1,4 +1,4 @@
-"""Hold what is public against docs/api/names.txt, which is what the last release offered.
+"""Hold the public names against docs/api/names.txt, which are those of the last release.
 
 `make api` writes the file anew, for a release. Between releases it stays as it is, and `changes` says what became of it: a
 test wants each change named in CHANGELOG.md. The code is read, not imported: no framework is needed.
@@ -252,7 +252,7 @@ def formats() -> Iterator[str]:
 
 
 def changes(old: str, new: str) -> list[Change]:
-    """Return what became of the lines of a text: names that came, went or changed, arguments that did."""
+    """Return the changes from one text to another: names that came, went or changed, arguments that did."""
     before, after = _entries(old), _entries(new)
     found: list[Change] = []
     whole: set[str] = set()  # came or went with all that is in them
@@ -321,13 +321,13 @@ def _argument(kind: str, argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def unnamed(found: Iterable[Change], section: str) -> list[str]:
-    """Return what a section of CHANGELOG lacks: each change that it does not name, to the letter, between backticks."""
+    """Return the changes that a section of CHANGELOG does not name, to the letter, between backticks."""
     named = set(re.findall(r"`([^`\n]+)`", section))
     return [f"CHANGELOG.md does not name `{each.name}`, which {each.said}" for each in found if each.name not in named]
 
 
 def named_changes(changelog: str, head: str = r"[^\n]*") -> str:
-    """Return what stands under "Public names" in the first section, or in that with a head; nothing where there is none."""
+    """Return the text under "Public names" in the first section, or in that with a head; nothing where there is none."""
     section = re.search(rf"^## {head}$(.*?)(?=^## |\Z)", changelog, re.DOTALL | re.MULTILINE)
     part = section and re.search(r"^### Public names$(.*?)(?=^### |\Z)", section[1], re.DOTALL | re.MULTILINE)
     return part[1] if part else ""
@@ -343,7 +343,7 @@ def newest_tag(home: Path) -> str | None:
 
 
 def broken_since(home: Path, tag: str, folder: str, modules: Iterable[str]) -> list[Change]:
-    """Return what griffe finds that code written for a tag of a repository could trip over, as far as it is public."""
+    """Return the breaking changes since a tag of a repository that griffe finds, as far as they are public."""
     modules = tuple(modules)
     (package,) = {name.partition(".")[0] for name in modules}
     old = griffe.load_git(package, ref=tag, repo=home, search_paths=[folder], resolve_aliases=True)

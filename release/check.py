@@ -117,7 +117,7 @@ def _passes(what: str, clone: Path, *command: str) -> bool:
 
 
 def _output(*command: str, cwd: Path, **variables: str) -> str:
-    """Return what a command prints.
+    """Return the output of a command.
 
     Raises:
         SystemExit: it fails; what it has to say is on the terminal.

@@ -109,7 +109,7 @@ def platform_tag(libraries: Iterable[Path]) -> str:
 
 
 def check(wheels: Wheels) -> None:
-    """Check what is in the wheels, and how large it is.
+    """Check the content of the wheels, and its size.
 
     Raises:
         ValueError: something is not as it should be; the message says what.

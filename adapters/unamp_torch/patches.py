@@ -113,7 +113,7 @@ def _missing(hook: Hook) -> FrameworkNotSupported:
 
 
 def acquire() -> None:
-    """Need the patches, for a region that opens in some thread."""
+    """Apply the patches where no region is open yet: one opens in some thread."""
     global _open
     with _lock:
         if _open == 0:
@@ -122,7 +122,7 @@ def acquire() -> None:
 
 
 def release() -> None:
-    """Release the patches; with the last region they are undone."""
+    """Undo the patches where no other region is open."""
     global _open
     with _lock:
         _open -= 1

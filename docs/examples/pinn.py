@@ -33,7 +33,7 @@ class Problem:
         self.policy = POLICIES[precision]
 
     def value(self, x: Any) -> Any:
-        """Return what the network gives, in float32."""
+        """Return the network's result, in float32."""
 
         @unamp.float32_results
         def value(x: Any) -> Any:

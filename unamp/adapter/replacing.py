@@ -87,11 +87,11 @@ class CodePatch:
         return self.function.__code__ is not self._own
 
     def apply(self) -> None:
-        """Run the other code from now on."""
+        """Give the function the other code."""
         self.function.__code__ = self._instead
 
     def undo(self) -> None:
-        """Run the function's own code again."""
+        """Give the function its own code back."""
         if self.function.__code__ is self._instead:
             self.function.__code__ = self._own
 
@@ -116,11 +116,11 @@ class AttributePatch:
         self._instead = instead(getattr(home, name) if self._own is self._ABSENT else self._own)
 
     def apply(self) -> None:
-        """Be the replacement from now on."""
+        """Set the attribute to the replacement."""
         setattr(self.home, self._name, self._instead)
 
     def undo(self) -> None:
-        """Be the original again."""
+        """Set the attribute back to the original."""
         if vars(self.home).get(self._name) is not self._instead:
             return
         if self._own is self._ABSENT:
@@ -148,11 +148,11 @@ class PropertiesPatch:
         self._classes = own, type(own.__name__, (own,), {"__module__": own.__module__, **properties})
 
     def apply(self) -> None:
-        """Give the replacements from now on."""
+        """Give the module the class with the replacements."""
         self._module.__class__ = self._classes[1]
 
     def undo(self) -> None:
-        """Give the module's own attributes again."""
+        """Give the module its own class back."""
         own, instead = self._classes
         if type(self._module) is instead:
             self._module.__class__ = own
@@ -174,14 +174,14 @@ class NamesPatch:
         self._own = {name: space[name] for name in instead if name in space}
 
     def apply(self) -> None:
-        """Stand for the replacements from now on; a name that somebody has given another meaning keeps that."""
+        """Set the names to the replacements; one that somebody has given another meaning keeps that."""
         space, own = self._space, self._own
         for name, value in self._instead.items():
             if space.get(name) is own.get(name):
                 space[name] = value
 
     def undo(self) -> None:
-        """Stand for the originals again."""
+        """Set the names back to the originals."""
         space, own = self._space, self._own
         for name, value in self._instead.items():
             if space.get(name) is value:
@@ -215,12 +215,12 @@ class MethodsPatch:
         self._names = NamesPatch(gc.get_referents(vars(of))[0], instead)
 
     def apply(self) -> None:
-        """Be the replacements from now on."""
+        """Give the class the replacements."""
         self._names.apply()
         self._of.__doc__ = self._of.__doc__  # makes Python forget what it remembers of the class, as any assignment does
 
     def undo(self) -> None:
-        """Be the originals again."""
+        """Give the class its own methods back."""
         self._names.undo()
         self._of.__doc__ = self._of.__doc__
 

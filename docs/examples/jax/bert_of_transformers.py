@@ -17,7 +17,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "i
 
 
 def main() -> None:
-    """Print what rules for layers change, and what the tuner finds."""
+    """Print the effects of rules for layers, and the findings of the tuner."""
     model = FlaxBertModel(BertConfig(vocab_size=64, max_position_embeddings=32, **SIZES))
     network = model.module.bind({"params": model.params})  # a module of linen has layers with its variables
     batches = list(jax.random.randint(jax.random.key(0), (4, 2, 8), 0, 64))

@@ -24,7 +24,7 @@ def forward(network: Any, images: Any) -> Any:
 
 
 def main() -> None:
-    """Print what rules for layers change, and what the tuner finds."""
+    """Print the effects of rules for layers, and the findings of the tuner."""
     made = VisionTransformer(reg_tokens=0, key=jax.random.key(0), **SIZES)
     network = eqx.nn.inference_mode(made)
     batches = list(jax.random.normal(jax.random.key(1), (4, 2, 3, 16, 16)))
