@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from unamp_torch import plans
 
 import unamp
 from unamp import Policy, Rule, policy_region
@@ -283,6 +284,26 @@ def test_a_low_kernel_that_takes_some_calls_alone(dtype: str) -> None:
         square = torch.matrix_power(mat(), 2)  # a product, which has a low kernel
         inverse = torch.matrix_power(mat() + 4 * torch.eye(4), -1)  # which has none
     assert square.dtype == inverse.dtype == LOW[dtype]
+
+
+@each_dtype
+def test_a_call_that_has_no_low_kernel_changes_nothing_for_those_after_it(dtype: str) -> None:
+    x = mat() + 4 * torch.eye(4)
+    with unamp.autocast("cpu", dtype, allow="matrix_power"):
+        before = torch.matrix_power(x, 5)  # products, each of them rounded
+        torch.matrix_power(x, -1)
+        assert torch.equal(torch.matrix_power(x, 5), before)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_what_a_policy_comes_to_does_not_depend_on_calls_that_had_no_low_kernel() -> None:
+    policy = Policy("O1", "bfloat16")
+    before = plans._own_actions(policy, "cpu")
+    with unamp.autocast("cpu", allow="add"), unamp.trace() as trace:
+        sparse = mat().to_sparse_csr()
+        torch.add(sparse, sparse)
+    assert trace.records[-1].emulated
+    assert plans._own_actions(policy, "cpu") == before
 
 
 @each_dtype
