@@ -92,15 +92,23 @@ def _reached(policy: Policy) -> tuple[frozenset[str], tuple[tuple[str, FunctionT
         return frozenset(), ()
     low = {op for op, rule in policy.rules.items() if rule in (Rule.LOW, Rule.NARROWEST)}
     reached = {word: kind for word, kind in _KINDS.items() if not low.isdisjoint(kind.parts)}
-    known = ((word, inspect.unwrap(function)) for word, kind in reached.items() for function in kind.functions)
+    known = (pair for word, kind in reached.items() for pair in _of_kind(word, kind.functions))
     return frozenset(reached), tuple(known)
+
+
+def _of_kind(word: str, functions: Iterable[Callable[..., Any]]) -> Iterator[tuple[str, FunctionType]]:
+    """Yield functions that have code to be replaced: what somebody has put in the place of one may be something else."""
+    for function in map(inspect.unwrap, functions):
+        if isinstance(function, FunctionType):
+            yield word, function
 
 
 def _of_sharded_networks() -> Iterator[tuple[str, FunctionType]]:
     """Yield FSDP's own ways of making parameters and of clipping, once it is imported."""
-    if (module := sys.modules.get(_SHARDED)) is not None:
-        yield _MAKING, module.FullyShardedDataParallel.__init__
-        yield _CLIPPING, inspect.unwrap(module.FullyShardedDataParallel.clip_grad_norm_)
+    sharded = getattr(sys.modules.get(_SHARDED), "FullyShardedDataParallel", None)
+    if sharded is not None:
+        yield from _of_kind(_MAKING, (sharded.__init__,))
+        yield from _of_kind(_CLIPPING, (sharded.clip_grad_norm_,))
 
 
 def _of_scalers() -> Iterator[tuple[str, FunctionType]]:
@@ -109,7 +117,7 @@ def _of_scalers() -> Iterator[tuple[str, FunctionType]]:
     for scaler in scalers:
         scalers.extend(set(scaler.__subclasses__()).difference(scalers))
         for name in _SCALERS_METHODS:
-            if isinstance(method := vars(scaler).get(name), FunctionType):
+            if isinstance(method := vars(scaler).get(name), FunctionType):  # not one that is inherited, or wrapped
                 yield _SCALING, method
 
 
