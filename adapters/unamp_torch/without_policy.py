@@ -22,6 +22,7 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.optim.swa_utils import AveragedModel
 
+from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp_torch.backward import without_policy
@@ -42,9 +43,9 @@ class _Kind(NamedTuple):
     parts: Iterable[str]
 
 
-_SCALING, _CLIPPING, _MAKING = "scaling", "clipping", "making"
+_SCALING, _CLIPPING, _AVERAGING, _MAKING = "scaling", "clipping", "averaging", "making"
 
-#: Those functions, by a word for what they do. More come with classes that are made or imported later.
+#: Those functions, by a word for what they do. More come with `_LATER` and with scalers' classes.
 _KINDS = {
     # A scaled float16 loss would overflow, and fused optimizers refuse what was found.
     _SCALING: _Kind((), ("add", "mul")),
@@ -53,7 +54,7 @@ _KINDS = {
         (nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_),
         ("add", "linalg_vector_norm", "max", "maximum", "mul", "pow", "reciprocal", "stack"),
     ),
-    "averaging": _Kind((AveragedModel.update_parameters,), ("add", "div", "mul", "reciprocal", "sub")),
+    _AVERAGING: _Kind((AveragedModel.update_parameters,), ("add", "cat", "div", "mul", "reciprocal", "sub")),
     # Initial values that are computed, and parameters and buffers that are made of parameters.
     _MAKING: _Kind(
         (
@@ -68,16 +69,19 @@ _KINDS = {
 
 _SCALERS_METHODS = ("scale", "unscale_", "step", "update")
 
-#: The module of FSDP's class, which puts parameters together, and has a way of clipping of its own.
-_SHARDED = "torch.distributed.fsdp.fully_sharded_data_parallel"
+#: Functions of modules that few programs import: the module, the way to the function in it, and the word for its kind.
+_LATER = (
+    ("torch.distributed.algorithms.model_averaging.utils", "average_parameters", _AVERAGING),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.__init__", _MAKING),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.clip_grad_norm_", _CLIPPING),
+)
 
 
 def functions(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return the functions that must run with no policy in force under a policy, each with the word for its kind."""
     kinds, known = _reached(policy)
     scaling = _of_scalers() if _SCALING in kinds else ()
-    sharding = (pair for pair in _of_sharded_networks() if pair[0] in kinds)
-    return (*known, *scaling, *sharding)
+    return (*known, *scaling, *_imported_later(kinds))
 
 
 def reaches(policy: Policy) -> bool:
@@ -103,12 +107,11 @@ def _of_kind(word: str, functions: Iterable[Callable[..., Any]]) -> Iterator[tup
             yield word, function
 
 
-def _of_sharded_networks() -> Iterator[tuple[str, FunctionType]]:
-    """Yield FSDP's own ways of making parameters and of clipping, once it is imported."""
-    sharded = getattr(sys.modules.get(_SHARDED), "FullyShardedDataParallel", None)
-    if sharded is not None:
-        yield from _of_kind(_MAKING, (sharded.__init__,))
-        yield from _of_kind(_CLIPPING, (sharded.clip_grad_norm_,))
+def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]:
+    """Yield the functions of those kinds in modules that have been imported since."""
+    for module, path, word in _LATER:
+        if word in kinds and module in sys.modules:
+            yield from _of_kind(word, (at_path(sys.modules[module], path),))
 
 
 def _of_scalers() -> Iterator[tuple[str, FunctionType]]:

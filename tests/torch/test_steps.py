@@ -587,6 +587,17 @@ def test_gradients_of_sharded_networks_are_clipped_to_the_same_bits_as_outside(
     assert all(bool(gradient.any()) for gradient in outside[1:])
 
 
+@pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O3", "float16")], ids=str)
+def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(pretended: None, policy: Policy) -> None:
+    from torch.distributed.algorithms.model_averaging.utils import average_parameters
+
+    outside, inside = parameters(), parameters()
+    average_parameters(iter(outside), torch.distributed.group.WORLD)
+    with policy_region(policy):
+        average_parameters(iter(inside), torch.distributed.group.WORLD)
+    assert same(inside, outside)
+
+
 # --- what is patched ----------------------------------------------------------------------------------------------------------
 
 
