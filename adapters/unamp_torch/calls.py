@@ -61,7 +61,11 @@ def says_no_kernel(error: RuntimeError) -> bool:
 
 
 def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-    """Apply LOW. Where the device turns out to have no kernel for the dtype, emulate, from then on without trying."""
+    """Apply LOW. Where the device turns out to have no kernel for the dtype, emulate.
+
+    That is not remembered: a kernel may take some calls of its operator alone (dense tensors, and no sparse ones), and what a
+    call comes to must not depend on those before it.
+    """
     if operator.keeps_explicit_dtype(args, kwargs):
         return operator.call(*args, **kwargs)
     if operator.has_sparse_gradient(args, kwargs):
@@ -74,10 +78,7 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
     except RuntimeError as error:
         if not says_no_kernel(error):
             raise
-    result = emulated(operator, args, kwargs, dtype)
-    if not next(operator.eligible.tensors(args, kwargs)).is_meta:  # what a meta tensor refuses, a CPU may have
-        operator.no_kernel.add((operator.eligible.device(args, kwargs), dtype))
-    return result
+    return emulated(operator, args, kwargs, dtype)
 
 
 def low_alone(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:

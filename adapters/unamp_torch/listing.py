@@ -33,7 +33,7 @@ class Operator:
         composite: whether it is made of other operators.
         eligible: the arguments that a rule casts.
         computes: whether it does more than move data or make it, in whatever dtype it is told.
-        no_kernel: the device types and low dtypes that it has no kernel for: those known, and those found out.
+        no_kernel: the device types and low dtypes that it is known to have no kernel for.
         dtype_position: where an explicit result dtype may stand, or None; a call that gives one keeps its meaning.
         sparse_position: where sparse gradients may be asked for, or None: PyTorch casts no such gradient, so that the operator
             computes in the dtype of its first argument.
@@ -53,7 +53,7 @@ class Operator:
         self.call = _binding(overload)
         self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(self.name, "CompositeImplicitAutograd")
         self.eligible = Eligible(schema, activation_only)
-        self.no_kernel = {(device, DTYPES[dtype]) for (device, dtype), ops in facts().lacking.items() if op in ops}
+        self.no_kernel = frozenset((device, DTYPES[dtype]) for (device, dtype), ops in facts().lacking.items() if op in ops)
         self.dtype_position: int | None = next((i for i, a in enumerate(schema.arguments) if a.name == "dtype"), None)
         self.sparse_position: int | None = next(
             (i for i, a in enumerate(schema.arguments) if a.name in ("sparse", "sparse_grad") and str(a.type) == "bool"), None
@@ -68,7 +68,7 @@ class Operator:
     def without_low_kernels(self, device: str) -> Operator:
         """Return the same operator, as if a device had no kernel of it for low dtypes."""
         other = copy.copy(self)
-        other.no_kernel = {(device, dtype) for dtype in LOW}
+        other.no_kernel = frozenset((device, dtype) for dtype in LOW)
         return other
 
     def keeps_explicit_dtype(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional
-from torch.amp import GradScaler
-from torch.nn.utils import clip_grad
 
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.performing import differing
@@ -28,14 +26,13 @@ from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_torch.backward import without_policy
+from unamp_torch import without_policy
 from unamp_torch.casting import ELIGIBLE, cast_floats
-from unamp_torch.compiling import call_while_tracing, run_uncompiled
+from unamp_torch.compiling import call_while_tracing
 from unamp_torch.facts import facts
 from unamp_torch.listing import operators
 from unamp_torch.plans import agree
 from unamp_torch.state import lock, thread
-from unamp_torch.stepping import Step
 
 #: Puts another policy in force on a kind of device, inside the one in force.
 Under = Callable[[Policy, str | None], AbstractContextManager[None]]
@@ -65,16 +62,6 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
 #: Functions and layers that make a tensor of their input's dtype: a result to write into, or random noise.
 _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 
-#: Stands for the methods of scalers among operations; their names; and the operations that they compute with.
-_SCALING = "grad_scaler"
-_SCALING_METHODS = ("scale", "unscale_", "step", "update")
-_SCALES_WITH = ("add", "mul")
-
-#: Stands for the halves of `clip_grad_norm_` among operations; what they are; and the operations that they compute with.
-_CLIPPING = "clip_grad_norm"
-_CLIPPING_HALVES = ("_get_total_norm", "_clip_grads_with_norm_")
-_CLIPS_WITH = ("add", "linalg_vector_norm", "max", "mul", "reciprocal", "stack")
-
 
 @functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
@@ -96,37 +83,9 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     return tuple((op, function) for op in ops for function in composed(op))
 
 
-@functools.lru_cache(KEPT_POLICIES)
-def _needing_no_policy(policy: Policy) -> frozenset[str]:
-    """Return the operations that must run with no policy in force, among `_SCALING` and `_CLIPPING`: they would become low.
-
-    A scaled float16 loss would overflow, and fused optimizers refuse what was found. So would the norm of all gradients, and
-    clipped by it they would all be zero.
-    """
-    if not policy.active or preset(policy.preset).delegates:
-        return frozenset()
-    reached = ((_SCALING, _SCALES_WITH), (_CLIPPING, _CLIPS_WITH))
-    return frozenset(op for op, parts in reached if any(policy.rules[part] in (Rule.LOW, Rule.NARROWEST) for part in parts))
-
-
 def replaces(policy: Policy) -> bool:
     """Return whether a policy needs any function replaced."""
-    return bool(named(policy)) or bool(_needing_no_policy(policy))
-
-
-def _scalers() -> Iterator[tuple[str, FunctionType]]:
-    """Yield the methods of `torch.amp.GradScaler` and of the classes derived from it: FSDP's is one, once it is imported."""
-    kinds: list[type] = [GradScaler]
-    for kind in kinds:
-        kinds.extend(set(kind.__subclasses__()).difference(kinds))
-        for name in _SCALING_METHODS:
-            if isinstance(method := vars(kind).get(name), FunctionType):
-                yield _SCALING, method
-
-
-def _clipping() -> Iterator[tuple[str, FunctionType]]:
-    """Yield the halves of `clip_grad_norm_`, whatever name they were imported by."""
-    return ((_CLIPPING, getattr(clip_grad, name).__wrapped__) for name in _CLIPPING_HALVES)
+    return bool(named(policy)) or without_policy.reaches(policy)
 
 
 def _differ(policy: Policy, op: str, part: str) -> bool:
@@ -168,17 +127,15 @@ def acquire(policy: Policy, under: Under) -> Replaced:
     A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
     """
     with _lock:
-        spared = _needing_no_policy(policy)
-        scaling, clipping = _scalers() if _SCALING in spared else (), _clipping() if _CLIPPING in spared else ()
-        needed, done = (*named(policy), *scaling, *clipping), 0
+        needed, done = (*named(policy), *without_policy.functions(policy)), 0
         try:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
                     if patch is None or patch.codes[1] is not function.__code__:  # somebody has given it other code since
-                        make = _MAKE_WITH_NO_POLICY.get(op) or functools.partial(_under_its_rule, op, under)
+                        make = without_policy.REPLACING.get(op) or functools.partial(_under_its_rule, op, under)
                         patch = _made[function] = FunctionPatch(op, function, make)
-                    if op not in _MAKE_WITH_NO_POLICY:
+                    if op not in without_policy.REPLACING:
                         call_while_tracing(patch.replacement)
                     patch.apply()
                 _users[function] += 1
@@ -196,37 +153,6 @@ def release(replaced: Replaced) -> None:
             _users[function] -= 1
             if not _users[function]:
                 _made[function].undo()
-
-
-def _with_no_policy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of a method of PyTorch's scaler: the same, with no policy in force but for closures."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if thread.plan is None or thread.plan.delegated:
-            return original(*args, **kwargs)
-        with Step(nullcontext()) as step:
-            args, kwargs = step.handed(args, kwargs)
-            return original(*args, **kwargs)
-
-    run_uncompiled(replacement)  # dynamo lets the scaler alone, and would compile what stands in for it
-    return replacement
-
-
-def _clipping_with_no_policy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of a function that clips: the same, with no policy in force, also as a part of a graph."""
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not (thread.plan is None or thread.plan.delegated):
-            with without_policy():
-                return original(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    return replacement
-
-
-_MAKE_WITH_NO_POLICY = {_SCALING: _with_no_policy, _CLIPPING: _clipping_with_no_policy}
 
 
 def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:

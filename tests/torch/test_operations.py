@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from unamp_torch import plans
 
 import unamp
 from unamp import Policy, Rule, policy_region
@@ -239,6 +242,53 @@ def test_functions_methods_operators_and_modules_alike() -> None:
             assert [call().dtype for call in calls] == [F32] * len(calls), op
 
 
+# --- distances ---------------------------------------------------------------------------------------------------------------
+
+#: The ways to the distances of all rows: with a product of matrices from 26 rows on, or where it is asked for, and without.
+DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "chosen": torch.cdist,
+    "with a product": partial(torch.cdist, compute_mode="use_mm_for_euclid_dist"),
+    "without": partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist"),
+    "the operator with a product": torch._euclidean_dist,
+    **{f"order {p}": partial(torch.cdist, p=p) for p in (0.0, 1.0, 3.0, math.inf)},
+}
+
+
+def far_away(dtype: torch.dtype = F32) -> tuple[Tensor, Tensor]:
+    """Rows that lie closer together than they are large, which a low product would not tell apart."""
+    x, y = (16 + torch.randn(count, 4).to(BF16).to(dtype) for count in (30, 31))
+    return x.requires_grad_(), y.requires_grad_()
+
+
+@pytest.mark.parametrize("manner", DISTANCES)
+@pytest.mark.parametrize(
+    ("policy", "low"),
+    [
+        (Policy("O1", "bfloat16"), False),
+        (Policy("O1", "bfloat16", allow=["cdist"]), True),
+        (Policy("O2", "bfloat16"), True),
+        (Policy("O2", "bfloat16", deny=["cdist"]), False),
+        (Policy("O3", "bfloat16"), True),
+        (Policy("OD", "bfloat16"), False),
+        (Policy("O1", "bfloat16", preset="tensorflow"), False),
+    ],
+    ids=str,
+)
+def test_distances_are_one_whole_with_their_gradients(manner: str, policy: Policy, low: bool) -> None:
+    (x, y), call = far_away(), DISTANCES[manner]
+    with policy_region(policy):
+        found = call(x, y)
+    gradients = torch.autograd.grad(found.float().sum(), (x, y))
+    same = [each.detach().to(BF16).float().requires_grad_() if low else each for each in (x, y)]
+    expected = call(*same)
+    expected = expected.to(BF16) if low else expected
+    assert found.dtype is (BF16 if low else F32)
+    assert torch.equal(found, expected)
+    known = torch.autograd.grad(expected.float().sum(), same)
+    for gradient, wanted in zip(gradients, known, strict=True):
+        assert torch.equal(gradient, wanted.to(BF16).float() if low else wanted)
+
+
 # --- emulation ---------------------------------------------------------------------------------------------------------------
 
 #: Operations that have no kernel for these dtypes on a CPU.
@@ -283,6 +333,26 @@ def test_a_low_kernel_that_takes_some_calls_alone(dtype: str) -> None:
         square = torch.matrix_power(mat(), 2)  # a product, which has a low kernel
         inverse = torch.matrix_power(mat() + 4 * torch.eye(4), -1)  # which has none
     assert square.dtype == inverse.dtype == LOW[dtype]
+
+
+@each_dtype
+def test_a_call_that_has_no_low_kernel_changes_nothing_for_those_after_it(dtype: str) -> None:
+    x = mat() + 4 * torch.eye(4)
+    with unamp.autocast("cpu", dtype, allow="matrix_power"):
+        before = torch.matrix_power(x, 5)  # products, each of them rounded
+        torch.matrix_power(x, -1)
+        assert torch.equal(torch.matrix_power(x, 5), before)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_what_a_policy_comes_to_does_not_depend_on_calls_that_had_no_low_kernel() -> None:
+    policy = Policy("O1", "bfloat16")
+    before = plans._own_actions(policy, "cpu")
+    with unamp.autocast("cpu", allow="add"), unamp.trace() as trace:
+        sparse = mat().to_sparse_csr()
+        torch.add(sparse, sparse)
+    assert trace.records[-1].emulated
+    assert plans._own_actions(policy, "cpu") == before
 
 
 @each_dtype

@@ -17,6 +17,7 @@ import pytest
 import torch
 from elsewhere import forked
 from torch import Tensor, nn
+from torch.optim import swa_utils
 
 import unamp
 from unamp import Policy, policy_region
@@ -441,6 +442,160 @@ def test_compiled_clipping_in_a_region_comes_to_the_same_bits_as_outside(inside:
     known = clipped(nullcontext(), nn.utils.clip_grad_norm_)
     for region in (policy_region(Policy("O2", "float16")), nullcontext()):
         assert same(clipped(region, compiled), known)
+
+
+# --- what else a program keeps -----------------------------------------------------------------------------------------------
+
+
+def networks(count: int) -> list[nn.Module]:
+    """One network again and again, with other numbers each time."""
+    made = torch.Generator().manual_seed(0)
+    found = [nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)) for _ in range(count)]
+    with torch.no_grad():
+        for tensor in (tensor for network in found for tensor in network.parameters()):
+            tensor.copy_(torch.randn(tensor.shape, generator=made))
+    return found
+
+
+def averaged(**kwargs: Any) -> dict[str, Tensor]:
+    first, *later = networks(4)
+    average = swa_utils.AveragedModel(first, **kwargs)
+    for network in (first, *later):
+        average.update_parameters(network)
+    return average.state_dict()
+
+
+def initial(fill: Callable[..., Tensor], *args: Any) -> dict[str, Tensor]:
+    return {"filled": fill(torch.empty(8, 8), *args)}
+
+
+def made_by(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
+    return make(networks(1)[0][0]).state_dict()
+
+
+def called(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
+    """What a layer keeps after calls, of which one found zeros, for which the power iteration has no direction."""
+    with unamp.autocast(enabled=False):
+        layer = make(networks(1)[0][0])
+    kept = {}
+    for call in range(3):
+        layer(torch.ones(2, 4))
+        kept |= {f"{call} {name}": tensor.clone() for name, tensor in layer.state_dict().items()}
+        with torch.no_grad():
+            next(p for name, p in layer.named_parameters() if "weight" in name).zero_()
+    return kept
+
+
+def clipped_by_value() -> dict[str, Tensor]:
+    params = graded()
+    nn.utils.clip_grad_value_(params, 1.2345678)
+    return {str(place): parameter.grad for place, parameter in enumerate(params) if parameter.grad is not None}
+
+
+householder = partial(nn.utils.parametrizations.orthogonal, orthogonal_map="householder")
+
+KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
+    "gradients, by value": clipped_by_value,
+    "average": averaged,
+    "average, with buffers": partial(averaged, avg_fn=swa_utils.get_swa_avg_fn(), use_buffers=True),
+    "exponential average": partial(averaged, avg_fn=swa_utils.get_ema_avg_fn(0.9)),
+    "exponential averages": partial(averaged, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9)),
+    "nn.init.orthogonal_": partial(initial, nn.init.orthogonal_),
+    "nn.init.trunc_normal_": partial(initial, nn.init.trunc_normal_),
+    "nn.init.trunc_normal_, its tail": partial(initial, nn.init.trunc_normal_, 0.0, 1.0, 2.0, 4.0),
+    "nn.init.kaiming_normal_": partial(initial, nn.init.kaiming_normal_),
+    "orthogonal, made": partial(made_by, nn.utils.parametrizations.orthogonal),
+    "orthogonal by householder, made": partial(made_by, householder),
+    "spectral_norm, made": partial(made_by, nn.utils.parametrizations.spectral_norm),
+    "spectral_norm of old, made": partial(made_by, nn.utils.spectral_norm),
+    "weight_norm, made": partial(made_by, nn.utils.parametrizations.weight_norm),
+    "weight_norm of old, made": partial(made_by, nn.utils.weight_norm),
+    "spectral_norm, called": partial(called, nn.utils.parametrizations.spectral_norm),
+    "spectral_norm of old, called": partial(called, nn.utils.spectral_norm),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O3", "float16")], ids=str)
+@pytest.mark.parametrize("what", KEPT)
+def test_what_a_program_keeps_comes_to_the_same_bits_in_a_region_as_outside(what: str, policy: Policy) -> None:
+    with torch.random.fork_rng():
+        outside = KEPT[what]()
+    with policy_region(policy):
+        inside = KEPT[what]()
+    assert inside.keys() == outside.keys()
+    assert same(list(inside.values()), list(outside.values()))
+
+
+@pytest.mark.beside_kernels
+def test_averages_and_power_iterations_in_compiled_functions_come_to_the_same_bits() -> None:
+    torch.compiler.reset()
+
+    def trained(compile: Callable[..., Any]) -> list[Tensor]:
+        layer = nn.utils.parametrizations.spectral_norm(networks(1)[0][0])
+        average = swa_utils.AveragedModel(layer)
+        call, update = compile(lambda x: layer(x)), compile(lambda: average.update_parameters(layer))
+        for _ in range(3):
+            call(torch.ones(2, 4))
+            update()
+        return [*layer.state_dict().values(), *average.state_dict().values()]
+
+    torch.manual_seed(0)
+    outside = trained(lambda function: function)
+    torch.manual_seed(0)
+    with policy_region(Policy("O2", "float16")):
+        assert same(trained(partial(torch.compile, backend="aot_eager")), outside)
+
+
+@pytest.fixture(scope="module")
+def pretended() -> Iterator[None]:
+    """A group of two processes, of which there is only this one."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("manner", ["FullyShardedDataParallel", "fully_shard"])
+@pytest.mark.parametrize("policy", [Policy("O2", "float16"), Policy("O3", "float16")], ids=str)
+def test_gradients_of_sharded_networks_are_clipped_to_the_same_bits_as_outside(
+    pretended: None, manner: str, policy: Policy
+) -> None:
+    with policy_region(policy):
+        pass  # prepared before the class is there, in the first of these tests
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    def clip() -> list[Tensor]:
+        plain: Any = nn.Linear(64, 64)
+        if manner == "fully_shard":
+            sharded = fully_shard(plain, mesh=init_device_mesh("cpu", (2,)))
+            clip = partial(nn.utils.clip_grad_norm_, sharded.parameters())
+        else:
+            sharded = FullyShardedDataParallel(plain, device_id=torch.device("cpu"))
+            clip = sharded.clip_grad_norm_
+        for parameter in sharded.parameters():
+            parameter.grad = torch.full_like(parameter, 1e4)  # their norm is infinite in float16
+        found = [clip(1.0), *(parameter.grad for parameter in sharded.parameters())]
+        return [each.full_tensor() if hasattr(each, "full_tensor") else each for each in found]
+
+    outside = clip()
+    with policy_region(policy):
+        assert same(clip(), outside)
+    assert outside[0] > 65504
+    assert all(bool(gradient.any()) for gradient in outside[1:])
+
+
+@pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O3", "float16")], ids=str)
+def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(pretended: None, policy: Policy) -> None:
+    from torch.distributed.algorithms.model_averaging.utils import average_parameters
+
+    outside, inside = parameters(), parameters()
+    average_parameters(iter(outside), torch.distributed.group.WORLD)
+    with policy_region(policy):
+        average_parameters(iter(inside), torch.distributed.group.WORLD)
+    assert same(inside, outside)
 
 
 # --- what is patched ----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from unamp_torch.conformance.tensor_kinds import tensor_kinds
 
 import unamp
@@ -37,3 +42,70 @@ def test_a_quantized_tensor_is_left_alone() -> None:
         found = torch.relu(quantized)
     assert found.dtype is torch.qint8
     assert torch.equal(found.int_repr(), torch.relu(quantized).int_repr())
+
+
+# --- products with sparse matrices -------------------------------------------------------------------------------------------
+
+COMPRESSED: dict[str, Callable[[Tensor], Tensor]] = {
+    "csr": Tensor.to_sparse_csr,
+    "csc": Tensor.to_sparse_csc,
+    "bsr": lambda dense: dense.to_sparse_bsr((2, 2)),
+}
+PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "addmm": lambda sparse, dense: torch.addmm(dense, sparse, dense),
+    "linear": lambda sparse, dense: torch.nn.functional.linear(dense, sparse),
+    "matmul": lambda sparse, dense: sparse @ dense,
+    "mm": torch.mm,
+}
+
+
+def with_gradients(
+    product: Callable[[Tensor, Tensor], Tensor], layout: str, region: AbstractContextManager[Any]
+) -> list[Tensor]:
+    """Multiply numbers that are none of a low dtype, in a region; the gradients are computed outside of it."""
+    sparse = {**COMPRESSED, "coo": Tensor.to_sparse}[layout](torch.eye(4) * 1.1).requires_grad_()
+    dense = torch.linspace(0.1, 1.3, 16).reshape(4, 4).requires_grad_()
+    with region:
+        found = product(sparse, dense)
+    grads = torch.autograd.grad(found.float().sum(), (sparse, dense))
+    return [found, *(grad.to_dense() if grad.layout is not torch.strided else grad for grad in grads)]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
+@pytest.mark.parametrize("layout", COMPRESSED)
+@pytest.mark.parametrize("op", PRODUCTS)
+def test_a_product_in_a_compressed_layout_raises_as_under_pytorch_s_own_and_computes_where_it_is_denied(
+    op: str, layout: str, level: Any
+) -> None:
+    sparse, dense = COMPRESSED[layout](torch.eye(4) * 1.1), torch.rand(4, 4)
+    for region in (torch.autocast("cpu", torch.bfloat16), policy_region(Policy(level, "bfloat16"))):
+        with pytest.raises(NotImplementedError, match="not implemented for 'BFloat16'"), region:
+            PRODUCTS[op](sparse, dense)
+    with policy_region(Policy(level, "bfloat16", deny=op)):
+        found = PRODUCTS[op](sparse, dense)
+    assert torch.equal(found, PRODUCTS[op](sparse, dense))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize("preset", ["unamp", "torch-cpu", "torch-cuda"])
+@pytest.mark.parametrize("product", [torch.sparse.mm, lambda a, b: torch.sparse.addmm(b, a, b)], ids=["mm", "addmm"])
+def test_the_sparse_functions_compute_in_float32_at_o1_where_pytorch_s_own_raises(
+    product: Callable[[Tensor, Tensor], Tensor], preset: str, layout: str
+) -> None:
+    inside = with_gradients(product, layout, unamp.autocast("cpu", preset=preset))
+    assert all(map(torch.equal, inside, with_gradients(product, layout, nullcontext())))
+    with pytest.raises(RuntimeError):
+        with_gradients(product, layout, torch.autocast("cpu", torch.bfloat16))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+@pytest.mark.parametrize("op", PRODUCTS)
+def test_a_dense_gradient_of_a_sparse_matrix_raises_as_under_pytorch_s_own_and_comes_where_it_is_denied(op: str) -> None:
+    for region in (torch.autocast("cpu", torch.bfloat16), unamp.autocast("cpu")):
+        with pytest.raises(RuntimeError, match="doesn't support converting"):
+            with_gradients(PRODUCTS[op], "coo", region)
+    for layout in ("coo", "csr"):
+        inside = with_gradients(PRODUCTS[op], layout, unamp.autocast("cpu", deny=op))
+        assert all(map(torch.equal, inside, with_gradients(PRODUCTS[op], layout, nullcontext())))

@@ -16,7 +16,6 @@
 #include <torch/library.h>
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -64,7 +63,7 @@ struct Operator {
   std::optional<size_t> dtype_position;
   std::optional<size_t> sparse_position;
   // Low dtypes known not to have a kernel, by device.
-  std::array<std::array<std::atomic<bool>, 2>, kDevices> missing{};
+  std::array<std::array<bool, 2>, kDevices> missing{};
 };
 
 struct Plan {
@@ -249,25 +248,21 @@ class Call {
   void in_low(ScalarType low, int device) {
     if (keeps_explicit_dtype()) return call();
     if (has_sparse_gradient()) return as_its_weight();
-    auto& missing = const_cast<Operator&>(op_).missing[device][low_index(low)];
     convert_arguments(low, true);
-    if (missing) return emulate(low);
-    // A call uses up its arguments, and those of this one may be needed again: a kernel may take some calls of its operator alone.
+    if (op_.missing[device][low_index(low)]) return emulate(low);
+    // A call uses up its arguments, and those of this one may be needed again.
     const c10::SmallVector<IValue, 8> arguments(stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
-    bool of_python = false;
     try {
       return call();
     } catch (python_error& error) {  // of what stands in for kernels in Python: those of fake tensors, a mode's
       error.persist();
       if (!is_runtime_error(error) || !says_no_kernel(error.what())) throw;
-      of_python = true;
     } catch (const std::exception& error) {
       if (!says_no_kernel(error.what())) throw;
     }
     stack_->resize(base_);
     stack_->insert(stack_->end(), arguments.begin(), arguments.end());
     emulate(low);
-    if (!of_python) missing = true;  // else the device itself may have one
   }
 
   // With arguments that are rounded to low already.

@@ -1,0 +1,156 @@
+"""Functions of PyTorch's that compute what a program keeps: they run with no policy in force.
+
+Scaled losses, clipped gradients, averages of parameters, initial values, the vectors of spectral norms: none of them comes of
+an operation of the vocabulary, so that a policy would round what they compute with, in silence. Where it would, they are
+replaced while a region is open (`unamp_torch.python_functions`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.optim.swa_utils import AveragedModel
+
+from unamp.adapter.spellings import at_path
+from unamp.policy import KEPT_POLICIES, Policy, Rule
+from unamp.presets import preset
+from unamp_torch.backward import without_policy
+from unamp_torch.compiling import run_uncompiled
+from unamp_torch.state import thread
+from unamp_torch.stepping import Step
+
+
+class _Kind(NamedTuple):
+    """Functions of one kind.
+
+    Attributes:
+        functions: the functions, as PyTorch has them.
+        parts: the operations that they compute with: where a policy makes one of them low, the functions are replaced.
+    """
+
+    functions: Iterable[Callable[..., Any]]
+    parts: Iterable[str]
+
+
+_SCALING, _CLIPPING, _AVERAGING, _MAKING = "scaling", "clipping", "averaging", "making"
+
+#: Those functions, by a word for what they do. More come with `_LATER` and with scalers' classes.
+_KINDS = {
+    # A scaled float16 loss would overflow, and fused optimizers refuse what was found.
+    _SCALING: _Kind((), ("add", "mul")),
+    # The norm of all gradients would overflow, and clipped by it they would all be zero.
+    _CLIPPING: _Kind(
+        (nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_),
+        ("add", "linalg_vector_norm", "max", "maximum", "mul", "pow", "reciprocal", "stack"),
+    ),
+    _AVERAGING: _Kind((AveragedModel.update_parameters,), ("add", "cat", "div", "mul", "reciprocal", "sub")),
+    # Initial values that are computed, and parameters and buffers that are made of parameters.
+    _MAKING: _Kind(
+        (
+            *(nn.init.orthogonal_, nn.init.trunc_normal_, nn.utils.spectral_norm, nn.utils.weight_norm),
+            *(parametrizations.spectral_norm, parametrize.register_parametrization),
+        ),
+        ("cat", "diag", "div", "linalg_qr", "sign", "weight_norm", "where"),
+    ),
+    # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN, and stay so.
+    "iterating": _Kind((SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method), ("clamp", "div")),
+}
+
+_SCALERS_METHODS = ("scale", "unscale_", "step", "update")
+
+#: Functions of modules that few programs import: the module, the way to the function in it, and the word for its kind.
+_LATER = (
+    ("torch.distributed.algorithms.model_averaging.utils", "average_parameters", _AVERAGING),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.__init__", _MAKING),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.clip_grad_norm_", _CLIPPING),
+)
+
+
+def functions(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
+    """Return the functions that must run with no policy in force under a policy, each with the word for its kind."""
+    kinds, known = _reached(policy)
+    scaling = _of_scalers() if _SCALING in kinds else ()
+    return (*known, *scaling, *_imported_later(kinds))
+
+
+def reaches(policy: Policy) -> bool:
+    """Return whether there are any such functions under a policy."""
+    return bool(_reached(policy)[0])
+
+
+@functools.lru_cache(KEPT_POLICIES)
+def _reached(policy: Policy) -> tuple[frozenset[str], tuple[tuple[str, FunctionType], ...]]:
+    """Return the kinds of functions that a policy would make compute low, and those of them that are always there."""
+    if not policy.active or preset(policy.preset).delegates:
+        return frozenset(), ()
+    low = {op for op, rule in policy.rules.items() if rule in (Rule.LOW, Rule.NARROWEST)}
+    reached = {word: kind for word, kind in _KINDS.items() if not low.isdisjoint(kind.parts)}
+    known = (pair for word, kind in reached.items() for pair in _of_kind(word, kind.functions))
+    return frozenset(reached), tuple(known)
+
+
+def _of_kind(word: str, functions: Iterable[Callable[..., Any]]) -> Iterator[tuple[str, FunctionType]]:
+    """Yield functions that have code to be replaced: what somebody has put in the place of one may be something else."""
+    for function in map(inspect.unwrap, functions):
+        if isinstance(function, FunctionType):
+            yield word, function
+
+
+def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]:
+    """Yield the functions of those kinds in modules that have been imported since."""
+    for module, path, word in _LATER:
+        if word in kinds and module in sys.modules:
+            yield from _of_kind(word, (at_path(sys.modules[module], path),))
+
+
+def _of_scalers() -> Iterator[tuple[str, FunctionType]]:
+    """Yield the methods of `torch.amp.GradScaler` and of the classes derived from it: FSDP's is one, once it is imported."""
+    scalers: list[type] = [GradScaler]
+    for scaler in scalers:
+        scalers.extend(set(scaler.__subclasses__()).difference(scalers))
+        for name in _SCALERS_METHODS:
+            if isinstance(method := vars(scaler).get(name), FunctionType):  # not one that is inherited, or wrapped
+                yield _SCALING, method
+
+
+def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of a method of PyTorch's scaler: the same, with no policy in force but for closures."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if thread.plan is None or thread.plan.delegated:
+            return original(*args, **kwargs)
+        with Step(nullcontext()) as step:
+            args, kwargs = step.handed(args, kwargs)
+            return original(*args, **kwargs)
+
+    run_uncompiled(replacement)  # dynamo lets the scaler alone, and would compile what stands in for it
+    return replacement
+
+
+def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of another function: the same, with no policy in force, also as a part of a graph."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not (thread.plan is None or thread.plan.delegated):
+            with without_policy():
+                return original(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return replacement
+
+
+#: What makes the replacement of a function of each kind.
+REPLACING = {word: _scaling if word == _SCALING else _replacement for word in _KINDS}
