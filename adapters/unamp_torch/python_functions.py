@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad
+from torch.optim.lr_scheduler import LRScheduler
 
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.performing import differing
@@ -70,6 +71,10 @@ _SCALING = "grad_scaler"
 _SCALING_METHODS = ("scale", "unscale_", "step", "update")
 _SCALES_WITH = ("add", "mul")
 
+#: Stands for steps of learning-rate schedules, and the operations that they compute a rate with that is a tensor.
+_SCHEDULING = "lr_scheduler"
+_SCHEDULES_WITH = ("add", "div", "mul", "pow", "sub")
+
 #: Stands for the halves of `clip_grad_norm_` among operations; what they are; and the operations that they compute with.
 _CLIPPING = "clip_grad_norm"
 _CLIPPING_HALVES = ("_get_total_norm", "_clip_grads_with_norm_")
@@ -98,14 +103,14 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
 
 @functools.lru_cache(KEPT_POLICIES)
 def _needing_no_policy(policy: Policy) -> frozenset[str]:
-    """Return the operations that must run with no policy in force, among `_SCALING` and `_CLIPPING`: they would become low.
+    """Return what must run with no policy in force, of `_SCALING`, `_SCHEDULING` and `_CLIPPING`: it would become low.
 
     A scaled float16 loss would overflow, and fused optimizers refuse what was found. So would the norm of all gradients, and
-    clipped by it they would all be zero.
+    clipped by it they would all be zero. A learning rate that is computed from the last one would stay where it is.
     """
     if not policy.active or preset(policy.preset).delegates:
         return frozenset()
-    reached = ((_SCALING, _SCALES_WITH), (_CLIPPING, _CLIPS_WITH))
+    reached = ((_SCALING, _SCALES_WITH), (_SCHEDULING, _SCHEDULES_WITH), (_CLIPPING, _CLIPS_WITH))
     return frozenset(op for op, parts in reached if any(policy.rules[part] in (Rule.LOW, Rule.NARROWEST) for part in parts))
 
 
@@ -114,14 +119,14 @@ def replaces(policy: Policy) -> bool:
     return bool(named(policy)) or bool(_needing_no_policy(policy))
 
 
-def _scalers() -> Iterator[tuple[str, FunctionType]]:
-    """Yield the methods of `torch.amp.GradScaler` and of the classes derived from it: FSDP's is one, once it is imported."""
-    kinds: list[type] = [GradScaler]
+def _methods(op: str, base: type, names: Iterable[str]) -> Iterator[tuple[str, FunctionType]]:
+    """Yield the methods of a class and of those derived from it: FSDP's scaler is one of PyTorch's, once it is imported."""
+    kinds = [base]
     for kind in kinds:
         kinds.extend(set(kind.__subclasses__()).difference(kinds))
-        for name in _SCALING_METHODS:
+        for name in names:
             if isinstance(method := vars(kind).get(name), FunctionType):
-                yield _SCALING, method
+                yield op, method
 
 
 def _clipping() -> Iterator[tuple[str, FunctionType]]:
@@ -169,8 +174,10 @@ def acquire(policy: Policy, under: Under) -> Replaced:
     """
     with _lock:
         spared = _needing_no_policy(policy)
-        scaling, clipping = _scalers() if _SCALING in spared else (), _clipping() if _CLIPPING in spared else ()
-        needed, done = (*named(policy), *scaling, *clipping), 0
+        scaling = _methods(_SCALING, GradScaler, _SCALING_METHODS) if _SCALING in spared else ()
+        scheduling = _methods(_SCHEDULING, LRScheduler, ("step",)) if _SCHEDULING in spared else ()
+        clipping = _clipping() if _CLIPPING in spared else ()
+        needed, done = (*named(policy), *scaling, *scheduling, *clipping), 0
         try:
             for op, function in needed:
                 if not _users[function]:
@@ -199,7 +206,7 @@ def release(replaced: Replaced) -> None:
 
 
 def _with_no_policy(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of a method of PyTorch's scaler: the same, with no policy in force but for closures."""
+    """Return the replacement of a method of a scaler or a schedule: the same, with no policy in force but for closures."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -226,7 +233,7 @@ def _clipping_with_no_policy(original: Callable[..., Any]) -> Callable[..., Any]
     return replacement
 
 
-_MAKE_WITH_NO_POLICY = {_SCALING: _with_no_policy, _CLIPPING: _clipping_with_no_policy}
+_MAKE_WITH_NO_POLICY = {_SCALING: _with_no_policy, _SCHEDULING: _with_no_policy, _CLIPPING: _clipping_with_no_policy}
 
 
 def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:
