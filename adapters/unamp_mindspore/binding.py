@@ -44,6 +44,7 @@ from unamp_mindspore.graph_calls import (
     agreeing_norm,
     bits_of,
     casting_inputs,
+    changing,
     converting,
     in_place,
     low,
@@ -54,7 +55,7 @@ from unamp_mindspore.graph_calls import (
     wide,
     with_statistics,
 )
-from unamp_mindspore.listing import functions, layer_operation, tensor_methods
+from unamp_mindspore.listing import changing_functions, functions, layer_operation, tensor_methods
 from unamp_mindspore.operators import parameters_of
 from unamp_mindspore.rewriting import CONVERTED, STATISTICS
 from unamp_mindspore.spellings import spelled
@@ -150,6 +151,8 @@ class Binding:
         op = spelled().get(value.name)
         if op is None or vocabulary()[op].group == "cast":
             return value
+        if value.name in facts().changing:
+            return changing(value)
         return _updating(value, self._by_rule(op, value))
 
     def _primitive_class(self, value: type) -> type:
@@ -201,6 +204,8 @@ class Binding:
     def _made_function(self, value: types.FunctionType) -> Any:
         if value is ops.clip_by_global_norm:  # as a step, it follows no rule: it is float32, as it casts to by itself
             return binding(Policy("OD", self._stated.dtype))._copy(value)
+        if value in changing_functions():
+            return changing(PARTS.bound(value))
         op = functions().get(value)
         if op is None or self._follows_parts(op):
             return self._copy(value)

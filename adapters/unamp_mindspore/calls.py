@@ -23,6 +23,7 @@ from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts,
 from unamp.policy import Rule
 from unamp_mindspore import observing
 from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, widened, write
+from unamp_mindspore.facts import facts
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import (
     DEVICE,
@@ -168,9 +169,11 @@ class _Performer(Performer[Plan, Operator]):
         return next((name for name, value in kwargs.items() if isinstance(value, Tensor)), None)
 
     def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
-        changed = args[0]
+        changed = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         own = changed.dtype
         if operator.out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
+            if operator.name in facts().changing and own in NAMES:
+                args, kwargs = self.converted(cast, own, args, kwargs)
             return self.call(plan, operator, args, kwargs), seen[0], False
         args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
         return changed.copy_(cast(operator.out_of_place(*args, **kwargs), own)), own, True

@@ -18,6 +18,7 @@ class Facts:
     left_alone: frozenset[str]
     methods: Mapping[str, str]
     in_place: Mapping[str, str]
+    changing: frozenset[str]
     functions: Mapping[str, str]
     erratic: frozenset[str]
     axis: frozenset[str]

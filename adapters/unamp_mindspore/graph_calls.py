@@ -352,6 +352,22 @@ def in_place(call: Any, ruled: Any) -> Any:
     return unamp_in_place
 
 
+def changing(call: Any) -> Any:
+    """Return the function that changes its first argument, which takes what others there are in its own dtype."""
+
+    @unbound
+    def unamp_changing(value, args, kwargs):  # type: ignore[no-untyped-def]
+        if (_seen(args, kwargs) & _ELIGIBLE & ~_seen(value)) == 0:
+            return call(value, *args, **kwargs)
+        return call(value, *mixed_precision_cast(value.dtype, args), **mixed_precision_cast(value.dtype, kwargs))
+
+    @unbound
+    def unamp_operation(value, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return unamp_changing(value, args, kwargs)
+
+    return unamp_operation
+
+
 def method(name: str) -> Any:
     """Return the function that calls a method of its first argument."""
 

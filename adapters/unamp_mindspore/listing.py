@@ -74,10 +74,12 @@ def codes() -> dict[Operator, CodePatch]:
         if not isinstance(function, types.FunctionType) or function in taken:
             return
         taken.add(function)
-        operator = Operator(op, name, function, **kinds)
+        operator = Operator(op, name, function, in_place=name in facts().changing, **kinds)
 
         def instead(original: Any) -> Any:
             operator.call = original
+            if operator.in_place:
+                operator.out_of_place = original  # of a copy
             return entry(operator)
 
         made[operator] = CodePatch(function, instead)
@@ -102,6 +104,12 @@ def codes() -> dict[Operator, CodePatch]:
     for name, op in tensor_methods().items():
         add(vars(Tensor).get(name), op, f"Tensor.{name}")
     return made
+
+
+@cache
+def changing_functions() -> frozenset[types.FunctionType]:
+    """Return the functions that change their first tensor."""
+    return frozenset(named(path) for path in facts().changing if "." in path)
 
 
 @cache
@@ -155,7 +163,9 @@ def _by_name() -> dict[str, Operator]:
     for path, op in spelled().items():
         kind = primitive(path.rpartition(".")[2]) or type(named(path))
         if issubclass(kind, Primitive) and kind is not Primitive and _runs_by_name(kind) and not _left_alone(op):
-            found[kind.__name__] = Operator(op, kind.__name__, primitive_call.original, bound=True)
+            call, changing = primitive_call.original, kind.__name__ in facts().changing
+            out_of_place = call if changing else None  # of a copy
+            found[kind.__name__] = Operator(op, kind.__name__, call, bound=True, in_place=changing, out_of_place=out_of_place)
     return found
 
 

@@ -134,6 +134,11 @@ class _Performer(Performer[Plan, Operator]):
         if operator.op == "batch_norm" and not operator.in_place:
             carry_out = partial(Performer.carry_out_rule, self, plan, operator, rule)
             return self.updating(_statistics(args, kwargs), carry_out, args, kwargs)
+        if operator.op == _KEEPS_STATE and rule is Rule.LOW and args:
+            # As in a norm, the activation alone becomes low: what is kept between calls is float32.
+            args = [rounded(args[0], plan.low), *args[1:]]
+            (activation, *state), _, _ = Performer.carry_out_rule(self, plan, operator, Rule.FP32, args, kwargs)
+            return (map_floats(activation, plan.low), *state), plan.low, True
         return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
 
     def write(self, tensor: Any, values: Any) -> None:
@@ -159,6 +164,8 @@ class _Performer(Performer[Plan, Operator]):
         return tensor.clone() if tensor._is_initialized() else tensor
 
 
+#: Returns its activation, and then the scale and the moving average that it keeps between calls.
+_KEEPS_STATE = "fake_quantize_dequantize_moving_average_abs_max"
 #: The statistics that a batch norm updates, where they stand in a call and by Paddle's two names for each.
 _STATISTICS = ((1, ("running_mean", "mean")), (2, ("running_var", "variance")))
 

@@ -18,7 +18,7 @@ from paddle.base import core
 
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup, standing_in
-from unamp.adapter.state import in_force, in_regions, stepping, suspending
+from unamp.adapter.state import in_force, in_regions, stepping, suspended, suspending
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
 from unamp.regions import innermost_region
@@ -27,7 +27,7 @@ from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.plans import Plan
-from unamp_paddle.state import DTYPES, FLOAT32, Tensor, Value, dtype_of, thread
+from unamp_paddle.state import DTYPES, FLOAT32, NAMES, Tensor, Value, dtype_of, thread
 
 _in_regions = in_regions(thread)
 
@@ -140,6 +140,39 @@ def _convert_attention_mask(original: Callable[..., Any], attn_mask: Any, dtype:
     return cast(attn_mask, dtype) if to_add else original(attn_mask, dtype)
 
 
+@_in_regions
+def _assign(original: Callable[..., Any], x: Any, output: Any = None) -> Any:
+    # Paddle gives what is written to the dtype of what is written: a layer's buffer would be low from then on.
+    if output is not None and isinstance(x, (Tensor, Value)) and {dtype_of(x), dtype_of(output)} <= NAMES.keys():
+        x = cast(x, dtype_of(output))
+    return original(x, output)
+
+
+@_in_regions
+def _vector_to_parameters(original: Callable[..., Any], vec: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+    # Parameters become pieces of the vector, and have its dtype from then on.
+    parameters = list(parameters)
+    dtypes = {dtype_of(parameter) for parameter in parameters}
+    with suspended(thread):
+        return original(cast(vec, dtypes.pop()) if len(dtypes) == 1 else vec, parameters, *args, **kwargs)
+
+
+@_in_regions
+@contextmanager
+def _averaged(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Iterator[None]:
+    # What is made and put back are parameters, as in a step. What the caller computes with them is under the policy.
+    around, context = thread.plan, original(*args, **kwargs)
+    with suspended(thread), context, in_force(thread, around):
+        yield
+
+
+@_in_regions
+def _update_metric(original: Callable[..., Any], self: Any, preds: Any, *args: Any, **kwargs: Any) -> Any:
+    # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong one of 4,095 intervals.
+    low = isinstance(preds, Tensor) and dtype_of(preds) in NAMES
+    return original(self, cast(preds.detach(), FLOAT32) if low else preds, *args, **kwargs)
+
+
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.autograd.ir_backward", "grad", suspending(thread)),
@@ -149,6 +182,16 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
     ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _clipping),
     ("paddle.nn.clip", "ClipGradBase.__call__", _clipping),
+    # What else makes or changes parameters, and state.
+    ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", suspending(thread)),
+    ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", suspending(thread)),
+    ("paddle.nn.utils.weight_norm_hook", "weight_norm", suspending(thread)),
+    ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", suspending(thread)),
+    ("paddle.incubate.optimizer.modelaverage", "ModelAverage.apply", _averaged),
+    ("paddle.nn.utils.transform_parameters", "parameters_to_vector", suspending(thread)),
+    ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),
+    ("paddle.tensor.creation", "assign", _assign),
+    *(("paddle.metric.metrics", f"{metric}.update", _update_metric) for metric in ("Precision", "Recall", "Auc")),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),

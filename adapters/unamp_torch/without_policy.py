@@ -1,8 +1,8 @@
 """Functions of PyTorch's that compute what a program keeps: they run with no policy in force.
 
-Scaled losses, clipped gradients, averages of parameters, initial values, the vectors of spectral norms: none of them comes of
-an operation of the vocabulary, so that a policy would round what they compute with, in silence. Where it would, they are
-replaced while a region is open (`unamp_torch.python_functions`).
+Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, the vectors of spectral norms: none of
+them comes of an operation of the vocabulary, so that a policy would round what they compute with, in silence. Where it would,
+they are replaced while a region is open (`unamp_torch.python_functions`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from unamp.adapter.spellings import at_path
@@ -43,12 +44,14 @@ class _Kind(NamedTuple):
     parts: Iterable[str]
 
 
-_SCALING, _CLIPPING, _AVERAGING, _MAKING = "scaling", "clipping", "averaging", "making"
+_SCALING, _SCHEDULING, _CLIPPING, _AVERAGING, _MAKING = "scaling", "scheduling", "clipping", "averaging", "making"
 
-#: Those functions, by a word for what they do. More come with `_LATER` and with scalers' classes.
+#: Those functions, by a word for what they do. More come with `_LATER` and with `_METHODS`.
 _KINDS = {
     # A scaled float16 loss would overflow, and fused optimizers refuse what was found.
     _SCALING: _Kind((), ("add", "mul")),
+    # A learning rate that is a tensor is computed from the last one: low, it would stay where it is.
+    _SCHEDULING: _Kind((), ("add", "div", "mul", "pow", "sub")),
     # The norm of all gradients would overflow, and clipped by it they would all be zero.
     _CLIPPING: _Kind(
         (nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_),
@@ -67,7 +70,11 @@ _KINDS = {
     "iterating": _Kind((SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method), ("clamp", "div")),
 }
 
-_SCALERS_METHODS = ("scale", "unscale_", "step", "update")
+#: Methods of a class and of those derived from it, by the word for their kind.
+_METHODS: Mapping[str, tuple[type, tuple[str, ...]]] = {
+    _SCALING: (GradScaler, ("scale", "unscale_", "step", "update")),
+    _SCHEDULING: (LRScheduler, ("step",)),
+}
 
 #: Functions of modules that few programs import: the module, the way to the function in it, and the word for its kind.
 _LATER = (
@@ -80,8 +87,8 @@ _LATER = (
 def functions(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return the functions that must run with no policy in force under a policy, each with the word for its kind."""
     kinds, known = _reached(policy)
-    scaling = _of_scalers() if _SCALING in kinds else ()
-    return (*known, *scaling, *_imported_later(kinds))
+    methods = (pair for word in _METHODS if word in kinds for pair in _of_classes(word))
+    return (*known, *methods, *_imported_later(kinds))
 
 
 def reaches(policy: Policy) -> bool:
@@ -114,14 +121,15 @@ def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]
             yield from _of_kind(word, (at_path(sys.modules[module], path),))
 
 
-def _of_scalers() -> Iterator[tuple[str, FunctionType]]:
-    """Yield the methods of `torch.amp.GradScaler` and of the classes derived from it: FSDP's is one, once it is imported."""
-    scalers: list[type] = [GradScaler]
-    for scaler in scalers:
-        scalers.extend(set(scaler.__subclasses__()).difference(scalers))
-        for name in _SCALERS_METHODS:
-            if isinstance(method := vars(scaler).get(name), FunctionType):  # not one that is inherited, or wrapped
-                yield _SCALING, method
+def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
+    """Yield the methods of a class and of those derived from it: FSDP's scaler is one of PyTorch's, once it is imported."""
+    base, names = _METHODS[word]
+    kinds = [base]
+    for kind in kinds:
+        kinds.extend(set(kind.__subclasses__()).difference(kinds))
+        for name in names:
+            if isinstance(method := vars(kind).get(name), FunctionType):  # not one that is inherited, or wrapped
+                yield word, method
 
 
 def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -598,6 +598,38 @@ def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(pret
     assert same(inside, outside)
 
 
+# --- learning rates, after a step --------------------------------------------------------------------------------------------
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 500),
+    "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 500),
+    "sequence": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [torch.optim.lr_scheduler.LinearLR(optimizer), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9995)],
+        milestones=[5],
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_a_learning_rate_that_is_a_tensor_is_what_it_is_outside(schedule: Any, policy: Policy) -> None:
+    # Low, each factor near 1 would leave it where it is.
+    def scheduled(region: AbstractContextManager[Any]) -> list[Tensor]:
+        optimizer = torch.optim.Adam([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.1))
+        with region:
+            steps = schedule(optimizer)
+            for _ in range(40):
+                optimizer.step()
+                steps.step()
+        return [optimizer.param_groups[0]["lr"]]
+
+    code = torch.optim.lr_scheduler.LRScheduler.step.__code__
+    assert same(scheduled(policy_region(policy)), scheduled(nullcontext()))
+    assert torch.optim.lr_scheduler.LRScheduler.step.__code__ is code
+
+
 # --- what is patched ----------------------------------------------------------------------------------------------------------
 
 
