@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -45,6 +45,7 @@ class _Kind(NamedTuple):
 
 
 _SCALING, _SCHEDULING, _CLIPPING, _AVERAGING, _MAKING = "scaling", "scheduling", "clipping", "averaging", "making"
+_FILLING = "filling"
 
 #: Those functions, by a word for what they do. More come with `_LATER` and with `_METHODS`.
 _KINDS = {
@@ -62,10 +63,12 @@ _KINDS = {
     _MAKING: _Kind(
         (
             *(nn.init.orthogonal_, nn.init.trunc_normal_, nn.utils.spectral_norm, nn.utils.weight_norm),
-            *(parametrizations.spectral_norm, parametrize.register_parametrization),
+            *(parametrizations.spectral_norm, parametrize.register_parametrization, nn.utils.parameters_to_vector),
         ),
         ("cat", "diag", "div", "linalg_qr", "sign", "weight_norm", "where"),
     ),
+    # Parameters become pieces of a vector that something else computes, and have its dtype from then on.
+    _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
     # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN, and stay so.
     "iterating": _Kind((SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method), ("clamp", "div")),
 }
@@ -160,5 +163,20 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
+def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the replacement of `vector_to_parameters`: in a region it takes the vector in the dtype of the parameters."""
+
+    @functools.wraps(original)
+    def replacement(vec: Tensor, parameters: Iterable[Tensor]) -> Any:
+        if thread.plan is None or thread.plan.delegated:
+            return original(vec, parameters)
+        kept = list(parameters)
+        dtypes = {parameter.dtype for parameter in kept}
+        with without_policy():
+            return original(vec.to(dtypes.pop()) if len(dtypes) == 1 else vec, kept)
+
+    return replacement
+
+
 #: What makes the replacement of a function of each kind.
-REPLACING = {word: _scaling if word == _SCALING else _replacement for word in _KINDS}
+REPLACING = dict.fromkeys(_KINDS, _replacement) | {_SCALING: _scaling, _FILLING: _filling}

@@ -598,6 +598,19 @@ def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(pret
     assert same(inside, outside)
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_parameters_that_become_pieces_of_a_vector_keep_their_dtype(policy: Policy) -> None:
+    kept = [nn.Parameter(torch.arange(3.0) + 2**-12), nn.Parameter(torch.ones(2, 2) / 3)]
+    outside = nn.utils.parameters_to_vector(kept)
+    with policy_region(policy):
+        inside = nn.utils.parameters_to_vector(kept)
+        nn.utils.vector_to_parameters(inside * 1.0, kept)
+    assert same([inside], [outside])
+    assert {each.dtype for each in (inside, *kept)} == {torch.float32}
+    nn.utils.vector_to_parameters(outside.bfloat16(), kept)  # outside a region as PyTorch has it
+    assert {each.dtype for each in kept} == {torch.bfloat16}
+
+
 # --- learning rates, after a step --------------------------------------------------------------------------------------------
 
 
