@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import jax
 from jax._src import core, custom_derivatives
 
+from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.observing import follow_calls
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
@@ -151,7 +152,12 @@ def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]], l
 
 def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
     taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
-    for found, replacement in ((facts().suspended, suspending(thread)), (facts().steps, training.stepping)):
+    spared = (
+        (facts().suspended, suspending(thread)),
+        (keras_facts().suspended, suspending(thread)),
+        (facts().steps, training.stepping),
+    )
+    for found, replacement in spared:
         for module, paths in found.items():
             for path in paths if _home(module) == library else ():
                 function = innermost(hook(library, module, path))

@@ -10,17 +10,17 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from unamp.adapter import keras_policies
+from unamp.adapter import keras_metrics, keras_policies
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
-from unamp.adapter.state import suspending
+from unamp.adapter.state import suspended, suspending
 from unamp_tensorflow import calls, compiling, stated_dtypes, training
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
@@ -132,7 +132,10 @@ _COMPILERS: Hooks = (
 )
 
 #: The same of Keras, which may be imported later, or never.
-_KERAS_HOOKS: Hooks = tuple(keras_policies.hooks(thread, training.is_keras_input))
+_KERAS_HOOKS: Hooks = (
+    *keras_policies.hooks(thread, training.is_keras_input),
+    *keras_metrics.hooks(partial(suspended, thread), lambda: thread.plan is not None, training.widened),
+)
 
 
 @cache
