@@ -103,6 +103,9 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
     # What states a dtype itself, and takes no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
+    ("tensorflow.python.ops.math_ops", "cast", stated_dtypes.casting),
+    ("tensorflow.python.ops.gen_array_ops", "bitcast", stated_dtypes.casting),
+    ("tensorflow.python.ops.resource_variable_ops", "ResourceVariable._init_from_args", stated_dtypes.initial),
     *_taking(),
     *((module, path, stated_dtypes.drawing) for module, paths in facts().drawing.items() for path in paths),
     ("tensorflow.python.ops.map_fn", "_result_value_flat_to_batchable", stated_dtypes.map_result),
@@ -118,6 +121,7 @@ _HOOKS: Hooks = (
     ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
     ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient(held)),
     ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient(held)),
+    ("tensorflow.python.ops.clip_ops", "clip_by_average_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "clip_by_global_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "global_norm", training.clipping),
     # Threads that a strategy makes start without a region, as all threads do.
