@@ -115,6 +115,12 @@ def variable_put(original: Function, self: Any, col: Any, name: Any, value: Any)
 
 
 @_in_regions
+def nnx_variable_set(original: Function, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `flax.nnx.Variable.set_value` with a value in the dtypes of the one before."""
+    return original(self, in_form(value, form_of(self.get_raw_value())), *args, **kwargs)
+
+
+@_in_regions
 def haiku_state_set(original: Function, name: Any, value: Any) -> Any:
     """Call `haiku.set_state` with a value in the dtypes of the one before."""
     try:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
 
+from unamp.adapter import keras_metrics
 from unamp.adapter.keras_policies import Function, hooks
 from unamp.adapter.patching import Patch, find, missing
 from unamp.adapter.replacing import AttributePatch, standing_in
-from unamp_jax.casting import eligible_dtype
+from unamp.adapter.state import suspended
+from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import code_patch
-from unamp_jax.state import thread
+from unamp_jax.state import FLOAT32, thread
 
 
 def patches() -> Iterator[Patch]:
@@ -23,7 +26,8 @@ def patches() -> Iterator[Patch]:
     Raises:
         FrameworkNotSupported: naming the version of Keras and what is missing.
     """
-    for module, path, replacement in hooks(thread, _is_eligible):
+    metrics = keras_metrics.hooks(partial(suspended, thread), lambda: thread.plan is not None, _widened)
+    for module, path, replacement in (*hooks(thread, _is_eligible), *metrics):
         function = find(module, path)
         if not isinstance(function, types.FunctionType):
             raise missing("keras", sys.modules["keras"].__version__, f"function {module}.{path}")
@@ -49,6 +53,11 @@ def _unreported(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     finally:
         thread.sink = sink
+
+
+def _widened(value: Any) -> Any:
+    """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
+    return mapped(keras_metrics.keeping_mask(cast), FLOAT32, value)
 
 
 def _is_eligible(x: Any) -> bool:

@@ -152,10 +152,12 @@ def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]], l
 
 def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
     taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
-    without_policy, of_keras = suspending(thread), keras_facts().suspended
-    for found, replacement in (
-        (facts().suspended, without_policy), (of_keras, without_policy), (facts().steps, training.stepping),
-    ):  # fmt: skip
+    spared = (
+        (facts().suspended, suspending(thread)),
+        (keras_facts().suspended, suspending(thread)),
+        (facts().steps, training.stepping),
+    )
+    for found, replacement in spared:
         for module, paths in found.items():
             for path in paths if _home(module) == library else ():
                 function = innermost(hook(library, module, path))

@@ -64,8 +64,13 @@ def spelled() -> tuple[tuple[str, str], ...]:
         if op.group == "cast" or op.name == "control_flow":
             continue
         found += [(op.name, path) for path in op.spellings.get("jax", ())]
-        found += [(op.name, path) for path in op.spellings.get("tensorflow", ()) if path.startswith("keras.layers.")]
+        found += [(op.name, path) for path in op.spellings.get("tensorflow", ()) if _is_of_keras(path)]
     return tuple(found)
+
+
+def _is_of_keras(path: str) -> bool:
+    """Return whether a spelling of TensorFlow's is a layer of Keras', or one of the functions that losses call."""
+    return path.startswith("keras.layers.") or (path.startswith("keras.losses.") and path.islower())
 
 
 @cache

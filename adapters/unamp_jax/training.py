@@ -15,6 +15,7 @@ from unamp.adapter.state import in_regions, suspended, suspending
 from unamp_jax import keras_policies
 from unamp_jax.casting import cast, mapped
 from unamp_jax.composites import code_patch
+from unamp_jax.equal_dtypes import nnx_variable_set
 from unamp_jax.finding import hook
 from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
 
@@ -31,6 +32,8 @@ def patches(library: str) -> Iterator[Patch]:
         yield AttributePatch(transformation, "update", partial(_field, stepping))
     if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:  # of parameters; new in flax 0.12
         yield code_patch(averages.update, suspending(thread))
+    if library == "flax.nnx" and (setter := find("flax.nnx", "Variable.set_value")) is not None:  # likewise
+        yield code_patch(setter, nnx_variable_set)
     if library == "haiku":  # likewise, and the parameters of its layers have the dtypes of what they are first given
         for kind in ("Transformed", "TransformedWithState", "MultiTransformed", "MultiTransformedWithState"):
             yield AttributePatch(find("haiku", kind), "init", partial(_field, suspending(thread)))

@@ -10,17 +10,17 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from unamp.adapter import keras_policies
+from unamp.adapter import keras_metrics, keras_policies
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
-from unamp.adapter.state import suspending
+from unamp.adapter.state import suspended, suspending
 from unamp_tensorflow import calls, compiling, stated_dtypes, training
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
@@ -103,6 +103,9 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
     # What states a dtype itself, and takes no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
+    ("tensorflow.python.ops.math_ops", "cast", stated_dtypes.casting),
+    ("tensorflow.python.ops.gen_array_ops", "bitcast", stated_dtypes.casting),
+    ("tensorflow.python.ops.resource_variable_ops", "ResourceVariable._init_from_args", stated_dtypes.initial),
     *_taking(),
     *((module, path, stated_dtypes.drawing) for module, paths in facts().drawing.items() for path in paths),
     ("tensorflow.python.ops.map_fn", "_result_value_flat_to_batchable", stated_dtypes.map_result),
@@ -118,6 +121,7 @@ _HOOKS: Hooks = (
     ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
     ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient(held)),
     ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient(held)),
+    ("tensorflow.python.ops.clip_ops", "clip_by_average_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "clip_by_global_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "global_norm", training.clipping),
     # Threads that a strategy makes start without a region, as all threads do.
@@ -132,7 +136,10 @@ _COMPILERS: Hooks = (
 )
 
 #: The same of Keras, which may be imported later, or never.
-_KERAS_HOOKS: Hooks = tuple(keras_policies.hooks(thread, training.is_keras_input))
+_KERAS_HOOKS: Hooks = (
+    *keras_policies.hooks(thread, training.is_keras_input),
+    *keras_metrics.hooks(partial(suspended, thread), lambda: thread.plan is not None, training.widened),
+)
 
 
 @cache

@@ -44,12 +44,37 @@ def taking(position: int, name: str) -> Callable[[Function], Function]:
 @_in_regions
 def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Let lists of tensors stand where one tensor is expected: a dtype that is asked for is an explicit cast."""
-    found = {eligible_dtype(value) for value in tf.nest.flatten(v)} - {0}
     if dtype is None:  # nobody asked: the tensors need one dtype, and what puts them together follows its rule
-        return original(convert(cast, FLOAT32, v) if len(found) > 1 else v, dtype, *args, **kwargs)
+        return original(_alike(v), dtype, *args, **kwargs)
     wanted = tf.as_dtype(dtype).as_datatype_enum
     with suspended(thread):
         return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
+
+
+@_in_regions
+def casting(original: Function, *args: Any, **kwargs: Any) -> Any:
+    """Let a list of tensors that is cast become one tensor by no rule: the call says the dtype."""
+    return original(*map(_packed, args), **{name: _packed(value) for name, value in kwargs.items()})
+
+
+def _packed(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or not any(map(eligible_dtype, tf.nest.flatten(value))):
+        return value
+    with suspended(thread):
+        return tf.convert_to_tensor(_alike(value))
+
+
+def _alike(value: Any) -> Any:
+    """Return a list of tensors, in float32 where their dtypes differ."""
+    found = {eligible_dtype(each) for each in tf.nest.flatten(value)} - {0}
+    return convert(cast, FLOAT32, value) if len(found) > 1 else value
+
+
+@_in_regions
+def initial(original: Function, self: Any, initial_value: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Let the initial value of a variable, a list of tensors or a function, be made by no rule."""
+    with suspended(thread):
+        original(self, _alike(initial_value), *args, **kwargs)
 
 
 @_in_regions

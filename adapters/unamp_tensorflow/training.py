@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from unamp.adapter.keras_metrics import keeping_mask
 from unamp.adapter.replacing import standing_in
 from unamp.adapter.state import in_force, suspending
 from unamp.regions import innermost_region
-from unamp_tensorflow.casting import cast_back, eligible_dtype
-from unamp_tensorflow.state import Function, Plan, thread
+from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
+from unamp_tensorflow.state import FLOAT32, Function, Plan, thread
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
@@ -92,8 +93,8 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
     found, given = tf.nest.flatten(grads), tf.nest.flatten(inputs)
     if len(found) != len(given):
         return grads
-    cast = [cast_back(grad, eligible_dtype(value)) for grad, value in zip(found, given, strict=True)]
-    return tf.nest.pack_sequence_as(grads, cast)
+    alike = [cast_back(grad, eligible_dtype(value)) for grad, value in zip(found, given, strict=True)]
+    return tf.nest.pack_sequence_as(grads, alike)
 
 
 # --- gradients that are clipped ----------------------------------------------------------------------------------------------
@@ -152,3 +153,8 @@ def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> A
 def is_keras_input(x: Any) -> bool:
     """Return whether an input of a Keras layer is a tensor that rules are about."""
     return not isinstance(x, np.ndarray) and eligible_dtype(x) != 0
+
+
+def widened(value: Any) -> Any:
+    """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
+    return convert(keeping_mask(cast), FLOAT32, value)

@@ -237,3 +237,54 @@ def test_dynamic_scale_has_its_function_follow_the_policy():
     with low("O1"):
         dynamic_scale.DynamicScale().value_and_grad(loss)(jnp.eye(8))
     assert set(seen) == {"bfloat16"}
+
+
+GRADIENTS = {"w": jnp.full(1000, 1e4), "b": jnp.array([1e-3, 2e-3])}
+
+
+def evaluated(parameters):
+    transformation = optax.contrib.schedule_free_sgd(1e-2)
+    state = transformation.init(parameters)
+    updates, state = transformation.update(parameters, state, parameters)
+    return optax.contrib.schedule_free_eval_params(state, optax.apply_updates(parameters, updates))
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        optax.tree.norm,
+        optax.global_norm,
+        lambda gradients: optax.per_example_global_norm_clip([gradients["w"].reshape(4, 250)], 1.0)[0],
+        lambda gradients: optax.projections.projection_l2_ball(gradients, 1.0),
+        evaluated,
+        lambda gradients: jnp.array(list(gradients["b"]), dtype=jnp.float32),
+    ],
+    ids=["norm", "global_norm", "clipped", "projected", "evaluated", "array"],
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_what_optax_does_to_gradients_and_parameters_in_a_region_comes_to_the_same_bits_as_outside(compute, compiled):
+    # A norm in float16 would be infinite.
+    call = jax.jit(compute) if compiled else compute
+    known = call(GRADIENTS)
+    with unamp.autocast(level="O2", dtype="float16"):
+        found = call(GRADIENTS)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(known), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
+
+
+def test_variables_of_nnx_keep_their_dtype():
+    class Counting(nnx.Module):
+        def __init__(self):
+            self.mean = nnx.BatchStat(jnp.zeros(3))
+
+        def __call__(self, x):
+            self.mean.set_value(0.5 * self.mean.get_value() + 0.5 * x.mean(0))
+            self.mean[0] = x[0, 0] * 2
+            return x
+
+    for compile_ in (lambda function: function, nnx.jit):
+        module = Counting()
+        with unamp.autocast(level="O2", dtype="bfloat16"):
+            compile_(lambda module, x: module(x))(module, jnp.ones((4, 3)))
+        assert module.mean.get_value().dtype == jnp.float32
+        np.testing.assert_array_equal(module.mean.get_value(), jnp.array([2.0, 0.5, 0.5]))

@@ -268,3 +268,16 @@ def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside
     for one, other in zip(found, known, strict=True):
         np.testing.assert_array_equal(one.numpy(), other.numpy(), strict=True)
     assert [each.dtype.name for each in low] == [policy.dtype, "float32", "float32", "float32"]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
+def test_gradients_that_are_clipped_one_by_one_at_o2_have_a_float32_norm(compiled: bool) -> None:
+    def clip(gradient: Any) -> Any:
+        return tf.clip_by_norm(gradient, 1.0), tf.compat.v1.clip_by_average_norm(gradient, 1.0)
+
+    call, gradient = tf.function(clip) if compiled else clip, tf.fill([1000], 1e4)
+    known = call(gradient)
+    with policy_region(Policy("O2", "float16")):
+        found = call(gradient)
+    for one, other in zip(found, known, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-3)

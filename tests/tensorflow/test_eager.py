@@ -356,3 +356,36 @@ def test_a_cast_that_saturates_takes_the_numbers_as_they_are(level, graph):
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.dtype == theirs.dtype
         np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("policy", [Policy("O2", "float16"), Policy("O3", "bfloat16")], ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
+def test_a_list_of_tensors_that_is_cast_is_packed_by_no_rule(policy, compiled):
+    def pack(x, y):
+        return (
+            tf.cast([x, y], tf.float32),
+            tf.cast([[x], [y]], tf.float64),
+            tf.cast((x, 1.5), tf.int32),
+            tf.bitcast([x, y], tf.int32),
+        )
+
+    call, (x, y) = tf.function(pack) if compiled else pack, (tf.constant(3001.0), tf.constant(70_001.0))  # float16 has neither
+    known = call(x, y)
+    with unamp.policy_region(policy):
+        found = call(x, y)
+        low = tf.cast([tf.cast(x, policy.dtype), y], tf.float32)
+    for one, other in zip(found, known, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy(), strict=True)
+    assert low.numpy()[1] == 70_001.0
+
+
+def test_the_initial_value_of_a_variable_follows_no_rule():
+    with unamp.policy_region(Policy("O2", "bfloat16")):
+        made = [
+            tf.Variable([tf.constant(3001.0), tf.constant(70_001.0)]),
+            tf.Variable(lambda: tf.constant([3001.0, 70_001.0]) * 1.0),
+            tf.Variable([tf.constant(3001.0, tf.bfloat16), tf.constant(70_001.0)]),
+        ]
+    assert {each.dtype for each in made} == {tf.float32}
+    assert [each.numpy()[1] for each in made] == [70_001.0] * 3
+    assert [each.numpy()[0] for each in made[:2]] == [3001.0] * 2

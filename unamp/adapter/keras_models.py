@@ -22,10 +22,12 @@ class Facts:
     Attributes:
         parts: for layers with an activation of the user's choice, the operations that belong to the layer itself.
         suspended: functions that no rule reaches, by module.
+        metrics: methods of metrics, likewise; what is low they take in float32.
     """
 
     parts: Mapping[str, frozenset[str]]
     suspended: Mapping[str, tuple[str, ...]]
+    metrics: Mapping[str, tuple[str, ...]]
 
 
 @cache

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from unamp._compiler_marks import once_per_trace
-from unamp.adapter.arguments import within
+from unamp.adapter import keras_metrics
+from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_models import facts, keras_on, library
 from unamp.adapter.keras_policies import HOME, Function, computing_dtype, converting_input
@@ -53,6 +54,7 @@ def all_patches() -> tuple[PatchGroup]:
         ("keras", "Variable._initialize", _initial),
         ("keras.src.backend.common.variables", "Variable._deferred_initialize", _initial),
         *((module, path, _suspending) for module, paths in facts().suspended.items() for path in paths),
+        *keras_metrics.hooks(_suspended, _in_region, _widened),
         *_AddedLosses(thread, _suspended, _in_region).hooks(),
     )
     return (PatchGroup([*starmap(_patch, hooks), *_layers(), *_functions()]),)
@@ -188,6 +190,12 @@ def _suspending(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     with _suspended():
         return original(*args, **kwargs)
+
+
+def _widened(value: Any) -> Any:
+    """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
+    to = keras_metrics.keeping_mask(cast)
+    return mapped(value, torch.is_tensor, lambda tensor: to(tensor, torch.float32))
 
 
 @once_per_trace

@@ -1,0 +1,3 @@
+"""What Keras keeps, on JAX."""
+
+from keras_state import *  # noqa: F403

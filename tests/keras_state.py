@@ -1,0 +1,129 @@
+"""What Keras keeps, on every backend: in a region it is what it is outside, in float32, where a program computes it itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from unamp import Policy, policy_region
+
+POLICIES = [Policy("O2", "float16"), Policy("O2", "bfloat16"), Policy("O3", "float16")]
+
+
+def numbers(value: Any) -> np.ndarray[Any, Any]:
+    assert keras.backend.standardize_dtype(value.dtype) == "float32"
+    return np.asarray(keras.ops.convert_to_numpy(value))
+
+
+def counted() -> Any:
+    total = keras.Variable(np.zeros(2, "float32"))
+    for _ in range(300):  # more than bfloat16 can count one by one
+        total.assign_add(keras.ops.ones(2))
+        total.assign_sub(keras.ops.full((2,), 1e-3))
+    return total
+
+
+def squared_error() -> Any:
+    metric = keras.metrics.RootMeanSquaredError()
+    metric.update_state(keras.ops.full((4, 3), 600.0), keras.ops.zeros((4, 3)))
+    return metric.result()
+
+
+def wrapped_error() -> Any:
+    metric = keras.metrics.MeanMetricWrapper(lambda wanted, found: keras.ops.sum(keras.ops.square(wanted - found), -1))
+    metric.update_state(keras.ops.full((4, 3), 600.0), keras.ops.zeros((4, 3)))
+    return metric.result()
+
+
+def precision_at_recall() -> Any:
+    metric = keras.metrics.PrecisionAtRecall(0.5)
+    metric.update_state(keras.ops.ones(3), keras.ops.convert_to_tensor([0.1, 0.6, 0.7]))
+    metric.update_state(keras.ops.zeros(3), keras.ops.convert_to_tensor([0.8, 0.6, 0.7]))
+    return metric.result()
+
+
+def learning_rate() -> Any:
+    return keras.optimizers.schedules.CosineDecayRestarts(0.1, 1000)(70_001)
+
+
+def learning_rate_of_an_optimizer() -> Any:
+    class Halved(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            return 0.1 * keras.ops.cast(step, "float32") / 140_002.0
+
+    optimizer = keras.optimizers.SGD(Halved())
+    optimizer.build([keras.Variable(np.zeros(2, "float32"))])
+    optimizer.iterations.assign(70_001)
+    return optimizer.learning_rate
+
+
+def orthogonal() -> Any:
+    return keras.initializers.Orthogonal(seed=1)((4, 4))
+
+
+def identity() -> Any:
+    return keras.initializers.Identity(gain=1.001)((3, 3))
+
+
+def variance_of_data() -> Any:
+    layer = keras.layers.Normalization()
+    layer.adapt(keras.ops.convert_to_tensor(np.linspace(-1000, 1000, 64, dtype="float32").reshape(16, 4)))
+    return layer.variance
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize(
+    "compute",
+    [
+        counted, squared_error, wrapped_error, precision_at_recall, learning_rate, learning_rate_of_an_optimizer, orthogonal,
+        identity, variance_of_data,
+    ],
+)  # fmt: skip
+def test_what_is_kept_in_a_region_comes_to_the_same_bits_as_outside(compute: Callable[[], Any], policy: Policy) -> None:
+    known = numbers(compute())
+    with policy_region(policy):
+        found = numbers(compute())
+    np.testing.assert_array_equal(found, known, strict=True)
+
+
+@pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
+@pytest.mark.parametrize("eagerly", [True, False], ids=["eager", "compiled"])
+def test_metrics_of_low_predictions_are_float32(policy: Policy, eagerly: bool) -> None:
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.0), "mae", metrics=["mse"], run_eagerly=eagerly)
+    mean = keras.metrics.MeanSquaredError()
+    with policy_region(policy):
+        found = model.fit(np.ones((8, 2)), np.full((8, 3), 600.0), verbose=0).history["mse"]
+        mean.update_state(keras.ops.full((4, 3), 600.0), model(np.ones((4, 2), "float32")))
+    assert found == [360_000.0]  # more than float16 holds
+    assert float(mean.result()) == 360_000.0
+
+
+def test_a_metric_of_low_predictions_knows_their_mask() -> None:
+    layer, metric = keras.layers.Dense(2, kernel_initializer="ones"), keras.metrics.MeanSquaredError()
+    masked = keras.layers.Masking()(keras.ops.convert_to_tensor([[[1.0, 1.0], [0.0, 0.0]]]))
+    with policy_region(Policy("O1", "bfloat16")):
+        found = layer(masked)
+        assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
+        metric.update_state(keras.ops.zeros((1, 2, 2)), found)
+    assert float(metric.result()) == 4.0  # of both places it would be 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "wanted"),
+    [
+        (keras.losses.MeanSquaredError, 360_000.0),
+        (keras.losses.MeanAbsolutePercentageError, 100_000.0),
+        (keras.losses.CosineSimilarity, -1.0),
+    ],
+)
+def test_a_loss_at_o2_is_float32_from_its_beginning(loss: Any, wanted: float) -> None:
+    far = loss is not keras.losses.CosineSimilarity
+    targets, found = (0.6, 600.6) if loss is keras.losses.MeanAbsolutePercentageError else (0.0 if far else 500.0, 600.0)
+    with policy_region(Policy("O2", "float16")):
+        value = loss()(keras.ops.full((4, 3), targets), keras.ops.full((4, 3), found))
+    np.testing.assert_allclose(float(value), wanted, rtol=1e-3)

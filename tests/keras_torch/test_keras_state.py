@@ -1,0 +1,3 @@
+"""What Keras keeps, on PyTorch."""
+
+from keras_state import *  # noqa: F403
