@@ -33,7 +33,8 @@ they fit:
 `spellings`           a framework's objects by their spellings
 `forwarding`          code that stands in for a function with the function's own signature
 `keras_models`        models of Keras, whatever it computes with; `keras_masters` are its optimizers' master weights
-`keras_policies`      dtype policies of Keras' layers in a region; `keras_losses` has losses added up in float32
+`keras_policies`      dtype policies of Keras' layers in a region
+`keras_losses`        losses of Keras' added up in float32; `keras_metrics` has metrics count in it
 `layers`              rules for single layers: the optional part of an adapter; `keras_layers` has it for Keras
 `layered_networks`    networks with layers, as conformance takes them to check such rules
 `wrapping`            classes derived under their base's name; a second object for a network, with another method
