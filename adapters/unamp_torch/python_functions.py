@@ -103,7 +103,7 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
 
 @functools.lru_cache(KEPT_POLICIES)
 def _needing_no_policy(policy: Policy) -> frozenset[str]:
-    """Return what must run with no policy in force, of `_SCALING`, `_SCHEDULING` and `_CLIPPING`: it would become low.
+    """Return the operations that no policy may reach, of `_SCALING`, `_SCHEDULING` and `_CLIPPING`: they would become low.
 
     A scaled float16 loss would overflow, and fused optimizers refuse what was found. So would the norm of all gradients, and
     clipped by it they would all be zero. A learning rate that is computed from the last one would stay where it is.
