@@ -23,7 +23,6 @@ from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts,
 from unamp.policy import Rule
 from unamp_mindspore import observing
 from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, widened, write
-from unamp_mindspore.facts import facts
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.state import (
     DEVICE,
@@ -155,6 +154,8 @@ class _Performer(Performer[Plan, Operator]):
 
     def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
         run = super().carry_out_rule
+        if operator.changing and (seen := self.seen(operator, args, kwargs)[0]):
+            return self.change(plan, operator, seen, args, kwargs)
         if operator.op != "batch_norm" or operator.layer:  # a layer's statistics are those of the primitive in it
             return run(plan, operator, rule, args, kwargs)
         return self.updating(_statistics(operator, args, kwargs), partial(run, plan, operator, rule), args, kwargs)
@@ -172,7 +173,7 @@ class _Performer(Performer[Plan, Operator]):
         changed = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         own = changed.dtype
         if operator.out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
-            if operator.name in facts().changing and own in NAMES:
+            if operator.changing and own in NAMES:
                 args, kwargs = self.converted(cast, own, args, kwargs)
             return self.call(plan, operator, args, kwargs), seen[0], False
         args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
@@ -180,6 +181,12 @@ class _Performer(Performer[Plan, Operator]):
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.copy()
+
+    def compute_low(self, plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+        if not operator.changing:
+            return super().compute_low(plan, operator, args, kwargs)
+        args, kwargs = self.converted(self.copied, None, args, kwargs)
+        return super().carry_out_rule(plan, operator, Rule.LOW, args, kwargs)[0]
 
 
 def _statistics(operator: Operator, args: Any, kwargs: dict[str, Any]) -> Sequence[Any]:

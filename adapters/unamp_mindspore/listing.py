@@ -74,12 +74,12 @@ def codes() -> dict[Operator, CodePatch]:
         if not isinstance(function, types.FunctionType) or function in taken:
             return
         taken.add(function)
-        operator = Operator(op, name, function, in_place=name in facts().changing, **kinds)
+        operator = Operator(op, name, function, **kinds)
 
         def instead(original: Any) -> Any:
             operator.call = original
-            if operator.in_place:
-                operator.out_of_place = original  # of a copy
+            if operator.changing:
+                operator.out_of_place = original
             return entry(operator)
 
         made[operator] = CodePatch(function, instead)
@@ -163,9 +163,7 @@ def _by_name() -> dict[str, Operator]:
     for path, op in spelled().items():
         kind = primitive(path.rpartition(".")[2]) or type(named(path))
         if issubclass(kind, Primitive) and kind is not Primitive and _runs_by_name(kind) and not _left_alone(op):
-            call, changing = primitive_call.original, kind.__name__ in facts().changing
-            out_of_place = call if changing else None  # of a copy
-            found[kind.__name__] = Operator(op, kind.__name__, call, bound=True, in_place=changing, out_of_place=out_of_place)
+            found[kind.__name__] = Operator(op, kind.__name__, primitive_call.original, bound=True)
     return found
 
 

@@ -21,10 +21,11 @@ class Operator(performing.Operator):
     Attributes:
         ops: the operations that it may be; more than one where one function does several.
         casts: whether it is an explicit cast, which no rule changes.
+        changing: whether it changes its first tensor, which others of the same operation do not.
         plain: whether nothing of all that is to be known about it.
     """
 
-    __slots__ = ("casts", "ops", "plain")
+    __slots__ = ("casts", "changing", "ops", "plain")
 
     op: str
 
@@ -32,8 +33,11 @@ class Operator(performing.Operator):
         super().__init__(op, name, call, view=op in facts().views, **kinds)
         self.ops = frozenset((op, *ops))
         self.casts = vocabulary()[op].group == "cast"
+        self.changing = name in facts().changing
+        if self.changing:
+            self.out_of_place = call  # of a copy
         special = self.layer or self.in_place or self.which is not None or self.activation_only or self.view or self.casts
-        self.plain = not special
+        self.plain = not (special or self.changing)
 
     def parameters(self, args: Any) -> Mapping[int, Any]:
         return parameters_of(args[0]) if self.layer else {}
