@@ -16,7 +16,6 @@ from unamp.policy import Policy
 from unamp.tracing import trace, work_of
 from unamp.tracing.tables import text_table
 from unamp.tuning import checks
-from unamp.tuning.places import place_of
 from unamp.tuning.subject import Subject
 from unamp.typing import DtypeLike
 
@@ -191,7 +190,7 @@ class _Study:
             records += ran.records
         found: dict[str, list[OpRecord]] = {}
         for record in records:
-            layer = place_of(record, names.first, names.classes).layer
+            layer = self._subject.place(record).layer
             if record.op in PRODUCTS and layer and record.layer is not None:
                 found.setdefault(layer, []).append(record)
                 self._paths.setdefault(layer, set()).add(record.layer)
