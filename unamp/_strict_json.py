@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from unamp._version import __version__
+from unamp.dtypes import LOW_DTYPES
 
 T = TypeVar("T")
 Reader = Callable[[str, Any], T]
@@ -157,6 +158,13 @@ def plain_text(where: str, value: Any) -> str:
     """Return a text that a terminal shows as it is: nothing in it is obeyed."""
     if not (found := text(where, value)).isprintable():
         raise BadJSON(f"{where}: must be printable text, not {found[:_SHOWN]!r}")
+    return found
+
+
+def low_dtype(where: str, value: Any) -> str:
+    """Return the name of a low dtype."""
+    if (found := plain_text(where, value)) not in LOW_DTYPES:
+        raise BadJSON(f"{where}: {found[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}")
     return found
 
 

@@ -60,18 +60,27 @@ def test_nested_traces_each_get_everything_inside_them(fake: Any) -> None:
 
 
 def test_an_outer_trace_has_values_whatever_the_inner_one_wants(fake: Any) -> None:
-    with trace(values=True) as outer, trace() as inner:
+    with trace(values=True) as outer, trace() as between, trace() as inner:
         fake.sinks[-1](LINEAR._replace(values=VALUES))
-    assert fake.wants_values == [True, True]
+    assert fake.wants_values == [True, True, True]
     assert outer.records[0].values == VALUES
-    assert inner.records[0].values is None
+    assert between.records[0].values is inner.records[0].values is None
 
 
 def test_a_trace_opened_inside_itself_has_everything_once(fake: Any) -> None:
     t = trace()
-    with t, t:
+    with trace() as around, t, t:
         fake.sinks[-1](LINEAR)
-    assert t.records == [LINEAR]
+    assert t.records == around.records == [LINEAR]
+
+
+def test_a_trace_opened_again_inside_another_has_everything_once(fake: Any) -> None:
+    t = trace()
+    with trace() as around, t, trace() as between:
+        with t:
+            fake.sinks[-1](LINEAR)
+        fake.sinks[-1](EMULATED)
+    assert t.records == around.records == between.records == [LINEAR, EMULATED]
 
 
 def test_another_threads_trace_is_another_threads(fake: Any) -> None:

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unamp import LayerRule, OpRecord, Policy, Rule
+from unamp.layers.applying import LayerNames
 from unamp.tuning import resuming
 from unamp.tuning.places import BY, Place, low_places, units_of
 from unamp.tuning.progress import Step, showing
@@ -285,7 +286,7 @@ def test_a_place_is_a_layer_of_the_network_and_an_operation() -> None:
     def ran(layer: str | None, op: str, rule: Rule = Rule.LOW, compute: str = "float16") -> OpRecord:
         return OpRecord(op, op, rule, ("float32",), compute, compute, layer=layer)
 
-    names = {"a": "a", "b": "a", "c": "c"}
+    names = LayerNames(("Net", "Wrapper"), {"a": "a", "b": "a", "c": "c"}, {})
     records = [
         ran("Net.b", "exp"),  # another name of the same layer
         ran("Net.a", "exp"),
@@ -296,11 +297,11 @@ def test_a_place_is_a_layer_of_the_network_and_an_operation() -> None:
         ran("Net.c", "mul", compute="float32"),
         ran("Net.c", "argmax", Rule.UNTOUCHED),
     ]
-    found = low_places(records, "float16", names, ("Net", "Wrapper"))
+    found = low_places(records, "float16", names)
     assert found == [Place("a", "exp"), Place("", "exp"), Place("", "add"), Place("c", "add")]
     assert str(found[0]) == "exp in a"
     emulated = ran("Net.c", "add", compute="float32")._replace(emulated=True, output="float16", values=None)
-    assert low_places([emulated], "float16", names, ("Net",)) == [Place("c", "add")]
+    assert low_places([emulated], "float16", names) == [Place("c", "add")]
 
 
 # --- what a person says ------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def is_cast(node: Node) -> bool:
 
 def idle_casts(graph: Graph) -> list[IdleCast]:
     """Return the casts that can go, in the order of the graph."""
-    consumers = _consumers(graph)
+    consumers = graph.consumers()
     before: dict[tuple[int, int, str], str] = {}
     found = []
     for node in filter(is_cast, graph.nodes):
@@ -65,8 +65,7 @@ def idle_casts(graph: Graph) -> list[IdleCast]:
 
 def _undone(graph: Graph, node: Node) -> str:
     """Return why a cast can go that follows one which lost nothing; nothing where none does."""
-    source = graph.values[node.inputs[0]]
-    first = None if source.maker is None else graph.nodes[source.maker]
+    source, first = graph.values[node.inputs[0]], graph.maker(node.inputs[0])
     if first is None or not is_cast(first):
         return ""
     begun = graph.values[first.inputs[0]].dtype
@@ -85,13 +84,13 @@ def _lossless(narrow: str | None, wide: str | None) -> bool:
 
 def wide_weights(graph: Graph) -> list[WideWeight]:
     """Return the initializers and constants that are only ever cast to one low dtype, the largest first."""
-    consumers = _consumers(graph)
+    consumers = graph.consumers()
     found = []
     for number, value in enumerate(graph.values):
         one = value.numbers == 1 and value.maker is not None  # a number that an exporter wrote beside the node that takes it
         if value.numbers is None or one or value.dtype not in PRECISIONS or number in graph.results:
             continue
-        used = {_cast_to(graph, node, number) for node in consumers[number]}
+        used = {_cast_to(graph, graph.nodes[node], number) for node in consumers[number]}
         low = used.pop() if len(used) == 1 else None
         if low in LOW_DTYPES and PRECISIONS[low].size < PRECISIONS[value.dtype].size:
             saved = value.numbers * (PRECISIONS[value.dtype].size - PRECISIONS[low].size)
@@ -102,12 +101,3 @@ def wide_weights(graph: Graph) -> list[WideWeight]:
 def _cast_to(graph: Graph, node: Node, number: int) -> str | None:
     """Return the dtype that a node casts a value to; None where it does anything else with it."""
     return graph.values[node.outputs[0]].dtype if is_cast(node) and node.inputs[0] == number else None
-
-
-def _consumers(graph: Graph) -> list[list[Node]]:
-    """Return for each value the nodes that take it."""
-    found: list[list[Node]] = [[] for _ in graph.values]
-    for node in graph.nodes:
-        for number in node.inputs:
-            found[number].append(node)
-    return found

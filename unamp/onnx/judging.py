@@ -131,8 +131,8 @@ class Judge:
 
     def _cast_before(self, number: int) -> Node | None:
         """Return the cast that makes a value; None where anything else does."""
-        maker = self._graph.values[number].maker
-        return self._graph.nodes[maker] if maker is not None and is_cast(self._graph.nodes[maker]) else None
+        maker = self._graph.maker(number)
+        return maker if maker is not None and is_cast(maker) else None
 
     def _dtypes(self, node: Node) -> set[str]:
         """Return the dtypes that a node computes in: of its inputs that are to agree with the first floating one."""
@@ -170,11 +170,8 @@ class Judge:
         are: a network casts, too.
         """
         first = number
-        while self._labelled and (maker := self._graph.values[number].maker) is not None:
-            node = self._graph.nodes[maker]
-            if node.scopes or not is_cast(node):
-                break
-            number = node.inputs[0]
+        while self._labelled and (cast := self._cast_before(number)) is not None and not cast.scopes:
+            number = cast.inputs[0]
         # Whoever flipped a node and cast its result back flipped that node, and none behind it.
         actual = self._graph.values[number].dtype
         return actual if number == first else self._meant.get(number, actual)
@@ -201,13 +198,12 @@ def _entering(graph: Graph) -> Mapping[tuple[int, tuple[str, ...]], set[str]]:
 
 def _from_outside(graph: Graph, node: Node) -> Iterable[str]:
     for number in filter(partial(_computed, graph), node.inputs):
-        value = graph.values[number]
-        if value.maker is None or graph.nodes[value.maker].scopes != node.scopes:
-            yield str(value.dtype)
+        maker = graph.maker(number)
+        if maker is None or maker.scopes != node.scopes:
+            yield str(graph.values[number].dtype)
 
 
 def _computed(graph: Graph, number: int) -> bool:
     """Return whether a value is a floating one, and neither stored nor a constant."""
-    value = graph.values[number]
-    constant = value.maker is not None and graph.nodes[value.maker].kind == "Constant"
-    return value.dtype in PRECISIONS and value.numbers is None and not constant
+    value, maker = graph.values[number], graph.maker(number)
+    return value.dtype in PRECISIONS and value.numbers is None and (maker is None or maker.kind != "Constant")

@@ -36,10 +36,9 @@ def plan(graph: Graph, precision: Precision) -> PlannedGraph:
     for number, node in enumerate(graph.nodes):
         planner.take(number, node)
     planner.settle_stored()
-    wide = [number in planner.wide for number in range(len(graph.nodes))]
     return PlannedGraph(
-        [node for node, is_wide in zip(graph.nodes, wide, strict=True) if is_wide],
-        [node for node, is_wide in zip(graph.nodes, wide, strict=True) if not is_wide],
+        [node for number, node in enumerate(graph.nodes) if number in planner.wide],
+        [node for number, node in enumerate(graph.nodes) if number not in planner.wide],
         planner.unclear,
         planner.layers.unmatched,
     )
@@ -92,13 +91,10 @@ class _Planner:
 
     def settle_stored(self) -> None:
         """Keep in float32 what is made of constants alone and goes into a node that stays there."""
-        consumers: dict[int, set[int]] = {}
-        for number, node in enumerate(self._graph.nodes):
-            for each in node.inputs:
-                consumers.setdefault(each, set()).add(number)
+        consumers = self._graph.consumers()
         for number in reversed(self._only_stored):
             outputs = [each for each in self._graph.nodes[number].outputs if self._graph.values[each].dtype == FLOAT32]
-            if any(consumers.get(each, set()) & self.wide for each in outputs):
+            if any(not self.wide.isdisjoint(consumers[each]) for each in outputs):
                 self.wide.add(number)
 
     def _yields(self, number: int) -> bool:

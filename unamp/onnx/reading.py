@@ -86,6 +86,19 @@ class Graph(NamedTuple):
     results: set[int]
     producer: str
 
+    def maker(self, number: int) -> Node | None:
+        """Return the node that makes a value; None for an input or an initializer."""
+        made_by = self.values[number].maker
+        return None if made_by is None else self.nodes[made_by]
+
+    def consumers(self) -> list[list[int]]:
+        """Return for each value the numbers of the nodes that take it."""
+        found: list[list[int]] = [[] for _ in self.values]
+        for place, node in enumerate(self.nodes):
+            for number in node.inputs:
+                found[number].append(place)
+        return found
+
 
 def read_graph(path: Path) -> Graph:
     """Return the graph of a file.

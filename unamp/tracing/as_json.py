@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unamp import _strict_json as strict
 from unamp._version import __version__
 from unamp.adapter.records import SAMPLE, Call, Gradient, OpRecord, Shadow, Shape, Underflow, Values
-from unamp.dtypes import FLOAT8, LOW_DTYPES
+from unamp.dtypes import FLOAT8
 from unamp.policy import Policy, Rule
 
 VERSION = 4
@@ -255,7 +255,7 @@ def _read_values(where: str, data: Any, version: int) -> Values:
 
 def _read_underflow(where: str, data: Any) -> Underflow:
     strict.fields(where, data, Underflow._fields, Underflow._fields)
-    return Underflow(_low_dtype(f"{where}, dtype", data["dtype"]), *_shares(where, data))
+    return Underflow(strict.low_dtype(f"{where}, dtype", data["dtype"]), *_shares(where, data))
 
 
 def _read_shadow(where: str, data: Any) -> Shadow:
@@ -274,15 +274,8 @@ def _shares(where: str, data: dict[str, Any]) -> tuple[float, float]:
     return subnormal, flushed
 
 
-def _low_dtype(where: str, value: Any) -> str:
-    dtype: str = strict.plain_text(where, value)
-    if dtype not in LOW_DTYPES:
-        raise strict.BadJSON(f"{where}: {dtype[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}")
-    return dtype
-
-
 def _shadow_dtype(where: str, value: Any) -> str:
-    return value if isinstance(value, str) and value in FLOAT8 else _low_dtype(where, value)
+    return value if isinstance(value, str) and value in FLOAT8 else strict.low_dtype(where, value)
 
 
 def _number(where: str, value: Any) -> float:

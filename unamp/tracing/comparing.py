@@ -171,7 +171,7 @@ def compare_traces(reference: Trace, other: Trace, *, layers: LayerMapping | Non
         TypeError: for anything but traces and a mapping.
         ValueError: where a trace kept no values, and for a mapping that names a layer that is none.
     """
-    _check_traces(reference, other)
+    check_traces(reference=reference, other=other)
     for name, each in (("reference", reference), ("other", other)):
         if not each.keeps_values:
             raise ValueError(f"{name} kept no values to compare; open it with unamp.trace(values=True)")
@@ -211,13 +211,18 @@ def propose_layers(reference: Trace, other: Trace) -> LayerMapping:
     Raises:
         TypeError: for anything but traces.
     """
-    _check_traces(reference, other)
+    check_traces(reference=reference, other=other)
     left, right = reference.records, other.records
     return propose([left[n] for n in _parted(left)[0]], [right[n] for n in _parted(right)[0]])
 
 
-def _check_traces(reference: Trace, other: Trace) -> None:
-    for name, each in (("reference", reference), ("other", other)):
+def check_traces(**named: object) -> None:
+    """Check arguments that are to be traces.
+
+    Raises:
+        TypeError: for anything else; the message names the argument.
+    """
+    for name, each in named.items():
         if not isinstance(each, Trace):
             raise TypeError(f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
+from unamp._grouping import grouped
 from unamp.adapter.records import Gradient, OpRecord
 from unamp.dtypes import LOW_DTYPES, low_dtype
 from unamp.tracing.tables import Table, percent
@@ -51,12 +52,12 @@ def gradient_lines(records: Sequence[OpRecord], gradients: Iterable[Gradient], d
 
     Not finite ones stand first, then those with the most underflow; at the end those that were left out.
     """
-    groups: dict[GradientLine, list[Gradient]] = {}
-    for each in gradients:
+
+    def line_of(each: Gradient) -> GradientLine:
         op = "" if each.record is None else records[each.record].op
-        line = GradientLine(_layer(records, each), op, each.dtype, left_out=each.left_out, parameter=each.parameter)
-        groups.setdefault(line, []).append(each)
-    lines = [_filled(line, found, dtype) for line, found in groups.items()]
+        return GradientLine(_layer(records, each), op, each.dtype, left_out=each.left_out, parameter=each.parameter)
+
+    lines = [_filled(line, found, dtype) for line, found in grouped(gradients, line_of).items()]
     return sorted(lines, key=lambda line: (bool(line.left_out), not line.nonfinite, -line.subnormal - line.flushed))
 
 

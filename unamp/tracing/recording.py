@@ -92,7 +92,8 @@ class Trace:
         self._scale: float | None = None
         self._arrivals = self._new_arrivals()
         self._keeper = None if keep is None else Keeper(Path(keep), keep_limit)
-        self._open: list[tuple[ExitStack, Trace | None]] = []
+        self._open: list[ExitStack] = []
+        self._nest: tuple[Trace, ...] = (self,)  # this trace and those around it, each once
         self._thread = 0
         self._ran_under: dict[Policy, set[str]] = {}
         self._never_ran: tuple[str, ...] = ()
@@ -109,22 +110,24 @@ class Trace:
             self.rank = current_rank()
         if not self._open:
             self._arrivals = self._new_arrivals()
-        values = self._values or (outer is not None and outer._values)
         with ExitStack() as stack:
+            stack.callback(setattr, self, "_nest", self._nest)
+            self._nest = (self, *(each for each in (outer._nest if outer is not None else ()) if each is not self))
+            values = any(each._values for each in self._nest)
             stack.enter_context(_asking("shadow", self._shadow, _ONE_SHADOW))
             stack.enter_context(_asking("keeper", self._keeper, _ONE_KEEPER))
             for adapter in registry.adapters_in_use():
                 stack.enter_context(adapter.observe(self._take, values))
                 self.frameworks[adapter.framework] = adapter.version()
-            self._open.append((stack.pop_all(), outer))
+            stack.callback(setattr, traces, "innermost", outer)
+            self._open.append(stack.pop_all())
         traces.innermost = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._open or traces.innermost is not self:
             raise RuntimeError(f"{self!r} is not the innermost open trace of this thread; traces close in reverse order")
-        stack, traces.innermost = self._open.pop()
-        stack.close()
+        self._open.pop().close()
         if not self._open:
             self._arrivals.close()
             self._scale = None
@@ -147,19 +150,12 @@ class Trace:
     @property
     def recording(self) -> bool:
         """Return whether it, or a trace around it, records what runs now: whether the step and the rank are chosen."""
-        outer = self._outer
-        return self._chosen or (outer is not None and outer.recording)
+        return any(each._chosen for each in self._nest)
 
     @property
     def following(self) -> bool:
         """Return whether it, or a trace around it, wants the gradients of what runs now."""
-        outer = self._outer
-        return (self._gradients and self._chosen) or (outer is not None and outer.following)
-
-    @property
-    def _outer(self) -> Trace | None:
-        outer = self._open[-1][1] if self._open else None
-        return None if outer is self else outer
+        return any(each._gradients and each._chosen for each in self._nest)
 
     @property
     def _chosen_rank(self) -> bool:
@@ -171,9 +167,8 @@ class Trace:
 
     def scaled_by(self, scale: float) -> None:
         """Note that a loss was multiplied by a loss scale, whose gradients come next."""
-        self._scale = scale
-        if self._outer is not None:
-            self._outer.scaled_by(scale)
+        for trace in self._nest:
+            trace._scale = scale
 
     def parameter_hook(self, name: str, parameter: object = None) -> GradientHook | None:
         """Return the hook that takes a parameter's gradients, for this trace and those around it; None where none wants them.
@@ -184,14 +179,12 @@ class Trace:
                 is told of one backward pass.
         """
         places: list[tuple[Arrivals, int | None]] = []
-        trace: Trace | None = self
-        while trace is not None:
+        for trace in self._nest:
             arrivals = trace._arrivals
             if trace._gradients and trace._chosen and id(parameter) not in arrivals.followed:
                 places.append((arrivals, None))
                 if parameter is not None:
                     arrivals.followed[id(parameter)] = parameter
-            trace = trace._outer
         return GradientHook(places, name) if places else None
 
     def _new_arrivals(self) -> Arrivals:
@@ -204,13 +197,11 @@ class Trace:
         if traces.pauses:
             return None
         places: list[tuple[Arrivals, int | None]] = []
-        trace: Trace | None = self
-        while trace is not None:
+        for trace in self._nest:
             if trace._chosen:
                 if trace._gradients:
                     places.append((trace._arrivals, len(trace.records)))
                 trace._keep(record)
-            trace = trace._outer
         return GradientHook(places) if places else None
 
     def _keep(self, record: OpRecord) -> None:

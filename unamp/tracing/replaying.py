@@ -21,7 +21,7 @@ from unamp.adapter.shadowing import said
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import AmpWarning, FrameworkNotSupported, shortened
 from unamp.regions import autocast
-from unamp.tracing.comparing import bound_of, finite
+from unamp.tracing.comparing import bound_of, check_traces, finite
 from unamp.tracing.recording import Trace
 from unamp.tracing.tables import place, text_table
 
@@ -125,8 +125,7 @@ def replay(trace: Trace, number: int, folder: str | Path, *, framework: str | No
             is damaged.
         FrameworkNotSupported: where the framework is not imported, or not suitable.
     """
-    if not isinstance(trace, Trace):
-        raise TypeError(f"trace must be an unamp.Trace, not {type(trace).__name__}; read one with Trace.from_json(text)")
+    check_traces(trace=trace)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= len(trace.records):
         raise ValueError(f"there is no operation {shortened(number)}; the trace has 1 to {len(trace.records)}")
     record = trace.records[number - 1]

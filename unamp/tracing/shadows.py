@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
+from unamp._grouping import grouped
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import NO_PRODUCT
 from unamp.tracing.gradients import GradientLine
@@ -37,26 +38,20 @@ class ShadowLine(NamedTuple):
 
 def shadow_lines(records: Iterable[OpRecord]) -> list[ShadowLine]:
     """Return the error of each operation of each layer: first those that overflow, then by error; at the end those left out."""
-    groups: dict[tuple[str | None, str, str], list[tuple[Shadow, float]]] = {}
-    for record in records:
-        if (found := record.shadow) is not None:
-            size = prod(n or 1 for n in record.output_shape or ())
-            groups.setdefault((record.layer, record.op, found.left_out), []).append((found, found.overflow / max(size, 1)))
-    lines = [_line(*key, found) for key, found in groups.items()]
+    shadowed = ((record, record.shadow) for record in records if record.shadow is not None)
+    groups = grouped(shadowed, lambda pair: ShadowLine(pair[0].layer, pair[0].op, left_out=pair[1].left_out))
+    lines = [_filled(line, found) for line, found in groups.items()]
     return sorted(lines, key=lambda line: (bool(line.left_out), -line.overflowed, -line.error, -line.flushed))
 
 
-def _line(layer: str | None, op: str, left_out: str, found: Sequence[tuple[Shadow, float]]) -> ShadowLine:
-    return ShadowLine(
-        layer,
-        op,
-        error=max(each.error for each, _ in found),
-        overflow=sum(each.overflow for each, _ in found),
-        overflowed=max(share for _, share in found),
-        subnormal=max(each.subnormal for each, _ in found),
-        flushed=max(each.flushed for each, _ in found),
+def _filled(line: ShadowLine, found: Sequence[tuple[OpRecord, Shadow]]) -> ShadowLine:
+    return line._replace(
+        error=max(shadow.error for _, shadow in found),
+        overflow=sum(shadow.overflow for _, shadow in found),
+        overflowed=max(shadow.overflow / prod(size or 1 for size in record.output_shape or ()) for record, shadow in found),
+        subnormal=max(shadow.subnormal for _, shadow in found),
+        flushed=max(shadow.flushed for _, shadow in found),
         times=len(found),
-        left_out=left_out,
     )
 
 

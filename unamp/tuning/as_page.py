@@ -33,16 +33,16 @@ class _Dot(NamedTuple):
 class _Drawing(NamedTuple):
     """The share of the work that is low, from left to right, and the error, upwards."""
 
-    width: float
-    height: float
     dots: list[_Dot]
     limit: float
     shares: list[tuple[float, str]]
     errors: list[tuple[float, str]]
-    left: float
-    right: float
-    top: float
-    bottom: float
+    width: float = _WIDTH
+    height: float = _HEIGHT
+    left: float = _LEFT
+    right: float = _WIDTH - _RIGHT
+    top: float = _TOP
+    bottom: float = _HEIGHT - _BOTTOM
 
 
 def render(report: TuneReport, toml: str, title: str) -> str:
@@ -95,4 +95,4 @@ def _drawing(report: TuneReport) -> _Drawing:
     step = max(1, (high - low) // 5)
     errors = [(up(10.0**decade), f"1e{decade:+03d}") for decade in range(low, high + 1, step)]
     shares = [(along(n / 4), f"{n * 25}%") for n in range(5)]
-    return _Drawing(_WIDTH, _HEIGHT, dots, up(report.limit), shares, errors, left, right, top, bottom)
+    return _Drawing(dots, up(report.limit), shares, errors)

@@ -25,10 +25,7 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
     policy, rules = subject.rules(places)
     interrupted = search.stopped.startswith("interrupted")
     error, fresh, low = _errors_and_share(search, held, places, interrupted)
-    presets = [] if interrupted or not held else preset_reports(
-        subject, list(zip(search.batches, search.references, strict=True)), search.trials.within,
-        lambda: search.budget.left(subject.runs),
-    )  # fmt: skip
+    presets = [] if interrupted or not held else preset_reports(search)
     remarks = trivial(policy.dtype, low, presets, nothing_held=not held)
     for said in remarks:
         trivial_answer(said)

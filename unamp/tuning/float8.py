@@ -16,7 +16,7 @@ from unamp.policy import Policy
 from unamp.tracing import trace, work_of
 from unamp.tracing.tables import text_table
 from unamp.tuning import checks
-from unamp.tuning.places import place_of
+from unamp.tuning.reports import plain
 from unamp.tuning.subject import Subject
 from unamp.typing import DtypeLike
 
@@ -120,12 +120,7 @@ class Float8Study:
 
     def to_data(self) -> dict[str, Any]:
         """Return the study as plain values, for JSON; an error that is not finite is None."""
-        layers = [
-            {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in each._asdict().items()}
-            for each in self.layers
-        ]
-        error = self.error if math.isfinite(self.error) else None
-        return {"dtype": self.dtype, "tolerance": self.tolerance, "error": error, "runs": self.runs, "layers": layers}
+        return {name: plain(getattr(self, name)) for name in ("dtype", "tolerance", "error", "runs", "layers")}
 
 
 def study(
@@ -191,7 +186,7 @@ class _Study:
             records += ran.records
         found: dict[str, list[OpRecord]] = {}
         for record in records:
-            layer = place_of(record, names.first, names.classes).layer
+            layer = self._subject.place(record).layer
             if record.op in PRODUCTS and layer and record.layer is not None:
                 found.setdefault(layer, []).append(record)
                 self._paths.setdefault(layer, set()).add(record.layer)

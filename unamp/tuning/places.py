@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unamp.adapter.records import OpRecord
 from unamp.dtypes import FLOAT32
+from unamp.layers.applying import LayerNames
 from unamp.policy import Policy, Rule
 
 #: What is held as one: an operation in a layer, an operation wherever it is, or a layer with what it runs itself.
@@ -32,20 +33,19 @@ class Place(NamedTuple):
 Unit = frozenset[Place]
 
 
-def place_of(record: OpRecord, names: Mapping[str, str], classes: Collection[str]) -> Place:
+def place_of(record: OpRecord, names: LayerNames) -> Place:
     """Return the place where an operation ran.
 
     Args:
-        names: the names of a network's layers that run, each with the first one of its layer.
-        classes: the network's class, and that of a wrapper around it; none for a function, whose layers are named scopes.
+        names: the network's layers; without classes for a function, whose layers are named scopes.
     """
-    if not classes:
-        return Place(_scope((record.layer or "").split("."), names), record.op)
+    if not names.classes:
+        return Place(_scope((record.layer or "").split("."), names.first), record.op)
     kind, _, name = (record.layer or "").partition(".")
-    if kind not in classes:
+    if kind not in names.classes:
         return Place("", record.op)
     # A wrapper for data-parallel training holds the network under a name of its own.
-    found = names.get(name) or names.get(name.partition(".")[2])
+    found = names.first.get(name) or names.first.get(name.partition(".")[2])
     return Place(found or "", record.op)
 
 
@@ -59,18 +59,16 @@ def _scope(path: Sequence[str], names: Mapping[str, str]) -> str:
 _LOW = (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
 
 
-def low_places(records: Iterable[OpRecord], dtype: str, names: Mapping[str, str], classes: Collection[str]) -> list[Place]:
+def low_places(records: Iterable[OpRecord], dtype: str, names: LayerNames) -> list[Place]:
     """Return the places that computed low because a policy had them, in the order in which they first ran."""
     ran = (record for record in records if record.computed_in == dtype and record.rule in _LOW)
-    return list(dict.fromkeys(place_of(record, names, classes) for record in ran))
+    return list(dict.fromkeys(place_of(record, names) for record in ran))
 
 
-def places_to_be_low(
-    records: Iterable[OpRecord], policy: Policy, names: Mapping[str, str], classes: Collection[str]
-) -> list[Place]:
+def places_to_be_low(records: Iterable[OpRecord], policy: Policy, names: LayerNames) -> list[Place]:
     """Return the places of a float32 run that a policy would have low."""
     ran = (record for record in records if record.compute == FLOAT32 and policy.decide(record.op) in _LOW)
-    return list(dict.fromkeys(place_of(record, names, classes) for record in ran))
+    return list(dict.fromkeys(place_of(record, names) for record in ran))
 
 
 def units_of(places: Sequence[Place], by: str) -> list[Unit]:

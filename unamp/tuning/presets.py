@@ -3,54 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy
 from unamp.presets import PRESETS
 from unamp.tracing import trace
 from unamp.tuning.reports import PresetReport
-from unamp.tuning.subject import Subject
+from unamp.tuning.search import Search
 
 #: A preset is as good as the answer where so little more of the work is low.
 _LITTLE = 0.02
 
 
-def preset_reports(
-    subject: Subject,
-    batches: Sequence[tuple[Any, Any]],
-    within: Callable[[Sequence[float]], bool],
-    may_run: Callable[[], bool],
-) -> list[PresetReport]:
-    """Return the trials of the usual policies at O1: that of unamp, and that of the framework's own lists.
-
-    Args:
-        batches: batches with their float32 results.
-        within: whether the errors of all batches are small enough.
-    """
+def preset_reports(search: Search) -> list[PresetReport]:
+    """Return the trials of the usual policies at O1: that of unamp, and that of the framework's own lists."""
+    subject = search.subject
     if subject.base.level != "O3":
         return []
     framework = subject.framework()
     own = [name for name in PRESETS if framework and name.startswith(framework)]
-    found = [
-        _report(subject, Policy("O1", subject.base.dtype, preset=name), batches, within, may_run)
-        for name in [*own[:1], "unamp"]
-    ]
+    found = [_report(search, Policy("O1", subject.base.dtype, preset=name)) for name in [*own[:1], "unamp"]]
     return [report for report in found if report is not None]
 
 
-def _report(
-    subject: Subject,
-    policy: Policy,
-    batches: Sequence[tuple[Any, Any]],
-    within: Callable[[Sequence[float]], bool],
-    may_run: Callable[[], bool],
-) -> PresetReport | None:
+def _report(search: Search, policy: Policy) -> PresetReport | None:
     """Return the trial of a policy; None where the budget ends before, and where it cannot run the network at all."""
-    ran, errors = trace(), list[float]()
-    for batch, reference in batches:
-        if not may_run():
+    subject, ran, errors = search.subject, trace(), list[float]()
+    for batch, reference in zip(search.batches, search.references, strict=True):
+        if not search.budget.left(subject.runs):
             return None
         try:
             errors.append(subject.error_under(policy, (), batch, reference, None if errors else ran))
@@ -58,7 +39,7 @@ def _report(
             return None
         if not math.isfinite(errors[-1]):
             break
-    return PresetReport(policy, subject.low_share(ran), max(errors), within(errors))
+    return PresetReport(policy, subject.low_share(ran), max(errors), search.trials.within(errors))
 
 
 def trivial(dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool) -> list[str]:

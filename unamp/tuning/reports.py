@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from unamp.policy import Policy
 from unamp.tuning.trials import Trial
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it; a number that is not finite is None."""
+    if isinstance(value, Policy):
+        return value.to_data()
+    if isinstance(value, tuple):
+        return plain(value._asdict()) if hasattr(value, "_asdict") else [plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class PlaceReport(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from unamp._grouping import grouped
 from unamp.dtypes import FLOAT32
 from unamp.layers.rules import LayerRule
 from unamp.policy import Policy
@@ -30,12 +31,7 @@ def policy_and_rules(
         unnamed: places that are not held by the name of their operation, since a layer runs under another name; only the rule
             ``"float32"`` for the layer holds them.
     """
-    at: dict[str, set[str]] = {}
-    for place in places:
-        at.setdefault(place.layer, set()).add(place.op)
-    wanted: dict[str, set[str]] = {}
-    for place in held:
-        wanted.setdefault(place.layer, set()).add(place.op)
+    at, wanted = _by_layer(places), _by_layer(held)
     everywhere = frozenset(held_everywhere(held, places)) - {place.op for place in unnamed}
     outside = everywhere | wanted.get("", set())
     found: dict[str, _Inherited] = {}
@@ -54,6 +50,11 @@ def policy_and_rules(
             found[layer] = everywhere | held_here
             rules.append(LayerRule(layer, _denying(base, everywhere | held_here)))
     return _denying(base, outside), rules
+
+
+def _by_layer(places: Iterable[Place]) -> dict[str, set[str]]:
+    """Return the operations of each layer."""
+    return {layer: {place.op for place in inside} for layer, inside in grouped(places, lambda place: place.layer).items()}
 
 
 def held_everywhere(held: Collection[Place], places: Iterable[Place]) -> list[str]:

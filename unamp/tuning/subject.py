@@ -89,16 +89,16 @@ class Subject:
 
     def learn_places(self, low: Trace, exact: Trace) -> None:
         """Add the places that were low in a run without exceptions; where that did not come to its end, as the policy says."""
-        found = low_places(low.records, self.base.dtype, self.names.first, self.names.classes)
+        found = low_places(low.records, self.base.dtype, self.names)
         if self.raised is not None:
-            found += places_to_be_low(exact.records, self.base, self.names.first, self.names.classes)
+            found += places_to_be_low(exact.records, self.base, self.names)
         self.places = list(dict.fromkeys([*self.places, *found]))
         whole = summed(self.amounts[place] for place in self.places if place in self.amounts)
         self.work = {place: share(amount, whole) for place, amount in self.amounts.items()}
 
     def place(self, record: Any) -> Place:
         """Return the place where an operation ran."""
-        return place_of(record, self.names.first, self.names.classes)
+        return place_of(record, self.names)
 
     def rules(self, held: Collection[Place]) -> tuple[Policy, list[LayerRule]]:
         """Return the policy and the rules that hold some places in float32."""
@@ -107,7 +107,7 @@ class Subject:
 
     def learn_unnamed(self, ran: Trace) -> None:
         """Find the places that were low although every place was held, by name."""
-        found = low_places(ran.records, self.base.dtype, self.names.first, self.names.classes)
+        found = low_places(ran.records, self.base.dtype, self.names)
         self.unnamed = frozenset(found) & frozenset(self.places)
 
     def error(self, held: Collection[Place], batch: Any, reference: Any, ran: Trace | None = None) -> float:

@@ -12,7 +12,7 @@ from unamp.policy import Policy
 from unamp.precision import Precision
 from unamp.tracing.tables import text_table
 from unamp.tuning.places import Place
-from unamp.tuning.reports import TuneReport
+from unamp.tuning.reports import TuneReport, plain
 from unamp.tuning.subject import in_force
 
 
@@ -67,17 +67,6 @@ class Tuned:
 
     def to_data(self) -> dict[str, Any]:
         """Return the report as plain values, for JSON; an error that is not finite is None."""
-        from math import isfinite
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, Policy):
-                return value.to_data()
-            if isinstance(value, tuple) and hasattr(value, "_asdict"):
-                return {name: plain(item) for name, item in value._asdict().items()}
-            if isinstance(value, tuple):
-                return [plain(item) for item in value]
-            return None if isinstance(value, float) and not isfinite(value) else value
-
         return {"policy": self.policy.to_data(), "layers": self.layers.to_data(), "report": plain(self.report)}
 
 

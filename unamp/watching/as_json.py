@@ -9,7 +9,6 @@ from typing import Any
 
 from unamp import _strict_json as strict
 from unamp._version import __version__
-from unamp.dtypes import LOW_DTYPES
 from unamp.watching.samples import LIMIT, Contents, LayerSample, Sample
 
 VERSION = 1
@@ -46,9 +45,7 @@ def load(text: str) -> Contents:
 
 def _contents(data: dict[str, Any], version: int) -> Contents:
     strict.fields("the history", data, _FIELDS, sorted(_FIELDS))
-    dtype = strict.plain_text("dtype", data["dtype"])
-    if dtype not in LOW_DTYPES:
-        raise strict.BadJSON(f"dtype: {dtype[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}")
+    dtype = strict.low_dtype("dtype", data["dtype"])
     every, steps, skipped = (strict.whole(name, data[name]) for name in ("every", "steps", "skipped"))
     if every < 1:
         raise strict.BadJSON("every: must be 1 or more")
