@@ -42,15 +42,15 @@ def migrate_source(
     if not may_have_spellings(text, exports):
         return FileResult(text, [], [])
     hidden = _swap(text, "\x0c", _FORM_FEED)
-    source = read_source(hidden, table(), exports)
+    source = read_source(hidden, exports)
     if source.module.code != hidden:
         raise ValueError("the parser does not give this file back to the letter; it is left as it is")
     uses = [use for use in source.uses if table().framework_of(use.name) in frameworks and is_used(use, source)]
     decisions = {use: decide(use, source, target) for use in uses if use.row is not None}
-    settled = settle(source, decisions, target, table())
+    settled = settle(source, decisions, target)
     changes = any(fate is not Fate.KEPT for fate in settled.fates.values())
     changes = changes or any(decision.outcome in _BOTH for decision in settled.decisions.values())
-    new = rewritten(source, settled, table()) if changes else hidden
+    new = rewritten(source, settled) if changes else hidden
     findings = [*_of_uses(settled, source, target), *_of_modules(uses), *_of_imports(settled, source, target)]
     findings += _of_assumptions(settled)
     findings += watched(source, uses, frameworks)
@@ -150,11 +150,10 @@ def _of_imports(settled: Settled, source: Source, target: Target) -> list[tuple[
         if source.accesses.get(binding, 0):
             continue
         row = table().rows.get(binding.imported)
-        dialect = row.dialect if row is not None else table().modules.get(binding.imported, "")
         framework = table().framework_of(binding.imported)
         base = Finding(0, 0, Kind.MOVED, shortened_code(binding.alias), framework)
         if fate is Fate.MOVED:
-            found.append((binding.alias, base._replace(becomes=f"unamp.dialects.{dialect}")))
+            found.append((binding.alias, base._replace(becomes=f"unamp.dialects.{table().dialect_of(binding.imported)}")))
         elif row is not None and not row.only_with and not row.only_with_string and binding.imported == row.name:
             why = (
                 "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"

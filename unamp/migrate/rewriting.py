@@ -11,12 +11,12 @@ from unamp.migrate.calls import Written, written
 from unamp.migrate.deciding import Outcome
 from unamp.migrate.names import Binding, Import, Source, Use
 from unamp.migrate.settling import Fate, Settled
-from unamp.migrate.spellings import Table
+from unamp.migrate.spellings import table
 
 _DIALECTS = "unamp.dialects"
 
 
-def rewritten(source: Source, settled: Settled, table: Table) -> str:
+def rewritten(source: Source, settled: Settled) -> str:
     """Return the text of a file once its imports and uses are what was settled."""
     changes: dict[cst.CSTNode, Callable[[cst.CSTNode], cst.CSTNode]] = {}
     through: dict[str, list[Binding]] = {}
@@ -28,7 +28,7 @@ def rewritten(source: Source, settled: Settled, table: Table) -> str:
             assert use.row is not None
             changes[use.node] = _named(f"{_DIALECTS}.{use.row.dialect}")
             through.setdefault(f"{_DIALECTS}.{use.row.dialect.partition('.')[0]}", []).extend(use.bindings)
-    imports = _Imports(settled.fates, table)
+    imports = _Imports(settled.fates)
     wanted = _wanted(source, through)
     statements = [binding.statement for bindings in through.values() for binding in bindings]
     anchor = _anchor(source, statements) if wanted else None
@@ -75,8 +75,7 @@ def _named(path: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
 class _Imports:
     """The decisions about the import statements."""
 
-    def __init__(self, fates: Mapping[Binding, Fate], table: Table) -> None:
-        self._table = table
+    def __init__(self, fates: Mapping[Binding, Fate]) -> None:
         self._fates: dict[Import, dict[cst.ImportAlias, tuple[Binding, Fate]]] = {}
         for binding, fate in fates.items():
             self._fates.setdefault(binding.statement, {})[binding.alias] = binding, fate
@@ -94,16 +93,12 @@ class _Imports:
         for alias in statement.names:
             binding, fate = found[alias]
             if fate is Fate.MOVED:
-                home, _, name = self._dialect(binding).rpartition(".")
+                home, _, name = f"{_DIALECTS}.{table().dialect_of(binding.imported)}".rpartition(".")
                 key = home if isinstance(statement, cst.ImportFrom) else f"{home}.{name}"
                 moved.setdefault(key, []).append((name, alias))
         whole = len(moved) == 1 and not kept and len(next(iter(moved.values()))) == len(statement.names)
         parts: list[Import] = [_only(statement, kept)] if kept else []
         return parts + [_moved(statement, home, names, whole=whole) for home, names in moved.items()]
-
-    def _dialect(self, binding: Binding) -> str:
-        row = self._table.rows.get(binding.imported)
-        return f"{_DIALECTS}.{row.dialect if row is not None else self._table.modules[binding.imported]}"
 
 
 def _moved(statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAlias]], *, whole: bool) -> Import:
