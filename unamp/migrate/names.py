@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
-from libcst.metadata import ImportAssignment, MetadataWrapper, Scope, ScopeProvider
+from libcst.metadata import CodePosition, ImportAssignment, MetadataWrapper, PositionProvider, Scope, ScopeProvider
 
 from unamp._grouping import grouped
 from unamp.migrate.exports import Exports
+from unamp.migrate.findings import Finding, Kind
+from unamp.migrate.literals import shortened_code
 from unamp.migrate.spellings import Row, table
 
 Import = cst.Import | cst.ImportFrom
@@ -139,6 +141,20 @@ class Source(NamedTuple):
     def roots(self) -> frozenset[str]:
         """The packages that it imports."""
         return frozenset(binding.imported.partition(".")[0] for binding in self.bindings)
+
+    def start_of(self, node: cst.CSTNode) -> CodePosition:
+        """Return the place where a node begins: its line from 1, its column from 0."""
+        return self.wrapper.resolve(PositionProvider)[node].start
+
+    def finding(self, kind: Kind, node: cst.CSTNode, framework: str = "", *, said: str = "", **words: str) -> Finding:
+        """Return a finding at the place of a node.
+
+        Args:
+            said: what stands there; the node, shortened, where not given.
+            words: further fields of the finding.
+        """
+        start = self.start_of(node)
+        return Finding(start.line, start.column + 1, kind, said or shortened_code(node), framework, **words)  # type: ignore[arg-type]
 
 
 def read_source(text: str, exports: Exports) -> Source:

@@ -63,9 +63,9 @@ class _Values:
         return {name: value for name, value in values.items() if value is not UNKNOWN}
 
 
-def region_policies(source: Source, frameworks: Collection[str]) -> list[tuple[cst.Call, RegionPolicy]]:
+def region_policies(source: Source, frameworks: Collection[str]) -> list[RegionPolicy]:
     """Return the calls that put a policy in force, or make a network that computes under one, each with the policy."""
-    found: list[tuple[cst.Call, RegionPolicy]] = []
+    found: list[RegionPolicy] = []
     for use in (*source.uses, *source.ours):
         call = source.nodes.call_of(use.node)
         row = use.row or table().rows.get(use.name.removeprefix(_DIALECTS))
@@ -77,9 +77,9 @@ def region_policies(source: Source, frameworks: Collection[str]) -> list[tuple[c
         told = _told(use.name, row, call, source)
         if told is not None:
             policy, unknown, where = told
-            said = RegionPolicy(0, shortened_code(call), framework, policy.to_data(), unknown, where)
-            found.append((call, said))
-    return found
+            line = source.start_of(call).line
+            found.append(RegionPolicy(line, shortened_code(call), framework, policy.to_data(), unknown, where))
+    return sorted(found, key=lambda each: each.line)
 
 
 def region_words(use: Use, source: Source) -> dict[str, str]:
