@@ -116,7 +116,7 @@ def is_section(name: object, value: Any) -> bool:
 
 
 def section_words() -> dict[str, Any]:
-    """Return what is said of a section of DeepSpeed's configuration: the fields `why` and `hand` of a finding."""
+    """Return the fields of a finding about a section of DeepSpeed's configuration: why, and what to do by hand."""
     return {field: _tables()["sections"][field] for field in ("why", "hand")}
 
 
