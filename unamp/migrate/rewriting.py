@@ -86,9 +86,9 @@ class _Imports:
 
     def new(self, statement: Import) -> list[Import]:
         """Return the statements in a statement's place: what is kept of it, and what is moved, by module."""
-        found = self._fates.get(statement, {})
+        found = self._fates[statement]
         assert not isinstance(statement.names, cst.ImportStar)
-        kept = [alias for alias in statement.names if found[alias][1] is Fate.KEPT] if found else list(statement.names)
+        kept = [alias for alias in statement.names if found[alias][1] is Fate.KEPT]
         moved: dict[str, list[tuple[str, cst.ImportAlias]]] = {}
         for alias in statement.names:
             binding, fate = found[alias]
@@ -168,13 +168,11 @@ class _Rewriter(cst.CSTTransformer):
         pairs = list(zip(original.body, updated.body, strict=True))
         if not added and not any(self._changed(old) for old, _ in pairs):
             return updated
-        if len(pairs) == 1 and isinstance(updated, cst.SimpleStatementLine):
-            old, new = pairs[0]
-            mine = self._imports.new(old) if self._changed(old) else [new]  # type: ignore[arg-type]
-            return _lines(updated, [*mine, *added])
         body: list[cst.BaseSmallStatement] = []
         for old, new in pairs:
             body += self._imports.new(old) if self._changed(old) else [new]  # type: ignore[arg-type]
+        if len(pairs) == 1 and isinstance(updated, cst.SimpleStatementLine):
+            return _lines(updated, [*body, *added])
         body = body or [cst.Pass()]
         body[-1] = body[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
         line = updated.with_changes(body=body)
@@ -245,8 +243,7 @@ def _wanted(source: Source, through: Mapping[str, list[Binding]]) -> list[str]:
 def _line(statement: cst.CSTNode, source: Source) -> cst.SimpleStatementLine | None:
     """Return the line that a small statement stands in, at the top of the file."""
     line = source.nodes.parents.get(statement)
-    is_at_the_top = isinstance(line, cst.SimpleStatementLine) and source.nodes.parents.get(line) is source.module
-    return line if is_at_the_top and isinstance(line, cst.SimpleStatementLine) else None
+    return line if isinstance(line, cst.SimpleStatementLine) and source.nodes.parents.get(line) is source.module else None
 
 
 def _anchor(source: Source, statements: Sequence[Import]) -> cst.SimpleStatementLine | None:
