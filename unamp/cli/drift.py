@@ -57,9 +57,7 @@ def drift(
     table = Table("preset", "operation", *counted, before, after, "came from", "comes from")
     for name, changed in found.items():
         for c in changed:
-            count = () if c.times is None else (str(c.times),)
-            rules = printing.rule(c.before.rule), printing.rule(c.after.rule)
-            table.add_row(name, c.op, *count, *rules, c.before.origin, c.after.origin)
+            table.add_row(name, *printing.change(c))
     of = "" if times is None else f", of the {len(times)} that {function} calls"
     operations_changed = len({c.op for changed in found.values() for c in changed})
     table.title = f"{operations_changed} operations change from {before} to {after} at {base.level} in {base.dtype}{of}"

@@ -18,6 +18,7 @@ from unamp.policy import Policy
 
 if TYPE_CHECKING:
     from unamp.migrate import RegionPolicy, Report
+    from unamp.migrate.files import Migrated
 
 
 class _To(StrEnum):
@@ -115,7 +116,7 @@ def _summary(report: Report, counts: Counter[str], *, write: bool) -> str:
     return f"{files}: {said}; {done}"
 
 
-def _diff(file: Any) -> str:
+def _diff(file: Migrated) -> str:
     before, after = (text.splitlines(keepends=True) for text in (file.before, file.after))
     name = printable(str(file.path))
     lines = difflib.unified_diff(before, after, name, name)

@@ -106,8 +106,7 @@ def diff(
         return
     table = Table("operation", *(() if ran is None else ("times",)), before, after, "came from", "comes from")
     for c in found:
-        times = () if c.times is None else (str(c.times),)
-        table.add_row(c.op, *times, printing.rule(c.before.rule), printing.rule(c.after.rule), c.before.origin, c.after.origin)
+        table.add_row(*printing.change(c))
     under = f"at {bases[0].level} in {bases[0].dtype}" if len(bases) == 1 else f"under {len(bases)} policies"
     of = "" if ran is None else f", of the {len({op for _, op in ran})} that ran"
     table.title = f"{len({c.op for c in found})} operations change {under}{of}"

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from unamp.explaining import Change
 from unamp.policy import Rule
 
 _RULES = dict.fromkeys(Rule, "") | {
@@ -28,6 +29,13 @@ def rule(value: Rule) -> Text:
 def support(value: str) -> Text:
     """Return the word for how something is carried out, in its colour."""
     return Text(value, style=_SUPPORT.get(value, ""))
+
+
+def change(value: Change) -> tuple[str | Text, ...]:
+    """Return the cells of an operation whose rule changes: its name, how often it ran if that is known, rules and origins."""
+    times = () if value.times is None else (str(value.times),)
+    before, after = value.before, value.after
+    return value.op, *times, rule(before.rule), rule(after.rule), before.origin, after.origin
 
 
 def show(table: Table) -> None:

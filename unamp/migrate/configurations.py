@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from unamp.migrate.findings import FileResult, Finding
-from unamp.migrate.settings import configured, is_section, section, section_names
+from unamp.migrate.findings import FileResult, Finding, Kind
+from unamp.migrate.settings import configured, is_section, section_names, section_words
 
 _DECODER = JSONDecoder()
 
@@ -38,7 +38,7 @@ def report_json(text: str) -> FileResult:
             line += text.count("\n", counted, found.start())
             begin = max(begin, text.rfind("\n", counted, found.start()) + 1)
             counted = found.start()
-            findings.append(section(f'"{found["name"]}"')._replace(line=line, column=counted - begin + 1))
+            findings.append(Finding(line, counted - begin + 1, Kind.LOOK, f'"{found["name"]}"', **section_words()))
     return FileResult(text, findings, [])
 
 
@@ -85,9 +85,9 @@ def _found(root: Any) -> list[Finding]:
             for key, value in node.value:
                 inside = (*path[-_DEEP:], key.value if isinstance(key, yaml.ScalarNode) else "")
                 waiting.append((value, inside))
-                if finding := configured(inside, plain(value)):
-                    mark = key.start_mark
-                    findings.append(finding._replace(line=mark.line + 1, column=mark.column + 1))
+                mark = key.start_mark
+                if finding := configured(inside, plain(value), mark.line + 1, mark.column + 1):
+                    findings.append(finding)
     return findings
 
 

@@ -43,6 +43,17 @@ class Exports:
         package = self._package[: max(0, len(self._package) - level + 1)]
         return ".".join([*package, name])
 
+    def imported(self, node: ast.AST) -> Iterator[tuple[str, str]]:
+        """Return the names that an import binds, each with the dotted name of what is imported; none for other nodes."""
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                root = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (root, root)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}" if node.module else alias.name
+                yield alias.asname or alias.name, self.absolute(node.level, full) if node.level else full
+
     def resolve(self, name: str, most: int = _MOST) -> frozenset[str]:
         """Return the names that a dotted name stands for: several names where a module binds it in several ways."""
         if (name, most) not in self._resolved:  # modules that bind one name in several ways may lead to each other
@@ -86,16 +97,9 @@ def _bound(path: Path, exports: Exports) -> _Names:
         return {}
     names: dict[str, set[str]] = {}
     for node in _statements(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                root = alias.name.partition(".")[0]
-                names.setdefault(alias.asname or root, set()).add(alias.name if alias.asname else root)
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}" if node.module else alias.name
-                full = exports.absolute(node.level, full) if node.level else full
-                names.setdefault(alias.asname or alias.name, set()).add(full)
-        elif isinstance(node, ast.Assign):
+        for name, imported in exports.imported(node):
+            names.setdefault(name, set()).add(imported)
+        if isinstance(node, ast.Assign):
             root, _, rest = dotted(node.value).partition(".")
             for target in node.targets:
                 if isinstance(target, ast.Name) and root != target.id:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import libcst as cst
-from libcst.metadata import PositionProvider
 
 from unamp.migrate.deciding import Decision, Outcome, Target, decide, is_used
 from unamp.migrate.exports import Exports
@@ -42,52 +41,45 @@ def migrate_source(
     if not may_have_spellings(text, exports):
         return FileResult(text, [], [])
     hidden = _swap(text, "\x0c", _FORM_FEED)
-    source = read_source(hidden, table(), exports)
+    source = read_source(hidden, exports)
     if source.module.code != hidden:
         raise ValueError("the parser does not give this file back to the letter; it is left as it is")
     uses = [use for use in source.uses if table().framework_of(use.name) in frameworks and is_used(use, source)]
     decisions = {use: decide(use, source, target) for use in uses if use.row is not None}
-    settled = settle(source, decisions, target, table())
+    settled = settle(source, decisions, target)
     changes = any(fate is not Fate.KEPT for fate in settled.fates.values())
     changes = changes or any(decision.outcome in _BOTH for decision in settled.decisions.values())
-    new = rewritten(source, settled, table()) if changes else hidden
-    findings = [*_of_uses(settled, source, target), *_of_modules(uses), *_of_imports(settled, source, target)]
-    findings += _of_assumptions(settled)
+    new = rewritten(source, settled) if changes else hidden
+    findings = [*_of_uses(settled, source, target), *_of_modules(uses, source), *_of_imports(settled, source)]
+    findings += _of_assumptions(settled, source)
     findings += watched(source, uses, frameworks)
     regions = region_policies(source, frameworks)
     if not findings and not regions:
         return FileResult(text, [], [])
-    places = source.wrapper.resolve(PositionProvider)
-
-    def placed(node: cst.CSTNode, finding: Finding) -> Finding:
-        start = places[node].start
-        return finding._replace(line=start.line, column=start.column + 1)
-
-    listed = sorted({placed(node, finding): None for node, finding in findings}, key=lambda f: (f.line, f.column, f.kind.value))
-    opened = [region._replace(line=places[node].start.line) for node, region in regions]
-    return FileResult(_swap(new, _FORM_FEED, "\x0c"), listed, sorted(opened, key=lambda each: each.line))
+    listed = sorted(dict.fromkeys(findings), key=lambda f: (f.line, f.column, f.kind.value))
+    return FileResult(_swap(new, _FORM_FEED, "\x0c"), listed, regions)
 
 
-def _of_uses(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
-    found: list[tuple[cst.CSTNode, Finding]] = []
+def _of_uses(settled: Settled, source: Source, target: Target) -> Iterator[Finding]:
     noted: set[str] = set()
     if all(decision.outcome is Outcome.SAME for decision in settled.decisions.values()):
-        calls = [(use, call) for use in settled.decisions if (call := source.nodes.call_of(use.node)) is not None]
-        found += [(use.node, _of_same(use, call)) for use, call in calls]
+        why = "the dialect has the same class, so nothing is moved; layers take it as it is"
+        hand = "leave it, or give the layers rules with unamp.layer_policies, as in every other framework"
+        for use in settled.decisions:
+            if source.nodes.call_of(use.node) is not None:
+                yield _of_call(Kind.LOOK, use, source, why=why, hand=hand)
     for use, decision in settled.decisions.items():
-        found += [(use.node, finding) for finding in _of_use(use, decision, source, target)]
+        yield from _of_use(use, decision, source, target)
         note = _note_of(use, decision)
         if note and note not in noted:  # one for all calls of a file is enough
             noted.add(note)
-            said = shortened_code(source.nodes.call_of(use.node) or use.node)
-            found.append((use.node, Finding(0, 0, Kind.NOTE, said, use.row.framework if use.row else "", why=note)))
-    return found
+            yield _of_call(Kind.NOTE, use, source, why=note)
 
 
-def _of_same(use: Use, call: cst.Call) -> Finding:
-    why = "the dialect has the same class, so nothing is moved; layers take it as it is"
-    hand = "leave it, or give the layers rules with unamp.layer_policies, as in every other framework"
-    return Finding(0, 0, Kind.LOOK, shortened_code(call), use.row.framework if use.row else "", why=why, hand=hand)
+def _of_call(kind: Kind, use: Use, source: Source, **words: str) -> Finding:
+    """Return a finding about a use that shows the whole call, where it is one."""
+    said = shortened_code(source.nodes.call_of(use.node) or use.node)
+    return source.finding(kind, use.node, use.row.framework if use.row else "", said=said, **words)
 
 
 def _note_of(use: Use, decision: Decision) -> str:
@@ -99,76 +91,62 @@ def _note_of(use: Use, decision: Decision) -> str:
     return form.note if plain or (decision.outcome is Outcome.DIALECT and form.noted_in_dialect) else ""
 
 
-def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> list[Finding]:
-    row = use.row
-    assert row is not None
-    if decision.outcome is Outcome.SAME:
-        return []
-    said = shortened_code(source.nodes.call_of(use.node) or use.node)
-    base = Finding(0, 0, Kind.BY_HAND, said, row.framework)
+def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> Iterator[Finding]:
+    assert use.row is not None
     if decision.outcome is Outcome.STAYS:
         hand = decision.hand.format(**region_words(use, source)) if "{region}" in decision.hand else decision.hand
-        return [base._replace(why=decision.why, hand=hand)]
-    if decision.outcome is Outcome.DIALECT:
-        moved = base._replace(kind=Kind.MOVED, becomes=f"unamp.dialects.{row.dialect}")
-        if target is Target.DIALECTS or not decision.why:
-            return [moved]
-        return [moved, base._replace(kind=Kind.NOTE, why=decision.why, hand="so the dialect stands in its place")]
-    assert row.form is not None
-    return [base._replace(kind=Kind.MOVED, becomes=shortened_code(becomes(use, decision.arguments, source)))]
+        yield _of_call(Kind.BY_HAND, use, source, why=decision.why, hand=hand)
+    elif decision.outcome is Outcome.DIALECT:
+        yield _of_call(Kind.MOVED, use, source, becomes=f"unamp.dialects.{use.row.dialect}")
+        if target is not Target.DIALECTS and decision.why:
+            yield _of_call(Kind.NOTE, use, source, why=decision.why, hand="so the dialect stands in its place")
+    elif decision.outcome is Outcome.PLAIN:
+        yield _of_call(Kind.MOVED, use, source, becomes=shortened_code(becomes(use, decision.arguments, source)))
 
 
-def _of_assumptions(settled: Settled) -> list[tuple[cst.CSTNode, Finding]]:
+def _of_assumptions(settled: Settled, source: Source) -> Iterator[Finding]:
     """Return a note for each framework that comes from the project's own modules, which do not show what it is."""
     moved = (use for use, decision in settled.decisions.items() if decision.outcome in _BOTH)
-    found: list[tuple[cst.CSTNode, Finding]] = []
     for binding in dict.fromkeys(binding for use in moved for binding in use.bindings if binding.assumed):
         said, framework = shortened_code(binding.statement), table().framework_of(binding.imported)
         why = f"{binding.bound} is taken for {binding.imported} itself"
-        found.append((binding.alias, Finding(0, 0, Kind.NOTE, said, framework, why=why)))
-    return found
+        yield source.finding(Kind.NOTE, binding.alias, framework, said=said, why=why)
 
 
-def _of_modules(uses: list[Use]) -> list[tuple[cst.CSTNode, Finding]]:
+def _of_modules(uses: list[Use], source: Source) -> Iterator[Finding]:
     """Return the findings about modules that are handed on, and of names in them that no row has."""
-    found: list[tuple[cst.CSTNode, Finding]] = []
     for use in uses:
         if use.row is not None:
             continue
-        said, framework = shortened_code(use.node), table().framework_of(use.name)
-        module = use.name in table().modules
-        why = "the module is used as a value, and what is taken from it is not seen" if module else "no table has this name"
-        hand = "import what is used of it by name" if module else "look what it does, and whether it is mixed precision"
-        found.append((use.node, Finding(0, 0, Kind.LOOK, said, framework, why=why, hand=hand)))
-    return found
+        if use.name in table().modules:
+            why = "the module is used as a value, and what is taken from it is not seen"
+            hand = "import what is used of it by name"
+        else:
+            why, hand = "no table has this name", "look what it does, and whether it is mixed precision"
+        yield source.finding(Kind.LOOK, use.node, table().framework_of(use.name), why=why, hand=hand)
 
 
-def _of_imports(settled: Settled, source: Source, target: Target) -> list[tuple[cst.CSTNode, Finding]]:
+def _of_imports(settled: Settled, source: Source) -> Iterator[Finding]:
     """Return the findings about imports that no expression uses, or that take everything."""
-    found: list[tuple[cst.CSTNode, Finding]] = []
     for binding, fate in settled.fates.items():
         if source.accesses.get(binding, 0):
             continue
-        row = table().rows.get(binding.imported)
-        dialect = row.dialect if row is not None else table().modules.get(binding.imported, "")
-        framework = table().framework_of(binding.imported)
-        base = Finding(0, 0, Kind.MOVED, shortened_code(binding.alias), framework)
+        row, framework = table().rows.get(binding.imported), table().framework_of(binding.imported)
         if fate is Fate.MOVED:
-            found.append((binding.alias, base._replace(becomes=f"unamp.dialects.{dialect}")))
+            dialect = f"unamp.dialects.{table().dialect_of(binding.imported)}"
+            yield source.finding(Kind.MOVED, binding.alias, framework, becomes=dialect)
         elif row is not None and not row.only_with and not row.only_with_string and binding.imported == row.name:
             why = (
                 "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
             )
             hand = "import it from unamp where it is used, or migrate with --to dialects"
-            found.append((binding.alias, base._replace(kind=Kind.BY_HAND, why=row.why or why, hand=row.hand or hand)))
+            yield source.finding(Kind.BY_HAND, binding.alias, framework, why=row.why or why, hand=row.hand or hand)
     for statement in source.nodes.imports:
         if isinstance(statement, cst.ImportFrom) and isinstance(statement.names, cst.ImportStar) and statement.module:
             module = shortened_code(statement.module)
             if module in table().modules and not statement.relative:
-                base = Finding(0, 0, Kind.LOOK, shortened_code(statement), table().framework_of(module))
-                why = "which names come with * is not seen"
-                found.append((statement, base._replace(why=why, hand="import what is used by name, and migrate again")))
-    return found
+                why, hand = "which names come with * is not seen", "import what is used by name, and migrate again"
+                yield source.finding(Kind.LOOK, statement, table().framework_of(module), why=why, hand=hand)
 
 
 #: Stands for a form feed on a line of its own, which libcst's tree does not hold.

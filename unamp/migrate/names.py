@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
-from libcst.metadata import ImportAssignment, MetadataWrapper, Scope, ScopeProvider
+from libcst.metadata import CodePosition, ImportAssignment, MetadataWrapper, PositionProvider, Scope, ScopeProvider
 
 from unamp._grouping import grouped
 from unamp.migrate.exports import Exports
-from unamp.migrate.spellings import Row, Table
+from unamp.migrate.findings import Finding, Kind
+from unamp.migrate.literals import shortened_code
+from unamp.migrate.spellings import Row, table
 
 Import = cst.Import | cst.ImportFrom
 
@@ -140,8 +142,22 @@ class Source(NamedTuple):
         """The packages that it imports."""
         return frozenset(binding.imported.partition(".")[0] for binding in self.bindings)
 
+    def start_of(self, node: cst.CSTNode) -> CodePosition:
+        """Return the place where a node begins: its line from 1, its column from 0."""
+        return self.wrapper.resolve(PositionProvider)[node].start
 
-def read_source(text: str, table: Table, exports: Exports) -> Source:
+    def finding(self, kind: Kind, node: cst.CSTNode, framework: str = "", *, said: str = "", **words: str) -> Finding:
+        """Return a finding at the place of a node.
+
+        Args:
+            said: what stands there; the node, shortened, where not given.
+            words: further fields of the finding.
+        """
+        start = self.start_of(node)
+        return Finding(start.line, start.column + 1, kind, said or shortened_code(node), framework, **words)  # type: ignore[arg-type]
+
+
+def read_source(text: str, exports: Exports) -> Source:
     """Return a file's tree, with the uses of the frameworks' names in it.
 
     Raises:
@@ -151,9 +167,9 @@ def read_source(text: str, table: Table, exports: Exports) -> Source:
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
     nodes = Nodes()
     module.visit(nodes)
-    bindings = {binding: None for statement in nodes.imports for binding in _bound(statement, table, exports)}
+    bindings = {binding: None for statement in nodes.imports for binding in _bound(statement, exports)}
     scopes = {scope for scope in wrapper.resolve(ScopeProvider).values() if scope is not None}
-    finder = _Finder(nodes, grouped(bindings, lambda binding: binding.statement), table, exports)
+    finder = _Finder(nodes, grouped(bindings, lambda binding: binding.statement), exports)
     uses = [use for scope in scopes for use in finder.uses(scope)]
     own = {a.name for scope in scopes for a in scope.assignments if not isinstance(a, ImportAssignment)}
     exported = _exported(nodes)
@@ -161,7 +177,7 @@ def read_source(text: str, table: Table, exports: Exports) -> Source:
     return Source(module, wrapper, nodes, list(bindings), uses, finder.ours, finder.accesses, in_strings, frozenset(own))
 
 
-def _bound(statement: Import, table: Table, exports: Exports) -> Iterator[Binding]:
+def _bound(statement: Import, exports: Exports) -> Iterator[Binding]:
     if isinstance(statement.names, cst.ImportStar):
         return
     module = get_full_name_for_node(statement.module) if isinstance(statement, cst.ImportFrom) and statement.module else ""
@@ -172,22 +188,22 @@ def _bound(statement: Import, table: Table, exports: Exports) -> Iterator[Bindin
             yield Binding(statement, alias, real, alias.evaluated_alias or real.partition(".")[0])
             continue
         name = f"{module}.{real}" if module else real
-        own = bool(level) or not table.framework_of(name)
+        own = bool(level) or not table().framework_of(name)
         names = sorted(exports.resolve(exports.absolute(level, name) if level else name))
-        known = next(filter(table.framework_of, names), None)
-        assumed = own and known is None and real in table.usual
-        imported = table.usual[real] if assumed else known or names[0]
+        known = next(filter(table().framework_of, names), None)
+        assumed = own and known is None and real in table().usual
+        imported = table().usual[real] if assumed else known or names[0]
         yield Binding(statement, alias, imported, alias.evaluated_alias or real, own, assumed, len(names) > 1)
 
 
 class _Finder:
     """Follows the accesses of scopes to the imports that they come through."""
 
-    def __init__(self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], table: Table, exports: Exports) -> None:
+    def __init__(self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], exports: Exports) -> None:
         self.accesses: Counter[Binding] = Counter()
         self.in_strings: Counter[Binding] = Counter()
         self.ours: list[Use] = []
-        self._nodes, self._bindings, self._table, self._exports = nodes, bindings, table, exports
+        self._nodes, self._bindings, self._exports = nodes, bindings, exports
 
     def uses(self, scope: Scope) -> Iterator[Use]:
         """Return the uses of the frameworks' names in a scope."""
@@ -206,8 +222,8 @@ class _Finder:
             several = len(names) > 1 or len(imports) < len(access.referents) or any(each.several for each in through)
             self.accesses.update(dict.fromkeys(through, 1))
             self.ours += [Use(chain[-1], name, None, (), several) for name in sorted(names)[:1] if name.startswith("unamp.")]
-            known = [name for name in sorted(names) if self._table.framework_of(name)]
-            yield from _as_use(chain, known, tuple(dict.fromkeys(through)), several, self._table)
+            known = [name for name in sorted(names) if table().framework_of(name)]
+            yield from _as_use(chain, known, tuple(dict.fromkeys(through)), several)
 
 
 def _chain(root: cst.Name, nodes: Nodes) -> list[cst.BaseExpression]:
@@ -241,14 +257,14 @@ def _targets(node: cst.Assign | cst.AugAssign | cst.AnnAssign) -> list[str | Non
 
 
 def _as_use(
-    chain: Sequence[cst.BaseExpression], names: Sequence[str], through: tuple[Binding, ...], several: bool, table: Table
+    chain: Sequence[cst.BaseExpression], names: Sequence[str], through: tuple[Binding, ...], several: bool
 ) -> Iterator[Use]:
     for name in names:
-        if found := table.row_of(name):
+        if found := table().row_of(name):
             row, rest = found
             # The root alone can be several parts of the name (`import torch.cuda.amp as amp`).
             if rest < len(chain):
                 yield Use(chain[len(chain) - 1 - rest], row.name, row, through, several, rest)
                 return
-    if inside := next((name for name in names if table.module_of(name)), None):
+    if inside := next((name for name in names if table().module_of(name)), None):
         yield Use(chain[-1], inside, None, through, several)

@@ -19,7 +19,10 @@ from unamp.typing import Level, PresetName
 _DIALECTS = "unamp.dialects."
 _REGIONS = ("unamp.autocast", "unamp.auto_cast", "unamp.amp_guard")
 _NETWORKS = "unamp.auto_mixed_precision"
-_DTYPES = ("dtype",)
+
+#: The policy of a call, the arguments that only a run knows, and what it is for.
+_Told = tuple[unamp.Policy, dict[str, str], str]
+
 
 #: What plain unamp's own calls take, by position.
 _OWN = {
@@ -51,7 +54,7 @@ class _Values:
         """Return an argument's value; the usual one where it is not given, or where only a run knows it."""
         if (node := self._expressions.get(name)) is None:
             return usual
-        value = static_dtype(node) if name in _DTYPES else literal(node)
+        value = static_dtype(node) if name == "dtype" else literal(node)
         if value is UNKNOWN:
             self.unknown[name] = shortened_code(node)
             return usual
@@ -63,9 +66,9 @@ class _Values:
         return {name: value for name, value in values.items() if value is not UNKNOWN}
 
 
-def region_policies(source: Source, frameworks: Collection[str]) -> list[tuple[cst.Call, RegionPolicy]]:
+def region_policies(source: Source, frameworks: Collection[str]) -> list[RegionPolicy]:
     """Return the calls that put a policy in force, or make a network that computes under one, each with the policy."""
-    found: list[tuple[cst.Call, RegionPolicy]] = []
+    found: list[RegionPolicy] = []
     for use in (*source.uses, *source.ours):
         call = source.nodes.call_of(use.node)
         row = use.row or table().rows.get(use.name.removeprefix(_DIALECTS))
@@ -77,9 +80,9 @@ def region_policies(source: Source, frameworks: Collection[str]) -> list[tuple[c
         told = _told(use.name, row, call, source)
         if told is not None:
             policy, unknown, where = told
-            said = RegionPolicy(0, shortened_code(call), framework, policy.to_data(), unknown, where)
-            found.append((call, said))
-    return found
+            line = source.start_of(call).line
+            found.append(RegionPolicy(line, shortened_code(call), framework, policy.to_data(), unknown, where))
+    return sorted(found, key=lambda each: each.line)
 
 
 def region_words(use: Use, source: Source) -> dict[str, str]:
@@ -105,8 +108,8 @@ def region_words(use: Use, source: Source) -> dict[str, str]:
     return {"region": region, "more": more}
 
 
-def _told(name: str, row: Row | None, call: cst.Call, source: Source) -> tuple[unamp.Policy, dict[str, str], str] | None:
-    """Return the policy of a call, the arguments that only a run knows, and what it is for; None for what is no region."""
+def _told(name: str, row: Row | None, call: cst.Call, source: Source) -> _Told | None:
+    """Return the policy of a call, with what goes with it; None for what is no region."""
     form = row.form if row is not None else None
     to = form.to if form is not None else name
     reader = _READERS.get(row.policy) if row is not None else None
@@ -147,7 +150,7 @@ def _of_form(call: cst.Call, form: Form, name: str, source: Source) -> _Values:
     )
 
 
-def _of_region(to: str, values: _Values) -> tuple[unamp.Policy, dict[str, str], str]:
+def _of_region(to: str, values: _Values) -> _Told:
     known = {name: value for name, value in values.known().items() if name != "framework" and not name.startswith("*")}
     made: Any = getattr(unamp, to.removeprefix("unamp."))
     names_none = all(known.get(name) is None for name in ("device_type", "dtype")) and "dtype" not in values.unknown
@@ -157,30 +160,27 @@ def _of_region(to: str, values: _Values) -> tuple[unamp.Policy, dict[str, str], 
     return made(**known).policy, values.unknown, ""
 
 
-def _of_network(values: _Values) -> tuple[unamp.Policy, dict[str, str], str]:
+def _of_network(values: _Values) -> _Told:
     level, dtype = values.get("amp_level", "O0"), values.get("dtype", "float16")
     preset = values.get("preset", "mindspore")
     return _network_policy(level, dtype, preset), values.unknown, "the network that it returns"
 
 
 def _network_policy(level: Any, dtype: str, preset: PresetName = "mindspore") -> unamp.Policy:
-    if level == "auto":
-        level = "O1"
-        return unamp.Policy(level, dtype, preset=preset)
-    return unamp.Policy(level, dtype, preset=preset, widen_results=level == "O1")
+    return unamp.Policy("O1" if level == "auto" else level, dtype, preset=preset, widen_results=level == "O1")
 
 
-def _of_mindspore_model(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
+def _of_mindspore_model(call: cst.Call) -> _Told:
     values = _values(call, ("network", "loss_fn", "optimizer", "metrics", "eval_network", "eval_indexes", "amp_level"))
     return _network_policy(values.get("amp_level", "O0"), "float16"), values.unknown, "the model's network"
 
 
-def _of_mindspore_train(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
+def _of_mindspore_train(call: cst.Call) -> _Told:
     values = _values(call, ("network", "optimizer", "loss_fn", "level"))
     return _network_policy(values.get("level", "O0"), "float16"), values.unknown, "the network in training"
 
 
-def _of_paddle_program(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
+def _of_paddle_program(call: cst.Call) -> _Told:
     values = _values(call, ("optimizer", "amp_lists", "level", "dtype"))
     level, dtype = values.get("level", "O1"), values.get("dtype", "float16")
     values.get("amp_lists", None)
@@ -188,7 +188,7 @@ def _of_paddle_program(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], st
     return policy, values.unknown, "the static program"
 
 
-def _of_apex(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
+def _of_apex(call: cst.Call) -> _Told:
     values = _values(call, ("models", "optimizers", "enabled", "opt_level"))
     stated = values.get("opt_level", "O1")
     level, dtype = _APEX.get(stated, (stated, "float16"))
@@ -196,7 +196,7 @@ def _of_apex(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
     return policy, values.unknown, "the rest of the process"
 
 
-def _of_keras(call: cst.Call) -> tuple[unamp.Policy, dict[str, str], str]:
+def _of_keras(call: cst.Call) -> _Told:
     values = _values(call, ("policy",))
     named = values.get("policy", "float32")
     level, dtype = _KERAS.get(str(named), ("O0", "float16"))

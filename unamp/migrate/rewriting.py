@@ -11,12 +11,12 @@ from unamp.migrate.calls import Written, written
 from unamp.migrate.deciding import Outcome
 from unamp.migrate.names import Binding, Import, Source, Use
 from unamp.migrate.settling import Fate, Settled
-from unamp.migrate.spellings import Table
+from unamp.migrate.spellings import table
 
 _DIALECTS = "unamp.dialects"
 
 
-def rewritten(source: Source, settled: Settled, table: Table) -> str:
+def rewritten(source: Source, settled: Settled) -> str:
     """Return the text of a file once its imports and uses are what was settled."""
     changes: dict[cst.CSTNode, Callable[[cst.CSTNode], cst.CSTNode]] = {}
     through: dict[str, list[Binding]] = {}
@@ -28,7 +28,7 @@ def rewritten(source: Source, settled: Settled, table: Table) -> str:
             assert use.row is not None
             changes[use.node] = _named(f"{_DIALECTS}.{use.row.dialect}")
             through.setdefault(f"{_DIALECTS}.{use.row.dialect.partition('.')[0]}", []).extend(use.bindings)
-    imports = _Imports(settled.fates, table)
+    imports = _Imports(settled.fates)
     wanted = _wanted(source, through)
     statements = [binding.statement for bindings in through.values() for binding in bindings]
     anchor = _anchor(source, statements) if wanted else None
@@ -75,8 +75,7 @@ def _named(path: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
 class _Imports:
     """The decisions about the import statements."""
 
-    def __init__(self, fates: Mapping[Binding, Fate], table: Table) -> None:
-        self._table = table
+    def __init__(self, fates: Mapping[Binding, Fate]) -> None:
         self._fates: dict[Import, dict[cst.ImportAlias, tuple[Binding, Fate]]] = {}
         for binding, fate in fates.items():
             self._fates.setdefault(binding.statement, {})[binding.alias] = binding, fate
@@ -87,23 +86,19 @@ class _Imports:
 
     def new(self, statement: Import) -> list[Import]:
         """Return the statements in a statement's place: what is kept of it, and what is moved, by module."""
-        found = self._fates.get(statement, {})
+        found = self._fates[statement]
         assert not isinstance(statement.names, cst.ImportStar)
-        kept = [alias for alias in statement.names if found[alias][1] is Fate.KEPT] if found else list(statement.names)
+        kept = [alias for alias in statement.names if found[alias][1] is Fate.KEPT]
         moved: dict[str, list[tuple[str, cst.ImportAlias]]] = {}
         for alias in statement.names:
             binding, fate = found[alias]
             if fate is Fate.MOVED:
-                home, _, name = self._dialect(binding).rpartition(".")
+                home, _, name = f"{_DIALECTS}.{table().dialect_of(binding.imported)}".rpartition(".")
                 key = home if isinstance(statement, cst.ImportFrom) else f"{home}.{name}"
                 moved.setdefault(key, []).append((name, alias))
         whole = len(moved) == 1 and not kept and len(next(iter(moved.values()))) == len(statement.names)
         parts: list[Import] = [_only(statement, kept)] if kept else []
         return parts + [_moved(statement, home, names, whole=whole) for home, names in moved.items()]
-
-    def _dialect(self, binding: Binding) -> str:
-        row = self._table.rows.get(binding.imported)
-        return f"{_DIALECTS}.{row.dialect if row is not None else self._table.modules[binding.imported]}"
 
 
 def _moved(statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAlias]], *, whole: bool) -> Import:
@@ -173,13 +168,11 @@ class _Rewriter(cst.CSTTransformer):
         pairs = list(zip(original.body, updated.body, strict=True))
         if not added and not any(self._changed(old) for old, _ in pairs):
             return updated
-        if len(pairs) == 1 and isinstance(updated, cst.SimpleStatementLine):
-            old, new = pairs[0]
-            mine = self._imports.new(old) if self._changed(old) else [new]  # type: ignore[arg-type]
-            return _lines(updated, [*mine, *added])
         body: list[cst.BaseSmallStatement] = []
         for old, new in pairs:
             body += self._imports.new(old) if self._changed(old) else [new]  # type: ignore[arg-type]
+        if len(pairs) == 1 and isinstance(updated, cst.SimpleStatementLine):
+            return _lines(updated, [*body, *added])
         body = body or [cst.Pass()]
         body[-1] = body[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
         line = updated.with_changes(body=body)
@@ -250,8 +243,7 @@ def _wanted(source: Source, through: Mapping[str, list[Binding]]) -> list[str]:
 def _line(statement: cst.CSTNode, source: Source) -> cst.SimpleStatementLine | None:
     """Return the line that a small statement stands in, at the top of the file."""
     line = source.nodes.parents.get(statement)
-    is_at_the_top = isinstance(line, cst.SimpleStatementLine) and source.nodes.parents.get(line) is source.module
-    return line if is_at_the_top and isinstance(line, cst.SimpleStatementLine) else None
+    return line if isinstance(line, cst.SimpleStatementLine) and source.nodes.parents.get(line) is source.module else None
 
 
 def _anchor(source: Source, statements: Sequence[Import]) -> cst.SimpleStatementLine | None:

@@ -125,20 +125,16 @@ def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 def _imported(node: ast.AST, exports: Exports) -> Iterator[tuple[str, str]]:
     """Return the names that an import binds, each with what it stands for."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            root = alias.name.partition(".")[0]
-            yield (alias.asname, alias.name) if alias.asname else (root, root)
-    elif isinstance(node, ast.ImportFrom):
-        for alias in node.names:
-            full = f"{node.module}.{alias.name}" if node.module else alias.name
-            full = exports.absolute(node.level, full) if node.level else full
-            bound = alias.asname or alias.name
-            if alias.name == "*":
-                yield bound, node.module or ""
-            elif not table().framework_of(full) and alias.name in table().usual:
-                yield bound, table().usual[alias.name]
-            yield from ((bound, name) for name in exports.resolve(full))
+    for bound, full in exports.imported(node):
+        module, _, real = full.rpartition(".")
+        if isinstance(node, ast.Import):
+            yield bound, full
+            continue
+        if real == "*":
+            yield bound, module
+        elif not table().framework_of(full) and real in table().usual:
+            yield bound, table().usual[real]
+        yield from ((bound, name) for name in exports.resolve(full))
 
 
 def _dotted(node: ast.Attribute, bound: dict[str, set[str]]) -> list[str]:

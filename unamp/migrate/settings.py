@@ -37,10 +37,6 @@ class Setting(NamedTuple):
             return low
         return value is UNKNOWN or _is_among(value, self.values)
 
-    def finding(self, said: str) -> Finding:
-        """Return the finding for a place where it stands."""
-        return Finding(0, 0, Kind.LOOK, said, why=self.why, hand=self.hand)
-
 
 class Configuration(NamedTuple):
     """One setting of YAML files; settings.toml says what each field is."""
@@ -59,22 +55,23 @@ class Configuration(NamedTuple):
         return _is_among(value, self.values)
 
 
-def configured(path: tuple[str, ...], value: Any) -> Finding | None:
-    """Return the finding for an entry of a YAML file, without its place; None where it switches nothing on.
+def configured(path: tuple[str, ...], value: Any, line: int, column: int) -> Finding | None:
+    """Return the finding for an entry of a YAML file; None where it switches nothing on.
 
     Args:
         path: the keys that lead to it.
         value: its plain value; of a section those of its own entries.
+        line, column: where it begins, from 1.
     """
     if is_section(path[-1], value):
-        return section(path[-1])
+        return Finding(line, column, Kind.LOOK, path[-1], **section_words())
     found: Configuration | Setting | None = setting_of(path[-1], value, "", frozenset(), low=False)
     if found is None:
         dotted = f".{'.'.join(path)}"
         matching = (each for each in _configurations() if any(dotted.endswith(f".{key}") for key in each.keys))
         found = next((each for each in matching if each.switches_on(value)), None)
     said = path[-1] if isinstance(value, Mapping) else f"{path[-1]}: {value}"
-    return None if found is None else Finding(0, 0, Kind.LOOK, said, why=found.why, hand=found.hand)
+    return None if found is None else Finding(line, column, Kind.LOOK, said, why=found.why, hand=found.hand)
 
 
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
@@ -118,10 +115,9 @@ def is_section(name: object, value: Any) -> bool:
     return name in section_names() and isinstance(value, Mapping) and value.get(key, False) is not False
 
 
-def section(said: str) -> Finding:
-    """Return the finding for a section of DeepSpeed's configuration."""
-    data = _tables()["sections"]
-    return Finding(0, 0, Kind.LOOK, said, why=data["why"], hand=data["hand"])
+def section_words() -> dict[str, Any]:
+    """Return the fields of a finding about a section of DeepSpeed's configuration: why, and what to do by hand."""
+    return {field: _tables()["sections"][field] for field in ("why", "hand")}
 
 
 def section_names() -> tuple[str, ...]:

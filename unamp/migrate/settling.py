@@ -10,7 +10,7 @@ import libcst as cst
 
 from unamp.migrate.deciding import Decision, Outcome, Target
 from unamp.migrate.names import Binding, Source, Use
-from unamp.migrate.spellings import Table
+from unamp.migrate.spellings import table
 
 _TAKEN = "the name `unamp` is taken in this file"
 
@@ -37,31 +37,31 @@ class Settled(NamedTuple):
     spelled_out: frozenset[Use]
 
 
-def settle(source: Source, decisions: dict[Use, Decision], target: Target, table: Table) -> Settled:
+def settle(source: Source, decisions: dict[Use, Decision], target: Target) -> Settled:
     """Return the outcome of a file whose uses were decided one by one.
 
     An import goes where everything that comes through it goes. Where one of its uses has to stay, it is kept, and its other
     uses are spelled out; a name that comes from several imports stays unless all of them go.
     """
-    if _unamp_is_taken(source):
+    taken = _unamp_is_taken(source)
+    if taken:
         for use, decision in decisions.items():
             if decision.outcome is Outcome.PLAIN:
                 decisions[use] = Decision(Outcome.STAYS, why=_TAKEN, hand="rename what is called so")
     while True:
-        fates = {binding: _fate(binding, source, decisions, target, table) for binding in source.bindings}
-        held = [u for u in decisions if _held(u, decisions[u], fates, source)]
+        fates = {binding: _fate(binding, source, decisions, target) for binding in source.bindings}
+        spelled_out = frozenset(use for use, decision in decisions.items() if _is_spelled_out(use, decision, fates))
+        held = [use for use in spelled_out if use.several or taken]
         if not held:
-            break
+            return Settled(decisions, fates, spelled_out)
         for use in held:
-            why = _TAKEN if _unamp_is_taken(source) else "the name can come from another import, which stays"
+            why = _TAKEN if taken else "the name can come from another import, which stays"
             decisions[use] = Decision(Outcome.STAYS, why=why, hand="look which it is, and import it from unamp.dialects")
-    spelled_out = {use for use, decision in decisions.items() if _is_spelled_out(use, decision, fates)}
-    return Settled(decisions, fates, frozenset(spelled_out))
 
 
-def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], target: Target, table: Table) -> Fate:
-    row, module = table.rows.get(binding.imported), table.modules.get(binding.imported)
-    if (row is None and module is None) or _binds_a_root(binding):
+def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], target: Target) -> Fate:
+    row = table().rows.get(binding.imported)
+    if (row is None and binding.imported not in table().modules) or _binds_a_root(binding):
         return Fate.KEPT
     uses = [use for use in decisions if binding in use.bindings]
     count = source.accesses.get(binding, 0)
@@ -72,10 +72,10 @@ def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], t
         return Fate.KEPT
     if outcomes == {Outcome.PLAIN} and not source.in_strings[binding]:
         return Fate.DROPPED
-    dialect = row.dialect if row is not None else module
+    dialect = table().dialect_of(binding.imported)
     if not dialect or Outcome.STAYS in outcomes:
         return Fate.KEPT
-    if row is None and not all(decisions[u].outcome is Outcome.PLAIN or _is_in(u, binding, dialect, table) for u in uses):
+    if row is None and not all(decisions[u].outcome is Outcome.PLAIN or _is_in(u, binding, dialect) for u in uses):
         return Fate.KEPT
     if row is not None and row.needs and not uses:
         return Fate.KEPT
@@ -83,22 +83,16 @@ def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], t
     return Fate.KEPT if handed_on else Fate.MOVED
 
 
-def _is_in(use: Use, binding: Binding, dialect: str, table: Table) -> bool:
+def _is_in(use: Use, binding: Binding, dialect: str) -> bool:
     """Return whether a dialect's module has what a use takes from the module that it stands for."""
     leaf = use.name.rpartition(".")[2]
-    row = table.rows.get(f"{binding.imported}.{leaf}")
+    row = table().rows.get(f"{binding.imported}.{leaf}")
     return row is not None and row.dialect == f"{dialect}.{leaf}"
 
 
 def _binds_a_root(binding: Binding) -> bool:
     """Return whether an import binds a framework's root (`import torch.cuda.amp`), for whatever else comes through it."""
     return isinstance(binding.statement, cst.Import) and binding.alias.asname is None
-
-
-def _held(use: Use, decision: Decision, fates: Mapping[Binding, Fate], source: Source) -> bool:
-    if not _is_spelled_out(use, decision, fates):
-        return False
-    return use.several or _unamp_is_taken(source)
 
 
 def _is_spelled_out(use: Use, decision: Decision, fates: Mapping[Binding, Fate]) -> bool:

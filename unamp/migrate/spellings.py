@@ -75,6 +75,11 @@ class Table(NamedTuple):
     roots: Mapping[str, str]
     usual: Mapping[str, str]
 
+    def dialect_of(self, name: str) -> str:
+        """Return the dialect's name for what a row or a module is called; empty where it has none."""
+        row = self.rows.get(name)
+        return self.modules.get(name, "") if row is None else row.dialect
+
     def row_of(self, name: str) -> tuple[Row, int] | None:
         """Return the row that a dotted name begins with, and how many further attributes it has."""
         parts = name.split(".")
