@@ -214,21 +214,27 @@ json.dump(found, sys.stdout)
 SPELLING_PROBES = {
     "torch": """
 import torch as root
+roots = [root]
 known = lambda name: hasattr(root.ops.aten, name)
 """,
     "paddle": """
 import paddle as root
+roots = [root]
 names = {*root.base.core.get_all_op_names(), *dir(root._C_ops), *dir(root)}
 known = names.__contains__
 """,
     "mindspore": """
 import mindspore as root
+roots = [root]
 from mindspore import mint, nn, ops
 from mindspore.ops import auto_generate, operations
 known = lambda name: any(hasattr(module, name) for module in (operations, auto_generate, ops))
 """,
     "tensorflow": """
+import types
+import keras
 import tensorflow as root
+roots = [root, types.SimpleNamespace(keras=keras)]  # `tf.keras` has names of Keras 2 in place of some of Keras 3
 from tensorflow.python.framework import op_def_registry
 known = lambda name: op_def_registry.get(name) is not None or hasattr(root, name)
 """,
@@ -240,6 +246,9 @@ def found(name):
     head, _, rest = name.partition(".")
     if not rest:
         return known(name)
+    return any(leads(name, root) for root in roots)
+
+def leads(name, root):
     try:
         functools.reduce(getattr, name.split("."), root)
     except AttributeError:
