@@ -380,7 +380,6 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "split": _chunked,
     "std": _std(paddle.std),
     "stft": _stft,
-    "tensor_unfold": lambda input, dim, size, step: paddle.unfold(input, dim, size, step),
     "tensordot": lambda a, b, dims: paddle.tensordot(a, b, axes=dims),
     "transformer_decoder_layer": _decoder_layer,
     "transformer_encoder_layer": _encoder_layer,
