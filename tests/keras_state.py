@@ -1,4 +1,4 @@
-"""What Keras keeps, on every backend: in a region it is what it is outside, in float32, where a program computes it itself."""
+"""State that Keras keeps, on every backend: in a region it is float32, and as it is outside, where a program computes it."""
 
 from __future__ import annotations
 

@@ -172,12 +172,13 @@ class _Performer(Performer[Plan, Operator]):
     def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
         changed = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         own = changed.dtype
-        if operator.out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
+        out_of_place = operator.call if operator.changing else operator.out_of_place  # the same function, of a copy
+        if out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
             if operator.changing and own in NAMES:
                 args, kwargs = self.converted(cast, own, args, kwargs)
             return self.call(plan, operator, args, kwargs), seen[0], False
         args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
-        return changed.copy_(cast(operator.out_of_place(*args, **kwargs), own)), own, True
+        return changed.copy_(cast(out_of_place(*args, **kwargs), own)), own, True
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
         return tensor.copy()

@@ -78,8 +78,6 @@ def codes() -> dict[Operator, CodePatch]:
 
         def instead(original: Any) -> Any:
             operator.call = original
-            if operator.changing:
-                operator.out_of_place = original
             return entry(operator)
 
         made[operator] = CodePatch(function, instead)

@@ -34,8 +34,6 @@ class Operator(performing.Operator):
         self.ops = frozenset((op, *ops))
         self.casts = vocabulary()[op].group == "cast"
         self.changing = name in facts().changing
-        if self.changing:
-            self.out_of_place = call  # of a copy
         special = self.layer or self.in_place or self.which is not None or self.activation_only or self.view or self.casts
         self.plain = not (special or self.changing)
 

@@ -1,3 +1,3 @@
-"""What Keras keeps, on JAX."""
+"""State that Keras keeps, on JAX."""
 
 from keras_state import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""What Keras keeps, on PyTorch."""
+"""State that Keras keeps, on PyTorch."""
 
 from keras_state import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""What Keras keeps, on TensorFlow."""
+"""State that Keras keeps, on TensorFlow."""
 
 from keras_state import *  # noqa: F403

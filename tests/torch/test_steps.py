@@ -474,7 +474,7 @@ def made_by(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
 
 
 def called(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
-    """What a layer keeps after calls, of which one found zeros, for which the power iteration has no direction."""
+    """Return the state of a layer after calls, of which one found zeros, for which the power iteration has no direction."""
     with unamp.autocast(enabled=False):
         layer = make(networks(1)[0][0])
     kept = {}

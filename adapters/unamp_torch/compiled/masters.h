@@ -1,7 +1,7 @@
 // Casts between low parameters and their master weights, all of an optimizer's at a time.
 //
-// The same in meaning as `master_casts.py`; comments there say why, those here what is different in C++. A master weight is rounded again to
-// be compared, number by number in registers, so that no copy of what a parameter was given is needed.
+// The same in meaning as `master_casts.py`; comments there say why, those here what is different in C++. A master weight is rounded
+// again to be compared, number by number in registers, so that no copy of what a parameter was given is needed.
 
 #pragma once
 
