@@ -209,8 +209,8 @@ KEPT_AT_O2 = """
     logcumsumexp logsumexp mape_loss margin_cross_entropy margin_ranking_loss mse_loss msle_loss multi_margin_loss
     multilabel_margin_loss multilabel_soft_margin_loss multinomial nce_loss nll_loss npair_loss poisson
     poisson_nll_loss rms_norm rnnt_loss scatter_add scatter_nd scatter_nd_add scatter_reduce segment_pool
-    send_u_recv smooth_l1_loss soft_margin_loss triplet_margin_loss triplet_margin_with_distance_loss
-    unsorted_segment_sum
+    send_u_recv smooth_l1_loss soft_margin_loss squared_l2_norm triplet_margin_loss
+    triplet_margin_with_distance_loss unsorted_segment_sum
 """
 
 
