@@ -26,7 +26,7 @@ from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_torch import without_policy
+from unamp_torch import exempt_functions
 from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.compiling import call_while_tracing
 from unamp_torch.facts import facts
@@ -85,7 +85,7 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
 
 def replaces(policy: Policy) -> bool:
     """Return whether a policy needs any function replaced."""
-    return bool(named(policy)) or without_policy.reaches(policy)
+    return bool(named(policy)) or exempt_functions.reaches(policy)
 
 
 def _differ(policy: Policy, op: str, part: str) -> bool:
@@ -127,15 +127,15 @@ def acquire(policy: Policy, under: Under) -> Replaced:
     A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
     """
     with _lock:
-        needed, done = (*named(policy), *without_policy.functions(policy)), 0
+        needed, done = (*named(policy), *exempt_functions.functions(policy)), 0
         try:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
                     if patch is None or patch.codes[1] is not function.__code__:  # somebody has given it other code since
-                        make = without_policy.REPLACING.get(op) or functools.partial(_under_its_rule, op, under)
+                        make = exempt_functions.REPLACING.get(op) or functools.partial(_under_its_rule, op, under)
                         patch = _made[function] = FunctionPatch(op, function, make)
-                    if op not in without_policy.REPLACING:
+                    if op not in exempt_functions.REPLACING:
                         call_while_tracing(patch.replacement)
                     patch.apply()
                 _users[function] += 1
