@@ -8,6 +8,7 @@ its parts under the rule.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -157,12 +158,17 @@ def release(replaced: Replaced) -> None:
 
 def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the replacement of a function: the same, with inputs and operations in the dtype of the rule for `op`."""
+    names = tuple(inspect.signature(original).parameters)
+    output = names.index("out") if "out" in names else None
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
         if plan is None or plan.delegated or (rule := plan.policy.rules[op]) in (Rule.UNTOUCHED, Rule.BANNED):
             return original(*args, **kwargs)
+        if kwargs.get("out") is not None or (output is not None and output < len(args) and args[output] is not None):
+            with under(Policy(enabled=False), plan.device):  # a cast of it would be written to in its place
+                return original(*args, **kwargs)
         with under(of_every_operation(rule, plan.policy.dtype), plan.device):
             if rule in (Rule.WIDEST, Rule.NARROWEST):
                 tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
