@@ -8,6 +8,7 @@ its parts under the rule.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,7 @@ from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_torch import without_policy
+from unamp_torch import exempt_functions
 from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.compiling import call_while_tracing
 from unamp_torch.facts import facts
@@ -85,7 +86,7 @@ def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
 
 def replaces(policy: Policy) -> bool:
     """Return whether a policy needs any function replaced."""
-    return bool(named(policy)) or without_policy.reaches(policy)
+    return bool(named(policy)) or exempt_functions.reaches(policy)
 
 
 def _differ(policy: Policy, op: str, part: str) -> bool:
@@ -127,15 +128,15 @@ def acquire(policy: Policy, under: Under) -> Replaced:
     A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
     """
     with _lock:
-        needed, done = (*named(policy), *without_policy.functions(policy)), 0
+        needed, done = (*named(policy), *exempt_functions.functions(policy)), 0
         try:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
                     if patch is None or patch.codes[1] is not function.__code__:  # somebody has given it other code since
-                        make = without_policy.REPLACING.get(op) or functools.partial(_under_its_rule, op, under)
+                        make = exempt_functions.REPLACING.get(op) or functools.partial(_under_its_rule, op, under)
                         patch = _made[function] = FunctionPatch(op, function, make)
-                    if op not in without_policy.REPLACING:
+                    if op not in exempt_functions.REPLACING:
                         call_while_tracing(patch.replacement)
                     patch.apply()
                 _users[function] += 1
@@ -157,12 +158,17 @@ def release(replaced: Replaced) -> None:
 
 def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the replacement of a function: the same, with inputs and operations in the dtype of the rule for `op`."""
+    names = tuple(inspect.signature(original).parameters)
+    output = names.index("out") if "out" in names else None
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
         if plan is None or plan.delegated or (rule := plan.policy.rules[op]) in (Rule.UNTOUCHED, Rule.BANNED):
             return original(*args, **kwargs)
+        if kwargs.get("out") is not None or (output is not None and output < len(args) and args[output] is not None):
+            with under(Policy(enabled=False), plan.device):  # a cast of it would be written to in its place
+                return original(*args, **kwargs)
         with under(of_every_operation(rule, plan.policy.dtype), plan.device):
             if rule in (Rule.WIDEST, Rule.NARROWEST):
                 tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))

@@ -97,6 +97,35 @@ def test_parts_below_autograd_do_not_follow_native_lists(preset: str, dtype: str
     assert torch.equal(grid, F.affine_grid(theta, [1, 1, 4, 4], align_corners=False))
 
 
+WITH_OUTPUT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "normalize": lambda x, out: F.normalize(x, out=out),
+    "normalize, by position": lambda x, out: F.normalize(x, 2.0, 1, 1e-12, out),
+    "norm": lambda x, out: torch.norm(x, dim=1, keepdim=True, out=out),
+}
+
+
+@pytest.mark.parametrize("written", [F32, BF16], ids=str)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy("O1", "bfloat16", allow=["norm", "normalize"]),
+        Policy("O1", "bfloat16", deny=["norm", "normalize"]),
+        Policy("O2", "bfloat16", preset="paddle"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("call", WITH_OUTPUT.values(), ids=WITH_OUTPUT)
+def test_an_explicit_output_of_a_function_in_python_is_written_to(
+    call: Callable[[Tensor, Tensor], Tensor], policy: Policy, written: torch.dtype
+) -> None:
+    x = mat(written)
+    out, expected = torch.zeros(0, dtype=written), torch.zeros(0, dtype=written)
+    call(x, expected)
+    with policy_region(policy):
+        assert call(x, out) is out
+    assert torch.equal(out, expected)
+
+
 @each_dtype
 @pytest.mark.parametrize("hard", [False, True])
 def test_the_noise_of_gumbel_softmax_is_float32_at_o2(hard: bool, dtype: str) -> None:

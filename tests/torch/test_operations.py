@@ -426,6 +426,15 @@ def test_einsum_and_tensordot(equation: str, shapes: list[tuple[int, ...]], dtyp
         assert torch.tensordot(mat(low), mat(low), 1).dtype == F32
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_complex_numbers_of_low_parts_are_multiplied_with_others(dtype: str) -> None:
+    parts = torch.linspace(0.1, 1, 8).reshape(2, 2, 2)
+    low = parts.to(getattr(torch, dtype)).float()
+    with unamp.autocast("cpu", dtype, level="O2"):
+        found = torch.complex(parts[0], parts[1]) @ torch.view_as_complex(parts)
+    assert torch.equal(found, torch.complex(low[0], low[1]) @ torch.view_as_complex(parts))
+
+
 class _Refusing(TorchDispatchMode):
     """Stands for a kernel that is written in Python, as those of fake tensors are, and has no low dtype."""
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from elsewhere import forked
 from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
 from torch.optim import swa_utils
 
 import unamp
@@ -492,7 +493,44 @@ def clipped_by_value() -> dict[str, Tensor]:
     return {str(place): parameter.grad for place, parameter in enumerate(params) if parameter.grad is not None}
 
 
+def assigned(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
+    layer = make(networks(1)[0][0])
+    layer.weight = torch.linspace(0.1, 1, 12).reshape(3, 4)
+    return layer.state_dict()
+
+
+def pruned(prune_one: Callable[[nn.Module], Any]) -> dict[str, Tensor]:
+    """Return the state of a layer that was pruned by numbers that are one number in bfloat16."""
+    layer = nn.Linear(4, 3)
+    with torch.no_grad():
+        layer.weight.copy_(torch.linspace(1.001, 1, 12).reshape(3, 4))
+    prune_one(layer)
+    return layer.state_dict()
+
+
+def fused(first: nn.Module, norm: nn.Module, fuse: Callable[[nn.Module, nn.Module], nn.Module]) -> dict[str, Tensor]:
+    first, norm = first.eval(), norm.eval()
+    for place, tensor in enumerate((*first.parameters(), *norm.parameters(), norm.running_mean, norm.running_var)):
+        tensor.data = torch.linspace(0.1 + place, 1.1 + place, tensor.numel()).reshape(tensor.shape)
+    return fuse(first, norm).state_dict()
+
+
+def observed(kind: type[torch.ao.quantization.ObserverBase]) -> dict[str, Tensor]:
+    observer: Any = kind()
+    for greatest in (1.0, 2.0, 3.0):
+        observer(torch.linspace(-1.2345678, greatest + 2**-12, 24).reshape(4, 6))
+    scale, zero = observer.calculate_qparams()
+    return {**observer.state_dict(), "scale": scale, "zero": zero}
+
+
 householder = partial(nn.utils.parametrizations.orthogonal, orthogonal_map="householder")
+without_weight = partial(parametrize.remove_parametrizations, tensor_name="weight")
+
+OBSERVERS = (
+    *(torch.ao.quantization.MinMaxObserver, torch.ao.quantization.MovingAverageMinMaxObserver),
+    *(torch.ao.quantization.PerChannelMinMaxObserver, torch.ao.quantization.MovingAveragePerChannelMinMaxObserver),
+    torch.ao.quantization.HistogramObserver,
+)
 
 KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
     "gradients, by value": clipped_by_value,
@@ -512,6 +550,24 @@ KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
     "weight_norm of old, made": partial(made_by, nn.utils.weight_norm),
     "spectral_norm, called": partial(called, nn.utils.parametrizations.spectral_norm),
     "spectral_norm of old, called": partial(called, nn.utils.spectral_norm),
+    "orthogonal, removed": partial(made_by, lambda layer: without_weight(nn.utils.parametrizations.orthogonal(layer))),
+    "spectral_norm, removed": partial(made_by, lambda layer: without_weight(nn.utils.parametrizations.spectral_norm(layer))),
+    "spectral_norm of old, removed": partial(
+        made_by, lambda layer: nn.utils.remove_spectral_norm(nn.utils.spectral_norm(layer))
+    ),
+    "weight_norm, removed": partial(made_by, lambda layer: without_weight(nn.utils.parametrizations.weight_norm(layer))),
+    "weight_norm of old, removed": partial(made_by, lambda layer: nn.utils.remove_weight_norm(nn.utils.weight_norm(layer))),
+    "weight_norm, assigned": partial(assigned, nn.utils.parametrizations.weight_norm),
+    "pruned": partial(pruned, partial(prune.l1_unstructured, name="weight", amount=5)),
+    "pruned for good": partial(
+        pruned, lambda layer: prune.remove(prune.l1_unstructured(layer, name="weight", amount=5), "weight")
+    ),
+    "pruned together": partial(
+        pruned, lambda layer: prune.global_unstructured([(layer, "weight")], prune.L1Unstructured, amount=5)
+    ),
+    "fused convolution": lambda: fused(nn.Conv2d(3, 5, 2), nn.BatchNorm2d(5), nn.utils.fuse_conv_bn_eval),
+    "fused linear": lambda: fused(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.utils.fuse_linear_bn_eval),
+    **{f"observed, {kind.__name__}": partial(observed, kind) for kind in OBSERVERS},
 }
 
 

@@ -1,8 +1,9 @@
 """Functions of PyTorch's that compute what a program keeps: they run with no policy in force.
 
-Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, the vectors of spectral norms: none of
-them comes of an operation of the vocabulary, so that a policy would round what they compute with, in silence. Where it would,
-they are replaced while a region is open (`unamp_torch.python_functions`).
+Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters that others become (pruned,
+fused with a norm, without their parametrization), the vectors of spectral norms, the ranges of observers: none of them comes of
+an operation of the vocabulary, so that a policy would round what they compute with, in silence. Where it would, they are
+replaced while a region is open (`unamp_torch.python_functions`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.nn.utils import parametrizations, parametrize
+from torch.ao.quantization import observer
+from torch.nn.utils import fusion, parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
@@ -63,12 +66,24 @@ _KINDS = {
     _MAKING: _Kind(
         (
             *(nn.init.orthogonal_, nn.init.trunc_normal_, nn.utils.spectral_norm, nn.utils.weight_norm),
-            *(parametrizations.spectral_norm, parametrize.register_parametrization, nn.utils.parameters_to_vector),
+            *(parametrizations.spectral_norm, parametrize.register_parametrization, parametrize.remove_parametrizations),
+            *(parametrize.ParametrizationList.right_inverse, SpectralNorm.remove, WeightNorm.remove),
+            *(fusion.fuse_conv_bn_weights, fusion.fuse_linear_bn_weights, nn.utils.parameters_to_vector),
         ),
-        ("cat", "diag", "div", "linalg_qr", "sign", "weight_norm", "where"),
+        ("add", "cat", "diag", "div", "linalg_qr", "mul", "rsqrt", "sign", "sub", "topk", "weight_norm", "where"),
     ),
     # Parameters become pieces of a vector that something else computes, and have its dtype from then on.
     _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
+    # The range of what they have seen, which they keep, and the scale that it comes to.
+    "observing": _Kind(
+        (
+            *(observer.MinMaxObserver.forward, observer.MinMaxObserver.calculate_qparams),
+            *(observer.MovingAverageMinMaxObserver.forward, observer.MovingAveragePerChannelMinMaxObserver.forward),
+            *(observer.PerChannelMinMaxObserver.forward, observer.PerChannelMinMaxObserver.calculate_qparams),
+            *(observer.HistogramObserver.forward, observer.HistogramObserver.calculate_qparams),
+        ),
+        ("add", "aminmax", "div", "max", "maximum", "min", "minimum", "mul", "neg", "sub"),
+    ),
     # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN, and stay so.
     "iterating": _Kind((SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method), ("clamp", "div")),
 }
@@ -84,6 +99,9 @@ _LATER = (
     ("torch.distributed.algorithms.model_averaging.utils", "average_parameters", _AVERAGING),
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.__init__", _MAKING),
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.clip_grad_norm_", _CLIPPING),
+    ("torch.nn.utils.prune", "BasePruningMethod.apply.__func__", _MAKING),
+    ("torch.nn.utils.prune", "BasePruningMethod.remove", _MAKING),
+    ("torch.nn.utils.prune", "global_unstructured", _MAKING),
 )
 
 
