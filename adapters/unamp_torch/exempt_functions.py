@@ -1,9 +1,9 @@
 """Functions of PyTorch's that compute what a program keeps: they run with no policy in force.
 
 Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters that others become (pruned,
-fused with a norm, without their parametrization), the vectors of spectral norms, the ranges of observers: none of them comes of
-an operation of the vocabulary, so that a policy would round what they compute with, in silence. Where it would, they are
-replaced while a region is open (`unamp_torch.python_functions`).
+fused with a norm, without their parametrization), the vectors of spectral norms: none of them comes of an operation of the
+vocabulary, so that a policy would round what they compute with, in silence. Where it would, they are replaced while a region is
+open (`unamp_torch.python_functions`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.ao.quantization import observer
 from torch.nn.utils import fusion, parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -74,16 +73,6 @@ _KINDS = {
     ),
     # Parameters become pieces of a vector that something else computes, and have its dtype from then on.
     _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
-    # The range of what they have seen, which they keep, and the scale that it comes to.
-    "observing": _Kind(
-        (
-            *(observer.MinMaxObserver.forward, observer.MinMaxObserver.calculate_qparams),
-            *(observer.MovingAverageMinMaxObserver.forward, observer.MovingAveragePerChannelMinMaxObserver.forward),
-            *(observer.PerChannelMinMaxObserver.forward, observer.PerChannelMinMaxObserver.calculate_qparams),
-            *(observer.HistogramObserver.forward, observer.HistogramObserver.calculate_qparams),
-        ),
-        ("add", "aminmax", "div", "max", "maximum", "min", "minimum", "mul", "neg", "sub"),
-    ),
     # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN, and stay so.
     "iterating": _Kind((SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method), ("clamp", "div")),
 }

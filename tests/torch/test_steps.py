@@ -515,22 +515,8 @@ def fused(first: nn.Module, norm: nn.Module, fuse: Callable[[nn.Module, nn.Modul
     return fuse(first, norm).state_dict()
 
 
-def observed(kind: type[torch.ao.quantization.ObserverBase]) -> dict[str, Tensor]:
-    observer: Any = kind()
-    for greatest in (1.0, 2.0, 3.0):
-        observer(torch.linspace(-1.2345678, greatest + 2**-12, 24).reshape(4, 6))
-    scale, zero = observer.calculate_qparams()
-    return {**observer.state_dict(), "scale": scale, "zero": zero}
-
-
 householder = partial(nn.utils.parametrizations.orthogonal, orthogonal_map="householder")
 without_weight = partial(parametrize.remove_parametrizations, tensor_name="weight")
-
-OBSERVERS = (
-    *(torch.ao.quantization.MinMaxObserver, torch.ao.quantization.MovingAverageMinMaxObserver),
-    *(torch.ao.quantization.PerChannelMinMaxObserver, torch.ao.quantization.MovingAveragePerChannelMinMaxObserver),
-    torch.ao.quantization.HistogramObserver,
-)
 
 KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
     "gradients, by value": clipped_by_value,
@@ -567,7 +553,6 @@ KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
     ),
     "fused convolution": lambda: fused(nn.Conv2d(3, 5, 2), nn.BatchNorm2d(5), nn.utils.fuse_conv_bn_eval),
     "fused linear": lambda: fused(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.utils.fuse_linear_bn_eval),
-    **{f"observed, {kind.__name__}": partial(observed, kind) for kind in OBSERVERS},
 }
 
 
