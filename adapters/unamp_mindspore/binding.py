@@ -325,13 +325,14 @@ class Binding:
         return made
 
 
-def _construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
+# MindSpore keeps its name in the cell as that of the method to compile, and the cell's twins have what the cell has.
+def construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
     return self.unamp_function(*inputs, **named)
 
 
 def computed_by(cell: Any, function: Any) -> dict[str, Any]:
     """Return the attributes by which a cell is compiled as a function in its place."""
-    return {"construct": types.MethodType(_construct, cell), "unamp_function": function}
+    return {"construct": types.MethodType(construct, cell), "unamp_function": function}
 
 
 class _Parts(Binding):
