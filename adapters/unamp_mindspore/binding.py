@@ -24,6 +24,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from mindspore import _c_expression, nn, ops
+from mindspore.experimental import optim
+from mindspore.experimental.optim import lr_scheduler
+from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
@@ -64,6 +67,12 @@ from unamp_mindspore.strategies import STRATEGY, strategy
 
 #: The attribute of a cell's class that holds the policy that it computes under by itself; see `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
+
+#: The bases of cells that follow no policy: what updates parameters, and what says how fast.
+WITHOUT_POLICY = (nn.Optimizer, optim.Optimizer, LearningRateSchedule)
+
+#: The bases of what says how fast and is no cell.
+_SCHEDULERS = (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau, lr_scheduler.SequentialLR)
 
 #: The rules that layers have: graphs follow them.
 layer_rules = RulesInForce()
@@ -133,7 +142,7 @@ class Binding:
                 "PYNATIVE_MODE without mindspore.jit"
             )
         if hasattr(type(value), "__ms_class__") and not hasattr(value, BOUND):
-            return self._object(value)
+            return (PARTS if isinstance(value, _SCHEDULERS) else self)._object(value)
         return value
 
     def _decorated(self, value: Any, plain: Callable[[Any], Any]) -> Any:
@@ -235,7 +244,7 @@ class Binding:
         return self._marked(made)
 
     def _cell(self, value: nn.Cell) -> Any:
-        if isinstance(value, nn.Optimizer):  # what updates parameters follows no policy
+        if isinstance(value, WITHOUT_POLICY):
             return PARTS.twin(value)
         if _has_own(vars(value)):
             return value
@@ -327,6 +336,7 @@ class Binding:
 
 # MindSpore keeps its name in the cell as that of the method to compile, and the cell's twins have what the cell has.
 def construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
+    """Compute a cell as the function in its place, for the compiler."""
     return self.unamp_function(*inputs, **named)
 
 
@@ -346,6 +356,8 @@ class _Parts(Binding):
     def bound(self, value: Any, symbol: str = "") -> Any:
         if isinstance(value, types.FunctionType) and BOUND not in vars(value) and _is_own(value.__module__):
             return self._kept.get(value, self._copy)
+        if isinstance(value, types.MethodType) and isinstance(value.__self__, (*WITHOUT_POLICY, *_SCHEDULERS)):
+            return self._method(value)
         if type(value) is types.ModuleType and _is_own(value.__name__):
             return self._kept.get(value, self._module)
         return value
