@@ -55,6 +55,7 @@ from unamp_mindspore.graph_calls import (
     method,
     of_a_tensor,
     of_tensors,
+    setting,
     wide,
     with_statistics,
 )
@@ -194,6 +195,7 @@ class Binding:
             takes = of_a_tensor if issubclass(kind, ast.unaryop) else of_tensors
             made[f"unamp_{op}"] = takes(call, self._by_rule(op, call))
         made["unamp_gradients"] = graph_operators.gradients_like
+        made["unamp_item_set"] = setting(graph_operators.with_item, emulated=self._emulates)
         for op, call in graph_operators.OPERATORS.values():
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
