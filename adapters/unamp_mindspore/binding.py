@@ -24,6 +24,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from mindspore import _c_expression, nn, ops
+from mindspore.experimental import optim
+from mindspore.experimental.optim import lr_scheduler
+from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from mindspore.ops.primitive import Primitive
 
 from unamp.adapter.layers import RulesInForce, region_of
@@ -52,6 +55,7 @@ from unamp_mindspore.graph_calls import (
     method,
     of_a_tensor,
     of_tensors,
+    setting,
     wide,
     with_statistics,
 )
@@ -64,6 +68,12 @@ from unamp_mindspore.strategies import STRATEGY, strategy
 
 #: The attribute of a cell's class that holds the policy that it computes under by itself; see `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
+
+#: The bases of cells that follow no policy: what updates parameters, and what says how fast.
+WITHOUT_POLICY = (nn.Optimizer, optim.Optimizer, LearningRateSchedule)
+
+#: The bases of what says how fast and is no cell.
+_SCHEDULERS = (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau, lr_scheduler.SequentialLR)
 
 #: The rules that layers have: graphs follow them.
 layer_rules = RulesInForce()
@@ -133,7 +143,7 @@ class Binding:
                 "PYNATIVE_MODE without mindspore.jit"
             )
         if hasattr(type(value), "__ms_class__") and not hasattr(value, BOUND):
-            return self._object(value)
+            return (PARTS if isinstance(value, _SCHEDULERS) else self)._object(value)
         return value
 
     def _decorated(self, value: Any, plain: Callable[[Any], Any]) -> Any:
@@ -185,6 +195,7 @@ class Binding:
             takes = of_a_tensor if issubclass(kind, ast.unaryop) else of_tensors
             made[f"unamp_{op}"] = takes(call, self._by_rule(op, call))
         made["unamp_gradients"] = graph_operators.gradients_like
+        made["unamp_item_set"] = setting(graph_operators.with_item, emulated=self._emulates)
         for op, call in graph_operators.OPERATORS.values():
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
@@ -235,7 +246,7 @@ class Binding:
         return self._marked(made)
 
     def _cell(self, value: nn.Cell) -> Any:
-        if isinstance(value, nn.Optimizer):  # what updates parameters follows no policy
+        if isinstance(value, WITHOUT_POLICY):
             return PARTS.twin(value)
         if _has_own(vars(value)):
             return value
@@ -325,13 +336,15 @@ class Binding:
         return made
 
 
-def _construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
+# MindSpore keeps its name in the cell as that of the method to compile, and the cell's twins have what the cell has.
+def construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
+    """Compute a cell as the function in its place, for the compiler."""
     return self.unamp_function(*inputs, **named)
 
 
 def computed_by(cell: Any, function: Any) -> dict[str, Any]:
     """Return the attributes by which a cell is compiled as a function in its place."""
-    return {"construct": types.MethodType(_construct, cell), "unamp_function": function}
+    return {"construct": types.MethodType(construct, cell), "unamp_function": function}
 
 
 class _Parts(Binding):
@@ -345,6 +358,8 @@ class _Parts(Binding):
     def bound(self, value: Any, symbol: str = "") -> Any:
         if isinstance(value, types.FunctionType) and BOUND not in vars(value) and _is_own(value.__module__):
             return self._kept.get(value, self._copy)
+        if isinstance(value, types.MethodType) and isinstance(value.__self__, (*WITHOUT_POLICY, *_SCHEDULERS)):
+            return self._method(value)
         if type(value) is types.ModuleType and _is_own(value.__name__):
             return self._kept.get(value, self._module)
         return value

@@ -23,7 +23,7 @@ from unamp.adapter.replacing import CodePatch, standing_in
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.binding import binding, computed_by, layer_rules, policy_of_cell
+from unamp_mindspore.binding import WITHOUT_POLICY, binding, computed_by, layer_rules, policy_of_cell
 from unamp_mindspore.capturing import CAPTURE_HOOKS
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
@@ -70,7 +70,7 @@ def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
 
 def _policy_for(target: Any, entry: Any) -> Policy | None:
     """Return the policy of a graph: that of the innermost decorator on its entry, else the one in force at the call."""
-    if isinstance(target, nn.Optimizer):  # what updates parameters is not cast
+    if isinstance(target, WITHOUT_POLICY):
         return None
     is_cell = isinstance(target, nn.Cell) and entry == target.construct
     policy, casts = policy_of_cell(target, _in_force()) if is_cell else inside(entry, _in_force())

@@ -352,6 +352,21 @@ def in_place(call: Any, ruled: Any) -> Any:
     return unamp_in_place
 
 
+def setting(call: Any, *, emulated: bool) -> Any:
+    """Return the function that sets an item: a tensor keeps its dtype, and is changed where it is a parameter."""
+
+    @unbound
+    def unamp_item_set(value, index, item):  # type: ignore[no-untyped-def]
+        if not isinstance(value, Tensor):
+            return call(value, index, item)
+        if not emulated or (_seen(value) & _HAS_BFLOAT16) == 0:
+            return call(value, index, cast_like(item, value))
+        found = call(_cast_one(FLOAT32, value), index, _cast_one(FLOAT32, item))
+        return mixed_precision_cast(value.dtype, found)
+
+    return unamp_item_set
+
+
 def changing(call: Any) -> Any:
     """Return the function that changes its first argument, which takes what others there are in its own dtype."""
 

@@ -22,6 +22,13 @@ def subscript(value, index):
 
 
 @unbound
+def with_item(value, index, item):
+    """Return a value with an item set."""
+    value[index] = item
+    return value
+
+
+@unbound
 def _transposed(value):
     return value.T
 

@@ -15,13 +15,14 @@ from typing import Any
 
 from mindspore import nn, ops
 from mindspore._c_expression import TensorPy
-from mindspore.experimental import optim
+from mindspore.experimental.optim import lr_scheduler
 
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup, standing_in
 from unamp.adapter.state import in_force, in_regions, suspended, suspending
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
+from unamp_mindspore.binding import WITHOUT_POLICY
 from unamp_mindspore.calls import entry
 from unamp_mindspore.casting import cast, convert, recording
 from unamp_mindspore.decorators import cast_inputs_of
@@ -136,9 +137,6 @@ def _clip(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-#: The bases of optimizers, whoever derives from them: calling one is its step. (In a graph: see `unamp_mindspore.compiling`.)
-_OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
-
 #: Functions of Python code, and what makes the replacement.
 _HOOKS = (
     (Tensor, "_setitem", _set_item),
@@ -146,6 +144,11 @@ _HOOKS = (
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (ops, "clip_by_global_norm", _clip),
+    # What they make of a learning rate is float32. (In a graph: see `unamp_mindspore.binding`.)
+    (lr_scheduler.LRScheduler, "step", suspending(thread)),
+    (lr_scheduler.CosineAnnealingWarmRestarts, "step", suspending(thread)),
+    (lr_scheduler.ReduceLROnPlateau, "step", suspending(thread)),
+    (lr_scheduler.SequentialLR, "step", suspending(thread)),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
     (nn.Cell, "_call_custom_bprop", _custom_bprop),
 )
@@ -164,7 +167,8 @@ def _everything() -> tuple[Any, ...]:
     # Where they are, not where they are inherited: names that come and go make a dictionary grow, time and again.
     inherited = MethodsPatch(TensorPy, {name: entry(operator) for name, operator in methods().items()})
     functions = (primitive_call, *_hooks(), *OWN_HOOKS, compiling.TRACE_HOOK, *codes().values())
-    steps = (AttributePatch(kind, "__call__", suspending(thread)) for kind in _OPTIMIZERS)
+    # Whoever derives from them: calling an optimizer is its step.
+    steps = (AttributePatch(kind, "__call__", suspending(thread)) for kind in WITHOUT_POLICY)
     return (PatchGroup((inherited, *functions, *steps)),)
 
 

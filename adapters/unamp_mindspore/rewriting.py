@@ -100,15 +100,33 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         return self._operation(node, node.ops[0], [node.left, *node.comparators]) if len(node.ops) == 1 else node
 
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        return self._item_set(node, node.targets[0], node.value) if len(node.targets) == 1 else node
+
+    def _item_set(self, node: Any, target: ast.expr, value: ast.expr) -> ast.AST:
+        """Return the assignment that sets an item of a variable, which the compiler gives another tensor, as it does itself."""
+        if "unamp_item_set" not in self._names or not isinstance(target, ast.Subscript):
+            return node  # type: ignore[no-any-return]
+        of = target.value
+        if not isinstance(of, ast.Name) or of.id not in self._local:
+            return node  # type: ignore[no-any-return]
+        variable = _placed(ast.Name(of.id, ast.Store()), of)
+        return _placed(ast.Assign([variable], self._call(node, "unamp_item_set", [of, target.slice, value])), node)  # type: ignore[no-any-return]
+
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         node.value = self.visit(node.value)
-        if not isinstance(node.target, ast.Name):
+        if not isinstance(node.target, (ast.Name, ast.Subscript)):
             return node
-        value = _placed(ast.Name(node.target.id, ast.Load()), node.target)
-        made = self._operation(node, node.op, [value, node.value], "unamp_in_place_")
+        value = copy.deepcopy(node.target)
+        value.ctx = ast.Load()
+        made = self._operation(node, node.op, [self.visit(value), node.value], "unamp_in_place_")
         if not isinstance(made, ast.Call):
             return node
-        return _placed(ast.Assign([node.target], made), node)  # type: ignore[no-any-return]
+        if isinstance(node.target, ast.Name):
+            return _placed(ast.Assign([node.target], made), node)  # type: ignore[no-any-return]
+        self.generic_visit(node.target)
+        return self._item_set(node, node.target, made)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)

@@ -94,6 +94,14 @@ def test_cells_in_graph_mode(graph_mode):
     assert {p.dtype for p in network.get_parameters()} == {F32}
 
 
+@pytest.mark.parametrize("make", [lambda: nn.Dense(4, 4), lambda: nn.LayerNorm((4,)), nn.Softmax])
+def test_a_layer_by_itself_in_graph_mode(graph_mode, make):
+    layer, x = make(), rand(2, 4)
+    policies = [(Policy("O3"), F16), (Policy(deny="*"), F32), (Policy("O3", "bfloat16"), BF16)]
+    for policy, expected in (*policies, *policies):
+        assert dtypes(policy, layer, x) == [expected], policy
+
+
 #: From Python 3.12 on, MindSpore itself captures no bytecode.
 BYTECODE = sys.version_info < (3, 12)
 

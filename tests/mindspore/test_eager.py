@@ -72,6 +72,15 @@ def test_norms_keep_parameters_and_statistics(low):
             assert norm(x.astype(low)).dtype == F32
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["PyNative", "graph"])
+def test_the_root_of_a_mean_square_is_a_loss(low, compiled):
+    x, y, loss = rand(2, 3) + 1000, rand(2, 3), nn.RMSELoss()
+    with under("O2", low):
+        found = (mindspore.jit(loss.construct) if compiled else loss)(x, y)
+    assert found.dtype == F32
+    np.testing.assert_array_equal(found.asnumpy(), loss(x, y).asnumpy())
+
+
 def with_low_norms(low):
     """Return a network, the same one with low norms, and what both compute of a float32 image."""
     exact, network = (nn.SequentialCell(nn.BatchNorm2d(3), nn.LayerNorm((6,))).set_train() for _ in range(2))

@@ -243,6 +243,61 @@ def test_tensors_in_a_tuple_keep_their_dtypes_in_a_graph(code, low_first):
     assert _difference(list(eager), list(graph)) is None
 
 
+def _one_item_set(x):
+    y, z = x.copy(), ops.matmul(x, x.T)
+    y[0] = z[0, 0]
+    z[1] = 0.5
+    return y, z
+
+
+def _items_changed(x):
+    y = x.copy()
+    for i in range(2):
+        y[i] += ops.matmul(x, x.T)[i, i]
+    y[1:, 2:] *= 2.0
+    y[:, 0] = 0.1
+    return y
+
+
+def _chosen_items_set(x):
+    y = x.copy()
+    y[x > 0.5] = 0.1
+    y[Tensor([0, 1])] = ops.matmul(x, x.T)[0, 0]
+    return y
+
+
+def _items_of_a_list_set(x):
+    y = [x, x]
+    y[0] = ops.matmul(x, x.T)
+    return y[0], y[1]
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("code", [_one_item_set, _items_changed, _chosen_items_set, _items_of_a_list_set])
+def test_items_are_set_in_the_dtype_of_their_tensor_in_a_graph(code, level, low):
+    with policy_region(Policy(level, low)):
+        eager, graph = code(_A), mindspore.jit(code)(_A)
+    assert F32 in {each.dtype for each in flat(graph)}
+    assert _difference(flat(eager), flat(graph)) is None
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("kept", [F32, LOW["float16"]], ids=str)
+def test_a_parameter_whose_item_is_set_is_changed_in_a_graph(kept, level):
+    weight = mindspore.Parameter(Tensor(np.zeros((2, 3)), kept), name="weight")
+
+    @mindspore.jit
+    def change(x):
+        same = weight
+        same[0] = ops.matmul(x, x.T)[0, 0]
+        return same
+
+    with policy_region(Policy(level, "float16")):
+        change(_A)
+    assert weight.dtype == kept
+    assert (weight.asnumpy() != 0).tolist() == [[True] * 3, [False] * 3]
+
+
 def _called(form):
     """A function that calls a form with each feed: in one graph, since to compile takes longer than to compute."""
 

@@ -157,3 +157,73 @@ def test_a_step_that_raises_leaves_the_policy_in_force():
             optimizer((ones,))
         assert (ones @ ones).dtype == mindspore.bfloat16
     assert (vars(optim.Optimizer).get("__call__"), nn.Optimizer.__call__) == before
+
+
+SCHEDULES = {
+    "StepLR": lambda optimizer: optim.lr_scheduler.StepLR(optimizer, 2, 0.3),
+    "CosineAnnealingWarmRestarts": lambda optimizer: optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 5),
+    "ReduceLROnPlateau": lambda optimizer: optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=0),
+    "SequentialLR": lambda optimizer: optim.lr_scheduler.SequentialLR(
+        optimizer, [optim.lr_scheduler.ExponentialLR(optimizer, 0.93) for _ in range(2)], [2]
+    ),
+}
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_scheduler_makes_the_same_learning_rates_in_a_region(name, level):
+    def rates(around):
+        optimizer = optim.SGD([mindspore.Parameter(Tensor([1.0]), name="weight")], lr=0.0123)
+        with around:
+            scheduler, found = SCHEDULES[name](optimizer), []
+            for metric in (70000.0, 70001.0, 70002.0):
+                scheduler.step(*([Tensor(metric)] if name == "ReduceLROnPlateau" else []))
+                found.append(optimizer.param_groups[0]["lr"].asnumpy().item())
+        return found
+
+    assert len(set(rates(nullcontext()))) > 1
+    assert rates(policy_region(Policy(level, "float16"))) == rates(nullcontext())
+
+
+class FromThatStep(nn.learning_rate_schedule.LearningRateSchedule):
+    """A user's schedule, made of operations that a policy would change."""
+
+    def construct(self, global_step):
+        return 0.1 - global_step.astype(F32) * 1e-6
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["PyNative", "graph"])
+@pytest.mark.parametrize("make", [FromThatStep, lambda: nn.CosineDecayLR(1e-6, 0.1, 70000)])
+def test_a_learning_rate_that_a_program_asks_for_is_float32(make, compiled, level):
+    schedule = make()
+    optimizer = nn.AdamWeightDecay([mindspore.Parameter(Tensor([1.0]), name="weight")], schedule)
+    optimizer.global_step.set_data(Tensor([66000], mindspore.int32))
+
+    def asked(step):
+        return optimizer.get_lr(), schedule(step)
+
+    step = Tensor(66000, mindspore.int32)
+    expected = [rate.asnumpy().item() for rate in asked(step)]
+    with policy_region(Policy(level, "float16")):
+        found = (mindspore.jit(asked) if compiled else asked)(step)
+    assert {rate.dtype for rate in found} == {F32}
+    np.testing.assert_allclose([rate.asnumpy().item() for rate in found], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_scheduler_in_a_graph_makes_the_same_learning_rates(level):
+    def rate(around):
+        optimizer = optim.SGD([mindspore.Parameter(Tensor([1.0]), name="weight")], lr=0.0123)
+        scheduler = optim.lr_scheduler.ExponentialLR(optimizer, 0.93)
+
+        @mindspore.jit
+        def step(x):
+            scheduler.step()
+            return x @ x
+
+        with around:
+            ended = step(Tensor([[1.0]])).dtype
+        return ended, optimizer.param_groups[0]["lr"].asnumpy().item()
+
+    assert rate(policy_region(Policy(level, "float16"))) == (mindspore.float16, rate(nullcontext())[1])
