@@ -64,6 +64,15 @@ def scatter_update(original: Function, x: Any, idx: Any, y: Any, *args: Any, **k
 
 
 @_in_regions
+def whole_update(original: Function, self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``x.at[...].divide`` or ``power``, which JAX computes of the whole array, so that the array keeps its dtype."""
+    if self.array.dtype in ELIGIBLE:
+        with CONTEXT(None):
+            return original(self, cast(values, self.array.dtype), *args, **kwargs)
+    return original(self, values, *args, **kwargs)
+
+
+@_in_regions
 def pullback(original: Function, self: Any, out_ct: Any, *extra_args: Any) -> Any:
     """Call a `jax.vjp` pullback with cotangents in the dtypes of the results."""
     dtypes = tuple(aval.dtype for aval in self.fun.args[-1])

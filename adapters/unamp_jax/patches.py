@@ -62,6 +62,8 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax.lax", "reduce_window", equal_dtypes.reduction),
     ("jax", "linear_transpose", equal_dtypes.linear_transpose),
     ("jax._src.ops.scatter", "_scatter_update", equal_dtypes.scatter_update),
+    ("jax._src.numpy.array_methods", "_IndexUpdateRef.divide", equal_dtypes.whole_update),
+    ("jax._src.numpy.array_methods", "_IndexUpdateRef.power", equal_dtypes.whole_update),
     ("jax._src.flatten_util", "_unravel_list", equal_dtypes.unraveled),
     # A backward pass runs in the dtypes of its forward.
     ("jax._src.interpreters.ad", "backward_pass3", suspending(thread)),

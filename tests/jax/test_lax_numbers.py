@@ -1,5 +1,7 @@
 """Plain numbers beside low arrays in functions of `jax.lax`, and functions that a primitive carries."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +72,32 @@ def test_a_function_that_combines_numbers_keeps_their_dtype(name, low, level):
         found, compiled = call(x), jax.jit(call)(x)
     np.testing.assert_allclose(np.asarray(found, np.float32), wanted, atol=0.06)
     np.testing.assert_allclose(np.asarray(compiled, np.float32), wanted, atol=0.06)
+
+
+CHANGES = ["mul", "min", "max", "subtract", "add", "divide", "power", "apply"]
+
+
+@pytest.mark.parametrize(
+    ("name", "level"), [(name, level) for name in CHANGES for level in ("O1", "O2", "O3") if (name, level) != ("add", "O3")]
+)  # adding at an index is an operation that lists name: at O3 it computes low
+def test_an_array_that_is_changed_at_an_index_keeps_its_dtype(name, level):
+    call = SCATTERS[name]
+    wanted = call(X)
+    with unamp.autocast(level=level, dtype="bfloat16"):
+        found, compiled, low = call(X), jax.jit(call)(X), call(X.astype(jnp.bfloat16))
+    assert (found.dtype, compiled.dtype, low.dtype) == (jnp.float32, jnp.float32, jnp.bfloat16)
+    np.testing.assert_array_equal(found[2:], wanted[2:])  # what stands at other indices has not been rounded
+    np.testing.assert_array_equal(compiled[2:], wanted[2:])
+
+
+@pytest.mark.parametrize("name", ["divide", "power"])
+def test_a_low_array_takes_float32_values_at_an_index_without_a_warning(name):
+    x, values = jnp.full((4,), 3.0, jnp.bfloat16), jnp.float32(2)
+    with warnings.catch_warnings(), unamp.autocast(level="O2", dtype="bfloat16"):
+        warnings.simplefilter("error")
+        found = getattr(x.at[0], name)(values)
+    assert found.dtype == jnp.bfloat16
+    assert found.tolist() == [{"divide": 1.5, "power": 9.0}[name], 3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize("name", ["mul", "max", "subtract", "divide"])
