@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import keras
@@ -29,6 +31,31 @@ def test_a_loss_counts_more_numbers_than_float16_holds() -> None:
             computed = [loss(*made), loss(*made, sample_weight=weights)]
         assert [keras.backend.standardize_dtype(each.dtype) for each in computed] == ["float32"] * 2
         np.testing.assert_allclose([float(each) for each in computed], value, rtol=1e-6)
+
+
+#: Losses whose first argument is whole numbers, or which need more than two.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "categorical_generalized_cross_entropy": {"q": 0.5},
+    "ctc": {},
+    "sparse_categorical_crossentropy": {},
+    "circle": {},
+}
+
+LOSSES = [name for name in dir(keras.losses) if name.islower() and name not in ("get", "serialize", "deserialize")]
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if inspect.isfunction(getattr(keras.losses, name))])
+def test_every_loss_that_keras_has_is_float32(name: str) -> None:
+    shape = (8, 5, 4) if name == "ctc" else (8, 4)
+    found = np.random.RandomState(0).uniform(0.1, 0.9, shape).astype("float32")
+    whole = np.arange(16).reshape(8, 2) % 3 + 1 if name == "ctc" else np.arange(8) % 4
+    wanted = whole if name in ARGUMENTS else np.eye(4, dtype="float32")[whole]
+    loss = functools.partial(getattr(keras.losses, name), **ARGUMENTS.get(name, {}))
+    made = keras.ops.convert_to_tensor(wanted), keras.ops.convert_to_tensor(found)
+    with at_o2():
+        computed = loss(*made)
+    assert keras.backend.standardize_dtype(computed.dtype) == "float32"
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(computed), keras.ops.convert_to_numpy(loss(*made)), rtol=1e-5)
 
 
 def test_losses_of_fit_are_added_up_in_float32() -> None:
