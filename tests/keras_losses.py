@@ -77,6 +77,28 @@ def test_losses_of_fit_are_added_up_in_float32() -> None:
     assert found[0] == 40_000.0 + 16e6 + 120_000.0
 
 
+class Adding(keras.layers.Layer):
+    """A layer that adds a loss of 40,000 twice, in the dtype of a product."""
+
+    def call(self, x: Any) -> Any:
+        product = keras.ops.matmul(x, keras.ops.transpose(x))
+        self.found = keras.backend.standardize_dtype(product.dtype)
+        for _ in range(2):
+            self.add_loss(keras.ops.max(product) * 10_000)
+        return x
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_what_a_layer_adds_to_the_loss_is_added_up_in_float32(level: Any) -> None:
+    layer = Adding()
+    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("sgd", loss="mse")
+    with unamp.autocast(level=level, dtype="float16"):
+        found = model.train_on_batch(np.ones((8, 4), "float32"), np.zeros((8, 1), "float32"))
+    assert layer.found == "float16"
+    assert float(found) == 2 * 40_000 + 16
+
+
 def test_a_policy_is_in_force_again_after_a_loss_that_raises() -> None:
     def failing(wanted: Any, found: Any) -> Any:
         raise ArithmeticError("no")
