@@ -67,7 +67,7 @@ class AddedLosses:
         return run
 
     def widening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap what takes a loss that a layer adds: a low one is widened, for TensorFlow adds it to no float32 one."""
+        """Wrap the method that takes a loss of a layer: a low one is widened, for TensorFlow adds it to no float32 one."""
 
         @functools.wraps(original)
         def run(model: Any, loss: Any) -> Any:
