@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import keras
@@ -31,6 +33,31 @@ def test_a_loss_counts_more_numbers_than_float16_holds() -> None:
         np.testing.assert_allclose([float(each) for each in computed], value, rtol=1e-6)
 
 
+#: Losses whose first argument is whole numbers, or which need more than two.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "categorical_generalized_cross_entropy": {"q": 0.5},
+    "ctc": {},
+    "sparse_categorical_crossentropy": {},
+    "circle": {},
+}
+
+LOSSES = [name for name in dir(keras.losses) if name.islower() and name not in ("get", "serialize", "deserialize")]
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if inspect.isfunction(getattr(keras.losses, name))])
+def test_every_loss_that_keras_has_is_float32(name: str) -> None:
+    shape = (8, 5, 4) if name == "ctc" else (8, 4)
+    found = np.random.RandomState(0).uniform(0.1, 0.9, shape).astype("float32")
+    whole = np.arange(16).reshape(8, 2) % 3 + 1 if name == "ctc" else np.arange(8) % 4
+    wanted = whole if name in ARGUMENTS else np.eye(4, dtype="float32")[whole]
+    loss = functools.partial(getattr(keras.losses, name), **ARGUMENTS.get(name, {}))
+    made = keras.ops.convert_to_tensor(wanted), keras.ops.convert_to_tensor(found)
+    with at_o2():
+        computed = loss(*made)
+    assert keras.backend.standardize_dtype(computed.dtype) == "float32"
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(computed), keras.ops.convert_to_numpy(loss(*made)), rtol=1e-5)
+
+
 def test_losses_of_fit_are_added_up_in_float32() -> None:
     products = []
 
@@ -48,6 +75,28 @@ def test_losses_of_fit_are_added_up_in_float32() -> None:
         found = model.train_on_batch(np.ones((8, 4), "float32"), [np.zeros((8, 1), "float32")] * 2)
     assert set(products) == {"float16"}  # a loss of one's own follows the policy
     assert found[0] == 40_000.0 + 16e6 + 120_000.0
+
+
+class Adding(keras.layers.Layer):
+    """A layer that adds a loss of 40,000 twice, in the dtype of a product."""
+
+    def call(self, x: Any) -> Any:
+        product = keras.ops.matmul(x, keras.ops.transpose(x))
+        self.found = keras.backend.standardize_dtype(product.dtype)
+        for _ in range(2):
+            self.add_loss(keras.ops.max(product) * 10_000)
+        return x
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_what_a_layer_adds_to_the_loss_is_added_up_in_float32(level: Any) -> None:
+    layer = Adding()
+    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("sgd", loss="mse")
+    with unamp.autocast(level=level, dtype="float16"):
+        found = model.train_on_batch(np.ones((8, 4), "float32"), np.zeros((8, 1), "float32"))
+    assert layer.found == "float16"
+    assert float(found) == 2 * 40_000 + 16
 
 
 def test_a_policy_is_in_force_again_after_a_loss_that_raises() -> None:

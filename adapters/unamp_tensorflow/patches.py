@@ -103,6 +103,13 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
     # What states a dtype itself, and takes no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
+    ("tensorflow.python.framework.tensor", "Tensor.__tf_tensor__", stated_dtypes.as_tensor),
+    ("tensorflow.python.framework.tensor", "TensorSpec.cast", stated_dtypes.as_specified),
+    (
+        "tensorflow.python.eager.polymorphic_function.concrete_function",
+        "ConcreteFunction._call_flat",
+        stated_dtypes.as_arguments,
+    ),
     ("tensorflow.python.ops.math_ops", "cast", stated_dtypes.casting),
     ("tensorflow.python.ops.gen_array_ops", "bitcast", stated_dtypes.casting),
     ("tensorflow.python.ops.resource_variable_ops", "ResourceVariable._init_from_args", stated_dtypes.initial),

@@ -52,6 +52,30 @@ def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs:
 
 
 @_in_regions
+def as_tensor(original: Function, self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Let a low tensor stand where a tensor in float32 is asked for: TensorFlow takes no other, and converts none."""
+    return original(_wide(self, dtype), dtype, *args, **kwargs)
+
+
+@_in_regions
+def as_specified(original: Function, self: Any, value: Any, context: Any) -> Any:
+    """Let a low tensor be an argument of a function whose signature says float32."""
+    return original(self, _wide(value, self.dtype), context)
+
+
+@_in_regions
+def as_arguments(original: Function, self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+    """Let low tensors be arguments of a function whose graph is finished, and takes float32."""
+    stated = [each.dtype for each in self.inputs[: len(tensor_inputs)]]
+    return original(self, [*map(_wide, tensor_inputs, stated)], captured_inputs)
+
+
+def _wide(value: Any, stated: Any) -> Any:
+    """Return a low tensor in float32, where that is stated."""
+    return cast(value, FLOAT32) if stated == tf.float32 else value
+
+
+@_in_regions
 def casting(original: Function, *args: Any, **kwargs: Any) -> Any:
     """Let a list of tensors that is cast become one tensor by no rule: the call says the dtype."""
     return original(*map(_packed, args), **{name: _packed(value) for name, value in kwargs.items()})
@@ -74,7 +98,7 @@ def _alike(value: Any) -> Any:
 def initial(original: Function, self: Any, initial_value: Any = None, *args: Any, **kwargs: Any) -> None:
     """Let the initial value of a variable, a list of tensors or a function, be made by no rule."""
     with suspended(thread):
-        original(self, _alike(initial_value), *args, **kwargs)
+        original(self, _wide(_alike(initial_value), kwargs.get("dtype")), *args, **kwargs)
 
 
 @_in_regions

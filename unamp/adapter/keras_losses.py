@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from unamp.adapter.keras_models import library
 from unamp.adapter.state import Step, ThreadState
+from unamp.dtypes import FLOAT32, LOW_DTYPES
 
 #: A function's module, its path there, and what makes its replacement.
 Hook = tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
@@ -43,6 +45,7 @@ class AddedLosses:
         """Yield the hooks."""
         yield "keras.src.trainers.compile_utils", "CompileLoss.call", self.adding
         yield "keras", "Model.compute_loss", self.adding
+        yield "keras", "Model._aggregate_additional_loss", self.widening
         yield "keras.losses", "Loss.__call__", self.loss
         yield "keras.src.losses.loss", "reduce_weighted_values", self.adding
         yield "keras", "Layer._get_regularization_losses", self.adding
@@ -60,6 +63,17 @@ class AddedLosses:
                     return original(*args, **kwargs)
                 finally:
                     self._adding.step = around
+
+        return run
+
+    def widening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the method that takes a loss of a layer: a low one is widened, for TensorFlow adds it to no float32 one."""
+
+        @functools.wraps(original)
+        def run(model: Any, loss: Any) -> Any:
+            keras = library()
+            low = self._adding.step is not None and keras.backend.standardize_dtype(loss.dtype) in LOW_DTYPES
+            return original(model, keras.ops.cast(loss, FLOAT32) if low else loss)
 
         return run
 

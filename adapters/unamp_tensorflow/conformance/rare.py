@@ -77,6 +77,8 @@ RARE: Mapping[str, Function] = {
     "batch_to_space": channels(lambda input, block: tf.batch_to_space(input, [block, block], [[0, 0], [0, 0]])),
     "bitcast": lambda input, dtype: tf.bitcast(input, dtype),
     "check_numerics": lambda input: tf.debugging.check_numerics(input, "not finite"),
+    "circle_loss": lambda input, target: keras("losses.circle")(target, input, gamma=8.0),
+    "compute_average_loss": tf.nn.compute_average_loss,
     "correlation": lambda a, v: keras("ops.correlate")(a, v),
     "crop": _crop,
     "crop_and_resize": _crop_and_resize,
@@ -98,9 +100,11 @@ RARE: Mapping[str, Function] = {
     "hinge_loss": _loss("hinge"),
     "in_top_k": lambda input, target, k: tf.math.in_top_k(target, input, k),
     "log_cosh_loss": _loss("logcosh"),
+    "log_loss": lambda input, label: tf.compat.v1.losses.log_loss(label, input, epsilon=1e-4, reduction="none"),
     "mape_loss": _loss("mape"),
     "max_pool": pool(tf.nn.max_pool),
     "msle_loss": _loss("msle"),
+    "psnr": lambda a, b: tf.image.psnr(last(a), last(b), 1.0),
     "quantize_and_dequantize": lambda input, low, high, bits: tf.quantization.quantize_and_dequantize_v2(
         input, low, high, num_bits=bits, range_given=True
     ),
@@ -113,6 +117,8 @@ RARE: Mapping[str, Function] = {
     "space_to_batch": channels(lambda input, block: tf.space_to_batch(input, [block, block], [[0, 0], [0, 0]])),
     "strided_slice": _strided_slice,
     "tensor_scatter_update": lambda input, index, values: tf.tensor_scatter_nd_update(input, _nested(index), values),
+    "ssim": lambda a, b: tf.image.ssim(last(a), last(b), 1.0),
+    "total_variation": lambda input: tf.image.total_variation(last(input)),
     "linalg_tridiagonal_solve": lambda lower, middle, upper, other: tf.linalg.tridiagonal_solve(
         (upper, middle, lower), other, diagonals_format="sequence"
     ),
