@@ -205,6 +205,7 @@ class Binding:
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 call = method(name)
                 made[f"unamp_method_{name}"] = of_a_tensor(call, self._by_rule(op, call))
+        made["unamp_method_copy"] = method("copy")  # MindSpore divides by 1, which would follow the rule of a division
         return made
 
     # --- code -----------------------------------------------------------------------------------------------------------------

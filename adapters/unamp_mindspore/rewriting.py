@@ -85,7 +85,9 @@ class _Rewriter(ast.NodeTransformer):
         self._known = {**function.__globals__, **{name: _content(cell) for name, cell in closed}}
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.body = [self.visit(each) for each in node.body]  # not decorators, defaults and annotations
+        body = ast.Module(node.body, [])
+        self.generic_visit(body)  # not decorators, defaults and annotations
+        node.body = body.body
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
@@ -114,7 +116,16 @@ class _Rewriter(ast.NodeTransformer):
         variable = _placed(ast.Name(of.id, ast.Store()), of)
         return _placed(ast.Assign([variable], self._call(node, "unamp_item_set", [of, target.slice, value])), node)  # type: ignore[no-any-return]
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.AST]:
+        target = node.target
+        if isinstance(target, ast.Subscript) and _has(target.slice, ast.Call) and not _has(target.slice, ast.Slice):
+            # The index is read twice below, and may draw numbers.
+            index = _placed(ast.Assign([_placed(ast.Name("unamp_index", ast.Store()), target)], target.slice), node)
+            target.slice = _name("unamp_index", target)
+            return [self.visit(index), self._changed(node)]
+        return self._changed(node)
+
+    def _changed(self, node: ast.AugAssign) -> ast.AST:
         node.value = self.visit(node.value)
         if not isinstance(node.target, (ast.Name, ast.Subscript)):
             return node
@@ -200,6 +211,10 @@ def _placed(node: Any, like: ast.AST) -> Any:
     """Return a new node with another one's place in the text."""
     vars(node).update({name: value for name, value in vars(like).items() if name not in (*like._fields, *node._fields)})
     return node
+
+
+def _has(node: ast.AST, kind: type[ast.AST]) -> bool:
+    return any(isinstance(each, kind) for each in ast.walk(node))
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -206,6 +206,19 @@ def test_items_are_set_in_the_dtype_of_their_tensor(low, level, index):
         np.testing.assert_array_equal(x.astype(F32).asnumpy(), expected)
 
 
+@pytest.mark.parametrize("run", [lambda function: function, mindspore.jit], ids=["eager", "graph"])
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_copy_is_the_tensor_again(low, level, run):
+    def copy(tensor):
+        return tensor.copy()
+
+    x = rand(3, 4)
+    with under(level, low):
+        copied = run(copy)(x)
+    assert copied.dtype == F32
+    np.testing.assert_array_equal(copied.asnumpy(), x.asnumpy())
+
+
 def test_in_place_operations_on_low_tensors(low):
     x = rand(3, 3)
     with under(low=low):

@@ -266,6 +266,12 @@ def _chosen_items_set(x):
     return y
 
 
+def _an_item_at_a_computed_index_changed(x):
+    y = x.copy()
+    y[max(0, 1)] += ops.matmul(x, x.T)[0, 0]
+    return y
+
+
 def _items_of_a_list_set(x):
     y = [x, x]
     y[0] = ops.matmul(x, x.T)
@@ -273,7 +279,9 @@ def _items_of_a_list_set(x):
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
-@pytest.mark.parametrize("code", [_one_item_set, _items_changed, _chosen_items_set, _items_of_a_list_set])
+@pytest.mark.parametrize(
+    "code", [_one_item_set, _items_changed, _chosen_items_set, _an_item_at_a_computed_index_changed, _items_of_a_list_set]
+)
 def test_items_are_set_in_the_dtype_of_their_tensor_in_a_graph(code, level, low):
     with policy_region(Policy(level, low)):
         eager, graph = code(_A), mindspore.jit(code)(_A)
