@@ -44,12 +44,13 @@ from unamp_mindspore.graph_calls import (
     CASTS_NOTHING,
     Low,
     agreeing,
-    agreeing_norm,
+    as_first,
     bits_of,
     casting_inputs,
     changing,
     converting,
     in_place,
+    indexing,
     low,
     low_norm,
     method,
@@ -181,7 +182,7 @@ class Binding:
         if rule is Rule.UNTOUCHED and not self._emulates:
             return call
         if vocabulary()[op].group == "norm":
-            return agreeing_norm(call, emulated=self._emulates)
+            return as_first(call, emulated=self._emulates)
         return agreeing(call, narrowest=rule is Rule.NARROWEST, emulated=self._emulates)
 
     def _follows_parts(self, op: str) -> bool:
@@ -200,7 +201,10 @@ class Binding:
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
-            made[f"unamp_{name}"] = of_a_tensor(call, agreeing(call, narrowest=False, emulated=self._emulates))
+            # The indices stay as they are: a cast of many makes a tuple of a list, which stands for other items.
+            made[f"unamp_{name}"] = of_a_tensor(call, as_first(call, emulated=self._emulates))
+        same = graph_operators.itself
+        made["unamp_subscript"] = indexing(made["unamp_subscript"], of_a_tensor(same, self._by_rule("index", same)))
         for name, op in tensor_methods().items():
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 call = method(name)

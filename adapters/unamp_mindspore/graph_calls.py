@@ -184,11 +184,11 @@ def low_norm(call: Any, to: Low) -> Any:
     return unamp_operation
 
 
-def agreeing_norm(call: Any, *, emulated: bool) -> Any:
-    """Return the function that computes a norm in the dtype of its activation, whatever its parameters and statistics are."""
+def as_first(call: Any, *, emulated: bool) -> Any:
+    """Return the function that computes in the dtype of its first argument: a norm's activation, the tensor that items are of."""
 
     @unbound
-    def unamp_norm(given, args, kwargs):  # type: ignore[no-untyped-def]
+    def unamp_as_first(given, args, kwargs):  # type: ignore[no-untyped-def]
         if not emulated or (_seen(given) & _LOW) == 0:
             return call(given, *args, **kwargs)
         rest = mixed_precision_cast(FLOAT32, args) if _seen(args) & _LOW else args
@@ -197,7 +197,7 @@ def agreeing_norm(call: Any, *, emulated: bool) -> Any:
 
     @unbound
     def unamp_operation(x, *args, **kwargs):  # type: ignore[no-untyped-def]
-        return unamp_norm(x, args, kwargs)
+        return unamp_as_first(x, args, kwargs)
 
     return unamp_operation
 
@@ -350,6 +350,22 @@ def in_place(call: Any, ruled: Any) -> Any:
         return mixed_precision_cast(value.dtype, found) if _seen(value) & _ELIGIBLE else found
 
     return unamp_in_place
+
+
+def indexing(subscript: Any, ruled: Any) -> Any:
+    """Return the function that reads items of a tensor: tensors and lists among the indices make it an operation with a rule."""
+
+    @unbound
+    def unamp_items(value, index):  # type: ignore[no-untyped-def]
+        if isinstance(index, (Tensor, list)):
+            return subscript(ruled(value), index)
+        if isinstance(index, tuple):
+            for each in index:
+                if isinstance(each, (Tensor, list)):
+                    return subscript(ruled(value), index)
+        return subscript(value, index)
+
+    return unamp_items
 
 
 def setting(call: Any, *, emulated: bool) -> Any:

@@ -22,6 +22,12 @@ def subscript(value, index):
 
 
 @unbound
+def itself(value):
+    """Return a value, which a rule casts."""
+    return value
+
+
+@unbound
 def with_item(value, index, item):
     """Return a value with an item set."""
     value[index] = item

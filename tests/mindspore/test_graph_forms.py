@@ -243,6 +243,29 @@ def test_tensors_in_a_tuple_keep_their_dtypes_in_a_graph(code, low_first):
     assert _difference(list(eager), list(graph)) is None
 
 
+def _items_at_a_tensor(x):
+    return x[Tensor([1, 0])], x[:, Tensor([0, 1])], x[x > 0.5]
+
+
+def _items_at_a_list(x):
+    return x[[0, 1]], x[:, [1, 0]], x[[True, False, True, False]]
+
+
+def _items_moved(x):
+    return x[1], x[:, 0], x[..., None], [x, x.T][1]
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("given", ["float32", "low"])
+@pytest.mark.parametrize("code", [_items_at_a_tensor, _items_at_a_list, _items_moved])
+def test_items_are_read_in_a_graph_as_in_pynative_mode(code, given, level, low):
+    x = _A.astype(low) if given == "low" else _A
+    with policy_region(Policy(level, low)):
+        eager, graph = code(x), mindspore.jit(code)(x)
+    assert [each.shape for each in eager] == [each.shape for each in graph]
+    assert _difference(list(eager), list(graph)) is None
+
+
 def _one_item_set(x):
     y, z = x.copy(), ops.matmul(x, x.T)
     y[0] = z[0, 0]
