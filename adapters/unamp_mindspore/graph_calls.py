@@ -185,7 +185,7 @@ def low_norm(call: Any, to: Low) -> Any:
 
 
 def as_first(call: Any, *, emulated: bool) -> Any:
-    """Return the function that computes in the dtype of its first argument: a norm's activation, the tensor that items are of."""
+    """Return the function that computes in the dtype of its first argument: a norm's input, the tensor that items are of."""
 
     @unbound
     def unamp_as_first(given, args, kwargs):  # type: ignore[no-untyped-def]
@@ -353,7 +353,7 @@ def in_place(call: Any, ruled: Any) -> Any:
 
 
 def indexing(subscript: Any, ruled: Any) -> Any:
-    """Return the function that reads items of a tensor: tensors and lists among the indices make it an operation with a rule."""
+    """Return the function that reads items of a tensor: tensors and lists among indices make it an operation with a rule."""
 
     @unbound
     def unamp_items(value, index):  # type: ignore[no-untyped-def]
