@@ -136,9 +136,11 @@ def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
     base, names = _METHODS[word]
     kinds = [base]
     for kind in kinds:
-        kinds.extend(set(kind.__subclasses__()).difference(kinds))
+        kinds += kind.__subclasses__()
+    for kind in dict.fromkeys(kinds):
         for name in names:
-            if isinstance(method := vars(kind).get(name), FunctionType):  # not one that is inherited, or wrapped
+            method = kind.__dict__.get(name)
+            if type(method) is FunctionType:  # not one that is inherited, or wrapped
                 yield word, method
 
 
