@@ -140,8 +140,8 @@ def _clip(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 #: Functions of Python code, and what makes the replacement.
 _HOOKS = (
     (Tensor, "_setitem", _set_item),
-    (Tensor, "copy", suspending(thread)),  # MindSpore divides by 1
     (Tensor, "_setitem_origin", _set_item),
+    (Tensor, "copy", suspending(thread)),  # MindSpore divides by 1
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (ops, "clip_by_global_norm", _clip),

@@ -106,15 +106,16 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         return self._item_set(node, node.targets[0], node.value) if len(node.targets) == 1 else node
 
-    def _item_set(self, node: Any, target: ast.expr, value: ast.expr) -> ast.AST:
+    def _item_set(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> ast.stmt:
         """Return the assignment that sets an item of a variable, which the compiler gives another tensor, as it does itself."""
         if "unamp_item_set" not in self._names or not isinstance(target, ast.Subscript):
-            return node  # type: ignore[no-any-return]
+            return node
         of = target.value
         if not isinstance(of, ast.Name) or of.id not in self._local:
-            return node  # type: ignore[no-any-return]
+            return node
         variable = _placed(ast.Name(of.id, ast.Store()), of)
-        return _placed(ast.Assign([variable], self._call(node, "unamp_item_set", [of, target.slice, value])), node)  # type: ignore[no-any-return]
+        made = self._call(node, "unamp_item_set", [of, target.slice, value])
+        return _placed(ast.Assign([variable], made), node)  # type: ignore[no-any-return]
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.AST]:
         target = node.target

@@ -8,8 +8,8 @@ its parts under the rule.
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional
 
 from unamp.adapter.forwarding import forwarding
-from unamp.adapter.performing import differing
+from unamp.adapter.performing import differing, places
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
@@ -158,15 +158,14 @@ def release(replaced: Replaced) -> None:
 
 def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the replacement of a function: the same, with inputs and operations in the dtype of the rule for `op`."""
-    names = tuple(inspect.signature(original).parameters)
-    output = names.index("out") if "out" in names else None
+    output = places(original).get("out", sys.maxsize)
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
         if plan is None or plan.delegated or (rule := plan.policy.rules[op]) in (Rule.UNTOUCHED, Rule.BANNED):
             return original(*args, **kwargs)
-        if kwargs.get("out") is not None or (output is not None and output < len(args) and args[output] is not None):
+        if (args[output] if output < len(args) else kwargs.get("out")) is not None:
             with under(Policy(enabled=False), plan.device):  # a cast of it would be written to in its place
                 return original(*args, **kwargs)
         with under(of_every_operation(rule, plan.policy.dtype), plan.device):

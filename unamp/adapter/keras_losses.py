@@ -45,7 +45,8 @@ class AddedLosses:
         """Yield the hooks."""
         yield "keras.src.trainers.compile_utils", "CompileLoss.call", self.adding
         yield "keras", "Model.compute_loss", self.adding
-        yield "keras", "Model._aggregate_additional_loss", self.widening
+        if hasattr(library().Model, "_aggregate_additional_loss"):  # before, Keras 3.5 for one, it casts to float32 itself
+            yield "keras", "Model._aggregate_additional_loss", self.widening
         yield "keras.losses", "Loss.__call__", self.loss
         yield "keras.src.losses.loss", "reduce_weighted_values", self.adding
         yield "keras", "Layer._get_regularization_losses", self.adding
