@@ -24,10 +24,20 @@ def _console() -> Console:
 
 
 def run(
-    sections: Annotated[list[str] | None, typer.Argument(help=f"Which of: {', '.join(SECTIONS)}. Default: all.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A fifth of the rounds, for a look; not for quoting.")] = False,
-    only: Annotated[str | None, typer.Option(help=f"A selection, in place of sections: {', '.join(SELECTIONS)}.")] = None,
-    setting: Annotated[str | None, typer.Option("--machine", help="Run under a setting of conformance/machines.toml.")] = None,
+    sections: Annotated[
+        list[str] | None, typer.Argument(help=f"Which of: {', '.join(SECTIONS)}. Default: all.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A fifth of the rounds, for a look; not for quoting.")
+    ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(help=f"A selection, in place of sections: {', '.join(SELECTIONS)}."),
+    ] = None,
+    setting: Annotated[
+        str | None,
+        typer.Option("--machine", help="Run under a setting of conformance/machines.toml."),
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the results here as JSON.")] = None,
 ) -> None:
     """Unamp side by side with what you would write instead. Every ratio is to the first line of its table.
@@ -42,7 +52,10 @@ def run(
         raise typer.BadParameter(str(error)) from error
     console, found = _console(), Run(machine())
     if under is not None:
-        found.setting, found.variables = under.name, {name: dict(of) for name, of in under.variables.items()}
+        found.setting, found.variables = (
+            under.name,
+            {name: dict(of) for name, of in under.variables.items()},
+        )
         console.print(f"as {under.name}: {under.stands_for}")
     console.print(found.machine)
     for section, titles in work.items():
@@ -80,7 +93,9 @@ def _left_out(section: str, setting: Setting | None) -> str:
     if framework not in setting.variables:
         return f"{setting.name} says nothing to {framework}"
     death = setting.death(framework)
-    return f"{framework} dies of {death.signal} under {setting.name}: {death.reason}" if death else ""
+    return (
+        f"{framework} dies of {death.signal} under {setting.name}: {death.reason}" if death else ""
+    )
 
 
 def _total(found: Run, console: Console) -> None:
@@ -88,34 +103,49 @@ def _total(found: Run, console: Console) -> None:
         console.print(f"{seconds:7.1f} s  {section}")
     console.print(f"{sum(found.sections.values()):7.1f} s  in all")
     verdicts = [outcome.verdict for standing in found.standings for outcome in standing.outcomes]
-    console.print(", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("pass", "close", "miss")))
+    console.print(
+        ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("pass", "close", "miss"))
+    )
 
 
 def compare(
     old: Annotated[Path, typer.Argument(help="Results of a run before.")],
     new: Annotated[Path, typer.Argument(help="Results of a run after.")],
-    anyway: Annotated[bool, typer.Option("--anyway", help="Compare runs of two machines or settings, too.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare runs of two machines or settings, too.")
+    ] = False,
 ) -> None:
     """Print the rows that became slower or faster by more than the noise; the exit status is 1 where one became slower."""
     console = _console()
     before, after = _read(old), _read(new)
     different = list(results.apart(before, after))
     if different and not anyway:
-        raise typer.BadParameter(f"these runs are not comparable: {'; '.join(different)}. --anyway compares them all the same")
+        raise typer.BadParameter(
+            f"these runs are not comparable: {'; '.join(different)}. --anyway compares them all the same"
+        )
     versions = [found.machine.get("versions") for found in (before, after)]
     for difference in [
         *different,
-        *([f"not the same versions: {versions[0]} and {versions[1]}"] * (versions[0] != versions[1])),
+        *(
+            [f"not the same versions: {versions[0]} and {versions[1]}"]
+            * (versions[0] != versions[1])
+        ),
     ]:
         console.print(difference)
     found = list(results.changes(before.standings, after.standings))
     show_changes((change for change in found if change.verdict), console)
-    counts = [sum(change.verdict == verdict for change in found) for verdict in ("slower", "faster", "")]
+    counts = [
+        sum(change.verdict == verdict for change in found) for verdict in ("slower", "faster", "")
+    ]
     console.print("{} slower, {} faster, {} within the noise".format(*counts))
-    contenders = [sum(len(standing.outcomes) - 1 for standing in each.standings) for each in (before, after)]
+    contenders = [
+        sum(len(standing.outcomes) - 1 for standing in each.standings) for each in (before, after)
+    ]
     if contenders != [len(found), len(found)]:
         alone = [number - len(found) for number in contenders]
-        console.print(f"not compared: {alone[0]} that only {old} has, {alone[1]} that only {new} has")
+        console.print(
+            f"not compared: {alone[0]} that only {old} has, {alone[1]} that only {new} has"
+        )
     raise typer.Exit(int(counts[0] > 0))
 
 

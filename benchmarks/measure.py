@@ -1,8 +1,9 @@
 """Interleaved timing: every contender is timed a little, in turn, for many rounds.
 
-What disturbs a round (a busy neighbour, a change of clock speed) disturbs all contenders of it. So each round gives one
-ratio to the baseline, and the median of those is the result. Rounds are short for that reason, and what runs in this
-process is timed by its own processor time: on a machine with other things to do, waiting is no cost of the contender's.
+What disturbs a round (a busy neighbour, a change of clock speed) disturbs all contenders of it. So
+each round gives one ratio to the baseline, and the median of those is the result. Rounds are short
+for that reason, and what runs in this process is timed by its own processor time: on a machine with
+other things to do, waiting is no cost of the contender's.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ class Contender:
         name: what the table calls it.
         statement: Python source.
         names: the names that it uses.
-        region: makes what it runs in; made, entered and left once per round, outside the measured time.
+        region: makes what it runs in; made, entered and left once per round, outside the measured
+            time.
         goal: the highest acceptable ratio to the baseline; None where nothing is promised.
         at_most: the most seconds that it may take, likewise.
-        timer: the clock: the processor time of this thread, or `time.process_time` for a framework that computes in others.
+        timer: the clock: the processor time of this thread, or `time.process_time` for a framework
+            that computes in others.
     """
 
     name: str
@@ -57,7 +60,9 @@ class Contender:
 class _Loop:
     def __init__(self, contender: Contender, seconds: float) -> None:
         self._region = contender.region
-        self._timer = timeit.Timer(contender.statement, timer=contender.timer, globals=dict(contender.names))
+        self._timer = timeit.Timer(
+            contender.statement, timer=contender.timer, globals=dict(contender.names)
+        )
         with self._region():
             self._timer.timeit(3)
             once = min(self._timer.timeit(5) / 5 for _ in range(5)) if seconds else math.inf
@@ -65,7 +70,8 @@ class _Loop:
 
     def sample(self) -> float:
         with self._region():
-            self._timer.timeit(max(1, self._loops // 50))  # the region's first call is another question
+            # the region's first call is another question
+            self._timer.timeit(max(1, self._loops // 50))
             return self._timer.timeit(self._loops) / self._loops
 
 
@@ -75,7 +81,8 @@ class Comparison:
 
     Attributes:
         title: what the job is.
-        contenders: each with `name`, `goal`, `at_most` and `sampler(seconds)`, as `Contender` has them.
+        contenders: each with `name`, `goal`, `at_most` and `sampler(seconds)`, as `Contender` has
+            them.
         unit: of what is measured: ``"seconds"`` or ``"bytes"``.
     """
 
@@ -146,7 +153,10 @@ def measure(comparison: Comparison, effort: Effort) -> Standing:
     return Standing(
         comparison.title,
         effort.rounds,
-        tuple(_outcome(contender, own, times[0]) for contender, own in zip(contenders, times, strict=True)),
+        tuple(
+            _outcome(contender, own, times[0])
+            for contender, own in zip(contenders, times, strict=True)
+        ),
         comparison.unit,
     )
 
@@ -158,4 +168,12 @@ def _outcome(contender: Any, own: list[float], baseline: list[float]) -> Outcome
     reach = 0.98 * math.sqrt(len(ratios))
     low = ratios[max(0, math.floor(len(ratios) / 2 - reach))]
     high = ratios[min(len(ratios) - 1, math.ceil(len(ratios) / 2 + reach))]
-    return Outcome(contender.name, median(own), median(ratios), (first, third), (low, high), contender.goal, contender.at_most)
+    return Outcome(
+        contender.name,
+        median(own),
+        median(ratios),
+        (first, third),
+        (low, high),
+        contender.goal,
+        contender.at_most,
+    )

@@ -1,8 +1,9 @@
 """Peak memory of training: `python -m benchmarks.memory MODULE WAY` trains in this process and prints bytes.
 
-Each sample is a process of its own, so that nothing is left of another one. What is counted is what training takes above a
-process that has imported the framework and trained a tiny network in the same way: parameters, gradients, what the optimizer
-keeps, activations, and what the framework or unamp keeps besides. On a GPU the framework says it, elsewhere the system.
+Each sample is a process of its own, so that nothing is left of another one. What is counted is what
+training takes above a process that has imported the framework and trained a tiny network in the
+same way: parameters, gradients, what the optimizer keeps, activations, and what the framework or
+unamp keeps besides. On a GPU the framework says it, elsewhere the system.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Way:
         network: ``"encoder"``, where activations rule, or ``"wide"``, where parameters do.
         by: ``"float32"``, ``"unamp"``, or the framework's own means.
         level, dtype: of the policy, as the one who carries it out calls them.
-        decorated: whether parameters are low; with ``masters``, whether the optimizer steps float32 masters of them.
+        decorated: whether parameters are low; with ``masters``, whether the optimizer steps float32
+            masters of them.
     """
 
     network: str
@@ -53,14 +55,20 @@ class Way:
         """Return unamp's region of this way; nothing where it is somebody else's."""
         if self.by != "unamp":
             return nullcontext()
-        return unamp.autocast(device, "bfloat16" if self.level == "O0" else self.dtype, level=self.level)
+        return unamp.autocast(
+            device, "bfloat16" if self.level == "O0" else self.dtype, level=self.level
+        )
 
     @property
     def name(self) -> str:
         """Return the row, for a table."""
         if self.by == "float32":
             return self.by
-        parameters = f", {'decorated' if self.masters else 'decorated without masters'}" if self.decorated else ""
+        parameters = (
+            f", {'decorated' if self.masters else 'decorated without masters'}"
+            if self.decorated
+            else ""
+        )
         return f"{' '.join(filter(None, (self.by, self.level)))}, {self.dtype}{parameters}"
 
 
@@ -100,8 +108,8 @@ class _Framework(Protocol):
 def resident() -> Meter:
     """Return the meter of this process's resident memory.
 
-    Linux forgets a peak when asked to. Elsewhere the largest of the process's life is what there is: above what it was before
-    training, it is training's.
+    Linux forgets a peak when asked to. Elsewhere the largest of the process's life is what there
+    is: above what it was before training, it is training's.
     """
     try:
         _CLEAR.write_text("5")
@@ -111,7 +119,9 @@ def resident() -> Meter:
 
 
 def _status(field: str) -> int:
-    line = next(line for line in _STATUS.read_text("utf-8").splitlines() if line.startswith(f"{field}:"))
+    line = next(
+        line for line in _STATUS.read_text("utf-8").splitlines() if line.startswith(f"{field}:")
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -122,7 +132,9 @@ def _largest() -> int:
         raise RuntimeError(
             "this system tells no peak of resident memory: run the memory benchmarks on Linux or macOS"
         ) from error
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 @dataclass(frozen=True)
@@ -143,17 +155,28 @@ class Training:
 
     def sample(self) -> float:
         command = [sys.executable, "-m", __name__, self.module, json.dumps(asdict(self.way))]
-        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(
+            filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))
+        )
         with tempfile.TemporaryDirectory() as folder:  # MindSpore's AMP writes networks where it is
             environment = {**os.environ, "PYTHONPATH": path}
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+            )
         if done.returncode:  # what frameworks say on the way is of interest only then
-            raise RuntimeError(f"{self.module}, {self.name}: exit status {done.returncode}\n{done.stderr[-4000:]}")
+            raise RuntimeError(
+                f"{self.module}, {self.name}: exit status {done.returncode}\n{done.stderr[-4000:]}"
+            )
         return float(done.stdout.split()[-1])
 
 
 def comparisons(
-    framework: str, module: str, own: Iterable[Way], *, alone: str = "bfloat16", wide: Sequence[str] = LOW
+    framework: str,
+    module: str,
+    own: Iterable[Way],
+    *,
+    alone: str = "bfloat16",
+    wide: Sequence[str] = LOW,
 ) -> Iterator[Comparison]:
     """Compare float32, the framework's own ways, and unamp's levels, in both networks.
 
@@ -165,7 +188,9 @@ def comparisons(
         wide: the low dtypes that the wide network is trained in.
     """
     ways = {
-        "encoder": [Way("encoder", "unamp", level, dtype) for level in ("O1", "O2", "O3") for dtype in LOW],
+        "encoder": [
+            Way("encoder", "unamp", level, dtype) for level in ("O1", "O2", "O3") for dtype in LOW
+        ],
         "wide": [
             *(Way("wide", "unamp", "O1", dtype) for dtype in wide),
             *(Way("wide", "unamp", "O2", dtype, decorated=True) for dtype in wide),
@@ -173,7 +198,12 @@ def comparisons(
         ],
     }
     for network, ours in ways.items():
-        all_ways = (Way(network), *(way for way in own if way.network == network), Way(network, "unamp", "O0"), *ours)
+        all_ways = (
+            Way(network),
+            *(way for way in own if way.network == network),
+            Way(network, "unamp", "O0"),
+            *ours,
+        )
         contenders = tuple(Training(module, way) for way in all_ways)
         yield Comparison(f"memory, {framework}: {_TITLES[network]}", contenders, "bytes")
 

@@ -14,7 +14,8 @@ from benchmarks.results import Run
 __all__ = ["growth", "is_growth", "memory", "ratios", "where", "write"]
 
 _COLOURS = {"pass": "#2e7d32", "close": "#b26a00", "miss": "#c62828", "": "#607d8b"}
-#: Every picture is as wide as a phone shows without making its text small: words stand above what is drawn.
+#: Every picture is as wide as a phone shows without making its text small: words stand above what
+#: is drawn.
 _WIDTH, _LEFT = 420, 12
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}" '
@@ -74,14 +75,20 @@ def _name(title: str) -> str:
 
 def ratios(standings: Sequence[Standing], told: str) -> str:
     """Return a picture with a line for every contender that has a goal: its quartiles, its median, and the goal."""
-    compared = [(s.title, asked) for s in standings if (asked := [o for o in s.outcomes[1:] if o.goal is not None])]
+    compared = [
+        (s.title, asked)
+        for s in standings
+        if (asked := [o for o in s.outcomes[1:] if o.goal is not None])
+    ]
     scale, most = 130, 3.0
     height = 62 + sum(13 * len(_wrapped(title)) + 8 + 28 * len(asked) for title, asked in compared)
 
     def x(ratio: float) -> float:
         return round(_LEFT + scale * min(ratio, most), 1)
 
-    lines = [_HEAD.format(width=_WIDTH, height=height, title="Ratios to the baseline of each comparison")]
+    lines = [
+        _HEAD.format(width=_WIDTH, height=height, title="Ratios to the baseline of each comparison")
+    ]
     for ratio in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0):
         colour = "#90a4ae" if ratio == 1.0 else "#eceff1"
         lines.append(f'<path d="M{x(ratio)} 24V{height - 26}" stroke="{colour}"/>')
@@ -91,15 +98,21 @@ def ratios(standings: Sequence[Standing], told: str) -> str:
         y += 8
         for line in _wrapped(title):
             y += 13
-            lines.append(f'<text x="{_LEFT}" y="{y}" font-weight="bold" font-size="11">{escape(line)}</text>')
+            lines.append(
+                f'<text x="{_LEFT}" y="{y}" font-weight="bold" font-size="11">{escape(line)}</text>'
+            )
         for outcome in asked:
             colour, (first, third) = _COLOURS[outcome.verdict], outcome.quartiles
             said = escape(f"{outcome.name}: {outcome.ratio:.2f}x")
             lines.append(f'<text x="{_LEFT}" y="{y + 14}" font-size="11">{said}</text>')
             y += 28
-            lines.append(f'<path d="M{x(first)} {y - 6}H{x(third)}" stroke="{colour}" stroke-width="4" stroke-opacity=".4"/>')
+            lines.append(
+                f'<path d="M{x(first)} {y - 6}H{x(third)}" stroke="{colour}" stroke-width="4" stroke-opacity=".4"/>'
+            )
             lines.append(f'<circle cx="{x(outcome.ratio)}" cy="{y - 6}" r="3.5" fill="{colour}"/>')
-            lines.append(f'<path d="M{x(outcome.goal or 0)} {y - 12}v12" stroke="#37474f" stroke-dasharray="2"/>')
+            lines.append(
+                f'<path d="M{x(outcome.goal or 0)} {y - 12}v12" stroke="#37474f" stroke-dasharray="2"/>'
+            )
     lines.append(f'<text x="{_LEFT}" y="{height - 8}" font-size="10">{escape(told)}</text>')
     return "\n".join([*lines, "</svg>"])
 
@@ -109,7 +122,11 @@ def memory(network: str, standings: Sequence[Standing], told: str) -> str:
     longest = _WIDTH - 2 * _LEFT
     most = max(outcome.median for standing in standings for outcome in standing.outcomes)
     height = 50 + sum(26 + 32 * len(standing.outcomes) for standing in standings)
-    lines = [_HEAD.format(width=_WIDTH, height=height, title=escape(f"Peak memory of training: {network}"))]
+    lines = [
+        _HEAD.format(
+            width=_WIDTH, height=height, title=escape(f"Peak memory of training: {network}")
+        )
+    ]
     y = 0
     for standing in standings:
         y += 26
@@ -122,7 +139,9 @@ def memory(network: str, standings: Sequence[Standing], told: str) -> str:
             said = escape(f"{outcome.name}: {outcome.median / 1e6:.0f} MB{ratio}")
             lines.append(f'<text x="{_LEFT}" y="{y + 16}" font-size="11">{said}</text>')
             y += 32
-            lines.append(f'<rect x="{_LEFT}" y="{y - 12}" width="{length}" height="10" fill="{colour}"/>')
+            lines.append(
+                f'<rect x="{_LEFT}" y="{y - 12}" width="{length}" height="10" fill="{colour}"/>'
+            )
     lines.append(f'<text x="{_LEFT}" y="{height - 8}" font-size="10">{escape(told)}</text>')
     return "\n".join([*lines, "</svg>"])
 
@@ -135,28 +154,45 @@ def growth(standing: Standing) -> str:
     """Return a picture of seconds by size, both logarithmic, with the line of linear growth through the largest size."""
     points = [(float(outcome.name), outcome.median) for outcome in standing.outcomes]
     width, height, edge = _WIDTH, 300, 56
-    (low_x, high_x), (low_y, high_y) = (_decades([point[axis] for point in points]) for axis in (0, 1))
+    (low_x, high_x), (low_y, high_y) = (
+        _decades([point[axis] for point in points]) for axis in (0, 1)
+    )
 
     def at(size: float, seconds: float) -> str:
         x = edge + (width - edge - 20) * (math.log10(size) - low_x) / (high_x - low_x)
-        y = height - edge + 16 - (height - edge - 16) * (math.log10(seconds) - low_y) / (high_y - low_y)
+        y = (
+            height
+            - edge
+            + 16
+            - (height - edge - 16) * (math.log10(seconds) - low_y) / (high_y - low_y)
+        )
         return f"{x:.1f} {y:.1f}"
 
     lines = [_HEAD.format(width=width, height=height, title=escape(standing.title))]
     for power in range(low_x, high_x + 1):
-        lines.append(f'<path d="M{at(10**power, 10**low_y)}L{at(10**power, 10**high_y)}" stroke="#eceff1"/>')
+        lines.append(
+            f'<path d="M{at(10**power, 10**low_y)}L{at(10**power, 10**high_y)}" stroke="#eceff1"/>'
+        )
         lines.append(_text(at(10**power, 10**low_y), f"{10**power:,}", 0, 16, "middle"))
     for power in range(low_y, high_y + 1):
-        lines.append(f'<path d="M{at(10**low_x, 10**power)}L{at(10**high_x, 10**power)}" stroke="#eceff1"/>')
+        lines.append(
+            f'<path d="M{at(10**low_x, 10**power)}L{at(10**high_x, 10**power)}" stroke="#eceff1"/>'
+        )
         lines.append(_text(at(10**low_x, 10**power), _seconds(power), -6, 4, "end"))
     size, seconds = points[-1]
     start = max(10**low_x, size * 10**low_y / seconds)
-    lines.append(f'<path d="M{at(start, seconds * start / size)}L{at(size, seconds)}" stroke="#b0bec5" stroke-dasharray="4"/>')
-    lines.append(f'<path d="M{"L".join(at(*point) for point in points)}" stroke="#1565c0" fill="none" stroke-width="2"/>')
+    lines.append(
+        f'<path d="M{at(start, seconds * start / size)}L{at(size, seconds)}" stroke="#b0bec5" stroke-dasharray="4"/>'
+    )
+    lines.append(
+        f'<path d="M{"L".join(at(*point) for point in points)}" stroke="#1565c0" fill="none" stroke-width="2"/>'
+    )
     for point in points:
         x, y = at(*point).split()
         lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="#1565c0"/>')
-    lines.append(f'<text x="{width / 2}" y="{height - 6}" text-anchor="middle">{escape(standing.title[8:])}</text>')
+    lines.append(
+        f'<text x="{width / 2}" y="{height - 6}" text-anchor="middle">{escape(standing.title[8:])}</text>'
+    )
     return "\n".join([*lines, "</svg>"])
 
 
@@ -171,5 +207,7 @@ def _text(place: str, text: str, dx: int, dy: int, anchor: str) -> str:
 
 
 def _seconds(power: int) -> str:
-    unit, least = next((u, p) for u, p in (("s", 0), ("ms", -3), ("us", -6), ("ns", -9)) if power >= p)
+    unit, least = next(
+        (u, p) for u, p in (("s", 0), ("ms", -3), ("us", -6), ("ns", -9)) if power >= p
+    )
     return f"{10 ** (power - least)} {unit}"

@@ -35,9 +35,15 @@ class FreshInterpreter:
 
     def sample(self) -> float:
         # As with an installed package, whose modules pip has compiled.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         done = subprocess.run(
-            [sys.executable, "-c", self.source], stdout=subprocess.PIPE, text=True, check=True, env=environment
+            [sys.executable, "-c", self.source],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            env=environment,
         )
         return float(done.stdout)
 
@@ -46,11 +52,12 @@ class FreshInterpreter:
 class Elsewhere:
     """A contender that other processes make and time, processes with a past of their own.
 
-    Two processes differ by a percent or two by where their memory happens to lie; several, taking turns, even that out.
+    Two processes differ by a percent or two by where their memory happens to lie; several, taking
+    turns, even that out.
 
     Attributes:
-        past: a function of a module, without arguments: what is to have happened there. Contenders with the same past share
-            their processes.
+        past: a function of a module, without arguments: what is to have happened there. Contenders
+            with the same past share their processes.
         make: another one, which returns the contender.
     """
 

@@ -52,16 +52,23 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of what is measured."""
-    names = {found.metadata["Name"].lower().replace("_", "-"): found.version for found in metadata.distributions()}
+    names = {
+        found.metadata["Name"].lower().replace("_", "-"): found.version
+        for found in metadata.distributions()
+    }
     return {name: names[name] for name in _PACKAGES if name in names}
 
 
 def show(standing: Standing, console: Console) -> None:
     """Print one comparison."""
-    table = Table(title=standing.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table = Table(
+        title=standing.title, title_justify="left", title_style="bold", box=None, pad_edge=False
+    )
     table.add_column("", min_width=36)
     for heading in ("median", "ratio", "quartiles", "goal", ""):
-        table.add_column(heading, justify="right", min_width=len("0.97 - 1.03") if heading == "quartiles" else 8)
+        table.add_column(
+            heading, justify="right", min_width=len("0.97 - 1.03") if heading == "quartiles" else 8
+        )
     for number, outcome in enumerate(standing.outcomes):
         table.add_row(*_cells(outcome, standing.unit, baseline=number == 0))
     console.print(table)

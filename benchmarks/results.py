@@ -13,8 +13,8 @@ from benchmarks.measure import Outcome, Standing
 
 __all__ = ["Change", "Run", "apart", "changes", "read", "write"]
 
-#: Two processes that do the same differ by so much. Of three identical quick runs, compared with each other, 13 to 16 of the
-#: 34 ratios would be changes without it, and 0 to 3 are with it.
+#: Two processes that do the same differ by so much. Of three identical quick runs, compared with
+#: each other, 13 to 16 of the 34 ratios would be changes without it, and 0 to 3 are with it.
 _BETWEEN_PROCESSES = 0.05
 
 
@@ -51,20 +51,33 @@ class Change(NamedTuple):
     def verdict(self) -> str:
         """``"slower"`` or ``"faster"`` (of memory: more, less) where the noise does not explain it; else nothing.
 
-        The 95% confidence intervals of the two medians are apart, by more than two processes differ.
+        The 95% confidence intervals of the two medians are apart, by more than two processes
+        differ.
         """
         if self.surely_after[0] > self.surely_before[1] * (1 + _BETWEEN_PROCESSES):
             return "slower"
-        return "faster" if self.surely_after[1] * (1 + _BETWEEN_PROCESSES) < self.surely_before[0] else ""
+        return (
+            "faster"
+            if self.surely_after[1] * (1 + _BETWEEN_PROCESSES) < self.surely_before[0]
+            else ""
+        )
 
 
 def write(path: Path, run: Run) -> None:
     """Write everything as JSON."""
     found = [
-        {**asdict(s), "outcomes": [asdict(outcome) | {"verdict": outcome.verdict} for outcome in s.outcomes]}
+        {
+            **asdict(s),
+            "outcomes": [asdict(outcome) | {"verdict": outcome.verdict} for outcome in s.outcomes],
+        }
         for s in run.standings
     ]
-    told = {"machine": run.machine, "setting": run.setting, "variables": run.variables, "sections": run.sections}
+    told = {
+        "machine": run.machine,
+        "setting": run.setting,
+        "variables": run.variables,
+        "sections": run.sections,
+    }
     path.write_text(json.dumps({**told, "comparisons": found}, indent=1) + "\n", "utf-8")
 
 
@@ -85,7 +98,9 @@ def read(path: Path) -> Run:
             [_standing(each) for each in _of(list, data, "comparisons")],
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no file of results that `python -m benchmarks --json FILE` wrote: {error}") from error
+        raise ValueError(
+            f"{path} is no file of results that `python -m benchmarks --json FILE` wrote: {error}"
+        ) from error
 
 
 def _of(kind: type, data: Any, key: str) -> Any:
@@ -100,7 +115,12 @@ def _of(kind: type, data: Any, key: str) -> Any:
 
 def _number(data: Any, key: str) -> float:
     number = _of(object, data, key)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not math.isfinite(number)
+        or number < 0
+    ):
         raise ValueError(f"{key!r} must be a number, 0 or more, not {str(number)[:40]!r}")
     return float(number)
 
@@ -109,15 +129,26 @@ def _standing(data: Any) -> Standing:
     outcomes = tuple(_outcome(each) for each in _of(list, data, "outcomes"))
     unit = _of(str, {"unit": "seconds", **data}, "unit")
     if not outcomes or unit not in ("seconds", "bytes"):
-        raise ValueError(f"{_of(str, data, 'title')!r} has no outcomes, or a unit other than seconds and bytes: {unit!r}")
+        raise ValueError(
+            f"{_of(str, data, 'title')!r} has no outcomes, or a unit other than seconds and bytes: {unit!r}"
+        )
     return Standing(_of(str, data, "title"), _of(int, data, "rounds"), outcomes, unit)
 
 
 def _outcome(data: Any) -> Outcome:
-    median = _number(data, "median" if "median" in _of(object, {"": data}, "") else "seconds")  # as it was called before memory
-    goals = {name: None if data.get(name) is None else _number(data, name) for name in ("goal", "at_most")}
+    # as it was called before memory
+    median = _number(data, "median" if "median" in _of(object, {"": data}, "") else "seconds")
+    goals = {
+        name: None if data.get(name) is None else _number(data, name)
+        for name in ("goal", "at_most")
+    }
     return Outcome(
-        _of(str, data, "name"), median, _number(data, "ratio"), _pair(data, "quartiles"), _pair(data, "surely"), **goals
+        _of(str, data, "name"),
+        median,
+        _number(data, "ratio"),
+        _pair(data, "quartiles"),
+        _pair(data, "surely"),
+        **goals,
     )
 
 
@@ -142,7 +173,10 @@ def apart(before: Run, after: Run) -> Iterator[str]:
 def _said(run: Run) -> str:
     if not run.variables:
         return run.setting
-    said = [f"{framework}: {' '.join(map('='.join, of.items())) or 'none'}" for framework, of in run.variables.items()]
+    said = [
+        f"{framework}: {' '.join(map('='.join, of.items())) or 'none'}"
+        for framework, of in run.variables.items()
+    ]
     return f"{run.setting} ({'; '.join(said)})"
 
 
@@ -155,6 +189,15 @@ def changes(before: Sequence[Standing], after: Sequence[Standing]) -> Iterator[C
     }
     for standing in after:
         for outcome in standing.outcomes[1:]:
-            old = known.get((standing.title, standing.unit, standing.outcomes[0].name, outcome.name))
+            old = known.get(
+                (standing.title, standing.unit, standing.outcomes[0].name, outcome.name)
+            )
             if old is not None:
-                yield Change(standing.title, outcome.name, old.ratio, outcome.ratio, old.surely, outcome.surely)
+                yield Change(
+                    standing.title,
+                    outcome.name,
+                    old.ratio,
+                    outcome.ratio,
+                    old.surely,
+                    outcome.surely,
+                )

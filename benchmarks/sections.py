@@ -46,12 +46,18 @@ _PYTHON = ", kernels in Python"
 
 SECTIONS = {
     "regions": Section("on_torch.regions:comparisons", _OPERATION),
-    "regions-python": Section("on_torch.regions:in_python", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON),
+    "regions-python": Section(
+        "on_torch.regions:in_python", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON
+    ),
     "native": Section("on_torch.operations:native", _OPERATION),
     "native-steps": Section("on_torch.steps:native", _STEP),
     "custom": Section("on_torch.operations:custom", _OPERATION),
-    "custom-python": Section("on_torch.operations:custom", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON, quick=False),
-    "changed-python": Section("on_torch.operations:in_python", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON),
+    "custom-python": Section(
+        "on_torch.operations:custom", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON, quick=False
+    ),
+    "changed-python": Section(
+        "on_torch.operations:in_python", _OPERATION, variables=_IN_PYTHON, ending=_PYTHON
+    ),
     "custom-steps": Section("on_torch.steps:custom", _STEP),
     "o2-steps": Section("on_torch.steps:o2", _STEP),
     "decorated-steps": Section("on_torch.decorated:comparisons", Effort(300, 0.002)),
@@ -109,7 +115,9 @@ def missing(section: str) -> str | None:
     return None if framework is None or find_spec(framework) else framework
 
 
-def standings(section: str, quick: bool, titles: str = "*", variables: Mapping[str, str] | None = None) -> Iterator[Standing]:
+def standings(
+    section: str, quick: bool, titles: str = "*", variables: Mapping[str, str] | None = None
+) -> Iterator[Standing]:
     """Yield the section's comparisons, as they are measured.
 
     Args:
@@ -151,7 +159,9 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 def _run(connection: Any, section: str, quick: bool, titles: str) -> None:
     place, effort, _, ending, _ = SECTIONS[section]
     module, make = place.split(":")
-    rounds = min(effort.rounds, max(_FEWEST, round(effort.rounds * _QUICK))) if quick else effort.rounds
+    rounds = (
+        min(effort.rounds, max(_FEWEST, round(effort.rounds * _QUICK))) if quick else effort.rounds
+    )
     for comparison in getattr(importlib.import_module(f"benchmarks.{module}"), make)():
         if fnmatch(comparison.title, titles):
             titled = replace(comparison, title=comparison.title + ending)

@@ -8,7 +8,8 @@ __all__ = ["SELECTIONS", "chosen"]
 
 #: Each with its sections, and of each section the comparisons whose title fits the pattern.
 SELECTIONS: dict[str, dict[str, str]] = {
-    # Where people wait: steps of low parameters, regions, small operations, narrow layers, first traces.
+    # Where people wait: steps of low parameters, regions, small operations, narrow layers, first
+    # traces.
     "waiting": {
         "decorated-steps": "*",
         "decorated-steps-python": "*",
@@ -48,4 +49,6 @@ def chosen(names: list[str], only: str | None, *, quick: bool) -> dict[str, str]
         raise ValueError(f"unknown: {', '.join(unknown)}; valid: {', '.join(SECTIONS)}")
     if only is not None:
         return SELECTIONS[only]
-    return dict.fromkeys(names or [name for name, section in SECTIONS.items() if section.quick or not quick], "*")
+    return dict.fromkeys(
+        names or [name for name, section in SECTIONS.items() if section.quick or not quick], "*"
+    )

@@ -16,9 +16,7 @@ print(process_time() - start)
 {afterwards}
 """
 
-_NO_FRAMEWORK = (
-    "assert not {'torch', 'paddle', 'mindspore', 'tensorflow', 'jax', 'numpy'} & set(sys.modules), 'unamp imports a framework'"
-)
+_NO_FRAMEWORK = "assert not {'torch', 'paddle', 'mindspore', 'tensorflow', 'jax', 'numpy'} & set(sys.modules), 'unamp imports a framework'"
 
 
 def _timed(source: str, *, imports: str = "sys", afterwards: str = "") -> str:
@@ -31,8 +29,12 @@ def importing() -> list[Comparison]:
         Comparison(
             "import, in a fresh interpreter",
             (
-                FreshInterpreter("import json, logging, typing", _timed("import json, logging, typing")),
-                FreshInterpreter("import unamp", _timed("import unamp", afterwards=_NO_FRAMEWORK), at_most=0.030),
+                FreshInterpreter(
+                    "import json, logging, typing", _timed("import json, logging, typing")
+                ),
+                FreshInterpreter(
+                    "import unamp", _timed("import unamp", afterwards=_NO_FRAMEWORK), at_most=0.030
+                ),
             ),
         )
     ]

@@ -1,7 +1,8 @@
 """The cost of `unamp.watch` beside a step of a transformer's encoder, in PyTorch: `python -m benchmarks.watching`.
 
-A step is timed without it. What the monitor takes is timed by itself, in the same steps: of those that it lets pass, and of
-those that it looks at. The time is the processor's, of one thread, so that what else a machine does counts less.
+A step is timed without it. What the monitor takes is timed by itself, in the same steps: of those
+that it lets pass, and of those that it looks at. The time is the processor's, of one thread, so
+that what else a machine does counts less.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def main() -> None:
     """Print the medians, and the share of a step that the monitor takes at its default rate."""
     torch.set_num_threads(1)
     for low in (False, True):
-        step, passed, looked = (statistics.median(times) for times in zip(*measure(low), strict=True))
+        step, passed, looked = (
+            statistics.median(times) for times in zip(*measure(low), strict=True)
+        )
         share = ((EVERY - 1) * passed + looked) / EVERY / step
         parameters = "bfloat16 parameters" if low else "float32 parameters, a bfloat16 region"
         print(
@@ -41,7 +44,9 @@ def measure(low: bool) -> list[tuple[float, float, float]]:
     network = network.bfloat16() if low else network
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
     x = torch.randn(8, 128, 256, dtype=torch.bfloat16 if low else torch.float32)
-    passing, looking = (unamp.watch(network, optimizer, every=every, dtype="bfloat16") for every in (10**9, 1))
+    passing, looking = (
+        unamp.watch(network, optimizer, every=every, dtype="bfloat16") for every in (10**9, 1)
+    )
 
     def step(watch: unamp.Watch | None) -> float:
         """Take a step; return its time, or that of the monitor in it."""

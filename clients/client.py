@@ -28,13 +28,19 @@ _TIMED = int(os.environ.get("CLIENT_STEPS", "5"))  # steps after the first
 _LOW = ("bfloat16", "float16")
 
 
-def measure(build: Callable[[Region], Step], native: Callable[[], Step] | None = None, eager: Region = nullcontext) -> None:
+def measure(
+    build: Callable[[Region], Step],
+    native: Callable[[], Step] | None = None,
+    eager: Region = nullcontext,
+) -> None:
     """Print what came of a client.
 
     Args:
-        build: makes the network, always from the same numbers, and returns a step that computes in a region.
+        build: makes the network, always from the same numbers, and returns a step that computes in
+            a region.
         native: makes the same with the framework's own mixed precision; None where it has none.
-        eager: runs graphs eagerly meanwhile, for the trace, which sees nothing of what is in a graph.
+        eager: runs graphs eagerly meanwhile, for the trace, which sees nothing of what is in a
+            graph.
     """
 
     def region() -> AbstractContextManager[Any]:
@@ -64,7 +70,11 @@ def _run(make: Callable[[], Step]) -> dict[str, Any]:
         return {"first": first, "last": float(last[0]), "seconds": statistics.median(times)}
     except Exception as error:
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[:300]}
+        return {
+            "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[
+                :300
+            ]
+        }
 
 
 def _decisions(make: Callable[[], Step], eager: Region) -> dict[str, Any]:
@@ -73,11 +83,23 @@ def _decisions(make: Callable[[], Step], eager: Region) -> dict[str, Any]:
         with eager(), unamp.trace() as trace:
             make()()
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[:300]}
-    works = [(record, work) for record in trace.records if (work := work_of(record)) is not None and work.products]
+        return {
+            "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[
+                :300
+            ]
+        }
+    works = [
+        (record, work)
+        for record in trace.records
+        if (work := work_of(record)) is not None and work.products
+    ]
     low = sum(work.products for record, work in works if record.compute in _LOW)
     whole = sum(work.products for _, work in works)
-    return {"operations": len(trace.records), "products": whole, "low": low / whole if whole else None}
+    return {
+        "operations": len(trace.records),
+        "products": whole,
+        "low": low / whole if whole else None,
+    }
 
 
 def _numbers(result: Any) -> np.ndarray:

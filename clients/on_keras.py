@@ -26,7 +26,13 @@ def eagerly() -> Iterator[None]:
     tf.config.run_functions_eagerly(False)
 
 
-def step_of(model: keras.Model, region: Region, inputs: Any, targets: Any, loss: str | Callable[[Any, Any], Any]) -> Step:
+def step_of(
+    model: keras.Model,
+    region: Region,
+    inputs: Any,
+    targets: Any,
+    loss: str | Callable[[Any, Any], Any],
+) -> Step:
     """Return a step of SGD, of Keras' own training, in a region."""
     model.compile(keras.optimizers.SGD(1e-3), loss, jit_compile=_COMPILED)
 

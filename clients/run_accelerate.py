@@ -11,7 +11,9 @@ def build(region, precision="no"):
     AcceleratorState._reset_state(reset_partial_state=True)
     torch.manual_seed(0)
     accelerator = Accelerator(cpu=True, mixed_precision=precision)
-    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 2)
+    model = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 2
+    )
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-3))
     x = torch.randn(4, 32, 128)
 

@@ -1,7 +1,8 @@
 """DeepXDE, on the backend that DDE_BACKEND names: its own training loop on a Poisson equation, with second derivatives.
 
-Its loop turns results into arrays of numpy, which have no bfloat16, so the network's outputs are cast, in the
-transform of outputs that it offers. In TensorFlow its derivatives are for graphs only, so what is traced does without.
+Its loop turns results into arrays of numpy, which have no bfloat16, so the network's outputs are
+cast, in the transform of outputs that it offers. In TensorFlow its derivatives are for graphs only,
+so what is traced does without.
 """
 
 import os

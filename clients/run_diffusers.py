@@ -17,9 +17,18 @@ def build(region):
         cross_attention_dim=32,
         attention_head_dim=8,
     )
-    pictures, words, noise, steps = torch.randn(4, 4, 16, 16), torch.randn(4, 8, 32), torch.randn(4, 4, 16, 16), torch.arange(4)
+    pictures, words, noise, steps = (
+        torch.randn(4, 4, 16, 16),
+        torch.randn(4, 8, 32),
+        torch.randn(4, 4, 16, 16),
+        torch.arange(4),
+    )
     noisy = DDPMScheduler().add_noise(pictures, noise, steps)
-    return step_of(net, region, lambda: torch.nn.functional.mse_loss(net(noisy, steps, words).sample.float(), noise))
+    return step_of(
+        net,
+        region,
+        lambda: torch.nn.functional.mse_loss(net(noisy, steps, words).sample.float(), noise),
+    )
 
 
 measure(build, lambda: build(native))

@@ -11,7 +11,10 @@ from flax import nnx
 
 class Net(nnx.Module):
     def __init__(self, dtype, rngs):
-        self.conv, self.norm = nnx.Conv(3, 32, (3, 3), dtype=dtype, rngs=rngs), nnx.BatchNorm(32, dtype=dtype, rngs=rngs)
+        self.conv, self.norm = (
+            nnx.Conv(3, 32, (3, 3), dtype=dtype, rngs=rngs),
+            nnx.BatchNorm(32, dtype=dtype, rngs=rngs),
+        )
         self.attention = nnx.MultiHeadAttention(4, 32, dtype=dtype, decode=False, rngs=rngs)
         self.head = nnx.Linear(32, 10, dtype=dtype, rngs=rngs)
 
@@ -30,7 +33,9 @@ def build(region, dtype=None):
         def loss(model):
             with region():
                 logits = model(x)
-            return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(
+                logits.astype(jnp.float32), labels
+            ).mean()
 
         value, gradients = nnx.value_and_grad(loss)(model)
         optimizer.update(model, gradients)

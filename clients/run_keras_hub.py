@@ -17,7 +17,11 @@ def build(region, policy="float32"):
     keras.config.set_dtype_policy(policy)
     model = keras_hub.models.BertBackbone(1000, 2, 4, 128, 256, dropout=0.0, max_sequence_length=64)
     ids = (np.arange(256) % 1000).reshape(4, 64)
-    inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "padding_mask": np.ones_like(ids)}
+    inputs = {
+        "token_ids": ids,
+        "segment_ids": np.zeros_like(ids),
+        "padding_mask": np.ones_like(ids),
+    }
     net = keras.Model(model.input, model.output["pooled_output"])
     return step_of(net, region, inputs, np.ones((4, 128), "float32"), "mean_squared_error")
 

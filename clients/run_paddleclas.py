@@ -13,7 +13,11 @@ def build(region):
     for dropout in (layer for layer in net.sublayers() if isinstance(layer, paddle.nn.Dropout)):
         dropout.p = 0.0
     x, labels = paddle.randn([4, 3, 64, 64]), paddle.arange(4)
-    return step_of(net, region, lambda: sum(paddle.nn.functional.cross_entropy(each(x), labels) for each in models))
+    return step_of(
+        net,
+        region,
+        lambda: sum(paddle.nn.functional.cross_entropy(each(x), labels) for each in models),
+    )
 
 
 measure(build)

@@ -9,9 +9,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 def build(region):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     model = get_peft_model(
-        LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=1000)), LoraConfig(r=8, target_modules=["q_proj", "v_proj"])
+        LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=1000)),
+        LoraConfig(r=8, target_modules=["q_proj", "v_proj"]),
     )
     ids = torch.randint(0, 1000, (4, 64))
     return step_of(model, region, lambda: model(input_ids=ids, labels=ids).loss)

@@ -1,12 +1,14 @@
 """Packages of others under unamp: ``make clients``, and ``make clients-sample`` for two of each framework.
 
-Each client of ``clients/clients.toml`` gets an environment of its own: the frameworks of the environment that runs this,
-and over them the client's packages, pinned. Its script in ``clients`` takes the same training steps in float32, under unamp,
-and under the framework's own mixed precision. What came of it is kept in ``conformance/results/clients.json``, and shown in
+Each client of ``clients/clients.toml`` gets an environment of its own: the frameworks of the
+environment that runs this, and over them the client's packages, pinned. Its script in ``clients``
+takes the same training steps in float32, under unamp, and under the framework's own mixed
+precision. What came of it is kept in ``conformance/results/clients.json``, and shown in
 ``docs/clients.md``.
 
-Arguments choose: ``python conformance/clients.py timm deepxde-jax``. What is not chosen keeps its result. The sample runs two
-at a time and few steps of each, so that its times say nothing, and keeps nothing: it asks whether each runs.
+Arguments choose: ``python conformance/clients.py timm deepxde-jax``. What is not chosen keeps its
+result. The sample runs two at a time and few steps of each, so that its times say nothing, and
+keeps nothing: it asks whether each runs.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ PAGE = ROOT / "docs/clients.md"
 
 _RUNNING = 1800  # seconds; a step is quick, but a machine may have other work
 
-#: How far a first loss may be from float32's, in parts of it. Chosen, not derived: it is there to notice a run that is broken.
+#: How far a first loss may be from float32's, in parts of it. Chosen, not derived: it is there to
+#: notice a run that is broken.
 MOST_DIFFERENCE = 2.0**-4
 
 _HEAD = """# Clients
@@ -74,20 +77,33 @@ def listed() -> dict[str, Client]:
     """Return the clients of the list."""
     data = tomllib.loads((SCRIPTS / "clients.toml").read_text("utf-8"))
     usual = {name: {"script": name.replace("-", "_")} | entry for name, entry in data.items()}
-    return {name: Client(name, **{**entry, "packages": tuple(entry["packages"])}) for name, entry in usual.items()}
+    return {
+        name: Client(name, **{**entry, "packages": tuple(entry["packages"])})
+        for name, entry in usual.items()
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the chosen rows, one client at a time, and write the page after each; return 1 where one fails."""
     parser = argparse.ArgumentParser(description="Packages of others under unamp.")
-    parser.add_argument("chosen", nargs="*", metavar="CLIENT", help="everything, where none is named")
-    parser.add_argument("--sample", action="store_true", help="two of each framework, two at a time; keeps no result")
-    parser.add_argument("--keep", action="store_true", help="leave the environments for the next run")
+    parser.add_argument(
+        "chosen", nargs="*", metavar="CLIENT", help="everything, where none is named"
+    )
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="two of each framework, two at a time; keeps no result",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the environments for the next run"
+    )
     options = parser.parse_args(arguments)
     clients = listed()
     if unknown := set(options.chosen) - clients.keys():
         sys.exit(f"unknown client {min(unknown)!r}; valid: {', '.join(clients)}")
-    names = options.chosen or [name for name, client in clients.items() if client.sample or not options.sample]
+    names = options.chosen or [
+        name for name, client in clients.items() if client.sample or not options.sample
+    ]
     failed = 0
     for name, found, seconds in _examined(names, brief=options.sample, stays=options.keep):
         print(f"{name}: {found['result']}, {seconds:.0f} seconds", flush=True)
@@ -97,13 +113,17 @@ def main(arguments: Sequence[str]) -> int:
     return int(failed > 0)
 
 
-def _examined(names: Sequence[str], *, brief: bool, stays: bool) -> Iterator[tuple[str, Rows, float]]:
+def _examined(
+    names: Sequence[str], *, brief: bool, stays: bool
+) -> Iterator[tuple[str, Rows, float]]:
     """Yield clients in the order of their names, each with what came of it and the seconds that it took."""
     clients = listed()
 
     def one(name: str) -> tuple[str, Rows, float]:
         start = time.perf_counter()
-        found = examined(clients[name], stays=stays, variables={"CLIENT_STEPS": "1"} if brief else {})
+        found = examined(
+            clients[name], stays=stays, variables={"CLIENT_STEPS": "1"} if brief else {}
+        )
         return name, found, time.perf_counter() - start
 
     with ThreadPoolExecutor(2 if brief else 1) as pool:
@@ -120,7 +140,13 @@ def examined(client: Client, *, stays: bool = False, variables: Mapping[str, str
         if problem := _installed(client, home):
             return row | {"result": f"does not install: {problem}"}
         script = str(SCRIPTS / f"run_{client.script}.py")
-        done = run(home / "bin/python", script, cwd=home, variables={**client.variables, **variables}, timeout=_RUNNING)
+        done = run(
+            home / "bin/python",
+            script,
+            cwd=home,
+            variables={**client.variables, **variables},
+            timeout=_RUNNING,
+        )
         if done.returncode:
             return row | {"result": f"does not run: {last_line(done.stderr)}"}
         found = json.loads(last_line(done.stdout))
@@ -134,14 +160,31 @@ def _installed(client: Client, home: Path) -> str:
     """Install a client's packages over this environment's; return what went wrong."""
     if (done := home / "installed").exists() and done.read_text("utf-8") == repr(client):
         return ""
-    made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", str(home)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if made.returncode:
         return last_line(made.stdout + made.stderr)
     ours = sysconfig.get_paths()["purelib"]
     theirs = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
     Path(theirs, "frameworks.pth").write_text(f"import site; site.addsitedir({ours!r})\n", "utf-8")
-    pins = ("--constraint", str(ROOT / "constraints.txt"), *(() if client.dependencies else ("--no-deps",)))
-    install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", *pins, *client.packages)
+    pins = (
+        "--constraint",
+        str(ROOT / "constraints.txt"),
+        *(() if client.dependencies else ("--no-deps",)),
+    )
+    install = (
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        *pins,
+        *client.packages,
+    )
     ran = run(home / "bin/python", *install, cwd=home)
     if ran.returncode:
         return last_line(ran.stderr)
@@ -166,7 +209,11 @@ def judged(found: Mapping[str, Any]) -> str:
 
 def page(known: Rows) -> str:
     """Return the page."""
-    lines = [_line(framework, name, row) for framework, rows in sorted(known.items()) for name, row in sorted(rows.items())]
+    lines = [
+        _line(framework, name, row)
+        for framework, rows in sorted(known.items())
+        for name, row in sorted(rows.items())
+    ]
     return _HEAD + "\n".join(lines) + "\n"
 
 
@@ -175,11 +222,17 @@ def _line(framework: str, name: str, row: Rows) -> str:
     low = found.get("decisions", {}).get("low")
     share = "-" if low is None else f"{low:.0%}"
     modes = [found.get(mode, {}) for mode in ("unamp", "native")]
-    differences = ["-" if mode.get("difference") is None else f"{mode['difference']:.0e}" for mode in modes]
+    differences = [
+        "-" if mode.get("difference") is None else f"{mode['difference']:.0e}" for mode in modes
+    ]
     whole = found.get("float32", {}).get("seconds")
-    times = [f"{mode['seconds'] / whole:.2f}" if whole and "seconds" in mode else "-" for mode in modes]
+    times = [
+        f"{mode['seconds'] / whole:.2f}" if whole and "seconds" in mode else "-" for mode in modes
+    ]
     packages = ", ".join(row["packages"]).replace("==", " ")
-    return cells(framework, name, packages, row["result"], share, *differences, *times, row["commit"])
+    return cells(
+        framework, name, packages, row["result"], share, *differences, *times, row["commit"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Python environments on a processor that qemu emulates, for the settings of ``machines.toml`` that name one.
 
-Such an environment has a ``bin/python`` that starts Python in the emulator and tells it that it is that very program: what
-starts ``sys.executable`` again is emulated too. For another model of this machine's architecture it shares the packages of the
-environment that runs this. For Arm there are Debian's Python and the frameworks' own wheels, unpacked into folders.
+Such an environment has a ``bin/python`` that starts Python in the emulator and tells it that it is
+that very program: what starts ``sys.executable`` again is emulated too. For another model of this
+machine's architecture it shares the packages of the environment that runs this. For Arm there are
+Debian's Python and the frameworks' own wheels, unpacked into folders.
 """
 
 from __future__ import annotations
@@ -33,13 +34,42 @@ _OLDEST = 10
 _PYTHON = f"python3.{sys.version_info[1]}"
 _LIBRARIES = ("libstdc++6", "libgomp1", "libgcc-s1", "zlib1g")
 
-#: What the suite and the tests need on Arm. Newer wheels of PyTorch for Arm need CUDA's libraries; Paddle offers none.
+#: What the suite and the tests need on Arm. Newer wheels of PyTorch for Arm need CUDA's libraries;
+#: Paddle offers none.
 _WHEELS = (
-    *("torch==2.10.0", "tensorflow", "mindspore", "jax", "flax", "optax", "equinox", "dm-haiku", "numpyro", "diffrax"),
+    *(
+        "torch==2.10.0",
+        "tensorflow",
+        "mindspore",
+        "jax",
+        "flax",
+        "optax",
+        "equinox",
+        "dm-haiku",
+        "numpyro",
+        "diffrax",
+    ),
     *("onnx", "onnxruntime", "onnxscript", "onnxconverter-common", "safetensors"),
-    *("numpy", "typer", "rich", "jinja2", "tomlkit", "pytest", "hypothesis", "ml_dtypes", "libcst", "expecttest"),
+    *(
+        "numpy",
+        "typer",
+        "rich",
+        "jinja2",
+        "tomlkit",
+        "pytest",
+        "hypothesis",
+        "ml_dtypes",
+        "libcst",
+        "expecttest",
+    ),
 )
-_TAGS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64", "any")
+_TAGS = (
+    "manylinux_2_28_aarch64",
+    "manylinux_2_27_aarch64",
+    "manylinux_2_17_aarch64",
+    "manylinux2014_aarch64",
+    "any",
+)
 
 #: pip, which asks the machine which requirements a wheel has on it.
 _PIP_FOR_ARM = (
@@ -75,7 +105,9 @@ def environment(emulated: Emulated) -> Path:
 @cache
 def _environment(architecture: str, model: str, has: tuple[str, ...]) -> Path:
     if platform.system() != "Linux" or platform.machine() != "x86_64":
-        raise NotHere(f"processors are emulated on Linux on x86_64, and this is {platform.system()} {platform.machine()}")
+        raise NotHere(
+            f"processors are emulated on Linux on x86_64, and this is {platform.system()} {platform.machine()}"
+        )
     emulator, home = _emulator(architecture), ENVIRONMENTS / f"{architecture}-{model}"
     system = home / "system"
     _write_cpuinfo(system / "proc/cpuinfo", architecture, model, has)
@@ -107,7 +139,9 @@ def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
     site.parent.mkdir(parents=True, exist_ok=True)
     site.unlink(missing_ok=True)
     site.symlink_to(packages)
-    (home / "pyvenv.cfg").write_text(f"home = {real.parent}\ninclude-system-site-packages = false\n", "utf-8")
+    (home / "pyvenv.cfg").write_text(
+        f"home = {real.parent}\ninclude-system-site-packages = false\n", "utf-8"
+    )
     python = home / "bin/python"
     python.parent.mkdir(exist_ok=True)
     # What PyTorch compiles for one processor and keeps is not for another one.
@@ -119,14 +153,35 @@ def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
 
 def _command(emulator: str, model: str, system: Path, real: Path) -> str:
     """Return the shell's command: the emulator, in which `system` stands in for the machine's own files, and its Python."""
-    words = ("exec", emulator, "-cpu", _without_warnings(emulator, model, system, real), "-L", str(system), "-0")
+    words = (
+        "exec",
+        emulator,
+        "-cpu",
+        _without_warnings(emulator, model, system, real),
+        "-L",
+        str(system),
+        "-0",
+    )
     return f'{shlex.join(words)} "$0" {shlex.quote(str(real))}'
 
 
 def _without_warnings(emulator: str, model: str, system: Path, real: Path) -> str:
     """Return a model without the features that the emulator has not, which it warns of at every start."""
-    tried = subprocess.run([emulator, "-cpu", model, "-L", system, real, "-c", ""], capture_output=True, text=True, check=True)
-    return ",".join((model, *(f"{feature}=off" for feature in re.findall(r"feature: \S+\.(\S+) \[bit", tried.stderr))))
+    tried = subprocess.run(
+        [emulator, "-cpu", model, "-L", system, real, "-c", ""],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ",".join(
+        (
+            model,
+            *(
+                f"{feature}=off"
+                for feature in re.findall(r"feature: \S+\.(\S+) \[bit", tried.stderr)
+            ),
+        )
+    )
 
 
 def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]) -> None:
@@ -135,13 +190,18 @@ def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]
     lines = [f"model name\t: {name}", f"flags\t\t: {' '.join(has)}"]
     if architecture == "aarch64":  # what its programs read besides; the numbers are a Neoverse's
         lines = [f"model name\t: {name}", f"Features\t: {' '.join(has)}", "CPU implementer\t: 0x41"]
-        lines += ["CPU architecture: 8", "CPU variant\t: 0x1", "CPU part\t: 0xd40", "CPU revision\t: 1"]
+        lines += [
+            "CPU architecture: 8",
+            "CPU variant\t: 0x1",
+            "CPU part\t: 0xd40",
+            "CPU revision\t: 1",
+        ]
     cores = ("\n".join((f"processor\t: {number}", *lines)) for number in range(os.cpu_count() or 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(cores) + "\n", "utf-8")
 
 
-# --- what is installed ----------------------------------------------------------------------------------------------------
+# --- what is installed ----------------------------------------------------------------------------
 
 
 def _emulator(architecture: str) -> str:
@@ -165,7 +225,9 @@ def _emulator(architecture: str) -> str:
 def _is_new_enough(emulator: str | None) -> bool:
     if emulator is None or not Path(emulator).exists():
         return False
-    said = subprocess.run([emulator, "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [emulator, "--version"], capture_output=True, text=True, check=True
+    ).stdout
     found = re.search(r"version (\d+)", said)
     return found is not None and int(found[1]) >= _OLDEST
 
@@ -178,7 +240,9 @@ def _arm_python(system: Path) -> Path:
     return python
 
 
-def _unpack(folder: Path, architecture: str, packages: Sequence[str], *, newer: bool = False) -> None:
+def _unpack(
+    folder: Path, architecture: str, packages: Sequence[str], *, newer: bool = False
+) -> None:
     """Unpack Debian's packages, and what they require, into a folder; of the machine's own nothing is touched.
 
     Args:
@@ -188,25 +252,40 @@ def _unpack(folder: Path, architecture: str, packages: Sequence[str], *, newer: 
         newer: take them from the backports where the machine's Debian has some.
     """
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise NotHere(f"Debian's packages {' '.join(packages)} are unpacked with apt-get and dpkg, which are not here")
+        raise NotHere(
+            f"Debian's packages {' '.join(packages)} are unpacked with apt-get and dpkg, which are not here"
+        )
     work = folder.with_name(f"{folder.name}-{architecture}-packages")
     for inner in ("lists/partial", "cache/archives/partial"):
         (work / inner).mkdir(parents=True, exist_ok=True)
     (work / "status").touch()
     sources = _debian_sources(architecture)
-    backports = sorted({line.replace(suite, f"{suite}-backports") for line, suite in sources.items() if "-" not in suite})
+    backports = sorted(
+        {
+            line.replace(suite, f"{suite}-backports")
+            for line, suite in sources.items()
+            if "-" not in suite
+        }
+    )
     (work / "sources.list").write_text("".join([*sources, *(backports if newer else ())]), "utf-8")
     named = {
         "Dir::Etc::sourcelist": work / "sources.list", "Dir::Etc::sourceparts": "-", "APT::Architecture": architecture,
         "APT::Architectures": architecture, "Dir::State::Lists": work / "lists", "Dir::Cache": work / "cache",
         "Dir::State::status": work / "status",
     }  # fmt: skip
-    apt = ("apt-get", "-qq", *(word for name, value in named.items() for word in ("-o", f"{name}={value}")))
-    with suppress(NotHere) if newer else nullcontext():  # a Debian without backports has what is new enough itself
+    apt = (
+        "apt-get",
+        "-qq",
+        *(word for name, value in named.items() for word in ("-o", f"{name}={value}")),
+    )
+    with suppress(NotHere) if newer else nullcontext():
+        # a Debian without backports has what is new enough itself
         _run((*apt, "update"))
     suites = [line.split()[-2] for line in backports] if newer else []
     chosen = ("--target-release", suites[0]) if suites else ()
-    _run((*apt, "--yes", "--download-only", "--no-install-recommends", *chosen, "install", *packages))
+    _run(
+        (*apt, "--yes", "--download-only", "--no-install-recommends", *chosen, "install", *packages)
+    )
     for package in sorted((work / "cache/archives").glob("*.deb")):
         _run(("dpkg", "-x", str(package), str(folder)))
 
@@ -214,7 +293,15 @@ def _unpack(folder: Path, architecture: str, packages: Sequence[str], *, newer: 
 def _debian_sources(architecture: str) -> dict[str, str]:
     """Return the machine's own sources of Debian's main packages as lines, each with its suite."""
     form = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
-    asked = ("apt-get", "indextargets", "--format", form, "Created-By: Packages", "Origin: Debian", "Component: main")
+    asked = (
+        "apt-get",
+        "indextargets",
+        "--format",
+        form,
+        "Created-By: Packages",
+        "Origin: Debian",
+        "Component: main",
+    )
     found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
     if not found:
         raise NotHere("apt-get knows no source of Debian's packages; try apt-get update")
@@ -223,14 +310,36 @@ def _debian_sources(architecture: str) -> dict[str, str]:
 
 def _install_wheels(packages: Path) -> None:
     """Unpack the frameworks' wheels for Arm and what they require into a folder."""
-    held = [line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if not line.startswith("torch==")]
+    held = [
+        line
+        for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+        if not line.startswith("torch==")
+    ]
     packages.parent.mkdir(parents=True, exist_ok=True)
     constraints = packages.with_name("constraints.txt")
-    constraints.write_text("\n".join(held).replace("tensorflow-cpu==", "tensorflow==") + "\n", "utf-8")
+    constraints.write_text(
+        "\n".join(held).replace("tensorflow-cpu==", "tensorflow==") + "\n", "utf-8"
+    )
     unfinished = packages.with_name("packages-unfinished")
     tags = [word for tag in _TAGS for word in ("--platform", tag)]
-    where = ("--target", str(unfinished), "--python-version", f"3.{sys.version_info[1]}", "--implementation", "cp", *tags)
-    command = (sys.executable, "-c", _PIP_FOR_ARM, "install", "-q", "--ignore-installed", "--no-compile")
+    where = (
+        "--target",
+        str(unfinished),
+        "--python-version",
+        f"3.{sys.version_info[1]}",
+        "--implementation",
+        "cp",
+        *tags,
+    )
+    command = (
+        sys.executable,
+        "-c",
+        _PIP_FOR_ARM,
+        "install",
+        "-q",
+        "--ignore-installed",
+        "--no-compile",
+    )
     _run((*command, "--only-binary=:all:", *where, "--constraint", str(constraints), *_WHEELS))
     unfinished.rename(packages)
 

@@ -49,7 +49,8 @@ class Death:
     Attributes:
         signal, reason: of what, and why.
         where: on which processors, as in a known gap; everywhere unless said.
-        run: what is run all the same, as arguments of ``unamp conformance``; everything unless said.
+        run: what is run all the same, as arguments of ``unamp conformance``; everything unless
+            said.
     """
 
     signal: str
@@ -123,33 +124,59 @@ def read(text: str) -> dict[str, Setting]:
 
 def _setting(name: str, table: Any) -> Setting:
     if name in FRAMEWORKS:
-        raise BadSettings(f"{name}: a setting cannot be called like a framework: arguments name both")
-    found = _fields(name, table, {"stands_for": str, "variables": dict}, {"dies": dict, "emulated": dict, "device": str})
-    variables = {_framework(name, f): _variables(f"{name}, {f}", given) for f, given in found["variables"].items()}
+        raise BadSettings(
+            f"{name}: a setting cannot be called like a framework: arguments name both"
+        )
+    found = _fields(
+        name,
+        table,
+        {"stands_for": str, "variables": dict},
+        {"dies": dict, "emulated": dict, "device": str},
+    )
+    variables = {
+        _framework(name, f): _variables(f"{name}, {f}", given)
+        for f, given in found["variables"].items()
+    }
     if not variables:
         raise BadSettings(f"{name}: variables names no framework; valid: {', '.join(FRAMEWORKS)}")
     dies = {}
     for framework, given in found.get("dies", {}).items():
         if framework not in variables:
-            raise BadSettings(f"{name}: {framework!r} dies, but has no variables; valid: {', '.join(variables)}")
+            raise BadSettings(
+                f"{name}: {framework!r} dies, but has no variables; valid: {', '.join(variables)}"
+            )
         dies[framework] = _death(f"{name}, dies, {framework}", given)
-    emulated = _emulated(f"{name}, emulated", found["emulated"], variables) if "emulated" in found else None
+    emulated = (
+        _emulated(f"{name}, emulated", found["emulated"], variables)
+        if "emulated" in found
+        else None
+    )
     if (device := found.get("device", "cpu")) not in DEVICES:
         raise BadSettings(f"{name}: unknown device {device!r}; valid: {', '.join(DEVICES)}")
     return Setting(name, found["stands_for"], variables, dies, emulated, device)
 
 
 def _emulated(where: str, given: Any, frameworks: Mapping[str, Any]) -> Emulated:
-    found = _fields(where, given, {"architecture": str, "model": str, "has": str, "checks": dict, "tests": dict})
+    found = _fields(
+        where, given, {"architecture": str, "model": str, "has": str, "checks": dict, "tests": dict}
+    )
     if found["architecture"] not in ARCHITECTURES:
-        raise BadSettings(f"{where}: unknown architecture {found['architecture']!r}; valid: {', '.join(ARCHITECTURES)}")
+        raise BadSettings(
+            f"{where}: unknown architecture {found['architecture']!r}; valid: {', '.join(ARCHITECTURES)}"
+        )
     has = tuple(found["has"].split())
     if wrong := [name for name in has if name not in machine.INSTRUCTION_SETS]:
-        raise BadSettings(f"{where}: has {wrong[0]!r}; valid: {', '.join(machine.INSTRUCTION_SETS)}")
+        raise BadSettings(
+            f"{where}: has {wrong[0]!r}; valid: {', '.join(machine.INSTRUCTION_SETS)}"
+        )
     for key in ("checks", "tests"):
         if set(found[key]) != set(frameworks):
-            raise BadSettings(f"{where}, {key}: must be of the frameworks that it has variables for: {', '.join(frameworks)}")
-        if wrong := [number for number in found[key].values() if not isinstance(number, int) or number < 1]:
+            raise BadSettings(
+                f"{where}, {key}: must be of the frameworks that it has variables for: {', '.join(frameworks)}"
+            )
+        if wrong := [
+            number for number in found[key].values() if not isinstance(number, int) or number < 1
+        ]:
             raise BadSettings(f"{where}, {key}: must be numbers of 1 and more, not {wrong[0]!r}")
     return Emulated(found["architecture"], found["model"], has, found["checks"], found["tests"])
 
@@ -159,7 +186,9 @@ def _death(where: str, given: Any) -> Death:
     asked, run = found.get("where", {}), tuple(found.get("run", ()))
     for name, there in asked.items():
         if name not in machine.INSTRUCTION_SETS:
-            raise BadSettings(f"{where}: where asks for {name!r}; valid: {', '.join(machine.INSTRUCTION_SETS)}")
+            raise BadSettings(
+                f"{where}: where asks for {name!r}; valid: {', '.join(machine.INSTRUCTION_SETS)}"
+            )
         if not isinstance(there, bool):
             raise BadSettings(f"{where}: where, {name}: must be true or false, not {there!r}")
     if wrong := [word for word in run if not isinstance(word, str)]:
@@ -180,11 +209,15 @@ def _variables(where: str, given: Any) -> dict[str, str]:
         if not isinstance(value, str):
             raise BadSettings(f"{where}, {variable}: must be text, not {value!r}")
         if not machine.variables({variable: value}):
-            raise BadSettings(f"{where}: {variable} is not recorded with a run; see unamp.adapter.machine.variables")
+            raise BadSettings(
+                f"{where}: {variable} is not recorded with a run; see unamp.adapter.machine.variables"
+            )
     return given
 
 
-def _fields(where: str, table: Any, needed: Mapping[str, type], possible: Mapping[str, type] | None = None) -> dict[str, Any]:
+def _fields(
+    where: str, table: Any, needed: Mapping[str, type], possible: Mapping[str, type] | None = None
+) -> dict[str, Any]:
     valid = {**needed, **(possible or {})}
     if not isinstance(table, dict):
         raise BadSettings(f"{where}: must be a table with {', '.join(valid)}")
@@ -199,18 +232,30 @@ def _fields(where: str, table: Any, needed: Mapping[str, type], possible: Mappin
     return table
 
 
-def chosen(arguments: Sequence[str], settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
+def chosen(
+    arguments: Sequence[str], settings: Mapping[str, Setting]
+) -> Iterator[tuple[str, Setting]]:
     """Return the frameworks and settings that the arguments name; all where they name none.
 
     Raises:
-        BadSettings: for what is neither, and for a framework to which none of the settings says anything.
+        BadSettings: for what is neither, and for a framework to which none of the settings says
+            anything.
     """
     if unknown := [name for name in arguments if name not in FRAMEWORKS and name not in settings]:
         valid = f"frameworks: {', '.join(FRAMEWORKS)}; settings: {', '.join(settings)}"
         raise BadSettings(f"unknown setting or framework {unknown[0]!r}; {valid}")
     frameworks = [name for name in FRAMEWORKS if name in arguments] or FRAMEWORKS
-    named = [setting for setting in settings.values() if setting.name in arguments] or list(settings.values())
-    found = [(framework, setting) for framework in frameworks for setting in named if framework in setting.variables]
+    named = [setting for setting in settings.values() if setting.name in arguments] or list(
+        settings.values()
+    )
+    found = [
+        (framework, setting)
+        for framework in frameworks
+        for setting in named
+        if framework in setting.variables
+    ]
     if not found:
-        raise BadSettings(f"{', '.join(s.name for s in named)} says nothing to {', '.join(frameworks)}; see {SETTINGS.name}")
+        raise BadSettings(
+            f"{', '.join(s.name for s in named)} says nothing to {', '.join(frameworks)}; see {SETTINGS.name}"
+        )
     yield from found

@@ -1,13 +1,15 @@
 """Run the suite where frameworks have other kernels: ``make conformance-machines``.
 
-The suite runs for each framework under each setting of ``conformance/machines.toml``, in processes with the environment
-variables of that setting. What came of it is kept in ``conformance/results/machines.json``, and shown in ``docs/machines.md``.
-On an emulated processor, where everything takes several times as long, a sample of the suite runs and one of the tests.
+The suite runs for each framework under each setting of ``conformance/machines.toml``, in processes
+with the environment variables of that setting. What came of it is kept in
+``conformance/results/machines.json``, and shown in ``docs/machines.md``. On an emulated processor,
+where everything takes several times as long, a sample of the suite runs and one of the tests.
 
-Arguments choose, frameworks and settings in any order: ``python conformance/machines.py torch default laptop``. What is not
-chosen keeps its result. ``--seed 3`` draws another sample; with ``--short`` it is the smallest that has every check, network,
-level and way, two frameworks run at a time, and no result is kept; with ``--where-possible`` it is no failure that nothing can
-be emulated.
+Arguments choose, frameworks and settings in any order: ``python conformance/machines.py torch
+default laptop``. What is not chosen keeps its result. ``--seed 3`` draws another sample; with
+``--short`` it is the smallest that has every check, network, level and way, two frameworks run at a
+time, and no result is kept; with ``--where-possible`` it is no failure that nothing can be
+emulated.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from emulation import NotHere, environment
-from machine_settings import FRAMEWORKS, SETTINGS, BadSettings, Death, Emulated, Setting, chosen, read
+from machine_settings import (
+    FRAMEWORKS,
+    SETTINGS,
+    BadSettings,
+    Death,
+    Emulated,
+    Setting,
+    chosen,
+    read,
+)
 from rows import ROOT, Rows, cells, commit, drawn_tests, keep, sentence, suite
 from unamp_conformance.machine import gpus
 from unamp_conformance.reading import load
@@ -48,7 +59,7 @@ The tables are generated; the settings are listed in [machines.toml](../conforma
 """
 
 
-# --- running --------------------------------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 def examined(framework: str, setting: Setting, *selection: str) -> Rows:
@@ -69,13 +80,25 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
     interpreter = environment(setting.emulated) if setting.emulated else sys.executable
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "results"
-        # What PyTorch compiles under one setting and keeps is wrong under another: its key does not have the variables.
-        kept = {} if setting.emulated else {"TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
+        # What PyTorch compiles under one setting and keeps is wrong under another: its key does not
+        # have the variables.
+        kept = (
+            {} if setting.emulated else {"TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
+        )
         row, said = suite(
-            interpreter, framework, *selection, output=output, variables={**kept, **variables}, device=setting.device
+            interpreter,
+            framework,
+            *selection,
+            output=output,
+            variables={**kept, **variables},
+            device=setting.device,
         )
         largest = _largest(output / "results.json") if said else None
-    facts = {name: fact for name, fact in said.get("facts", {}).items() if name not in machine.INSTRUCTION_SETS}
+    facts = {
+        name: fact
+        for name, fact in said.get("facts", {}).items()
+        if name not in machine.INSTRUCTION_SETS
+    }
     return {
         **_judged(row, said, listed),
         "version": said.get("version", "unknown"),
@@ -104,7 +127,15 @@ def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False)
     emulated = setting.emulated
     assert emulated is not None
     number = 1 if short else emulated.checks[framework]
-    options = ("--sample", str(number), "--seed", str(seed), "--timeout", _PATIENCE, *(("--jobs", "1") if short else ()))
+    options = (
+        "--sample",
+        str(number),
+        "--seed",
+        str(seed),
+        "--timeout",
+        _PATIENCE,
+        *(("--jobs", "1") if short else ()),
+    )
     row = examined(framework, setting, *options)
     if short:
         return row
@@ -113,7 +144,9 @@ def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False)
             environment(emulated), framework, emulated.tests[framework], seed,
             output=Path(folder) / "tests.xml", variables=setting.variables[framework],
         )  # fmt: skip
-    counted = ", ".join(f"{found[kind]} {kind}" for kind in ("passed", "failed", "skipped") if found[kind])
+    counted = ", ".join(
+        f"{found[kind]} {kind}" for kind in ("passed", "failed", "skipped") if found[kind]
+    )
     ran = found["passed"] + found["failed"] + found["skipped"]
     row["sample"] += f"; {ran:,} of {found['of']:,} tests: {counted}"
     if found["failed"]:
@@ -133,38 +166,82 @@ def where(emulated: Emulated | None = None, device: str = "cpu") -> str:
 
 def _judged(row: Rows, said: Rows, listed: Death | None) -> Rows:
     """Return the row, with the signal that the framework died of, if any, and whether it is listed."""
-    messages = [said.get("ended", ""), *(u["message"] for u in said.get("unexpected", ()) if u["status"] == "crashed")]
-    signals = sorted({found for message in messages for found in re.findall(r"signal (SIG[A-Z0-9]+)", message)})
-    if listed and signals == [listed.signal] and all(u["status"] == "crashed" for u in said["unexpected"]):
+    messages = [
+        said.get("ended", ""),
+        *(u["message"] for u in said.get("unexpected", ()) if u["status"] == "crashed"),
+    ]
+    signals = sorted(
+        {found for message in messages for found in re.findall(r"signal (SIG[A-Z0-9]+)", message)}
+    )
+    if (
+        listed
+        and signals == [listed.signal]
+        and all(u["status"] == "crashed" for u in said["unexpected"])
+    ):
         run = f"; run: {' '.join(listed.run)}" if listed.run else ""
-        return {**row, "result": "dies", "message": f"{listed.signal}: {listed.reason}{run}", "wrong": []}
+        return {
+            **row,
+            "result": "dies",
+            "message": f"{listed.signal}: {listed.reason}{run}",
+            "wrong": [],
+        }
     if listed and row["result"] == "conforms":
         return {**row, "message": f"although listed as dying of {listed.signal}: {listed.reason}"}
     if signals:
-        return {**row, "message": "; ".join(filter(None, (f"dies of {', '.join(signals)}", row["message"])))}
+        return {
+            **row,
+            "message": "; ".join(filter(None, (f"dies of {', '.join(signals)}", row["message"]))),
+        }
     return row
 
 
 def _largest(results: Path) -> float | None:
     """Return the largest error of all that passed, as a multiple of its bound."""
-    found = [multiple for run in load(results).runs for r in run.results if r.status == "passed" and (multiple := ratio(r))]
+    found = [
+        multiple
+        for run in load(results).runs
+        for r in run.results
+        if r.status == "passed" and (multiple := ratio(r))
+    ]
     return round(max(found), 2) if found else None
 
 
-# --- the page -------------------------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 def table(known: Rows) -> str:
     """Return the page."""
     settings = read(SETTINGS.read_text("utf-8"))
-    lines = [_HEAD, "## Settings", "", cells("setting", "stands for", "framework", "variables"), cells(*["---"] * 4)]
+    lines = [
+        _HEAD,
+        "## Settings",
+        "",
+        cells("setting", "stands for", "framework", "variables"),
+        cells(*["---"] * 4),
+    ]
     for setting in settings.values():
         for number, (framework, variables) in enumerate(setting.variables.items()):
             kind = f"; emulated: {setting.emulated.model}" if setting.emulated else ""
             of = (setting.name, setting.stands_for + kind) if not number else ("", "")
-            lines.append(cells(*of, framework, " ".join(f"`{name}={value}`" for name, value in variables.items()) or "none"))
+            lines.append(
+                cells(
+                    *of,
+                    framework,
+                    " ".join(f"`{name}={value}`" for name, value in variables.items()) or "none",
+                )
+            )
     heads = (
-        *("framework", "setting", "result", "passed", "gaps", "failed", "sample", "largest error", "seconds"),
+        *(
+            "framework",
+            "setting",
+            "result",
+            "passed",
+            "gaps",
+            "failed",
+            "sample",
+            "largest error",
+            "seconds",
+        ),
         *("computes with", "on", "at commit"),
     )
     lines += ["", "## Results", "", cells(*heads), cells(*["---"] * len(heads))]
@@ -180,19 +257,31 @@ def table(known: Rows) -> str:
         "*Seconds*: by the clock, on a machine with other work.",
         "What is not run where a framework dies is not counted as anything.",
     ]
-    lines += ["", "The machines:", "", *(f"{number}. {place}" for number, place in enumerate(places, 1))]
+    lines += [
+        "",
+        "The machines:",
+        "",
+        *(f"{number}. {place}" for number, place in enumerate(places, 1)),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _line(framework: str, setting: str, found: Rows, place: int) -> str:
     counts = found.get("checks", {})
     failed = sum(number for status, number in counts.items() if status in UNEXPECTED)
-    what = sentence({**found, "checks": {status: n for status, n in counts.items() if status == "not run"}})
+    what = sentence(
+        {**found, "checks": {status: n for status, n in counts.items() if status == "not run"}}
+    )
     largest = "" if found["largest error"] is None else f"{found['largest error']:.2f}"
-    uses = ", ".join(f"{name.replace('_', ' ')}: {machine.said(fact)}" for name, fact in found["computes with"].items())
+    uses = ", ".join(
+        f"{name.replace('_', ' ')}: {machine.said(fact)}"
+        for name, fact in found["computes with"].items()
+    )
     numbers = (counts.get("passed", 0), counts.get("gap", 0), failed)
     last = (f"{found['seconds']:.0f}", uses, place, found["commit"])
-    return cells(f"{framework} {found['version']}", setting, what, *numbers, found["sample"], largest, *last)
+    return cells(
+        f"{framework} {found['version']}", setting, what, *numbers, found["sample"], largest, *last
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -200,9 +289,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="machines.py")
     parser.add_argument("names", nargs="*", help="frameworks and settings")
     parser.add_argument("--seed", type=int, default=0, help="of the draw, on emulated processors")
-    parser.add_argument("--short", action="store_true", help="the smallest sample, of emulated processors only")
     parser.add_argument(
-        "--where-possible", action="store_true", help="with --short: say so, and end with 0, where none can be emulated"
+        "--short", action="store_true", help="the smallest sample, of emulated processors only"
+    )
+    parser.add_argument(
+        "--where-possible",
+        action="store_true",
+        help="with --short: say so, and end with 0, where none can be emulated",
     )
     asked = parser.parse_args(arguments)
     try:
@@ -221,7 +314,11 @@ def main(arguments: Sequence[str]) -> int:
             failed = failed or framework not in without_wheels()
             continue
         try:
-            found = sampled(framework, setting, asked.seed) if setting.emulated else examined(framework, setting, "--thorough")
+            found = (
+                sampled(framework, setting, asked.seed)
+                if setting.emulated
+                else examined(framework, setting, "--thorough")
+            )
         except NotHere as missing:
             print(f"not run: {missing}")
             failed = True

@@ -1,15 +1,16 @@
 """The newest release of every framework, as pip brings it today: ``make newest``.
 
-Each gets an environment of its own, without this project's pins. In it: the install line of README, which must be enough for
-the framework's first example; that example, with what the document says that it prints; ``unamp doctor``; and a thorough
-run of conformance on the CPU. unamp itself is installed as a wheel: the checkout is on no path. The environment is deleted
-after its run.
+Each gets an environment of its own, without this project's pins. In it: the install line of README,
+which must be enough for the framework's first example; that example, with what the document says
+that it prints; ``unamp doctor``; and a thorough run of conformance on the CPU. unamp itself is
+installed as a wheel: the checkout is on no path. The environment is deleted after its run.
 
-Arguments choose frameworks: ``python conformance/newest.py torch jax``, or a version of one: ``torch==2.13.0``. Anything that
-fails is a failure: a new release that breaks something breaks it for everybody who installs today.
+Arguments choose frameworks: ``python conformance/newest.py torch jax``, or a version of one:
+``torch==2.13.0``. Anything that fails is a failure: a new release that breaks something breaks it
+for everybody who installs today.
 
-``--wheel PATH`` takes unamp from a wheel that is built already. No compiler is on PATH then, nothing that a user has built is
-found, and what the wheel brings compiled must run compiled.
+``--wheel PATH`` takes unamp from a wheel that is built already. No compiler is on PATH then,
+nothing that a user has built is found, and what the wheel brings compiled must run compiled.
 """
 
 from __future__ import annotations
@@ -50,10 +51,21 @@ def first_example(framework: str) -> tuple[str, str]:
     """Return a framework's first example in the documents, and what it prints."""
     texts = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/first-steps.md"))
     blocks = (match.groups() for text in texts for match in _EXAMPLE.finditer(text))
-    return next((code, prints) for code, prints in blocks if re.search(rf"^import {framework}\b", code, re.MULTILINE))
+    return next(
+        (code, prints)
+        for code, prints in blocks
+        if re.search(rf"^import {framework}\b", code, re.MULTILINE)
+    )
 
 
-def examine(framework: str, home: Path, requirement: str = "", wheel: Path | None = None, *, brief: bool = False) -> str:
+def examine(
+    framework: str,
+    home: Path,
+    requirement: str = "",
+    wheel: Path | None = None,
+    *,
+    brief: bool = False,
+) -> str:
     """Install a release of a framework into a folder and run what users run; return what conformance said.
 
     Args:
@@ -77,7 +89,9 @@ def examine(framework: str, home: Path, requirement: str = "", wheel: Path | Non
         raise Failure(f"the first example prints\n{printed}\nand not\n{prints}")
     _install(python, suite, requirement, wheel, variables)
     command = str(home / "bin/unamp")
-    doctor = json.loads(_step("unamp doctor", command, "doctor", "--json", cwd=home, variables=variables))
+    doctor = json.loads(
+        _step("unamp doctor", command, "doctor", "--json", cwd=home, variables=variables)
+    )
     found = next(report for report in doctor["frameworks"] if report["framework"] == framework)
     if found["status"] != "ready":
         raise Failure(f"unamp doctor calls {framework} {found['status']}: {found['advice']}")
@@ -103,23 +117,36 @@ def _kernels(found: Mapping[str, Any], wheel: Path) -> str:
     with zipfile.ZipFile(wheel) as archive:
         brought = any(file in name and name.endswith(".so") for name in archive.namelist())
     if brought and runs != "C++":
-        raise Failure(f"the wheel brings {file}, but unamp doctor says that kernels are in {runs}: {found['runtime']}")
+        raise Failure(
+            f"the wheel brings {file}, but unamp doctor says that kernels are in {runs}: {found['runtime']}"
+        )
     return f"kernels in {runs}{'' if brought else ', of which the wheel brings none'}; "
 
 
-def _install(python: str, extras: str, requirement: str, wheel: Path | None, variables: Mapping[str, str]) -> None:
+def _install(
+    python: str, extras: str, requirement: str, wheel: Path | None, variables: Mapping[str, str]
+) -> None:
     wanted = [f"{wheel or ROOT}[{extras}]", *([requirement] if requirement else [])]
     command = (python, "-m", "pip", "install", "--quiet", "--no-compile", *wanted)
     _step(f"pip install '{wheel.name if wheel else '.'}[{extras}]'", *command, variables=variables)
 
 
-def _step(what: str, *command: str, cwd: Path = ROOT, variables: Mapping[str, str] | None = None) -> str:
+def _step(
+    what: str, *command: str, cwd: Path = ROOT, variables: Mapping[str, str] | None = None
+) -> str:
     """Run a command and return what it printed.
 
     Raises:
         Failure: where it fails.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=os.environ | dict(variables or {}))
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env=os.environ | dict(variables or {}),
+    )
     if done.returncode:
         raise Failure(f"{what}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -136,7 +163,9 @@ def _chosen(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """
     named = {argument: argument.partition("==")[::2] for argument in arguments or EXTRAS}
     if unknown := {framework for framework, _ in named.values()} - EXTRAS.keys():
-        sys.exit(f"unknown framework {min(unknown)!r}; valid: {', '.join(EXTRAS)}, and versions such as torch==2.13.0")
+        sys.exit(
+            f"unknown framework {min(unknown)!r}; valid: {', '.join(EXTRAS)}, and versions such as torch==2.13.0"
+        )
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
     for framework, version in named.values():
         if framework in without_wheels():
@@ -147,10 +176,21 @@ def _chosen(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Examine the chosen frameworks, one after the other; return 1 where one fails."""
-    parser = argparse.ArgumentParser(description="The newest releases of the frameworks, as pip brings them today.")
-    parser.add_argument("chosen", nargs="*", metavar="FRAMEWORK[==VERSION]", help="every framework, where none is named")
-    parser.add_argument("--wheel", type=Path, metavar="PATH", help="take unamp from here, with no compiler on PATH")
-    parser.add_argument("--brief", action="store_true", help="let conformance draw a part of its checks")
+    parser = argparse.ArgumentParser(
+        description="The newest releases of the frameworks, as pip brings them today."
+    )
+    parser.add_argument(
+        "chosen",
+        nargs="*",
+        metavar="FRAMEWORK[==VERSION]",
+        help="every framework, where none is named",
+    )
+    parser.add_argument(
+        "--wheel", type=Path, metavar="PATH", help="take unamp from here, with no compiler on PATH"
+    )
+    parser.add_argument(
+        "--brief", action="store_true", help="let conformance draw a part of its checks"
+    )
     options = parser.parse_args(arguments)
     wheel = options.wheel.resolve(strict=True) if options.wheel else None
     passed = failed = 0

@@ -1,7 +1,7 @@
 """The lists of each framework's own mixed precision, read out of an installed package that is not imported.
 
-``tests/frameworks`` holds the presets against those that are installed; ``preset_versions.py`` writes how those of other
-versions differ.
+``tests/frameworks`` holds the presets against those that are installed; ``preset_versions.py``
+writes how those of other versions differ.
 """
 
 from __future__ import annotations
@@ -39,10 +39,21 @@ def torch_macros(package: Path) -> dict[str, set[str]]:
     """Return the operator names in each list macro of ATen's autocast header."""
     text = (package / "include/ATen/autocast_mode.h").read_text("utf-8").replace("\\\n", " ")
     lists = dict(re.findall(r"#define (AT_FORALL_\w+)\(_\)([^\n]*)", text))
-    # An entry reads `_(name)`, `_(name, overload)` or, where the redispatch signature differs, `_(ADD_NS(name), ...)`.
-    names = {macro: set(re.findall(r"\b_\(\s*(?:ADD_NS\()?(\w+)", body)) for macro, body in lists.items()}
-    wanted = ("LOWER_PRECISION_FP", "FP32", "FP32_SET_OPT_DTYPE", "DIFFERENT_REDISPATCH_SIGNATURE", "PROMOTE")
-    assert all(names.get(f"AT_FORALL_{key}") for key in wanted), "ATen/autocast_mode.h no longer has the macros we read"
+    # An entry reads `_(name)`, `_(name, overload)` or, where the redispatch signature differs,
+    # `_(ADD_NS(name), ...)`.
+    names = {
+        macro: set(re.findall(r"\b_\(\s*(?:ADD_NS\()?(\w+)", body)) for macro, body in lists.items()
+    }
+    wanted = (
+        "LOWER_PRECISION_FP",
+        "FP32",
+        "FP32_SET_OPT_DTYPE",
+        "DIFFERENT_REDISPATCH_SIGNATURE",
+        "PROMOTE",
+    )
+    assert all(names.get(f"AT_FORALL_{key}") for key in wanted), (
+        "ATen/autocast_mode.h no longer has the macros we read"
+    )
     return {key: names[f"AT_FORALL_{key}"] for key in wanted}
 
 
@@ -64,11 +75,15 @@ def torch_kernels_by_symbol(package: Path) -> dict[str, dict[str, set[str]]]:
     The library need not load here: those for a GPU do not without it. It takes `nm`, of binutils.
     """
     library = package / "lib/libtorch_cpu.so"
-    symbols = subprocess.run(["nm", "-C", str(library)], capture_output=True, text=True, check=True).stdout
+    symbols = subprocess.run(
+        ["nm", "-C", str(library)], capture_output=True, text=True, check=True
+    ).stdout
     found: dict[str, dict[str, set[str]]] = {name: defaultdict(set) for name in _DEVICES.values()}
     for policy, device, name in _KERNEL.findall(symbols):
         if int(device) in _DEVICES:
-            found[_DEVICES[int(device)]][_BY_POLICY[int(policy)]].add(_without_overload(package, name))
+            found[_DEVICES[int(device)]][_BY_POLICY[int(policy)]].add(
+                _without_overload(package, name)
+            )
     if not all(found.values()):
         raise ValueError(f"{library} has no symbols of autocast kernels")
     return found
@@ -78,7 +93,9 @@ def _without_overload(package: Path, name: str) -> str:
     """Return the operator that a name with an overload (`sum_dim_IntList`) is of: each operator has a header."""
     words = name.split("_")
     prefixes = ("_".join(words[:count]) for count in range(len(words), 0, -1))
-    return next(prefix for prefix in prefixes if (package / f"include/ATen/ops/{prefix}_ops.h").is_file())
+    return next(
+        prefix for prefix in prefixes if (package / f"include/ATen/ops/{prefix}_ops.h").is_file()
+    )
 
 
 def paddle_lists(package: Path) -> dict[str, set[str]]:
@@ -109,9 +126,15 @@ def mindspore_lists(package: Path) -> dict[str, set[str]]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
             items = [ast.unparse(item).split(".") for item in node.value.elts]
-            lists[ast.unparse(node.targets[0])] = {f"nn.{i[-1]}" if i[0] == "nn" else i[-1] for i in items}
-    function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "auto_mixed_precision")
-    documented = re.search(r"`promote_list` are:\s*((?:``\w+``[,\s]*)+)", ast.get_docstring(function) or "")
+            lists[ast.unparse(node.targets[0])] = {
+                f"nn.{i[-1]}" if i[0] == "nn" else i[-1] for i in items
+            }
+    function = next(
+        n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "auto_mixed_precision"
+    )
+    documented = re.search(
+        r"`promote_list` are:\s*((?:``\w+``[,\s]*)+)", ast.get_docstring(function) or ""
+    )
     assert documented, "mindspore.amp.auto_mixed_precision no longer documents its promote_list"
     # A private name for the primitive `Cross` as the compiler sees it.
     lists["promote"] = set(re.findall(r"``(\w+)``", documented[1])) - {"_PyboostCrossPrim"}
@@ -124,12 +147,23 @@ def tensorflow_lists(package: Path) -> dict[str, dict[str, set[str]]]:
     text = header.read_text("utf-8")
     tensor_lists = set(re.findall(r'"(TensorList\w+)"', text))
     text = re.sub(r"if \(use_onednn_\) \{.*?\n    \}", "", text, flags=re.DOTALL)
-    classes = dict(re.findall(r"^class (AutoMixedPrecisionLists\w+)(.*?)^};", text, re.DOTALL | re.MULTILINE))
+    classes = dict(
+        re.findall(r"^class (AutoMixedPrecisionLists\w+)(.*?)^};", text, re.DOTALL | re.MULTILINE)
+    )
     found: dict[str, dict[str, set[str]]] = {}
     for name, body in classes.items():
         for key in ("Allow", "Infer", "Deny", "Clear"):
             method = re.search(rf"{key}List\(\) override \{{(.*?)\n  \}}\n", body, re.DOTALL)
             assert method, f"{header.name} no longer defines {name}.{key}List"
-            names = {word for word in re.findall(r'"(\w+)"', method[1]) if not re.fullmatch(r"[A-Z]+LIST", word)}
-            found.setdefault(name, {})[key.lower()] = names | (tensor_lists if key == "Clear" else set())
-    return {"cuda": found["AutoMixedPrecisionListsFp16"], "onednn": found["AutoMixedPrecisionListsMkl"]}
+            names = {
+                word
+                for word in re.findall(r'"(\w+)"', method[1])
+                if not re.fullmatch(r"[A-Z]+LIST", word)
+            }
+            found.setdefault(name, {})[key.lower()] = names | (
+                tensor_lists if key == "Clear" else set()
+            )
+    return {
+        "cuda": found["AutoMixedPrecisionListsFp16"],
+        "onednn": found["AutoMixedPrecisionListsMkl"],
+    }

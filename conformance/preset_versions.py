@@ -2,9 +2,9 @@
 
     python conformance/preset_versions.py FOLDER...
 
-Each folder has packages of frameworks installed into it (``pip install --target FOLDER --no-deps torch==2.11.0``). They are
-read, not imported, so that neither what they need nor a GPU has to be there. Versions that are in none of the folders keep what
-was written of them.
+Each folder has packages of frameworks installed into it (``pip install --target FOLDER --no-deps
+torch==2.11.0``). They are read, not imported, so that neither what they need nor a GPU has to be
+there. Versions that are in none of the folders keep what was written of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from official_lists import mindspore_lists, paddle_lists, spellings, tensorflow_lists, torch_kernels_by_symbol
+from official_lists import (
+    mindspore_lists,
+    paddle_lists,
+    spellings,
+    tensorflow_lists,
+    torch_kernels_by_symbol,
+)
 
 from unamp._data import load_table
 from unamp.adapter.versions import major_minor
@@ -55,11 +61,17 @@ def _tensorflow(package: Path) -> dict[str, Lists]:
 
 #: By the name of the distribution.
 SOURCES = {
-    "torch": Source("torch", "ATen/autocast_mode.h and ATen/autocast_mode.cpp (torch {})", torch_kernels_by_symbol),
+    "torch": Source(
+        "torch",
+        "ATen/autocast_mode.h and ATen/autocast_mode.cpp (torch {})",
+        torch_kernels_by_symbol,
+    ),
     "paddlepaddle": Source("paddle", "paddle/amp/amp_lists.py (paddlepaddle {})", _paddle),
     "mindspore": Source("mindspore", "mindspore/train/amp.py (mindspore {})", _mindspore),
     "tensorflow_cpu": Source(
-        "tensorflow", "tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h (tensorflow {})", _tensorflow
+        "tensorflow",
+        "tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h (tensorflow {})",
+        _tensorflow,
     ),
 }
 
@@ -68,7 +80,8 @@ def difference(preset: str, framework: str, lists: Lists) -> dict[str, list[str]
     """Return the entries that lists have beyond those of a preset, and lack, and the words that the vocabulary has none for.
 
     Raises:
-        ValueError: where what the preset implies rests on an entry that differs: that is for a person to decide.
+        ValueError: where what the preset implies rests on an entry that differs: that is for a
+            person to decide.
     """
     data, words = load_table(f"presets/{preset}.toml"), spellings(framework)
     implied = data.get("implied", {})
@@ -76,15 +89,20 @@ def difference(preset: str, framework: str, lists: Lists) -> dict[str, list[str]
     for key, official in lists.items():
         theirs = {words[word] for word in official if word in words}
         ours = set(data.get(key, ())) - implied.keys()
-        # An entry that a preset implies may be listed by name in another version: then it is there in both.
+        # An entry that a preset implies may be listed by name in another version: then it is there
+        # in both.
         for suffix, names in (("with", theirs - ours - implied.keys()), ("without", ours - theirs)):
             if names:
                 found[f"{key}_{suffix}"] = sorted(names)
     differing = {name for names in found.values() for name in names}
     for op, basis in implied.items():
         if differing & set(re.findall(r"\w+", basis)):
-            raise ValueError(f"preset {preset}: {op!r} is implied by {basis!r}, which differs: {sorted(differing)}")
-    if unnamed := sorted({word for official in lists.values() for word in official if word not in words}):
+            raise ValueError(
+                f"preset {preset}: {op!r} is implied by {basis!r}, which differs: {sorted(differing)}"
+            )
+    if unnamed := sorted(
+        {word for official in lists.values() for word in official if word not in words}
+    ):
         found["unnamed"] = unnamed
     return found
 
@@ -100,7 +118,9 @@ def read_folder(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
         minor = ".".join(map(str, major_minor(version)))
         for preset, lists in source.read(folder / source.framework).items():
             entry = {"version": version, "source": [source.source.format(version)]}
-            found.setdefault(preset, {})[minor] = entry | difference(preset, source.framework, lists)
+            found.setdefault(preset, {})[minor] = entry | difference(
+                preset, source.framework, lists
+            )
     return found
 
 

@@ -1,7 +1,7 @@
 """The shared part of the tables of runs: the suite run as a process of its own, and rows that are kept and shown.
 
-A table's rows are in ``conformance/results/NAME.json``: nested objects, by the names that a row goes under. Its page is
-``docs/NAME.md``, which is written anew with every row.
+A table's rows are in ``conformance/results/NAME.json``: nested objects, by the names that a row
+goes under. Its page is ``docs/NAME.md``, which is written anew with every row.
 """
 
 from __future__ import annotations
@@ -34,12 +34,26 @@ def run(
     """Run Python with the checkout's packages, and more environment variables."""
     path = os.pathsep.join(str(ROOT / folder) for folder in (".", "adapters", "conformance"))
     more = variables or {}
-    environment = {**os.environ, **more, "PYTHONPATH": os.pathsep.join(filter(None, (more.get("PYTHONPATH"), path)))}
+    environment = {
+        **os.environ,
+        **more,
+        "PYTHONPATH": os.pathsep.join(filter(None, (more.get("PYTHONPATH"), path))),
+    }
     command = [str(interpreter), *arguments]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, cwd=cwd, env=environment)
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+            cwd=cwd,
+            env=environment,
+        )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"not finished within {timeout:.0f} seconds")
+        return subprocess.CompletedProcess(
+            command, 1, "", f"not finished within {timeout:.0f} seconds"
+        )
 
 
 def suite(
@@ -53,30 +67,60 @@ def suite(
     """Run the suite for one framework on a device.
 
     Returns:
-        What came of it, for a row, and what the suite said of the run; the latter is empty where it said nothing.
+        What came of it, for a row, and what the suite said of the run; the latter is empty where it
+        said nothing.
     """
-    arguments = ("-m", "unamp_conformance", "--framework", framework, "--device", device, "--json", "--output", str(output))
+    arguments = (
+        "-m",
+        "unamp_conformance",
+        "--framework",
+        framework,
+        "--device",
+        device,
+        "--json",
+        "--output",
+        str(output),
+    )
     done = run(interpreter, *arguments, *selection, cwd=output.parent, variables=variables)
     try:
         (found,) = json.loads(done.stdout)["runs"]
     except (ValueError, KeyError):
-        died = f"signal {signal.Signals(-done.returncode).name}" if done.returncode < 0 else last_line(done.stderr)
+        died = (
+            f"signal {signal.Signals(-done.returncode).name}"
+            if done.returncode < 0
+            else last_line(done.stderr)
+        )
         return {"result": "conformance fails to run", "message": died}, {}
     wrong = list(dict.fromkeys([*(u["key"] for u in found["unexpected"]), *found["problems"]]))
     ended = "" if found["ended"] == "finished" else found["ended"]
     result = "fails" if wrong or ended else "conforms"
-    return {"result": result, "message": ended, "checks": found["checks"], "wrong": wrong[:20]}, found
+    return {
+        "result": result,
+        "message": ended,
+        "checks": found["checks"],
+        "wrong": wrong[:20],
+    }, found
 
 
 def commit() -> str:
     """Return the commit of the checkout, with a plus sign where a package of the project was changed since."""
     git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=True)
-    changed = git(("git", "status", "--porcelain", "unamp", "adapters", "conformance/unamp_conformance")).stdout
-    return git(("git", "rev-parse", "--short=7", "HEAD")).stdout.strip() + ("+" if changed.strip() else "")
+    changed = git(
+        ("git", "status", "--porcelain", "unamp", "adapters", "conformance/unamp_conformance")
+    ).stdout
+    return git(("git", "rev-parse", "--short=7", "HEAD")).stdout.strip() + (
+        "+" if changed.strip() else ""
+    )
 
 
 def drawn_tests(
-    interpreter: str | Path, framework: str, number: int, seed: int, *, output: Path, variables: Mapping[str, str]
+    interpreter: str | Path,
+    framework: str,
+    number: int,
+    seed: int,
+    *,
+    output: Path,
+    variables: Mapping[str, str],
 ) -> Rows:
     """Draw some of a framework's tests and run them.
 
@@ -85,16 +129,32 @@ def drawn_tests(
     """
     drawn = ("--draw", str(number), "--seed", str(seed))
     options = ("-q", "-p", "no:cacheprovider", f"--junitxml={output}", *drawn)
-    done = run(interpreter, "-m", "pytest", f"tests/{framework}", *options, cwd=ROOT, variables=variables)
+    done = run(
+        interpreter, "-m", "pytest", f"tests/{framework}", *options, cwd=ROOT, variables=variables
+    )
     if not output.exists():
-        return {"passed": 0, "failed": 1, "skipped": 0, "of": 0, "wrong": [f"tests do not run: {last_line(done.stdout)}"]}
+        return {
+            "passed": 0,
+            "failed": 1,
+            "skipped": 0,
+            "of": 0,
+            "wrong": [f"tests do not run: {last_line(done.stdout)}"],
+        }
     cases = list(ElementTree.parse(output).getroot().iter("testcase"))
     failed = [case for case in cases if {part.tag for part in case} & {"failure", "error"}]
     wrong = [f"{case.get('classname')}.{case.get('name')}" for case in failed]
     skipped = sum(case.find("skipped") is not None for case in cases)
     left_out = re.search(r"(\d+) deselected", last_line(done.stdout))
-    counted = {"passed": len(cases) - len(wrong) - skipped, "failed": len(wrong), "skipped": skipped}
-    return {**counted, "of": len(cases) + (int(left_out[1]) if left_out else 0), "wrong": wrong[:20]}
+    counted = {
+        "passed": len(cases) - len(wrong) - skipped,
+        "failed": len(wrong),
+        "skipped": skipped,
+    }
+    return {
+        **counted,
+        "of": len(cases) + (int(left_out[1]) if left_out else 0),
+        "wrong": wrong[:20],
+    }
 
 
 def last_line(text: str) -> str:
@@ -120,7 +180,9 @@ def cells(*texts: object) -> str:
     return "| " + " | ".join(str(text).replace("|", "\\|") for text in texts) + " |"
 
 
-def keep(results: Path, page: Path, names: Sequence[str], found: Rows, table: Callable[[Rows], str]) -> None:
+def keep(
+    results: Path, page: Path, names: Sequence[str], found: Rows, table: Callable[[Rows], str]
+) -> None:
     """Write down what came of one row, beside what is there by now: another run may have written meanwhile.
 
     Args:

@@ -1,11 +1,13 @@
 """The versions of the frameworks that conform, on each Python: ``make conformance-versions``.
 
-Each is installed into an environment of its own, which is deleted after its run: frameworks are large. The suite runs from the
-checkout. What came of it is kept in ``conformance/results/versions.json``, and shown in ``docs/versions.md``.
+Each is installed into an environment of its own, which is deleted after its run: frameworks are
+large. The suite runs from the checkout. What came of it is kept in
+``conformance/results/versions.json``, and shown in ``docs/versions.md``.
 
-Arguments choose: ``python conformance/versions.py torch paddle==3.3.0 mindspore@3.12 tensorflow==2.21.0@3.13``. What is not
-chosen keeps its result. A Python is looked for among those named with ``--python PATH``, then the one that runs this, then on
-PATH, as ``python3.13``. Rows whose Python is not found are left out, and named.
+Arguments choose: ``python conformance/versions.py torch paddle==3.3.0 mindspore@3.12
+tensorflow==2.21.0@3.13``. What is not chosen keeps its result. A Python is looked for among those
+named with ``--python PATH``, then the one that runs this, then on PATH, as ``python3.13``. Rows
+whose Python is not found are left out, and named.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ ENVIRONMENTS = ROOT / ".venv-versions"
 RESULTS = ROOT / "conformance/results/versions.json"
 TABLE = ROOT / "docs/versions.md"
 
-#: What the suite needs beside the framework, in whatever version goes with it; and what Paddle 3.2 imports without saying so.
+#: What the suite needs beside the framework, in whatever version goes with it; and what Paddle 3.2
+#: imports without saying so.
 NEEDED = ("numpy", "typer", "rich", "jinja2", "setuptools")
 
 _INSTALLING = 1800  # seconds
@@ -60,9 +63,22 @@ class Row(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the chosen rows, one version at a time, and write the table after each."""
-    parser = argparse.ArgumentParser(description="Which versions of the frameworks conform, on which Python.")
-    parser.add_argument("chosen", nargs="*", metavar="FRAMEWORK[==VERSION][@PYTHON]", help="everything, where none is named")
-    parser.add_argument("--python", action="append", default=[], metavar="PATH", help="an interpreter; repeat for more")
+    parser = argparse.ArgumentParser(
+        description="Which versions of the frameworks conform, on which Python."
+    )
+    parser.add_argument(
+        "chosen",
+        nargs="*",
+        metavar="FRAMEWORK[==VERSION][@PYTHON]",
+        help="everything, where none is named",
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="an interpreter; repeat for more",
+    )
     options = parser.parse_args(arguments)
     left_out = []
     for row in chosen(options.chosen):
@@ -76,7 +92,10 @@ def main(arguments: Sequence[str]) -> int:
         print(sentence(found))
         keep(row, found)
     for python in sorted(set(left_out)):
-        print(f"there is no Python {python} here: put python{python} on PATH, or name one with --python", file=sys.stderr)
+        print(
+            f"there is no Python {python} here: put python{python} on PATH, or name one with --python",
+            file=sys.stderr,
+        )
     return 1 if left_out else 0
 
 
@@ -100,14 +119,25 @@ def chosen(arguments: Sequence[str]) -> Iterator[Row]:
         versions = listed[framework]["versions"]
         rows = {version: versions.get(version) or [_running()]} if version else versions
         for which, pythons in rows.items():
-            for one in [python] if python and (version or python in pythons) else [] if python else pythons:
-                yield Row(framework, listed[framework]["package"], which, one, tuple(listed[framework].get("libraries", ())))
+            for one in (
+                [python] if python and (version or python in pythons) else [] if python else pythons
+            ):
+                yield Row(
+                    framework,
+                    listed[framework]["package"],
+                    which,
+                    one,
+                    tuple(listed[framework].get("libraries", ())),
+                )
 
 
 def found_python(python: str, given: Sequence[str] = ()) -> str | None:
     """Return the interpreter of a Python: one of those given, the one that runs this, or one on PATH; None without any."""
     for candidate in (*given, sys.executable, shutil.which(f"python{python}")):
-        if candidate is not None and _answer(candidate, "import sys; print('%d.%d' % sys.version_info[:2])") == python:
+        if (
+            candidate is not None
+            and _answer(candidate, "import sys; print('%d.%d' % sys.version_info[:2])") == python
+        ):
             return candidate
     return None
 
@@ -119,7 +149,9 @@ def _running() -> str:
 def _answer(interpreter: str, program: str) -> str | None:
     """Return the output of a program; None where it does not run, as a pyenv's shim for a Python that is not switched on."""
     try:
-        ran = subprocess.run([interpreter, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+        ran = subprocess.run(
+            [interpreter, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return ran.stdout.strip() if ran.returncode == 0 else None
@@ -128,7 +160,9 @@ def _answer(interpreter: str, program: str) -> str | None:
 def examined(row: Row, interpreter: str) -> dict[str, Any]:
     """Return the outcome of one version."""
     home = ENVIRONMENTS / f"{row.framework}-{row.version}-{row.python}"
-    program = "import platform as p; print(f'Python {p.python_version()}, {p.system()} {p.machine()}')"
+    program = (
+        "import platform as p; print(f'Python {p.python_version()}, {p.system()} {p.machine()}')"
+    )
     where = _answer(interpreter, program)
     try:
         return {"where": where, "commit": commit(), **_outcome(row, interpreter, home)}
@@ -137,18 +171,36 @@ def examined(row: Row, interpreter: str) -> dict[str, Any]:
 
 
 def _outcome(row: Row, interpreter: str, home: Path) -> dict[str, Any]:
-    made = subprocess.run([interpreter, "-m", "venv", "--clear", str(home)], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        [interpreter, "-m", "venv", "--clear", str(home)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if made.returncode:
         return {"result": "no environment", "message": last_line(made.stdout + made.stderr)}
     python, requirement = home / "bin/python", f"{row.package}=={row.version}"
-    install = ("-m", "pip", "install", "--quiet", "--no-cache-dir", "--no-compile", requirement, *row.libraries, *NEEDED)
+    install = (
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-cache-dir",
+        "--no-compile",
+        requirement,
+        *row.libraries,
+        *NEEDED,
+    )
     installed = run(python, *install, cwd=home, timeout=_INSTALLING)
     if installed.returncode:
         return _not_installed(installed.stderr, requirement)
     doctor = run(python, "-m", "unamp", "doctor", "--json", cwd=home)
-    if doctor.returncode not in (0, 1):  # 1 is a framework that cannot be used, and the report says why
+    if doctor.returncode not in (0, 1):
+        # 1 is a framework that cannot be used, and the report says why
         return {"result": "unamp doctor fails", "message": last_line(doctor.stderr)}
-    report = next(r for r in json.loads(doctor.stdout)["frameworks"] if r["framework"] == row.framework)
+    report = next(
+        r for r in json.loads(doctor.stdout)["frameworks"] if r["framework"] == row.framework
+    )
     if report["status"] != "ready":
         return {"result": "refused", "message": _said(report["advice"], home)}
     return suite(python, row.framework, "--thorough", output=home / "results")[0]
@@ -163,7 +215,9 @@ def _not_installed(said: str, requirement: str) -> dict[str, Any]:
 
 def _said(advice: str, home: Path) -> str:
     """Return an error's message, without its class and without where it was run."""
-    return re.sub(rf" \({re.escape(str(home))}[^)]*\)", "", re.sub(r"^unamp\.errors\.\w+: ", "", advice))
+    return re.sub(
+        rf" \({re.escape(str(home))}[^)]*\)", "", re.sub(r"^unamp\.errors\.\w+: ", "", advice)
+    )
 
 
 def table(known: dict[str, dict[str, dict[str, Any]]]) -> str:
@@ -172,7 +226,11 @@ def table(known: dict[str, dict[str, dict[str, Any]]]) -> str:
     for framework, versions in sorted(known.items()):
         for version, pythons in sorted(versions.items(), key=lambda item: numbers(item[0])):
             for python, found in sorted(pythons.items(), key=lambda item: numbers(item[0])):
-                lines.append(cells(framework, version, python, sentence(found), found["where"], found["commit"]))
+                lines.append(
+                    cells(
+                        framework, version, python, sentence(found), found["where"], found["commit"]
+                    )
+                )
     return _HEAD + "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 
 def without_wheels(python: Sequence[int] = sys.version_info[:2]) -> frozenset[str]:
     """Return the frameworks that offer no wheel for a Python."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
     packages = {entry["package"]: framework for framework, entry in listed.items()}
     found = set()
@@ -45,4 +47,6 @@ def first_without(requirement: str) -> tuple[str, tuple[int, int] | None]:
 
 if __name__ == "__main__":
     for framework in sorted(without_wheels()):
-        print(f"{framework} is left out: it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}")
+        print(
+            f"{framework} is left out: it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}"
+        )

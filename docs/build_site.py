@@ -1,9 +1,10 @@
 """Build the site: README.md, the other files for readers at the root, and docs/, with the API reference.
 
-`python docs/build_site.py [FOLDER]` writes the pages of this version to a folder of its name in FOLDER, `site` unless it is
-given. Versions that are there already stay, and each page's menu leads to them. README.md is the front page; CONTRIBUTING.md,
-SECURITY.md and CHANGELOG.md are pages. A link to any other file of the repository becomes its path: the site does not hold the
-source. Zensical builds it by `mkdocs.yml`, from a copy of the pages, and whatever it warns of is an error.
+`python docs/build_site.py [FOLDER]` writes the pages of this version to a folder of its name in
+FOLDER, `site` unless it is given. Versions that are there already stay, and each page's menu leads
+to them. README.md is the front page; CONTRIBUTING.md, SECURITY.md and CHANGELOG.md are pages. A
+link to any other file of the repository becomes its path: the site does not hold the source.
+Zensical builds it by `mkdocs.yml`, from a copy of the pages, and whatever it warns of is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _WIDE = "---\nhide:\n  - toc\n---\n"
 _LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
-#: A block of code that our tests write to a file; a fence with a word that Markdown does not know would be none.
+#: A block of code that our tests write to a file; a fence with a word that Markdown does not know
+#: would be none.
 _FILE = re.compile(r"^(```\w+) file=(\S+)$", re.MULTILINE)
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
@@ -60,7 +62,9 @@ def led(markdown: str, source: str) -> str:
         if "://" in target:
             return match[0]
         at_root = posixpath.normpath(posixpath.join(folder, target))
-        to = _IN_SITE.get(at_root, at_root.removeprefix("docs/") if at_root.startswith("docs/") else None)
+        to = _IN_SITE.get(
+            at_root, at_root.removeprefix("docs/") if at_root.startswith("docs/") else None
+        )
         if to is None:
             return text if text.strip("`") == at_root else f"{text} (`{at_root}`)"
         return f"[{text}]({posixpath.relpath(to, posixpath.dirname(source) or '.')}{anchor})"
@@ -77,7 +81,11 @@ def _named(table: re.Match[str]) -> str:
 
     def row(match: re.Match[str]) -> str:
         names = iter(columns)
-        return re.sub(r"<td\b", lambda cell: f'<td data-column="{name}"' if (name := next(names, "")) else cell[0], match[0])
+        return re.sub(
+            r"<td\b",
+            lambda cell: f'<td data-column="{name}"' if (name := next(names, "")) else cell[0],
+            match[0],
+        )
 
     return re.sub(r"<tr>.*?</tr>", row, table[0], flags=re.DOTALL)
 
@@ -85,7 +93,11 @@ def _named(table: re.Match[str]) -> str:
 def write_pages(folder: Path) -> None:
     """Write the pages, and the files that they show or name, into a folder."""
     shutil.copytree(
-        ROOT / "docs", folder, ignore=lambda at, names: [n for n in names if at == str(ROOT / "docs") and n.endswith(".py")]
+        ROOT / "docs",
+        folder,
+        ignore=lambda at, names: [
+            n for n in names if at == str(ROOT / "docs") and n.endswith(".py")
+        ],
     )
     for page in folder.rglob("*.md"):
         page.write_text(led(page.read_text("utf-8"), page.relative_to(folder).as_posix()), "utf-8")
@@ -110,9 +122,19 @@ def build(site: Path) -> str:
             if isinstance(plugin, dict) and "mkdocstrings" in plugin:
                 python = plugin["mkdocstrings"]["handlers"]["python"]
                 python["paths"] = [str(ROOT / path) for path in python["paths"]]
-                python["options"]["extensions"] = [str(ROOT / file) for file in python["options"]["extensions"]]
+                python["options"]["extensions"] = [
+                    str(ROOT / file) for file in python["options"]["extensions"]
+                ]
         (folder / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
-        command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(folder / "mkdocs.yml")]
+        command = [
+            sys.executable,
+            "-m",
+            "zensical",
+            "build",
+            "--strict",
+            "--config-file",
+            str(folder / "mkdocs.yml"),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         said = _COLOR.sub("", done.stdout + done.stderr)
         # What griffe says of docstrings does not make a strict build fail.
@@ -120,7 +142,8 @@ def build(site: Path) -> str:
             return said
         for page in (folder / "site").rglob("*.html"):
             page.write_text(_TABLE.sub(_named, page.read_text("utf-8")), "utf-8")
-        (folder / "site/404.html").unlink()  # a server has one, at its root, and its links would begin there
+        # a server has one, at its root, and its links would begin there
+        (folder / "site/404.html").unlink()
         shutil.rmtree(site / version, ignore_errors=True)
         shutil.copytree(folder / "site", site / version)
     _list_versions(site)
@@ -134,7 +157,9 @@ def this_version() -> str:
 
 def _list_versions(site: Path) -> None:
     """Write down which versions a folder holds, for the menu of their pages, and lead to the newest one."""
-    versions = sorted((page.parent.name for page in site.glob("[0-9]*/index.html")), key=Version, reverse=True)
+    versions = sorted(
+        (page.parent.name for page in site.glob("[0-9]*/index.html")), key=Version, reverse=True
+    )
     listed = [{"version": version, "title": version, "aliases": []} for version in versions]
     (site / "versions.json").write_text(json.dumps(listed, indent=2) + "\n", "utf-8")
     (site / "index.html").write_text(_NEWEST.format(version=versions[0]), "utf-8")

@@ -1,7 +1,8 @@
 """For the API reference: what our docstrings have and Markdown has not.
 
-Parameters that are described together (``allow, deny: see there``) are listed one by one; tables of text become lists; a ``::``
-in front of code is a colon, or nothing; and a comment that begins with ``#:`` is the docstring of what it stands at.
+Parameters that are described together (``allow, deny: see there``) are listed one by one; tables of
+text become lists; a ``::`` in front of code is a colon, or nothing; and a comment that begins with
+``#:`` is the docstring of what it stands at.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 import griffe
 
-_TOGETHER = re.compile(r"^(?P<margin> +)(?P<names>\w+(?:, \w+)+): (?P<text>.*(?:\n(?P=margin) +.*)*)", re.MULTILINE)
+_TOGETHER = re.compile(
+    r"^(?P<margin> +)(?P<names>\w+(?:, \w+)+): (?P<text>.*(?:\n(?P=margin) +.*)*)", re.MULTILINE
+)
 _TABLE = re.compile(r"^(?P<first>=+)  =+\n(?P<rows>(?:.+\n)+?)=+  =+$", re.MULTILINE)
 
 
@@ -22,7 +25,9 @@ class HouseStyle(griffe.Extension):
         """Rewrite the docstring of one module, class, function or attribute."""
         if obj.docstring is not None:
             before, section, after = _divided(obj.docstring.value)
-            obj.docstring.value = _as_markdown(before) + _TOGETHER.sub(_apart, section) + _as_markdown(after)
+            obj.docstring.value = (
+                _as_markdown(before) + _TOGETHER.sub(_apart, section) + _as_markdown(after)
+            )
 
     def on_attribute(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
         """Give an attribute the comment that stands at it, or above it."""
@@ -41,7 +46,9 @@ def _divided(docstring: str) -> tuple[str, str, str]:
 
 
 def _apart(match: re.Match[str]) -> str:
-    return "\n".join(f"{match['margin']}{name}: {match['text']}" for name in match["names"].split(", "))
+    return "\n".join(
+        f"{match['margin']}{name}: {match['text']}" for name in match["names"].split(", ")
+    )
 
 
 def _as_markdown(text: str) -> str:

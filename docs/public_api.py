@@ -1,7 +1,8 @@
 """Hold the public names against docs/api/names.txt, which are those of the last release.
 
-`make api` writes the file anew, for a release. Between releases it stays as it is, and `changes` says what became of it: a
-test wants each change named in CHANGELOG.md. The code is read, not imported: no framework is needed.
+`make api` writes the file anew, for a release. Between releases it stays as it is, and `changes`
+says what became of it: a test wants each change named in CHANGELOG.md. The code is read, not
+imported: no framework is needed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 NAMES = ROOT / "docs" / "api" / "names.txt"
 CHANGELOG = ROOT / "CHANGELOG.md"
 
-#: The modules whose `__all__` is public, by the folder that they are in; `.*` is all below one. A name is known by the first
-#: that has it.
+#: The modules whose `__all__` is public, by the folder that they are in; `.*` is all below one. A
+#: name is known by the first that has it.
 PUBLIC = {
     ".": (
         "unamp",
@@ -126,7 +127,8 @@ def _member(module: griffe.Module, name: str) -> griffe.Object:
     assert found is not None, f"{module.path}.__all__ has {name!r}, which is not in its source"
     if found.is_alias:
         found = found.final_target
-    if found.is_module and name in found.members:  # a function of its module's name hides the module
+    if found.is_module and name in found.members:
+        # a function of its module's name hides the module
         inner = found.members[name]
         return inner.final_target if inner.is_alias else inner
     return found
@@ -156,7 +158,11 @@ def _fields(found: griffe.Class) -> dict[str, str]:
     """Return the fields of a NamedTuple, whose `__init__` nobody wrote."""
     if not any(str(base).rpartition(".")[2] == "NamedTuple" for base in found.bases):
         return {}
-    return {name: f"{name}{_annotated(field)}" for name, field in found.attributes.items() if "property" not in field.labels}
+    return {
+        name: f"{name}{_annotated(field)}"
+        for name, field in found.attributes.items()
+        if "property" not in field.labels
+    }
 
 
 def _line(public: str, found: griffe.Object) -> str:
@@ -189,7 +195,9 @@ def _parameters(function: griffe.Function) -> str:
             said.append("*")
         star = {kinds.var_positional: "*", kinds.var_keyword: "**"}.get(kind, "")
         default = f" = {parameter.default}" if parameter.default is not None and not star else ""
-        said.append(f"{star}{parameter.name}{f': {parameter.annotation}' if parameter.annotation is not None else ''}{default}")
+        said.append(
+            f"{star}{parameter.name}{f': {parameter.annotation}' if parameter.annotation is not None else ''}{default}"
+        )
         before = kind
     if before is kinds.positional_only:
         said.append("/")
@@ -203,7 +211,9 @@ def _deprecated(module: griffe.Module) -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(str(found.value))):
             if isinstance(node, ast.Dict):
                 yield from (
-                    (ast.literal_eval(key), ast.unparse(said)) for key, said in zip(node.keys, node.values, strict=True) if key
+                    (ast.literal_eval(key), ast.unparse(said))
+                    for key, said in zip(node.keys, node.values, strict=True)
+                    if key
                 )
 
 
@@ -268,7 +278,9 @@ def changes(old: str, new: str) -> list[Change]:
         elif was.form == now.form == "def ":
             found += _signature_changes(name, was.rest, now.rest)
         else:
-            found.append(Change(name, f"was `{was.form}{name}{was.rest}`, is `{now.form}{name}{now.rest}`"))
+            found.append(
+                Change(name, f"was `{was.form}{name}{was.rest}`, is `{now.form}{name}{now.rest}`")
+            )
             if was.form != now.form:
                 whole.add(name)
     return found
@@ -289,7 +301,13 @@ def _signature_changes(name: str, old: str, new: str) -> Iterator[Change]:
     for argument in (*before, *(each for each in after if each not in before)):
         was, now = before.get(argument), after.get(argument)
         if was != now:
-            said = "is gone" if now is None else "is new" if was is None else f"was `{was}`, is `{now}`"
+            said = (
+                "is gone"
+                if now is None
+                else "is new"
+                if was is None
+                else f"was `{was}`, is `{now}`"
+            )
             yield Change(f"{name}({argument})", said)
     if [each for each in before if each in after] != [each for each in after if each in before]:
         yield Change(name, "takes its arguments in another order")
@@ -312,7 +330,11 @@ def _arguments(rest: str) -> tuple[dict[str, str], str]:
         each.arg: _argument("keyword ", each, default)
         for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
     }
-    found |= {star + each.arg: _argument(star, each, None) for star, each in (("*", given.vararg), ("**", given.kwarg)) if each}
+    found |= {
+        star + each.arg: _argument(star, each, None)
+        for star, each in (("*", given.vararg), ("**", given.kwarg))
+        if each
+    }
     return found, ast.unparse(function.returns) if function.returns else ""
 
 
@@ -323,13 +345,19 @@ def _argument(kind: str, argument: ast.arg, default: ast.expr | None) -> str:
 def unnamed(found: Iterable[Change], section: str) -> list[str]:
     """Return the changes that a section of CHANGELOG does not name, to the letter, between backticks."""
     named = set(re.findall(r"`([^`\n]+)`", section))
-    return [f"CHANGELOG.md does not name `{each.name}`, which {each.said}" for each in found if each.name not in named]
+    return [
+        f"CHANGELOG.md does not name `{each.name}`, which {each.said}"
+        for each in found
+        if each.name not in named
+    ]
 
 
 def named_changes(changelog: str, head: str = r"[^\n]*") -> str:
     """Return the text under "Public names" in the first section, or in that with a head; nothing where there is none."""
     section = re.search(rf"^## {head}$(.*?)(?=^## |\Z)", changelog, re.DOTALL | re.MULTILINE)
-    part = section and re.search(r"^### Public names$(.*?)(?=^### |\Z)", section[1], re.DOTALL | re.MULTILINE)
+    part = section and re.search(
+        r"^### Public names$(.*?)(?=^### |\Z)", section[1], re.DOTALL | re.MULTILINE
+    )
     return part[1] if part else ""
 
 
@@ -368,7 +396,11 @@ def _public_name(breakage: griffe.Breakage, public: Mapping[str, str]) -> str | 
         inner = f".{last}{inner}"
     if any(part.startswith("_") and part not in _SPECIAL for part in inner.split(".")):
         return None
-    changed = [each for each in (breakage.old_value, breakage.new_value) if isinstance(each, griffe.Parameter)]
+    changed = [
+        each
+        for each in (breakage.old_value, breakage.new_value)
+        if isinstance(each, griffe.Parameter)
+    ]
     return f"{public[path]}{inner}" + (f"({changed[0].name})" if changed else "")
 
 

@@ -1,7 +1,8 @@
 """Write the tables in docs/tables from the data and the adapters that they are about.
 
-`make tables` runs it. With `--check` it writes nothing, and says which tables are stale; a test does that. What an adapter
-can do is asked in a process of its own, as two frameworks in one process get in each other's way.
+`make tables` runs it. With `--check` it writes nothing, and says which tables are stale; a test
+does that. What an adapter can do is asked in a process of its own, as two frameworks in one process
+get in each other's way.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ def main(arguments: Sequence[str]) -> int:
         stale.append(name)
         if "--check" not in arguments:
             file.write_text(text, "utf-8")
-    print("\n".join(f"{'stale' if '--check' in arguments else 'written'}: docs/tables/{name}" for name in stale))
+    print(
+        "\n".join(
+            f"{'stale' if '--check' in arguments else 'written'}: docs/tables/{name}"
+            for name in stale
+        )
+    )
     return int(bool(stale) and "--check" in arguments)
 
 
@@ -65,7 +71,11 @@ def tables() -> dict[str, str]:
 
 def _vocabulary() -> str:
     rows = [
-        [f"`{op.name}`", op.group, *(_code(op.spellings.get(framework, ())[:2]) for framework in _SPELLED)]
+        [
+            f"`{op.name}`",
+            op.group,
+            *(_code(op.spellings.get(framework, ())[:2]) for framework in _SPELLED),
+        ]
         for op in vocabulary().values()
     ]
     return _page(
@@ -80,7 +90,11 @@ def _presets() -> str:
     policies = [Policy("O1", preset=name) for name in names]
     plain = {op: [policy.decide(op).value for policy in policies] for op in vocabulary()}
     usual = Counter(map(tuple, plain.values())).most_common(1)[0][0]
-    rows = [[f"`{op}`", *(_mark(rule) for rule in rules)] for op, rules in plain.items() if tuple(rules) != usual]
+    rows = [
+        [f"`{op}`", *(_mark(rule) for rule in rules)]
+        for op, rules in plain.items()
+        if tuple(rules) != usual
+    ]
     return _page(
         "Presets",
         "The rule of every operation in float16 at O1: **LOW**, FP32, BANNED, `·` for the widest dtype of the inputs, empty "
@@ -90,7 +104,10 @@ def _presets() -> str:
         "The lists were read from:\n\n"
         + _table(
             ["preset", "version", "source"],
-            [[f"`{name}`", preset(name).version, "<br>".join(preset(name).source)] for name in names],
+            [
+                [f"`{name}`", preset(name).version, "<br>".join(preset(name).source)]
+                for name in names
+            ],
         ),
     )
 
@@ -102,7 +119,13 @@ def _mark(rule: str) -> str:
 def _capabilities(asked: dict[str, Any]) -> str:
     places = [(framework, device) for framework in COVERED for device in DEVICES]
     counts = [
-        [framework, asked[framework]["version"], device, dtype, *_counted(asked[framework]["how"][device][dtype].values())]
+        [
+            framework,
+            asked[framework]["version"],
+            device,
+            dtype,
+            *_counted(asked[framework]["how"][device][dtype].values()),
+        ]
         for framework, device in places
         for dtype in DTYPES
     ]
@@ -145,7 +168,10 @@ def _gaps(asked: dict[str, Any]) -> str:
     for framework in COVERED:
         rows = [[gap["what"], "", "", gap["reason"]] for gap in asked[framework]["gaps"]]
         rows += _expected(gaps_of(framework))
-        parts.append(f"## {framework} {asked[framework]['version']}\n\n" + _table(["what", "check", "under", "why"], rows))
+        parts.append(
+            f"## {framework} {asked[framework]['version']}\n\n"
+            + _table(["what", "check", "under", "why"], rows)
+        )
     return _page(
         "Known gaps",
         "What does not hold, and why: first what no region can do, then what the conformance suite expects to fail. "
@@ -156,7 +182,12 @@ def _gaps(asked: dict[str, Any]) -> str:
 
 def _tensor_kinds(asked: dict[str, Any]) -> str:
     rows = [
-        [framework, f"`{kind['name']}`", *(_code(_treated(kind, treatment)) for treatment in TREATMENTS), kind["reason"]]
+        [
+            framework,
+            f"`{kind['name']}`",
+            *(_code(_treated(kind, treatment)) for treatment in TREATMENTS),
+            kind["reason"],
+        ]
         for framework in COVERED
         for kind in asked[framework]["tensor kinds"]
     ]
@@ -165,7 +196,9 @@ def _tensor_kinds(asked: dict[str, Any]) -> str:
         "What a policy comes to for tensors that are not one dense array, as the adapters say and the conformance suite checks "
         "(`unamp conformance --check tensors`). *followed*: the rule holds, as for dense tensors. *refused*: `NotExpressible` "
         "is raised before anything is computed. *left alone*: a region changes nothing.",
-        _table(["framework", "kind", *TREATMENTS, "why"], rows) if rows else "No adapter lists one.",
+        _table(["framework", "kind", *TREATMENTS, "why"], rows)
+        if rows
+        else "No adapter lists one.",
     )
 
 
@@ -176,10 +209,18 @@ def _treated(kind: dict[str, Any], treatment: str) -> list[str]:
 def _mutants(measured: dict[str, Any]) -> str:
     frameworks = [name for name in COVERED if name in measured]
     kinds = list(dict.fromkeys(kind for name in frameworks for kind in measured[name]["kinds"]))
-    rows = [[kind, *(_share(measured[name]["verdicts"].get(kind)) for name in frameworks)] for kind in kinds]
+    rows = [
+        [kind, *(_share(measured[name]["verdicts"].get(kind)) for name in frameworks)]
+        for kind in kinds
+    ]
     whole = [[_share(_together(measured[name]["verdicts"].values())) for name in frameworks]]
     about = [
-        [name, found["version"].partition("+")[0], f"{len(found['measured'])} of {found['operations']}", str(found["seed"])]
+        [
+            name,
+            found["version"].partition("+")[0],
+            f"{len(found['measured'])} of {found['operations']}",
+            str(found["seed"]),
+        ]
         for name, found in measured.items()
     ]
     missed = [
@@ -203,7 +244,9 @@ def _mutants(measured: dict[str, Any]) -> str:
 
 def _together(verdicts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     every = list(verdicts)
-    missed = {(n, op): why for n, counts in enumerate(every) for op, why in counts["missed"].items()}
+    missed = {
+        (n, op): why for n, counts in enumerate(every) for op, why in counts["missed"].items()
+    }
     return {"noticed": sum(counts["noticed"] for counts in every), "missed": missed}
 
 
@@ -221,7 +264,10 @@ def _expected(gaps: Iterable[KnownGap]) -> list[list[str]]:
         where = [f"{name} = {json.dumps(value)}" for name, value in gap.where.items()]
         why = gap.reason + (f" (only where {_code(where)})" if where else "")
         checks.setdefault((_some(gap.subjects), _some(gap.policies), why), []).append(gap.check)
-    return [[subjects, ", ".join(dict.fromkeys(found)), *rest] for (subjects, *rest), found in checks.items()]
+    return [
+        [subjects, ", ".join(dict.fromkeys(found)), *rest]
+        for (subjects, *rest), found in checks.items()
+    ]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -239,14 +285,19 @@ def _page(title: str, about: str, *parts: str) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def _ask(framework: str) -> dict[str, Any]:
-    ran = subprocess.run([sys.executable, __file__, "--ask", framework], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, __file__, "--ask", framework], capture_output=True, text=True, check=False
+    )
     if ran.returncode:
         raise SystemExit(f"{framework} could not be asked:\n{ran.stderr}")
-    answer: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])  # frameworks greet on standard output
+    # frameworks greet on standard output
+    answer: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])
     return answer
 
 
@@ -262,7 +313,10 @@ def _answer(framework: str) -> dict[str, Any]:
         ],
         "how": {
             device: {
-                dtype: {op: adapter.how(op, _allowing(op, dtype), device).value for op in vocabulary()} for dtype in DTYPES
+                dtype: {
+                    op: adapter.how(op, _allowing(op, dtype), device).value for op in vocabulary()
+                }
+                for dtype in DTYPES
             }
             for device in DEVICES
         },

@@ -1,12 +1,14 @@
 """The steps that a release must pass: ``make release-check``. Nothing is uploaded.
 
-From a fresh clone of what is committed: the sdist and the wheels are built (`dist.py`); pip chooses between the wheels in an
-empty environment of each Python that is found here; every framework's newest release runs its first example, ``unamp doctor``
-and a brief conformance from the wheel with kernels, in an environment without a compiler (``conformance/newest.py``),
-PyTorch first in the version that its kernels are built for; links in the documents lead somewhere. What is left for a person
-is printed at the end. All steps are run, also behind one that fails.
+From a fresh clone of what is committed: the sdist and the wheels are built (`dist.py`); pip chooses
+between the wheels in an empty environment of each Python that is found here; every framework's
+newest release runs its first example, ``unamp doctor`` and a brief conformance from the wheel with
+kernels, in an environment without a compiler (``conformance/newest.py``), PyTorch first in the
+version that its kernels are built for; links in the documents lead somewhere. What is left for a
+person is printed at the end. All steps are run, also behind one that fails.
 
-Arguments choose what ``newest.py`` runs: ``python release/check.py jax torch==2.13.0``; all, where none is named.
+Arguments choose what ``newest.py`` runs: ``python release/check.py jax torch==2.13.0``; all, where
+none is named.
 """
 
 from __future__ import annotations
@@ -48,9 +50,18 @@ LEFT = """Left for a person:
 def main(arguments: Sequence[str]) -> int:
     """Run every step, say how each went and what is left; return 1 where one fails."""
     parser = argparse.ArgumentParser(description="What a release must pass; nothing is uploaded.")
-    parser.add_argument("chosen", nargs="*", metavar="FRAMEWORK[==VERSION]", help="what to run from the wheel; else everything")
     parser.add_argument(
-        "--python", action="append", default=[], metavar="PATH", help="an environment with a torch, for dist.py"
+        "chosen",
+        nargs="*",
+        metavar="FRAMEWORK[==VERSION]",
+        help="what to run from the wheel; else everything",
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="an environment with a torch, for dist.py",
     )
     options = parser.parse_args(arguments)
     failed = []
@@ -66,15 +77,26 @@ def main(arguments: Sequence[str]) -> int:
             return 1
         pure = next(dist.glob("*-none-any.whl"))
         (wheel,) = set(dist.glob("*.whl")) - {pure}
-        failed += [python for python in PYTHONS if not _installs(python, wheel, pure, Path(folder, python))]
-        chosen = options.chosen or [*_built_for(), *("torch", "paddle", "mindspore", "tensorflow", "jax")]
-        if not _passes("frameworks", clone, "conformance/newest.py", "--brief", "--wheel", str(wheel), *chosen):
+        failed += [
+            python for python in PYTHONS if not _installs(python, wheel, pure, Path(folder, python))
+        ]
+        chosen = options.chosen or [
+            *_built_for(),
+            *("torch", "paddle", "mindspore", "tensorflow", "jax"),
+        ]
+        if not _passes(
+            "frameworks", clone, "conformance/newest.py", "--brief", "--wheel", str(wheel), *chosen
+        ):
             failed.append("frameworks")
-        if not _passes("links", clone, "-m", "pytest", "-q", "tests/core/test_docs.py", "-k", "links or named"):
+        if not _passes(
+            "links", clone, "-m", "pytest", "-q", "tests/core/test_docs.py", "-k", "links or named"
+        ):
             failed.append("links")
         tag = wheel.stem.rpartition("-")[2]
     print(
-        f"\nFAILED: {', '.join(failed)}" if failed else "\nAll steps passed.", LEFT.format(tag=tag, commit=commit), sep="\n\n"
+        f"\nFAILED: {', '.join(failed)}" if failed else "\nAll steps passed.",
+        LEFT.format(tag=tag, commit=commit),
+        sep="\n\n",
     )
     return int(bool(failed))
 
@@ -93,8 +115,22 @@ def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
         environment = home / expected
         _output(interpreter, "-m", "venv", str(environment), cwd=ROOT)
         there = str(environment / "bin/python")
-        without = {"PATH": str(environment / "bin"), "XDG_CACHE_HOME": str(environment / "cache"), "PYTHONPATH": ""}
-        _output(there, "-m", "pip", "install", "--quiet", "--no-index", *source, cwd=environment, **without)
+        without = {
+            "PATH": str(environment / "bin"),
+            "XDG_CACHE_HOME": str(environment / "cache"),
+            "PYTHONPATH": "",
+        }
+        _output(
+            there,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            *source,
+            cwd=environment,
+            **without,
+        )
         said = _output(there, "-c", _BROUGHT, cwd=environment, **without).strip()
         print(f"empty environment, Python {python}, {form}: {said}", flush=True)
         if said != expected:
@@ -104,7 +140,9 @@ def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
 
 def _built_for() -> list[str]:
     """Return the PyTorch that the kernels of this environment are built for, as `newest.py` wants it."""
-    found = re.match(r"[\d.]+", _output(sys.executable, "-c", "import torch; print(torch.__version__)", cwd=ROOT))
+    found = re.match(
+        r"[\d.]+", _output(sys.executable, "-c", "import torch; print(torch.__version__)", cwd=ROOT)
+    )
     return [f"torch=={found[0]}"] if found else []
 
 
@@ -112,7 +150,9 @@ def _passes(what: str, clone: Path, *command: str) -> bool:
     """Run Python in the clone, with its packages, and show what it prints; return whether it succeeds."""
     print(f"\n{what}", flush=True)
     path = os.pathsep.join(str(clone / folder) for folder in (".", "adapters", "conformance"))
-    ran = subprocess.run([sys.executable, *command], cwd=clone, env=os.environ | {"PYTHONPATH": path}, check=False)
+    ran = subprocess.run(
+        [sys.executable, *command], cwd=clone, env=os.environ | {"PYTHONPATH": path}, check=False
+    )
     return ran.returncode == 0
 
 
@@ -122,7 +162,9 @@ def _output(*command: str, cwd: Path, **variables: str) -> str:
     Raises:
         SystemExit: it fails; what it has to say is on the terminal.
     """
-    done = subprocess.run(command, cwd=cwd, env=os.environ | variables, text=True, capture_output=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | variables, text=True, capture_output=True, check=False
+    )
     if done.returncode:
         sys.exit(f"{' '.join(command)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout

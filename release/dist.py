@@ -1,11 +1,13 @@
 """The sdist, the pure wheel and the wheel for this platform, in dist/: ``make dist``.
 
-The pure wheel works everywhere. The other one has the same files, and PyTorch's kernels besides, for each Python and minor
-version of PyTorch that they are built with here: those of the interpreter that runs this, and of those named with
-``--python``, environments that have torch, ninja and setuptools.
+The pure wheel works everywhere. The other one has the same files, and PyTorch's kernels besides,
+for each Python and minor version of PyTorch that they are built with here: those of the interpreter
+that runs this, and of those named with ``--python``, environments that have torch, ninja and
+setuptools.
 
-Pip takes the wheel for the platform where it fits: it is tagged with the oldest glibc that has what the kernels use. What is in
-the wheels and how large it is, is checked; an error where it is not as it should be.
+Pip takes the wheel for the platform where it fits: it is tagged with the oldest glibc that has what
+the kernels use. What is in the wheels and how large it is, is checked; an error where it is not as
+it should be.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
     Raises:
         ValueError: what was built is not as it should be.
-        subprocess.CalledProcessError: a compiler or the build failed; what it has to say is on the terminal.
+        subprocess.CalledProcessError: a compiler or the build failed; what it has to say is on the
+            terminal.
     """
     pure = build_pure(out)
     with tempfile.TemporaryDirectory(prefix="unamp-kernels-") as folder:
@@ -82,10 +85,25 @@ def build_for_platform(pure: Path, folder: Path) -> Wheels:
     """
     out, libraries = pure.parent, sorted(folder.rglob("*.so"))
     # The name of a library says which Python it is for.
-    hook = {"UNAMP_COMPILED_PARTS": str(folder), "UNAMP_WHEEL_TAG": f"py3-none-{platform_tag(libraries)}"}
-    _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(out), str(ROOT), **hook)
+    hook = {
+        "UNAMP_COMPILED_PARTS": str(folder),
+        "UNAMP_WHEEL_TAG": f"py3-none-{platform_tag(libraries)}",
+    }
+    _run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--wheel",
+        "--outdir",
+        str(out),
+        str(ROOT),
+        **hook,
+    )
     (compiled,) = set(out.glob("unamp-*.whl")) - {pure}
-    wheels = Wheels(pure, compiled, {str(path.relative_to(folder)): path.stat().st_size for path in libraries})
+    wheels = Wheels(
+        pure, compiled, {str(path.relative_to(folder)): path.stat().st_size for path in libraries}
+    )
     check(wheels)
     return wheels
 
@@ -104,7 +122,11 @@ def platform_tag(libraries: Iterable[Path]) -> str:
     """Return the platform's part of a wheel's tag: on Linux with the oldest glibc that has all that some libraries use."""
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return re.sub(r"[-.]", "_", sysconfig.get_platform())
-    used = (number for path in libraries for number in re.findall(rb"\0GLIBC_2\.(\d+)", path.read_bytes()))
+    used = (
+        number
+        for path in libraries
+        for number in re.findall(rb"\0GLIBC_2\.(\d+)", path.read_bytes())
+    )
     return f"manylinux_2_{max(17, *map(int, used))}_{platform.machine()}"
 
 
@@ -115,7 +137,9 @@ def check(wheels: Wheels) -> None:
         ValueError: something is not as it should be; the message says what.
     """
     if (size := wheels.pure.stat().st_size) > LARGEST_PURE:
-        raise ValueError(f"{wheels.pure.name} has {size} bytes, more than {LARGEST_PURE}: what has come into it?")
+        raise ValueError(
+            f"{wheels.pure.name} has {size} bytes, more than {LARGEST_PURE}: what has come into it?"
+        )
     with zipfile.ZipFile(wheels.pure) as pure, zipfile.ZipFile(wheels.platform) as compiled:
         ours, theirs = _contents(pure), _contents(compiled)
         if libraries := [name for name in ours if name.endswith((".so", ".pyd", ".dylib"))]:
@@ -125,19 +149,25 @@ def check(wheels: Wheels) -> None:
                 f"{wheels.platform.name} has {sorted(more)} beside the pure wheel's files, not {sorted(wheels.kernels)}"
             )
         if different := [name for name, number in ours.items() if theirs.get(name) != number]:
-            raise ValueError(f"{wheels.platform.name} has another {different[0]} than the pure wheel")
+            raise ValueError(
+                f"{wheels.platform.name} has another {different[0]} than the pure wheel"
+            )
         for name, size in wheels.kernels.items():
             if size > LARGEST:
                 raise ValueError(f"{name} has {size} bytes, more than {LARGEST}: is it stripped?")
             held = compiled.read(name)
-            if wrong := [text for text in ("libpython", str(ROOT), sys.prefix) if text.encode() in held]:
+            if wrong := [
+                text for text in ("libpython", str(ROOT), sys.prefix) if text.encode() in held
+            ]:
                 raise ValueError(f"{name} names {wrong[0]}, which is on this machine alone")
 
 
 def _contents(wheel: zipfile.ZipFile) -> dict[str, int]:
     """Return the checksums of the files in a wheel, without those that say what the wheel is."""
     about = (".dist-info/WHEEL", "/RECORD", "/unamp.cdx.json")
-    return {file.filename: file.CRC for file in wheel.infolist() if not file.filename.endswith(about)}
+    return {
+        file.filename: file.CRC for file in wheel.infolist() if not file.filename.endswith(about)
+    }
 
 
 def with_torch(interpreters: Sequence[str]) -> list[str]:
@@ -151,10 +181,22 @@ def with_torch(interpreters: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Build everything, and say what was built."""
-    parser = argparse.ArgumentParser(description="Build the sdist, the pure wheel and the wheel for this platform.")
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="FOLDER", help="where to; dist/ where none is named")
+    parser = argparse.ArgumentParser(
+        description="Build the sdist, the pure wheel and the wheel for this platform."
+    )
     parser.add_argument(
-        "--python", action="append", default=[], metavar="PATH", help="an environment with a torch; repeat for more"
+        "--out",
+        type=Path,
+        default=ROOT / "dist",
+        metavar="FOLDER",
+        help="where to; dist/ where none is named",
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="an environment with a torch; repeat for more",
     )
     options = parser.parse_args(arguments)
     interpreters = with_torch(options.python)
@@ -175,7 +217,14 @@ def _run(*command: str, **variables: str) -> None:
     """Run a command with the checkout's packages; what it prints is shown where it fails."""
     path = os.pathsep.join(str(ROOT / folder) for folder in (".", "adapters", "conformance"))
     environment = {**os.environ, "PYTHONPATH": path, **variables}
-    done = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     if done.returncode:
         print(done.stdout, file=sys.stderr)
     done.check_returncode()

@@ -1,7 +1,8 @@
 """Additions to a wheel as it is built: a bill of materials, in CycloneDX's JSON, in the folder that PEP 770 has for it.
 
-It lists each file of the wheel with its SHA-256, and each package that an extra asks for. It has no time and no serial number:
-the same source gives the same wheel. A wheel for this platform gets PyTorch's kernels as well, which `dist.py` compiles.
+It lists each file of the wheel with its SHA-256, and each package that an extra asks for. It has no
+time and no serial number: the same source gives the same wheel. A wheel for this platform gets
+PyTorch's kernels as well, which `dist.py` compiles.
 """
 
 from __future__ import annotations
@@ -32,11 +33,16 @@ class BillOfMaterials(BuildHookInterface[Any]):
             folder = Path(os.environ["UNAMP_COMPILED_PARTS"])
             build_data["pure_python"] = False
             build_data["tag"] = os.environ["UNAMP_WHEEL_TAG"]
-            parts = {str(path): str(path.relative_to(folder)) for path in sorted(folder.rglob("*.so"))}
+            parts = {
+                str(path): str(path.relative_to(folder)) for path in sorted(folder.rglob("*.so"))
+            }
             build_data["force_include"].update(parts)
         builder, core = self.build_config.builder, self.metadata.core
-        with builder.config.set_build_data(build_data):  # so that files which other hooks add are in it
-            files = {file.distribution_path: Path(file.path) for file in builder.recurse_included_files()}
+        with builder.config.set_build_data(build_data):
+            # so that files which other hooks add are in it
+            files = {
+                file.distribution_path: Path(file.path) for file in builder.recurse_included_files()
+            }
         itself = _package(core.name, version=self.metadata.version, description=core.description)
         itself["licenses"] = [{"expression": core.license_expression}]
         packages = list(_packages(core.name, {"": core.dependencies, **core.optional_dependencies}))
@@ -51,7 +57,9 @@ class BillOfMaterials(BuildHookInterface[Any]):
             self._folder.cleanup()
 
 
-def bill(itself: Mapping[str, Any], files: Mapping[str, Path], packages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def bill(
+    itself: Mapping[str, Any], files: Mapping[str, Path], packages: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Return the bill: what the wheel is, the files in it, the packages that it can use."""
     return {
         "bomFormat": "CycloneDX",
@@ -59,13 +67,20 @@ def bill(itself: Mapping[str, Any], files: Mapping[str, Path], packages: Sequenc
         "version": 1,
         "metadata": {"lifecycles": [{"phase": "build"}], "component": itself},
         "components": [*(_file(name, path) for name, path in sorted(files.items())), *packages],
-        "dependencies": [{"ref": itself["bom-ref"], "dependsOn": [each["bom-ref"] for each in packages]}],
+        "dependencies": [
+            {"ref": itself["bom-ref"], "dependsOn": [each["bom-ref"] for each in packages]}
+        ],
     }
 
 
 def _file(name: str, path: Path) -> dict[str, Any]:
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {"type": "file", "bom-ref": f"file:{name}", "name": name, "hashes": [{"alg": "SHA-256", "content": digest}]}
+    return {
+        "type": "file",
+        "bom-ref": f"file:{name}",
+        "name": name,
+        "hashes": [{"alg": "SHA-256", "content": digest}],
+    }
 
 
 def _packages(itself: str, extras: Mapping[str, Iterable[str]]) -> Iterator[dict[str, Any]]:
@@ -79,14 +94,30 @@ def _packages(itself: str, extras: Mapping[str, Iterable[str]]) -> Iterator[dict
     for package, requirements in sorted(asked.items()):
         always = any("" in extras for extras in requirements.values())
         properties = [
-            {"name": f"python:requirement:{extra}" if extra else "python:requirement", "value": requirement}
+            {
+                "name": f"python:requirement:{extra}" if extra else "python:requirement",
+                "value": requirement,
+            }
             for requirement, extras in requirements.items()
             for extra in extras
         ]
-        yield {**_package(package), "scope": "required" if always else "optional", "properties": properties}
+        yield {
+            **_package(package),
+            "scope": "required" if always else "optional",
+            "properties": properties,
+        }
 
 
-def _package(name: str, version: str | None = None, description: str | None = None) -> dict[str, Any]:
+def _package(
+    name: str, version: str | None = None, description: str | None = None
+) -> dict[str, Any]:
     purl = f"pkg:pypi/{canonicalize_name(name)}" + (f"@{version}" if version else "")
-    found = {"type": "library", "bom-ref": purl, "name": name, "version": version, "description": description, "purl": purl}
+    found = {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "description": description,
+        "purl": purl,
+    }
     return {key: value for key, value in found.items() if value is not None}

@@ -16,7 +16,9 @@ from unamp import amp_warnings, regions
 from unamp.adapter.registry import adapter_for
 
 
-def a_word_for_no_device_is_refused(named: object, said: str, error: type[Exception] = ValueError) -> None:
+def a_word_for_no_device_is_refused(
+    named: object, said: str, error: type[Exception] = ValueError
+) -> None:
     """Check the error of a region for a device, of which `said` is a pattern."""
     with pytest.raises(error, match=said):
         unamp.autocast(named)
@@ -37,8 +39,12 @@ def nothing_is_in_force_on_it(
         limits: other arguments of the region.
     """
     monkeypatch.setattr(amp_warnings, "_given", set())
-    regions._remembered.cache_clear()  # a region that was asked for before is the same object, and says nothing again
-    with pytest.warns(unamp.AmpWarning, match=f"there is no device .* here: {has}; a region for it changes nothing"):
+    # a region that was asked for before is the same object, and says nothing again
+    regions._remembered.cache_clear()
+    with pytest.warns(
+        unamp.AmpWarning,
+        match=f"there is no device .* here: {has}; a region for it changes nothing",
+    ):
         region = unamp.autocast(named, **limits)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -56,16 +62,23 @@ def nothing_is_in_force_on_it(
     assert unamp.current_policy() is None
 
 
-# --- tests that a folder imports ----------------------------------------------------------------------------------------------
+# --- tests that a folder imports ------------------------------------------------------------------
 
 
-def test_devices_that_are_not_there(request: pytest.FixtureRequest, framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_are_not_there(
+    request: pytest.FixtureRequest, framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`ABSENT` of the folder's module are words and objects for devices that are not here; `HAS` says which are."""
     module, ops = request.module, adapter_for(framework).operations()
     x = ops.tensor(np.ones((2, 2), np.float32))
     for named in module.ABSENT:
         nothing_is_in_force_on_it(
-            named, module.HAS, lambda: ops.dtype(ops["matmul"](x, x)), "bfloat16", monkeypatch, **getattr(module, "LIMITS", {})
+            named,
+            module.HAS,
+            lambda: ops.dtype(ops["matmul"](x, x)),
+            "bfloat16",
+            monkeypatch,
+            **getattr(module, "LIMITS", {}),
         )
 
 

@@ -1,6 +1,7 @@
 """docs/examples/library.py on one framework: decisions, whose policy counts, numbers, training.
 
-Each framework's folder holds the library to every one of `PROMISES` with its own tensors, parameters and optimizer.
+Each framework's folder holds the library to every one of `PROMISES` with its own tensors,
+parameters and optimizer.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def numbers_agree_with_numpy(framework: Framework, dtype: str) -> None:
     wide, u = x.astype(np.float64), UNIT["float32"]
     norm = framework.numpy(library.rms_norm(framework.tensor(x), framework.tensor(gain)))
     exact = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-6) * gain
-    # Sums of squares cancel nothing, so every rounding counts once: one for each number added up, a dozen for the rest.
+    # Sums of squares cancel nothing, so every rounding counts once: one for each number added up, a
+    # dozen for the rest.
     assert np.all(np.abs(norm - exact) <= _gamma(8 + 12, u) * np.abs(exact))
 
     labels = np.arange(5, dtype=np.int32)
@@ -101,22 +103,31 @@ def _gamma(roundings: int, unit: float) -> float:
 def _attention(query: Any, key: Any, value: Any, unit: float) -> tuple[Any, Any]:
     """Attention in float64, and how far from it one with softmax in float32 and all else low may be.
 
-    A score is rounded five times: query, key, product, the scale, and their product; sums are in float32, for which one more is
-    enough. Scores that are off by d change softmax's results by the factor exp(2 d) at most. The weights, the values and the
-    result are rounded once each, and one more is for float32.
+    A score is rounded five times: query, key, product, the scale, and their product; sums are in
+    float32, for which one more is enough. Scores that are off by d change softmax's results by the
+    factor exp(2 d) at most. The weights, the values and the result are rounded once each, and one
+    more is for float32.
     """
     query, key, value = (each.astype(np.float64) for each in (query, key, value))
     scale = query.shape[-1] ** -0.5
     scores = query @ key.swapaxes(-1, -2) * scale
-    off = _gamma(6, unit) * scale * (np.abs(query) @ np.abs(key).swapaxes(-1, -2)).max(-1, keepdims=True)
+    off = (
+        _gamma(6, unit)
+        * scale
+        * (np.abs(query) @ np.abs(key).swapaxes(-1, -2)).max(-1, keepdims=True)
+    )
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    return weights @ value, (np.exp(2 * off) * (1 + _gamma(4, unit)) - 1) * (weights @ np.abs(value))
+    return weights @ value, (np.exp(2 * off) * (1 + _gamma(4, unit)) - 1) * (
+        weights @ np.abs(value)
+    )
 
 
 def training_steps_lower_the_loss(framework: Framework) -> None:
     """In float16, from a loss scale that overflows: steps are skipped until it has come down."""
     x, *weights = _random((8, 5, 8), *[(8, 8)] * 3, (8, 4))
-    gain, query, key, value, head = parameters = [framework.parameter(each) for each in (np.ones(8, np.float32), *weights)]
+    gain, query, key, value, head = parameters = [
+        framework.parameter(each) for each in (np.ones(8, np.float32), *weights)
+    ]
     batch = framework.tensor(x), framework.tensor(np.arange(8, dtype=np.int32) % 4)
 
     def loss_of(x: Any, labels: Any) -> Any:
@@ -124,13 +135,21 @@ def training_steps_lower_the_loss(framework: Framework) -> None:
         mixed = x + library.attention(normed @ query, normed @ key, normed @ value)
         return library.cross_entropy(library.functions_of(x).mean(mixed, 1, False) @ head, labels)
 
-    optimizer, scaler = framework.sgd(parameters, 0.5), unamp.GradScaler(2.0**24, backoff_factor=2.0**-4)
+    optimizer, scaler = (
+        framework.sgd(parameters, 0.5),
+        unamp.GradScaler(2.0**24, backoff_factor=2.0**-4),
+    )
     before = [np.array(framework.numpy(each)) for each in parameters]
     losses, taken = [], []
     for _ in range(12):
         with unamp.trace() as trace:
             loss, step = library.training_step(
-                loss_of, parameters, optimizer, scaler, *batch, policy=unamp.Policy("O2", "float16", deny="softmax")
+                loss_of,
+                parameters,
+                optimizer,
+                scaler,
+                *batch,
+                policy=unamp.Policy("O2", "float16", deny="softmax"),
             )
         assert_computed(trace, softmax="float32", cross_entropy="float32")
         losses.append(float(framework.numpy(loss)))
@@ -139,10 +158,15 @@ def training_steps_lower_the_loss(framework: Framework) -> None:
     assert taken[-1]
     assert scaler.skipped == taken.count(False)
     assert losses[-1] < 0.8 * losses[0]
-    assert all(np.any(old != framework.numpy(new)) for old, new in zip(before, parameters, strict=True))
+    assert all(
+        np.any(old != framework.numpy(new)) for old, new in zip(before, parameters, strict=True)
+    )
     with unamp.trace() as trace:
-        loss, step = library.training_step(loss_of, parameters, optimizer, unamp.GradScaler(enabled=False), *batch)
-    assert_computed(trace, matmul="bfloat16", softmax="float32")  # the library's default, which needs no scale
+        loss, step = library.training_step(
+            loss_of, parameters, optimizer, unamp.GradScaler(enabled=False), *batch
+        )
+    # the library's default, which needs no scale
+    assert_computed(trace, matmul="bfloat16", softmax="float32")
     assert step
     assert float(framework.numpy(loss)) < 0.8 * losses[0]
     assert unamp.current_policy() is None

@@ -1,6 +1,7 @@
 """The browser in which the tests look at pages: Chromium or Chrome, as it is installed.
 
-`make test` runs this file first: where there is no browser it installs Debian's, or says what to install.
+`make test` runs this file first: where there is no browser it installs Debian's, or says what to
+install.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-#: Quiet ones: nothing that the tests look at needs anything from outside, and nothing may ask for it.
+#: Quiet ones: nothing that the tests look at needs anything from outside, and nothing may ask for
+#: it.
 FLAGS = [
     f"--{flag}"
     for flag in (
@@ -43,19 +45,27 @@ def find() -> str | None:
 
 def overflow(page: Page) -> int:
     """By how many pixels the page is wider than its window."""
-    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return page.evaluate(
+        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
 
 
 def installs() -> bool:
     """Return whether this process may install Debian's package."""
-    return os.geteuid() == 0 and shutil.which("apt-get") is not None and "CHROMIUM" not in os.environ
+    return (
+        os.geteuid() == 0 and shutil.which("apt-get") is not None and "CHROMIUM" not in os.environ
+    )
 
 
 def install() -> None:
     """Install Debian's package."""
     quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=True)
-    subprocess.run(["apt-get", "install", "-qq", "--yes", "--no-install-recommends", "chromium"], env=quiet, check=True)
+    subprocess.run(
+        ["apt-get", "install", "-qq", "--yes", "--no-install-recommends", "chromium"],
+        env=quiet,
+        check=True,
+    )
 
 
 def main() -> None:

@@ -11,7 +11,9 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else the folders share
 
 # A failed assertion there says what it compared, too.
-pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "conftest"))
+pytest.register_assert_rewrite(
+    *(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "conftest")
+)
 
 # The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
 settings.register_profile("unamp", deadline=None, derandomize=True)
@@ -27,7 +29,9 @@ def framework(request):
 @pytest.fixture(params=["float16", "bfloat16"])
 def low(request, framework):
     """A low dtype of the folder's framework."""
-    return getattr(importlib.import_module("jax.numpy" if framework == "jax" else framework), request.param)
+    return getattr(
+        importlib.import_module("jax.numpy" if framework == "jax" else framework), request.param
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +55,15 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_configure(config):
-    # Tests write on purpose what a user is warned of; those of the warnings themselves look for them.
+    # Tests write on purpose what a user is warned of; those of the warnings themselves look for
+    # them.
     config.addinivalue_line("filterwarnings", "ignore::unamp.errors.AmpWarning")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--draw", type=int, default=0, help="run so many of the tests only, drawn by lot")
+    parser.addoption(
+        "--draw", type=int, default=0, help="run so many of the tests only, drawn by lot"
+    )
     parser.addoption("--seed", type=int, default=0, help="of the draw")
 
 

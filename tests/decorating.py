@@ -14,7 +14,18 @@ import decorated as own
 import ml_dtypes
 import numpy as np
 import pytest
-from decorated import F32, KEPT_AS_OBJECTS, LOW, NETWORKS, OPTIMIZERS, REFUSED, made, nn, numbers, trained
+from decorated import (
+    F32,
+    KEPT_AS_OBJECTS,
+    LOW,
+    NETWORKS,
+    OPTIMIZERS,
+    REFUSED,
+    made,
+    nn,
+    numbers,
+    trained,
+)
 
 import unamp
 
@@ -47,13 +58,15 @@ def dtypes(network: Any) -> set[Any]:
     return {each.dtype for parameter in trained(network) for each in (parameter, parameter.grad)}
 
 
-# --- training -----------------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 @pytest.mark.parametrize("dtype", LOW)
-def test_training_with_an_overflow_reaches_the_loss_of_float32(kind: str, level: str, dtype: str) -> None:
+def test_training_with_an_overflow_reaches_the_loss_of_float32(
+    kind: str, level: str, dtype: str
+) -> None:
     network, policy = made(kind), {"level": level, "dtype": dtype}
     optimizer = own.adamw(network)
     unamp.decorate(network, optimizer, level, dtype)
@@ -67,7 +80,10 @@ def test_training_with_an_overflow_reaches_the_loss_of_float32(kind: str, level:
         assert scaler.get_scale() == (1024.0 if step < 50 else 512.0)
         if step == 50:
             assert same(before, low_weights(network) + own.weights(optimizer, network))
-            assert same(rounded(low_weights(network), dtype), rounded(own.weights(optimizer, network), dtype))
+            assert same(
+                rounded(low_weights(network), dtype),
+                rounded(own.weights(optimizer, network), dtype),
+            )
     stepped = {F32} if level == "O1" else {LOW[dtype]}  # a batch norm stays in float32
     assert {p.dtype for p in network.parameters()} == stepped | ({F32} if kind == "conv" else set())
     assert scaler.skipped == 1
@@ -76,9 +92,14 @@ def test_training_with_an_overflow_reaches_the_loss_of_float32(kind: str, level:
 
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_master_weights_are_those_of_float32_steps_with_the_same_gradients(name: str, dtype: str) -> None:
+def test_master_weights_are_those_of_float32_steps_with_the_same_gradients(
+    name: str, dtype: str
+) -> None:
     network, exact = made(), made()
-    (optimizer, schedule), (theirs, their_schedule) = own.grouped(name, network), own.grouped(name, exact)
+    (optimizer, schedule), (theirs, their_schedule) = (
+        own.grouped(name, network),
+        own.grouped(name, exact),
+    )
     unamp.decorate(network, optimizer, "O2", dtype)
     assert isinstance(optimizer, type(theirs))
     for step in range(6):
@@ -90,7 +111,9 @@ def test_master_weights_are_those_of_float32_steps_with_the_same_gradients(name:
             each.step()
         assert dtypes(network) == {LOW[dtype]}
         assert same(found, gradients(network))
-        assert not KEPT_AS_OBJECTS or all(p.grad is each for p, each in zip(trained(network), held, strict=True))
+        assert not KEPT_AS_OBJECTS or all(
+            p.grad is each for p, each in zip(trained(network), held, strict=True)
+        )
         own.clear(optimizer)
         own.clear(theirs)
     assert same(own.weights(optimizer, network), low_weights(exact))
@@ -141,18 +164,24 @@ def test_whatever_happens_in_a_step_everything_is_put_back() -> None:
     optimizer = own.sgd(network, kind=Fails)
     unamp.decorate(network, optimizer, "O2")
     own.loss_of(network, 0, level="O2", dtype="float16").backward()
-    before, found, held = low_weights(network), gradients(network), [parameter.grad for parameter in trained(network)]
+    before, found, held = (
+        low_weights(network),
+        gradients(network),
+        [parameter.grad for parameter in trained(network)],
+    )
     with pytest.raises(ArithmeticError):
         optimizer.step()
     assert all(a is b for a, b in zip(trained(network), own.stepped_by(optimizer), strict=True))
     assert dtypes(network) == {LOW["float16"]}
     assert same(found, gradients(network))
-    assert not KEPT_AS_OBJECTS or all(p.grad is each for p, each in zip(trained(network), held, strict=True))
+    assert not KEPT_AS_OBJECTS or all(
+        p.grad is each for p, each in zip(trained(network), held, strict=True)
+    )
     assert not same(before, low_weights(network))  # what the step had done already
     assert same(low_weights(network), rounded(own.weights(optimizer, network), "float16"))
 
 
-# --- with loss scaling --------------------------------------------------------------------------------------------------------
+# --- with loss scaling ----------------------------------------------------------------------------
 
 
 def test_clipping_sees_unscaled_float32_gradients() -> None:
@@ -166,7 +195,9 @@ def test_clipping_sees_unscaled_float32_gradients() -> None:
     scaler.scale(own.loss_of(network, 0, level="O2", dtype="float16")).backward()
     scaler.unscale_(optimizer)
     assert {parameter.grad.dtype for parameter in trained(network)} == {F32}
-    assert own.clip_to_norm(network, 0.1) == pytest.approx(math.hypot(*map(np.linalg.norm, plain)), rel=0.01)
+    assert own.clip_to_norm(network, 0.1) == pytest.approx(
+        math.hypot(*map(np.linalg.norm, plain)), rel=0.01
+    )
     pairs = zip(own.weights(optimizer, network), gradients(network), strict=True)
     expected = [weight - np.float32(0.1) * gradient for weight, gradient in pairs]
     assert scaler.step(optimizer) is True
@@ -181,7 +212,9 @@ def test_gradients_are_low_again_after_they_are_cleared(how: bool) -> None:
     for step in range(2):
         scaler = unamp.GradScaler(64.0)
         for part in range(2):
-            scaler.scale(own.loss_of(network, part, overflow=step == 1, level="O2", dtype="float16")).backward()
+            scaler.scale(
+                own.loss_of(network, part, overflow=step == 1, level="O2", dtype="float16")
+            ).backward()
         assert {parameter.grad.dtype for parameter in trained(network)} == {LOW["float16"]}
         assert scaler.step(optimizer) is (step == 0)
         own.clear(optimizer, how)
@@ -220,14 +253,21 @@ def test_master_grad_adds_up_in_float32(dtype: str) -> None:
             own.clear(optimizer, how)
         expected = [np.zeros(parameter.shape, np.float32) for parameter in trained(network)]
         for step in range(4):
-            found = own.gradients_of(own.loss_of(network, step, level="O2", dtype=dtype), trained(network))
-            expected = [total + numbers(gradient) for total, gradient in zip(expected, found, strict=True)]
+            found = own.gradients_of(
+                own.loss_of(network, step, level="O2", dtype=dtype), trained(network)
+            )
+            expected = [
+                total + numbers(gradient) for total, gradient in zip(expected, found, strict=True)
+            ]
             own.loss_of(network, step, level="O2", dtype=dtype).backward()
         assert {parameter.grad.dtype for parameter in trained(network)} == {F32}
         assert same(expected, gradients(network))
     before = own.weights(optimizer, network)
     optimizer.step()
-    assert_close(own.weights(optimizer, network), [w - np.float32(0.1) * g for w, g in zip(before, expected, strict=True)])
+    assert_close(
+        own.weights(optimizer, network),
+        [w - np.float32(0.1) * g for w, g in zip(before, expected, strict=True)],
+    )
 
 
 @pytest.mark.parametrize("how", ["scaled", "switched off", "alone"])
@@ -312,12 +352,14 @@ def test_gradients_cannot_be_handed_over() -> None:
         scaler.step(own.sgd(network), gradients=[network.weight.grad])
 
 
-# --- networks that carry their policy -----------------------------------------------------------------------------------------
+# --- networks that carry their policy -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-def test_a_network_of_auto_mixed_precision_computes_low_and_returns_float32(level: str, dtype: str) -> None:
+def test_a_network_of_auto_mixed_precision_computes_low_and_returns_float32(
+    level: str, dtype: str
+) -> None:
     network, (x, _) = made("conv"), own.batch(0)
     wrapped = unamp.auto_mixed_precision(network, level, LOW[dtype])
     with unamp.trace() as trace:
@@ -351,7 +393,7 @@ def test_auto_mixed_precision_takes_networks_and_low_dtypes() -> None:
         unamp.auto_mixed_precision(made(), "O1", "float64")
 
 
-# --- several, changed, refused ------------------------------------------------------------------------------------------------
+# --- several, changed, refused --------------------------------------------------------------------
 
 
 def test_several_networks_and_several_optimizers() -> None:
@@ -362,11 +404,17 @@ def test_several_networks_and_several_optimizers() -> None:
     assert models == [first, second]
     assert optimizers is shared
     scaler, before = unamp.GradScaler(64.0), low_weights(first)
-    for loss in scaler.scale([own.loss_of(each, 0, level="O2", dtype="bfloat16") for each in models]):
+    for loss in scaler.scale(
+        [own.loss_of(each, 0, level="O2", dtype="bfloat16") for each in models]
+    ):
         loss.backward()
     own.spoil(first[0].weight)
     assert [scaler.step(each) for each in optimizers] == [False, True]
-    assert [np.array_equal(*pair) for pair in zip(before, low_weights(first), strict=True)][:3] == [True, True, False]
+    assert [np.array_equal(*pair) for pair in zip(before, low_weights(first), strict=True)][:3] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_two_optimizers_of_one_parameter_follow_each_other() -> None:
@@ -444,7 +492,10 @@ def test_what_is_refused_is_left_as_it_was(said: str) -> None:
 @pytest.mark.parametrize("excluded", [nn.functional.relu, int, "Linear"])
 def test_excluded_layers_are_layers(excluded: Any) -> None:
     network = made()
-    with pytest.raises(TypeError, match=rf"excluded_layers takes {nn.__name__}\.(Module|Layer)s and classes of them"):
+    with pytest.raises(
+        TypeError,
+        match=rf"excluded_layers takes {nn.__name__}\.(Module|Layer)s and classes of them",
+    ):
         unamp.decorate(network, level="O2", excluded_layers=[nn.LayerNorm, excluded])
     assert {p.dtype for p in network.parameters()} == {F32}
 

@@ -27,7 +27,9 @@ def _weighted(framework: str, w: np.ndarray = W) -> tuple[unamp.Trace, Any, list
     ops = adapter_for(framework).operations()
     weights, x = ops.tensor(w), ops.tensor(X, requires_grad=True)
     with unamp.trace(gradients=True) as trace:
-        value, gradients = ops.value_and_grad(lambda x: ops["sum"](ops["mul"](ops["exp"](x), weights)), [x])
+        value, gradients = ops.value_and_grad(
+            lambda x: ops["sum"](ops["mul"](ops["exp"](x), weights)), [x]
+        )
     return trace, value, gradients
 
 
@@ -40,7 +42,9 @@ def _of(trace: unamp.Trace, op: str) -> Gradient:
 def gradients_are_those_of_numpy(framework: str) -> None:
     """Every operation's result has its gradient, linked to the record, with its numbers; a later one comes first."""
     trace, _, (gradient,) = _weighted(framework)
-    np.testing.assert_allclose(adapter_for(framework).operations().numpy(gradient), np.exp(X) * W, rtol=1e-5)
+    np.testing.assert_allclose(
+        adapter_for(framework).operations().numpy(gradient), np.exp(X) * W, rtol=1e-5
+    )
     assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "mul", "exp"]
     for op, expected in (("sum", np.ones(())), ("mul", np.ones(100)), ("exp", W)):
         traced.values_are_those_of(_of(trace, op), expected)
@@ -55,8 +59,14 @@ def gradients_are_those_of_numpy(framework: str) -> None:
 def gradients_are_low_where_results_are(framework: str) -> None:
     """In a region the gradient of a low result is low, as the framework's backward pass has it."""
     ops = adapter_for(framework).operations()
-    with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", allow=["exp"], deny=["mul"]):
-        ops.value_and_grad(lambda x: ops["sum"](ops["mul"](ops["exp"](x), ops.tensor(W))), [ops.tensor(X, requires_grad=True)])
+    with (
+        unamp.trace(gradients=True) as trace,
+        unamp.autocast(dtype="bfloat16", allow=["exp"], deny=["mul"]),
+    ):
+        ops.value_and_grad(
+            lambda x: ops["sum"](ops["mul"](ops["exp"](x), ops.tensor(W))),
+            [ops.tensor(X, requires_grad=True)],
+        )
     assert (_of(trace, "exp").dtype, _of(trace, "mul").dtype) == ("bfloat16", "float32")
 
 
@@ -65,13 +75,15 @@ def the_first_that_is_not_finite_is_named(framework: str) -> None:
     ops = adapter_for(framework).operations()
     with unamp.trace(gradients=True, values=True) as trace:
         ops.value_and_grad(
-            lambda x: ops["sum"](ops["sqrt"](ops["mul"](x, x))), [ops.tensor(np.float32([0.0, 1.0]), requires_grad=True)]
+            lambda x: ops["sum"](ops["sqrt"](ops["mul"](x, x))),
+            [ops.tensor(np.float32([0.0, 1.0]), requires_grad=True)],
         )
     assert trace.nonfinite == []
     assert [trace.records[each.record].op for each in trace.nonfinite_gradients] == ["mul"]
     assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "sqrt", "mul"]
     assert (
-        "first gradient that is not finite: of operation 1 (mul); the one before it was of operation 2 (sqrt)" in trace.table()
+        "first gradient that is not finite: of operation 1 (mul); the one before it was of operation 2 (sqrt)"
+        in trace.table()
     )
 
 
@@ -79,15 +91,22 @@ def a_layer_is_named(run: Callable[[], object], layer: str) -> None:
     """The layer whose gradients float16 would lose stands first, and is named below the table.
 
     Args:
-        run: computes a network forward and backward; what comes after `layer` makes its gradients small.
+        run: computes a network forward and backward; what comes after `layer` makes its gradients
+            small.
         layer: its name.
     """
     with unamp.trace(gradients=True) as trace:
         run()
-    lines = [line for line in trace.gradient_summary() if line.layer is not None and not line.parameter]
+    lines = [
+        line for line in trace.gradient_summary() if line.layer is not None and not line.parameter
+    ]
     assert lines[0].layer == layer, trace.gradient_table()
     assert lines[0].subnormal + lines[0].flushed > 0.5
-    (said,) = (each for each in trace.remarks() if each.startswith("gradients too small for float16, by layer: "))
+    (said,) = (
+        each
+        for each in trace.remarks()
+        if each.startswith("gradients too small for float16, by layer: ")
+    )
     assert f"{layer} " in said
 
 
@@ -95,8 +114,8 @@ def parameters_have_theirs(run: Callable[[], Mapping[str, np.ndarray]]) -> None:
     """The gradient of each parameter is recorded once in each chosen step, the whole of it, by its layer and its name.
 
     Args:
-        run: computes a network of which a layer is called twice, forward and backward, and returns the gradients of its
-            parameters by the names that they should have.
+        run: computes a network of which a layer is called twice, forward and backward, and returns
+            the gradients of its parameters by the names that they should have.
     """
     with unamp.trace(gradients=True, steps=range(1, 3)) as trace:
         for _ in range(4):
@@ -104,13 +123,19 @@ def parameters_have_theirs(run: Callable[[], Mapping[str, np.ndarray]]) -> None:
             trace.step()
     run()
     found = [each for each in trace.gradients if each.parameter]
-    assert sorted((each.parameter, each.step) for each in found) == sorted((name, step) for name in expected for step in (1, 2))
+    assert sorted((each.parameter, each.step) for each in found) == sorted(
+        (name, step) for name in expected for step in (1, 2)
+    )
     for each in found:
         assert (each.record, each.left_out) == (None, "")
         traced.values_are_those_of(each, np.asarray(expected[each.parameter]))
     lines = {line.parameter: line for line in trace.gradient_summary()}
     for name in expected:
-        assert (lines[name].layer, lines[name].op, lines[name].times) == (name.rpartition(".")[0], "", 2)
+        assert (lines[name].layer, lines[name].op, lines[name].times) == (
+            name.rpartition(".")[0],
+            "",
+            2,
+        )
     again = unamp.Trace.from_json(trace.to_json())
     assert (again.gradient_table(), again.to_json()) == (trace.gradient_table(), trace.to_json())
 
@@ -119,7 +144,8 @@ def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:
     """The gradients of a scaled loss are the scaled ones, and the record says by how much.
 
     Args:
-        scaled: computes something with a layer, scales it with a scaler, and runs the backward pass.
+        scaled: computes something with a layer, scales it with a scaler, and runs the backward
+            pass.
     """
     with unamp.trace(gradients=True) as trace:
         scaled(unamp.GradScaler(init_scale=1024.0))
@@ -129,7 +155,9 @@ def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:
     assert trace.gradients[0].values.max_abs == pytest.approx(1024.0)
 
 
-def gradients_do_not_depend_on_a_trace(run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]]) -> unamp.Trace:
+def gradients_do_not_depend_on_a_trace(
+    run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]],
+) -> unamp.Trace:
     """Values, gradients and random numbers are the same, bit by bit, without a trace and with one of gradients."""
     trace = unamp.trace(gradients=True)
     plain, traced = run(nullcontext()), run(trace)
@@ -165,8 +193,13 @@ def a_registered_operation_has_one(framework: str) -> None:
     with registered.registered(framework, "low") as ops:
         x = ops.tensor(registered.X, requires_grad=True)
         with unamp.trace(gradients=True) as trace:
-            ops.value_and_grad(lambda x: ops["sum"](registered.product(x, ops.tensor(registered.W))), [x])
-    assert [(record.op, record.layer) for record in trace.records] == [(registered.NAME, None), ("sum", None)]
+            ops.value_and_grad(
+                lambda x: ops["sum"](registered.product(x, ops.tensor(registered.W))), [x]
+            )
+    assert [(record.op, record.layer) for record in trace.records] == [
+        (registered.NAME, None),
+        ("sum", None),
+    ]
     found = _of(trace, registered.NAME)
     assert found.values is not None
     assert found.values.sample == (1.0,) * 4
@@ -180,8 +213,18 @@ def only_chosen_steps_are_recorded(framework: str) -> None:
             x = ops.tensor(np.float32([step, 1.0]), requires_grad=True)
             ops.value_and_grad(lambda x: ops["sum"](ops["mul"](x, x)), [x])
             trace.step()
-    assert [(record.op, record.step) for record in trace.records] == [("mul", 1), ("sum", 1), ("mul", 2), ("sum", 2)]
-    assert [record.values.max_abs for record in trace.records if record.values] == [1.0, 2.0, 4.0, 5.0]
+    assert [(record.op, record.step) for record in trace.records] == [
+        ("mul", 1),
+        ("sum", 1),
+        ("mul", 2),
+        ("sum", 2),
+    ]
+    assert [record.values.max_abs for record in trace.records if record.values] == [
+        1.0,
+        2.0,
+        4.0,
+        5.0,
+    ]
     assert [each.record for each in trace.gradients] == [1, 0, 3, 2]
 
 
@@ -199,7 +242,8 @@ def test_every_framework_promises(framework: str, promise: Callable[[str], None]
     promise(framework)
 
 
-# --- where parameters hold their gradients: of the folder's `network`, for an input that `rows` there makes ------------------
+# --- where parameters hold their gradients --------------------------------------------------------
+# Of the folder's `network`, for an input that `rows` there makes.
 
 
 def test_a_loss_scale_is_told(request: pytest.FixtureRequest) -> None:
@@ -209,17 +253,28 @@ def test_a_loss_scale_is_told(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_backward_pass_is_not_reported(request: pytest.FixtureRequest, inside: bool, gradients: bool) -> None:
+def test_a_backward_pass_is_not_reported(
+    request: pytest.FixtureRequest, inside: bool, gradients: bool
+) -> None:
     """Nor is looking at a gradient, which follows no rule; neither inside of a region nor without one."""
     region = unamp.autocast(dtype="bfloat16", level="O3") if inside else nullcontext()
     with unamp.trace(gradients=gradients) as trace, region:
         request.module.network()(request.module.rows()).sum().backward()
-    assert [record.op for record in trace.records] == ["linear", "relu", "linear", "layer_norm", "linear", "sum"]
+    assert [record.op for record in trace.records] == [
+        "linear",
+        "relu",
+        "linear",
+        "layer_norm",
+        "linear",
+        "sum",
+    ]
     assert len([each for each in trace.gradients if each.record is not None]) == 6 * gradients
 
 
 def test_a_later_backward_pass_is_not_recorded(request: pytest.FixtureRequest) -> None:
-    a_later_backward_pass_is_not_recorded(lambda: request.module.network()(request.module.rows()).sum().backward)
+    a_later_backward_pass_is_not_recorded(
+        lambda: request.module.network()(request.module.rows()).sum().backward
+    )
 
 
 def test_no_graph_is_kept(request: pytest.FixtureRequest) -> None:

@@ -47,9 +47,16 @@ class Example(NamedTuple):
         names: dict[str, Any] = {"__name__": "example"}
         with redirect_stdout(io.StringIO()) as printed:
             exec(program, names)
-            for name in [name for name in names if name.startswith("test_")]:  # with the fixtures that unamp's plugin offers
-                names[name](**{each: getattr(unamp.testing, each) for each in signature(names[name]).parameters})
-        for op in [each.name for each in unamp.vocabulary().values() if each.is_added]:  # the next example has its own
+            for name in [name for name in names if name.startswith("test_")]:
+                # with the fixtures that unamp's plugin offers
+                names[name](
+                    **{
+                        each: getattr(unamp.testing, each)
+                        for each in signature(names[name]).parameters
+                    }
+                )
+        for op in [each.name for each in unamp.vocabulary().values() if each.is_added]:
+            # the next example has its own
             unamp.vocabulary().remove(op)
         if self.prints is not None:
             assert _without_margin(printed.getvalue()) == _without_margin(self.prints)
@@ -76,7 +83,9 @@ def every_example() -> list[Example]:
     found = []
     for file in FILES:
         text = file.read_text("utf-8")
-        for block in re.finditer(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE):
+        for block in re.finditer(
+            r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE
+        ):
             found.append(Example(file, text[: block.start(1)].count("\n") + 1, block[1], block[2]))
     return found
 
@@ -84,14 +93,20 @@ def every_example() -> list[Example]:
 def examples(*frameworks: str) -> list[Example]:
     """The examples that import just these frameworks (and may import fewer of them, but one). Excerpts are run as files."""
     found = [e for e in every_example() if not e.excerpt()]
-    return [e for e in found if e.frameworks() <= set(frameworks) and bool(e.frameworks()) == bool(frameworks)]
+    return [
+        e
+        for e in found
+        if e.frameworks() <= set(frameworks) and bool(e.frameworks()) == bool(frameworks)
+    ]
 
 
 def every_command() -> list[tuple[Path, list[str]]]:
     """The command lines in the documents, each with its document, as a shell splits them: without comments, at every `&&`."""
     found = []
     for file in (*FILES, ROOT / "CONTRIBUTING.md"):
-        for block in re.findall(r"^```bash\n(.*?)^```$", file.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        for block in re.findall(
+            r"^```bash\n(.*?)^```$", file.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        ):
             for line in block.splitlines():
                 words = shlex.split(line, comments=True)
                 while "&&" in words:
@@ -115,7 +130,8 @@ def conventions(framework: str) -> dict[str, str]:
     return {row[0]: row[column] for row in rows[2:]}
 
 
-#: The names by which an example tells of a folder's framework, where they are others than the folder's.
+#: The names by which an example tells of a folder's framework, where they are others than the
+#: folder's.
 NAMES = {"tensorflow": ("tensorflow", "keras")}
 
 

@@ -1,6 +1,7 @@
 """Regions around operations of eager mode, on every framework. Each framework's folder imports the tests.
 
-That each operation follows each rule is `unamp conformance`'s to check: these are the cases that it does not ask about.
+That each operation follows each rule is `unamp conformance`'s to check: these are the cases that it
+does not ask about.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def test_other_dtypes_are_never_cast(operations: Operations, low: str) -> None:
         double = operations.tensor(X.astype(np.float64))
         whole = operations.tensor(np.arange(4, dtype=np.int32))
         results = [operations["mul"](double, double), operations["add"](whole, whole)]
-    assert [operations.dtype(result) for result in results] == [operations.dtype(double), operations.dtype(whole)]
+    assert [operations.dtype(result) for result in results] == [
+        operations.dtype(double),
+        operations.dtype(whole),
+    ]
 
 
 @each_low
@@ -79,7 +83,9 @@ def test_results_are_widened(operations: Operations, level: str, low: str) -> No
 
 
 @each_low
-def test_a_region_that_is_off_computes_with_the_low_tensors_of_the_one_around_it(operations: Operations, low: str) -> None:
+def test_a_region_that_is_off_computes_with_the_low_tensors_of_the_one_around_it(
+    operations: Operations, low: str
+) -> None:
     x, y = operations.tensor(X), operations.tensor(X.T.copy())
     with policy_region(Policy("O1", low)):
         h = operations["matmul"](x, y)

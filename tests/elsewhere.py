@@ -25,7 +25,9 @@ def ended(*words: object, path: Path | None = None, **environment: str) -> Ended
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | environment
+    )
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -55,15 +57,17 @@ print("\\n" + json.dumps([ended(words) for words in json.loads(sys.argv[1])]))
 
 def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended]:
     """Run Python with the words of each command, one after the other in one process, which imports a framework once."""
-    said = python("-c", _IN_TURN, json.dumps([list(map(str, words)) for words in commands]), path=path)
+    said = python(
+        "-c", _IN_TURN, json.dumps([list(map(str, words)) for words in commands]), path=path
+    )
     return [Ended(*each) for each in json.loads(said.splitlines()[-1])]
 
 
 def forked(framework: str, program: str, *arguments: str, code: int = 0, **environment: str) -> str:
     """Run a program in a process in which a framework was just imported; return what it prints; check its exit status.
 
-    To import a framework takes longer than most programs: it is imported once, in a process that does nothing else than to fork
-    into those that run them.
+    To import a framework takes longer than most programs: it is imported once, in a process that
+    does nothing else than to fork into those that run them.
 
     Args:
         framework: what is imported.
@@ -76,7 +80,9 @@ def forked(framework: str, program: str, *arguments: str, code: int = 0, **envir
     server.set_forkserver_preload([framework])
     with tempfile.TemporaryDirectory() as folder:
         said = tuple(str(Path(folder, name)) for name in ("stdout", "stderr"))
-        process = server.Process(target=_run, args=(framework, program, arguments, os.environ | environment, said))
+        process = server.Process(
+            target=_run, args=(framework, program, arguments, os.environ | environment, said)
+        )
         process.start()
         process.join()
         stdout, stderr = (Path(path).read_text("utf-8") for path in said)
@@ -84,7 +90,13 @@ def forked(framework: str, program: str, *arguments: str, code: int = 0, **envir
     return stdout
 
 
-def _run(framework: str, program: str, arguments: tuple[str, ...], environment: dict[str, str], said: tuple[str, str]) -> None:
+def _run(
+    framework: str,
+    program: str,
+    arguments: tuple[str, ...],
+    environment: dict[str, str],
+    said: tuple[str, str],
+) -> None:
     for stream, path in zip((sys.stdout, sys.stderr), said, strict=True):
         with open(path, "wb") as file:
             os.dup2(file.fileno(), stream.fileno())

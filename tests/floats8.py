@@ -37,7 +37,12 @@ def numbers_are_those_of_ml_dtypes(
     drawn = np.random.default_rng(0)
     for dtype in TYPES:
         every = np.arange(256, dtype=np.uint8).view(TYPES[dtype]).astype(np.float32)
-        x = np.concatenate([every[np.isfinite(every)], drawn.standard_normal(5000) * np.exp(drawn.uniform(-16, 5, 5000))])
+        x = np.concatenate(
+            [
+                every[np.isfinite(every)],
+                drawn.standard_normal(5000) * np.exp(drawn.uniform(-16, 5, 5000)),
+            ]
+        )
         x = x.astype(np.float32)
         found = numpy(dequantized(tensor(x), format_of(dtype)[0], None, arithmetic))
         assert (found.view(np.int32) == held(x, dtype).view(np.int32)).all()
@@ -49,6 +54,10 @@ def error_is_that_of_numpy(call: Callable[[], Any], dtype: str) -> None:
     exact, low = (a @ b).astype(np.float64), (held(a, dtype) @ held(b, dtype)).astype(np.float64)
     with unamp.trace(shadow=dtype) as trace:
         call()
-    found = [record.shadow for record in trace.records if record.shadow and not record.shadow.left_out]
+    found = [
+        record.shadow for record in trace.records if record.shadow and not record.shadow.left_out
+    ]
     assert len(found) == 1, trace.shadow_table()
-    assert found[0].error == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=1e-4)
+    assert found[0].error == pytest.approx(
+        np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=1e-4
+    )

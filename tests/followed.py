@@ -20,7 +20,9 @@ def told(section: str) -> list[str]:
     """The files in the table of a section, in order."""
     _, _, below = ARCHITECTURE.read_text("utf-8").partition(f"\n### {section}\n")
     assert below, section
-    return re.findall(r"^\| `(\S+)` \|", below.partition("\n## ")[0].partition("\n### ")[0], re.MULTILINE)
+    return re.findall(
+        r"^\| `(\S+)` \|", below.partition("\n## ")[0].partition("\n### ")[0], re.MULTILINE
+    )
 
 
 def passed(call: Callable[[], Any]) -> list[str]:

@@ -20,7 +20,13 @@ STRANGE = st.sampled_from(
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The path to every value in some data."""
-    inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    inner = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
     return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
 
 
@@ -50,4 +56,8 @@ def spoilt(draw: st.DrawFn, sound: Any) -> Any:
 @st.composite
 def cut(draw: st.DrawFn, text: str) -> str:
     """A text, or now and then the beginning of it."""
-    return text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) and draw(st.booleans()) else text
+    return (
+        text[: draw(st.integers(0, len(text)))]
+        if draw(st.booleans()) and draw(st.booleans())
+        else text
+    )

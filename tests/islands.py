@@ -1,7 +1,8 @@
 """The promises of a policy whose dtype is float32, on every framework. Each framework's folder asks them.
 
-Numbers are small integers and fractions whose products and sums float32 holds exactly, in any order; bfloat16 and float16
-do not. So an island computes the exact result, to the bit, and low arithmetic does not.
+Numbers are small integers and fractions whose products and sums float32 holds exactly, in any
+order; bfloat16 and float16 do not. So an island computes the exact result, to the bit, and low
+arithmetic does not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from unamp.adapter.registry import adapter_for
 LEVELS = ("OD", "O1", "O2", "O3")
 LOW = ("bfloat16", "float16")
 
-#: 1 + 2^-12 is no number of the low dtypes; a sum of eight of them times a power of two is one of float32.
+#: 1 + 2^-12 is no number of the low dtypes; a sum of eight of them times a power of two is one of
+#: float32.
 WIDE = np.full((8, 8), 1 + 2.0**-12, np.float32)
 X = np.arange(32, dtype=np.float32).reshape(4, 8) / 4
 PRODUCT = X @ WIDE
@@ -44,7 +46,8 @@ def an_island_widens(framework: str, level: str, low: str) -> None:
     assert (ops.dtype(before), ops.dtype(after)) == (low, low)
     assert ops.dtype(product) == ops.dtype(softmax) == "float32"
     np.testing.assert_array_equal(ops.numpy(product), PRODUCT)
-    # At O1 an operation on no list is in the widest dtype of its inputs; from O2 on all are in float32.
+    # At O1 an operation on no list is in the widest dtype of its inputs; from O2 on all are in
+    # float32.
     assert ops.dtype(total) == (low if level == "O1" else "float32")
     np.testing.assert_array_equal(ops.numpy(total), X + X)
 
@@ -103,11 +106,16 @@ def names_of_ways(framework: str) -> list[str]:
 
 def promises(framework: str) -> Any:
     """Return all promises as parameters of a test: functions without arguments."""
-    asked: dict[str, Any] = {f"{low} {level}": (an_island_widens, level, low) for level in LEVELS for low in LOW}
+    asked: dict[str, Any] = {
+        f"{low} {level}": (an_island_widens, level, low) for level in LEVELS for low in LOW
+    }
     asked |= {f"alone {level}": (an_outermost_island, level) for level in LEVELS}
     asked |= {"trace": (a_trace_tells_of_it,)}
     asked |= {f"way {name}": (every_way_widens, name) for name in names_of_ways(framework)}
-    return [pytest.param(lambda ask=ask, rest=rest: ask(framework, *rest), id=name) for name, (ask, *rest) in asked.items()]
+    return [
+        pytest.param(lambda ask=ask, rest=rest: ask(framework, *rest), id=name)
+        for name, (ask, *rest) in asked.items()
+    ]
 
 
 def test_promises(promise: Callable[[], None]) -> None:

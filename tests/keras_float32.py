@@ -32,12 +32,18 @@ def said(call: Any) -> tuple[list[str], dict[str, tuple[str, str]]]:
         warnings.simplefilter("always")
         with unamp.autocast(dtype="bfloat16"), unamp.trace() as trace:
             call()
-    rows = {record.layer.rpartition(".")[2]: (record.native, record.compute) for record in trace.records}
-    return [str(each.message) for each in found if "was made with dtype='float32'" in str(each.message)], rows
+    rows = {
+        record.layer.rpartition(".")[2]: (record.native, record.compute) for record in trace.records
+    }
+    return [
+        str(each.message) for each in found if "was made with dtype='float32'" in str(each.message)
+    ], rows
 
 
 def test_stated_float32_follows_the_region_and_says_so() -> None:
-    model = keras.Sequential([keras.layers.Dense(8, name="body"), keras.layers.Dense(4, dtype="float32", name="head")])
+    model = keras.Sequential(
+        [keras.layers.Dense(8, name="body"), keras.layers.Dense(4, dtype="float32", name="head")]
+    )
     model.build((None, 8))
     messages, rows = said(lambda: model(X))
     assert rows["body"][0].rpartition(".")[2] != rows["head"][0].rpartition(".")[2]
@@ -48,7 +54,9 @@ def test_stated_float32_follows_the_region_and_says_so() -> None:
 
 
 def test_a_layer_that_states_nothing_is_not_named() -> None:
-    model = keras.Sequential([keras.layers.Dense(8, name="body", kernel_initializer=keras.initializers.HeNormal())])
+    model = keras.Sequential(
+        [keras.layers.Dense(8, name="body", kernel_initializer=keras.initializers.HeNormal())]
+    )
     model.build((None, 8))
     keras.config.set_dtype_policy("float32")
     messages, rows = said(lambda: model(X))
@@ -60,7 +68,9 @@ def test_beside_a_mixed_global_policy_float32_was_stated_by_somebody() -> None:
     """Keras keeps no arguments of a layer where one of them is an object."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        head = keras.layers.Dense(4, dtype="float32", kernel_initializer=keras.initializers.HeNormal())
+        head = keras.layers.Dense(
+            4, dtype="float32", kernel_initializer=keras.initializers.HeNormal()
+        )
         head.build((None, 8))
         messages, _ = said(lambda: head(X))
         assert len(messages) == 1
@@ -81,7 +91,9 @@ def test_a_class_of_ones_own_keeps_float32(request: pytest.FixtureRequest) -> No
                 low, found = body(x), call(x)
             assert (dtype(low), dtype(found)) == ("bfloat16", "float32")
             np.testing.assert_allclose(
-                keras.ops.convert_to_numpy(found), keras.ops.convert_to_numpy(head(keras.ops.cast(low, "float32"))), 1e-5
+                keras.ops.convert_to_numpy(found),
+                keras.ops.convert_to_numpy(head(keras.ops.cast(low, "float32"))),
+                1e-5,
             )
 
 

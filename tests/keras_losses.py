@@ -25,7 +25,11 @@ def test_a_loss_counts_more_numbers_than_float16_holds() -> None:
     wanted, found = np.ones((MANY, 1), "float32"), np.full((MANY, 1), 0.5, "float32")
     made = keras.ops.convert_to_tensor(wanted), keras.ops.convert_to_tensor(found)
     weights = keras.ops.convert_to_tensor(np.ones(MANY, "float32"))
-    for reduction, value in {"sum_over_batch_size": 0.25, "mean_with_sample_weight": 0.25, "sum": 0.25 * MANY}.items():
+    for reduction, value in {
+        "sum_over_batch_size": 0.25,
+        "mean_with_sample_weight": 0.25,
+        "sum": 0.25 * MANY,
+    }.items():
         loss = keras.losses.MeanSquaredError(reduction=reduction)
         with at_o2():
             computed = [loss(*made), loss(*made, sample_weight=weights)]
@@ -41,10 +45,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "circle": {},
 }
 
-LOSSES = [name for name in dir(keras.losses) if name.islower() and name not in ("get", "serialize", "deserialize")]
+LOSSES = [
+    name
+    for name in dir(keras.losses)
+    if name.islower() and name not in ("get", "serialize", "deserialize")
+]
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if inspect.isfunction(getattr(keras.losses, name))])
+@pytest.mark.parametrize(
+    "name", [name for name in LOSSES if inspect.isfunction(getattr(keras.losses, name))]
+)
 def test_every_loss_that_keras_has_is_float32(name: str) -> None:
     shape = (8, 5, 4) if name == "ctc" else (8, 4)
     found = np.random.RandomState(0).uniform(0.1, 0.9, shape).astype("float32")
@@ -55,7 +65,9 @@ def test_every_loss_that_keras_has_is_float32(name: str) -> None:
     with at_o2():
         computed = loss(*made)
     assert keras.backend.standardize_dtype(computed.dtype) == "float32"
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(computed), keras.ops.convert_to_numpy(loss(*made)), rtol=1e-5)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(computed), keras.ops.convert_to_numpy(loss(*made)), rtol=1e-5
+    )
 
 
 def test_losses_of_fit_are_added_up_in_float32() -> None:
@@ -68,7 +80,10 @@ def test_losses_of_fit_are_added_up_in_float32() -> None:
 
     given = keras.Input((4,))
     regularizer = keras.regularizers.L2(30_000.0)  # of four ones: 120,000
-    heads = [keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=each)(given) for each in (regularizer, None)]
+    heads = [
+        keras.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=each)(given)
+        for each in (regularizer, None)
+    ]
     model = keras.Model(given, heads)
     model.compile("sgd", loss=[custom, "mse"], loss_weights=[1.0, 1e6], run_eagerly=True)
     with at_o2():
@@ -91,7 +106,9 @@ class Adding(keras.layers.Layer):
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_what_a_layer_adds_to_the_loss_is_added_up_in_float32(level: Any) -> None:
     layer = Adding()
-    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1, kernel_initializer="ones")])
+    model = keras.Sequential(
+        [keras.Input((4,)), layer, keras.layers.Dense(1, kernel_initializer="ones")]
+    )
     model.compile("sgd", loss="mse")
     with unamp.autocast(level=level, dtype="float16"):
         found = model.train_on_batch(np.ones((8, 4), "float32"), np.zeros((8, 1), "float32"))

@@ -20,7 +20,9 @@ from unamp import Policy, policy_region
 layers, metrics = keras.layers, keras.metrics
 MIXED = ("mixed_float16", "mixed_bfloat16")
 #: float16 cannot hold it, and bfloat16 rounds it.
-LARGE = np.full((1, 4, 4), 1.001e5, "float32") * np.linspace(1, 2, 16, dtype="float32").reshape(1, 4, 4)
+LARGE = np.full((1, 4, 4), 1.001e5, "float32") * np.linspace(1, 2, 16, dtype="float32").reshape(
+    1, 4, 4
+)
 POLICIES = (
     Policy(dtype="bfloat16"), Policy(dtype="bfloat16", deny=["linear", "conv1d"]), Policy("O2", "bfloat16"),
     Policy("OD", "float16"), Policy(deny="*"),
@@ -69,7 +71,10 @@ def test_regions_decide_over_keras_dtype_policies(request: pytest.FixtureRequest
 
         def results(given: list[tuple[Any, Any]], compiler: Any = compiler) -> list[Any]:
             def call() -> list[Any]:
-                return [layer(*x) if isinstance(layer, layers.MultiHeadAttention) else layer(x) for layer, x in given]
+                return [
+                    layer(*x) if isinstance(layer, layers.MultiHeadAttention) else layer(x)
+                    for layer, x in given
+                ]
 
             return compiler(call)()  # type: ignore[no-any-return]
 
@@ -80,7 +85,10 @@ def test_regions_decide_over_keras_dtype_policies(request: pytest.FixtureRequest
                 found, expected = results(mixed), results(plain)
             for (layer, _), one, other in zip(mixed, found, expected, strict=True):
                 assert dtype(one) == dtype(other), (layer, policy)
-                one, other = (keras.ops.convert_to_numpy(keras.ops.cast(each, "float32")) for each in (one, other))
+                one, other = (
+                    keras.ops.convert_to_numpy(keras.ops.cast(each, "float32"))
+                    for each in (one, other)
+                )
                 np.testing.assert_array_equal(one, other, str((layer, policy)))
         with policy_region(Policy(enabled=False)):
             assert {dtype(each) for each in results(mixed)} == {own}
@@ -89,7 +97,9 @@ def test_regions_decide_over_keras_dtype_policies(request: pytest.FixtureRequest
 
 def test_a_mixed_model_trains_in_a_region() -> None:
     with dtype_policy("mixed_float16"):
-        model = keras.Sequential([layers.Dense(8, activation="relu"), layers.LayerNormalization(), layers.Dense(4)])
+        model = keras.Sequential(
+            [layers.Dense(8, activation="relu"), layers.LayerNormalization(), layers.Dense(4)]
+        )
         model.compile(keras.optimizers.SGD(0.1), "mse")
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)  # Keras' own doing
     x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
@@ -117,7 +127,9 @@ BATCHES = 300
     ],
     ids=["true positives", "sum", "precision", "recall", "area", "f", "overlap"],
 )
-def test_metrics_that_are_updated_by_hand_count_in_float32(metric: Any, wanted: float, level: Any) -> None:
+def test_metrics_that_are_updated_by_hand_count_in_float32(
+    metric: Any, wanted: float, level: Any
+) -> None:
     kept = metric()
     labels, predictions = map(keras.ops.convert_to_tensor, ([[1.0], [0.0]], [[0.9], [0.6]]))
     given = (labels,) if metric is metrics.Sum else (labels, predictions)

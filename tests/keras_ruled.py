@@ -49,18 +49,25 @@ def share(network: Net) -> None:
 class _Overflows(keras.Model):
     def __init__(self) -> None:
         super().__init__()
-        self.block, self.norm, self.head = Block(name="block"), keras.layers.LayerNormalization(), keras.layers.Dense(1)
+        self.block, self.norm, self.head = (
+            Block(name="block"),
+            keras.layers.LayerNormalization(),
+            keras.layers.Dense(1),
+        )
 
     def call(self, x: Any) -> Any:
         return self.head(self.norm(self.block.wo(keras.ops.relu(self.block.wi(x)) + 4)))
 
 
-def losses(x: Any, gradients: Callable[[Callable[[], Any], Any], tuple[Any, Any]]) -> Callable[[Any], list[float]]:
+def losses(
+    x: Any, gradients: Callable[[Callable[[], Any], Any], tuple[Any, Any]]
+) -> Callable[[Any], list[float]]:
     """Return what trains a network whose `wo` overflows; see `ruled.Layers.losses`.
 
     Args:
         x: the input.
-        gradients: gives a loss, of a function that computes it, and the gradients of a network's trainable variables.
+        gradients: gives a loss, of a function that computes it, and the gradients of a network's
+            trainable variables.
     """
 
     def trained(rules: Any) -> list[float]:
@@ -124,7 +131,9 @@ def functional_models_follow_rules(of: ruled.Layers) -> None:
     model = keras.Model(x, dense(4, name="last")(twice(inner(twice(x)))), name="outer")
     with unamp.layer_policies(model, {"twice": F32, "inner.deep": F32}), unamp.trace() as trace:
         assert of.dtypes(lambda x: [model(x)]) == [BF16]
-    found = [(each.layer, each.rule.name, each.compute) for each in trace.records if each.op == "linear"]
+    found = [
+        (each.layer, each.rule.name, each.compute) for each in trace.records if each.op == "linear"
+    ]
     kind = type(model).__name__
     assert found == [
         (f"{kind}.twice", "FP32", F32),
@@ -141,11 +150,17 @@ class Twice(keras.layers.Layer):
 
 
 def test_what_is_saved_has_no_rules(tmp_path: Path) -> None:
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(4, name="a"), Twice(name="twice")])
+    model = keras.Sequential(
+        [keras.layers.Input((4,)), keras.layers.Dense(4, name="a"), Twice(name="twice")]
+    )
     with unamp.layer_policies(model, {"*": F32}):
         assert model.get_config() == keras.Sequential.from_config(model.get_config()).get_config()
         model.save(tmp_path / "model.keras")
-        for other in (keras.models.load_model(tmp_path / "model.keras"), copy.deepcopy(model), keras.models.clone_model(model)):
+        for other in (
+            keras.models.load_model(tmp_path / "model.keras"),
+            copy.deepcopy(model),
+            keras.models.clone_model(model),
+        ):
             assert [type(layer) for layer in other.layers] == [keras.layers.Dense, Twice]
     assert [type(layer) for layer in model.layers] == [keras.layers.Dense, Twice]
 
@@ -192,7 +207,8 @@ def a_layer_that_is_quantized_later_is_refused(of: ruled.Layers) -> None:
     with unamp.layer_policies(model, {"wo": F32}):
         model.quantize("float8")  # which Keras trains
         model.compile("sgd", "mse")
-        with pytest.raises(RuntimeError, match=r"wo is quantized \(float8\)"):  # Keras may quote it in an error of its own
+        with pytest.raises(RuntimeError, match=r"wo is quantized \(float8\)"):
+            # Keras may quote it in an error of its own
             model.fit(np.ones((4, 4), "float32"), np.ones((4, 1), "float32"), verbose=0)
     rules.remove()
     assert "quantized_call" not in vars(network.first.wo)

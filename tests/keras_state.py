@@ -34,7 +34,9 @@ def squared_error() -> Any:
 
 
 def wrapped_error() -> Any:
-    metric = keras.metrics.MeanMetricWrapper(lambda wanted, found: keras.ops.sum(keras.ops.square(wanted - found), -1))
+    metric = keras.metrics.MeanMetricWrapper(
+        lambda wanted, found: keras.ops.sum(keras.ops.square(wanted - found), -1)
+    )
     metric.update_state(keras.ops.full((4, 3), 600.0), keras.ops.zeros((4, 3)))
     return metric.result()
 
@@ -71,7 +73,9 @@ def identity() -> Any:
 
 def variance_of_data() -> Any:
     layer = keras.layers.Normalization()
-    layer.adapt(keras.ops.convert_to_tensor(np.linspace(-1000, 1000, 64, dtype="float32").reshape(16, 4)))
+    layer.adapt(
+        keras.ops.convert_to_tensor(np.linspace(-1000, 1000, 64, dtype="float32").reshape(16, 4))
+    )
     return layer.variance
 
 
@@ -83,7 +87,9 @@ def variance_of_data() -> Any:
         identity, variance_of_data,
     ],
 )  # fmt: skip
-def test_what_is_kept_in_a_region_comes_to_the_same_bits_as_outside(compute: Callable[[], Any], policy: Policy) -> None:
+def test_what_is_kept_in_a_region_comes_to_the_same_bits_as_outside(
+    compute: Callable[[], Any], policy: Policy
+) -> None:
     known = numbers(compute())
     with policy_region(policy):
         found = numbers(compute())
@@ -93,7 +99,9 @@ def test_what_is_kept_in_a_region_comes_to_the_same_bits_as_outside(compute: Cal
 @pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
 @pytest.mark.parametrize("eagerly", [True, False], ids=["eager", "compiled"])
 def test_metrics_of_low_predictions_are_float32(policy: Policy, eagerly: bool) -> None:
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, kernel_initializer="zeros")])
+    model = keras.Sequential(
+        [keras.layers.Input((2,)), keras.layers.Dense(3, kernel_initializer="zeros")]
+    )
     model.compile(keras.optimizers.SGD(0.0), "mae", metrics=["mse"], run_eagerly=eagerly)
     mean = keras.metrics.MeanSquaredError()
     with policy_region(policy):
@@ -104,7 +112,10 @@ def test_metrics_of_low_predictions_are_float32(policy: Policy, eagerly: bool) -
 
 
 def test_a_metric_of_low_predictions_knows_their_mask() -> None:
-    layer, metric = keras.layers.Dense(2, kernel_initializer="ones"), keras.metrics.MeanSquaredError()
+    layer, metric = (
+        keras.layers.Dense(2, kernel_initializer="ones"),
+        keras.metrics.MeanSquaredError(),
+    )
     masked = keras.layers.Masking()(keras.ops.convert_to_tensor([[[1.0, 1.0], [0.0, 0.0]]]))
     with policy_region(Policy("O1", "bfloat16")):
         found = layer(masked)
@@ -123,7 +134,11 @@ def test_a_metric_of_low_predictions_knows_their_mask() -> None:
 )
 def test_a_loss_at_o2_is_float32_from_its_beginning(loss: Any, wanted: float) -> None:
     far = loss is not keras.losses.CosineSimilarity
-    targets, found = (0.6, 600.6) if loss is keras.losses.MeanAbsolutePercentageError else (0.0 if far else 500.0, 600.0)
+    targets, found = (
+        (0.6, 600.6)
+        if loss is keras.losses.MeanAbsolutePercentageError
+        else (0.0 if far else 500.0, 600.0)
+    )
     with policy_region(Policy("O2", "float16")):
         value = loss()(keras.ops.full((4, 3), targets), keras.ops.full((4, 3), found))
     np.testing.assert_allclose(float(value), wanted, rtol=1e-3)

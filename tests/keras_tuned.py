@@ -55,7 +55,10 @@ def test_a_layer_that_runs_under_another_name_is_held() -> None:
 
 def test_dropout_is_named() -> None:
     network = keras.Sequential([keras.layers.Dense(4), keras.layers.Dropout(0.5)])
-    with pytest.raises(ValueError, match=r"there is dropout in dropout\w* \(Dropout\); call the network with training=False"):
+    with pytest.raises(
+        ValueError,
+        match=r"there is dropout in dropout\w* \(Dropout\); call the network with training=False",
+    ):
         unamp.tune(lambda x: network(x, training=True), network, [keras.ops.ones((8, 4))])
 
 

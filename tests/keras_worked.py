@@ -27,7 +27,9 @@ def model() -> keras.Model:
     inner = keras.Model(inside, layers.Dense(WIDTH, name="out")(hidden), name="inner")
     given = keras.Input((LENGTH,), dtype="int32")
     made = keras.Model(given, words(inner(words(given)), reverse=True))
-    made.compile("sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+    made.compile(
+        "sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True
+    )
     return made
 
 

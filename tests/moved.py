@@ -26,12 +26,16 @@ def scripts(framework: str) -> list[Path]:
 
 
 def runs_as_before(
-    script: Path, around: Callable[[], AbstractContextManager[object]] = nullcontext, *, same_layers: bool = True
+    script: Path,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    *,
+    same_layers: bool = True,
 ) -> None:
     """The migrated script has the results of the one before, to the bit, and its layers computed in the same dtypes.
 
-    In plain unamp every operation runs under the policy that it runs under in the dialect. `around` is what all run inside of;
-    without `same_layers` the framework's own mixed precision is made of other layers, and only results are compared.
+    In plain unamp every operation runs under the policy that it runs under in the dialect. `around`
+    is what all run inside of; without `same_layers` the framework's own mixed precision is made of
+    other layers, and only results are compared.
     """
     text = script.read_text("utf-8")
     before, ran = _run(text, script, around)
@@ -39,7 +43,9 @@ def runs_as_before(
     for target in Target:
         done = migrate_source(text, target)
         assert done.text != text
-        assert not [finding for finding in done.findings if finding.kind.value in ("by hand", "look here")]
+        assert not [
+            finding for finding in done.findings if finding.kind.value in ("by hand", "look here")
+        ]
         after, records = _run(done.text, script, around)
         assert len(after) == len(before)
         for one, other in zip(before, after, strict=True):
@@ -49,7 +55,9 @@ def runs_as_before(
     assert policies[Target.UNAMP] == policies[Target.DIALECTS]
 
 
-def _run(text: str, script: Path, around: Callable[[], AbstractContextManager[object]]) -> tuple[list[Any], list[OpRecord]]:
+def _run(
+    text: str, script: Path, around: Callable[[], AbstractContextManager[object]]
+) -> tuple[list[Any], list[OpRecord]]:
     names: dict[str, Any] = {"__name__": "script"}
     with unamp.trace() as trace, around():
         exec(compile(text, str(script), "exec"), names)
@@ -57,10 +65,19 @@ def _run(text: str, script: Path, around: Callable[[], AbstractContextManager[ob
 
 
 def _in_layers(records: list[OpRecord]) -> list[tuple[Any, ...]]:
-    return [(record.op, record.computed_in, record.layer) for record in records if record.layer is not None]
+    return [
+        (record.op, record.computed_in, record.layer)
+        for record in records
+        if record.layer is not None
+    ]
 
 
 def _decision(record: OpRecord) -> tuple[Any, ...]:
     """Return the operation, the rule, the dtype that it computed in, and the policy; for `native` its lists."""
     policy = record.policy and record.policy.delegated(record.framework, "cpu")
-    return record.op, record.rule, record.computed_in, policy if policy is not None and policy.active else None
+    return (
+        record.op,
+        record.rule,
+        record.computed_in,
+        policy if policy is not None and policy.active else None,
+    )

@@ -1,6 +1,7 @@
 """`float32_results` on every framework: what computes low returns float32, however it is run.
 
-Each framework's folder imports the test; `WAYS` of its module make of a function what runs it, eagerly and compiled.
+Each framework's folder imports the test; `WAYS` of its module make of a function what runs it,
+eagerly and compiled.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import unamp
 from unamp.adapter.registry import adapter_for
 
 
-def test_float32_leaves_a_function_that_computes_low(request: pytest.FixtureRequest, framework: str) -> None:
+def test_float32_leaves_a_function_that_computes_low(
+    request: pytest.FixtureRequest, framework: str
+) -> None:
     ops = adapter_for(framework).operations()
     matmul, weight = ops["matmul"], ops.tensor(np.full((4, 4), 1 + 2.0**-12, np.float32))
 

@@ -11,7 +11,9 @@ import unamp
 from unamp import Policy, policy_region
 
 
-def an_error_about_dtypes_names_the_policy_once(error: type[Exception], dtype: str, call: Callable[[], Any]) -> None:
+def an_error_about_dtypes_names_the_policy_once(
+    error: type[Exception], dtype: str, call: Callable[[], Any]
+) -> None:
     """Check the note of an error.
 
     Args:

@@ -1,6 +1,7 @@
 """A region in a low precision that the table of them does not have yet: ``python one_more_precision.py FRAMEWORK``.
 
-Prints what a product computes in under bfloat16 and under the new one, or the error that refuses it.
+Prints what a product computes in under bfloat16 and under the new one, or the error that refuses
+it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class _WithOneMore(SourceFileLoader, MetaPathFinder):
         return changed
 
     def get_code(self, fullname: str) -> object:
-        return self.source_to_code(self.get_data(self.path), self.path)  # never what was compiled of the file as it is
+        # never what was compiled of the file as it is
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def main(framework: str) -> None:

@@ -15,9 +15,21 @@ F16, F32 = TensorProto.FLOAT16, TensorProto.FLOAT
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 
 
-def node(kind: str, inputs: str, outputs: str, layers: Sequence[tuple[str, str]] | None = None, **more: Any) -> NodeProto:
+def node(
+    kind: str,
+    inputs: str,
+    outputs: str,
+    layers: Sequence[tuple[str, str]] | None = None,
+    **more: Any,
+) -> NodeProto:
     """A node, named after its first output; with `layers`, labelled with them as PyTorch's exporter does."""
-    made = helper.make_node(kind, inputs.split(), outputs.split(), name=more.pop("name", f"{outputs.split()[0]}_node"), **more)
+    made = helper.make_node(
+        kind,
+        inputs.split(),
+        outputs.split(),
+        name=more.pop("name", f"{outputs.split()[0]}_node"),
+        **more,
+    )
     if layers is not None:
         names, classes = (list(each) for each in zip(("", "Net"), *layers, strict=True))
         for key, value in ((SCOPES, names), (CLASSES, classes)):
@@ -25,7 +37,9 @@ def node(kind: str, inputs: str, outputs: str, layers: Sequence[tuple[str, str]]
     return made
 
 
-def cast(source: str, result: str, dtype: int, layers: Sequence[tuple[str, str]] | None = None) -> NodeProto:
+def cast(
+    source: str, result: str, dtype: int, layers: Sequence[tuple[str, str]] | None = None
+) -> NodeProto:
     return node("Cast", source, result, layers, to=dtype)
 
 
@@ -33,13 +47,22 @@ def weight(name: str, dtype: type = np.float32, shape: tuple[int, ...] = (4, 4))
     return numpy_helper.from_array(np.ones(shape, dtype), name)
 
 
-def graph(nodes: Sequence[NodeProto], result: str, weights: Sequence[TensorProto] = (), given: int = F32) -> GraphProto:
-    x, y = helper.make_tensor_value_info("x", given, [4, 4]), helper.make_tensor_value_info(result, F32, None)
+def graph(
+    nodes: Sequence[NodeProto], result: str, weights: Sequence[TensorProto] = (), given: int = F32
+) -> GraphProto:
+    x, y = (
+        helper.make_tensor_value_info("x", given, [4, 4]),
+        helper.make_tensor_value_info(result, F32, None),
+    )
     return helper.make_graph(nodes, "graph", [x], [y], weights)
 
 
-def model(nodes: Sequence[NodeProto], result: str, weights: Sequence[TensorProto] = (), given: int = F32) -> ModelProto:
-    return helper.make_model(graph(nodes, result, weights, given), opset_imports=[helper.make_opsetid("", 20)])
+def model(
+    nodes: Sequence[NodeProto], result: str, weights: Sequence[TensorProto] = (), given: int = F32
+) -> ModelProto:
+    return helper.make_model(
+        graph(nodes, result, weights, given), opset_imports=[helper.make_opsetid("", 20)]
+    )
 
 
 def saved(made: ModelProto, folder: Path) -> Path:

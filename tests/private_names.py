@@ -24,7 +24,9 @@ _PRIVATE = re.compile(r"_[A-Za-z]\w*")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 #: Private names of Python's own that adapters use.
-_PYTHONS = frozenset({"_fields", "_initializing", "_replace", "_asdict", "_lru_cache_wrapper", "_getframe"})
+_PYTHONS = frozenset(
+    {"_fields", "_initializing", "_replace", "_asdict", "_lru_cache_wrapper", "_getframe"}
+)
 
 
 class Use(NamedTuple):
@@ -47,12 +49,19 @@ class Source:
     def __init__(self, folder: Path, framework: str, table: HookTable) -> None:
         self.family = FAMILY[framework]
         self.table = table
-        self.trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(folder.rglob("*.py"))}
+        self.trees = {
+            path: ast.parse(path.read_text("utf-8")) for path in sorted(folder.rglob("*.py"))
+        }
 
     @cached_property
     def listed(self) -> frozenset[str]:
         """The paths in the table: modules, owners, and their names; without the parentheses of a call."""
-        tables = (self.table.at_registration, self.table.when_used, self.table.on_objects, self.table.optional)
+        tables = (
+            self.table.at_registration,
+            self.table.when_used,
+            self.table.on_objects,
+            self.table.optional,
+        )
         paths = set()
         for owner, names in (item for table in tables for item in table.items()):
             plain = owner.replace("()", "")
@@ -69,13 +78,31 @@ class Source:
     def unlisted(self) -> list[Use]:
         """Return the uses of private names that the table does not have."""
         own = _names_of_ours(self.trees.values())
-        return [use for path, tree in self.trees.items() for use in self._uses(path, tree, own) if not self._has(use.name)]
+        return [
+            use
+            for path, tree in self.trees.items()
+            for use in self._uses(path, tree, own)
+            if not self._has(use.name)
+        ]
 
     def unused(self) -> list[str]:
         """Return the names in the table that no line of the source has."""
-        words = {word for path in self.trees for word in re.findall(r"\w+", path.read_text("utf-8"))}
-        tables = (self.table.at_registration, self.table.when_used, self.table.on_objects, self.table.optional)
-        return [f"{o}.{n}" for table in tables for o, names in table.items() for n in names if n not in words]
+        words = {
+            word for path in self.trees for word in re.findall(r"\w+", path.read_text("utf-8"))
+        }
+        tables = (
+            self.table.at_registration,
+            self.table.when_used,
+            self.table.on_objects,
+            self.table.optional,
+        )
+        return [
+            f"{o}.{n}"
+            for table in tables
+            for o, names in table.items()
+            for n in names
+            if n not in words
+        ]
 
     def _has(self, name: str) -> bool:
         return name in self.listed if "." in name else name in self.last_names
@@ -86,9 +113,17 @@ class Source:
         for node in ast.walk(tree):
             line = getattr(node, "lineno", 0)
             if isinstance(node, ast.Import):
-                yield from (Use(path.name, line, each.name) for each in node.names if self._private(each.name))
+                yield from (
+                    Use(path.name, line, each.name)
+                    for each in node.names
+                    if self._private(each.name)
+                )
             elif isinstance(node, ast.ImportFrom):
-                yield from (Use(path.name, line, full) for _, full in self._imported(node) if self._private(full))
+                yield from (
+                    Use(path.name, line, full)
+                    for _, full in self._imported(node)
+                    if self._private(full)
+                )
             elif isinstance(node, ast.Attribute) and id(node) not in inner:
                 full = self._path(node, aliases)
                 if full is not None:
@@ -96,7 +131,11 @@ class Source:
                         yield Use(path.name, line, self._as_listed(full))
                 else:
                     yield from (Use(path.name, line, name) for name in _privates(node, own))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PATH.fullmatch(node.value):
+            elif (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and _PATH.fullmatch(node.value)
+            ):
                 last = node.value.rpartition(".")[2]
                 if _is_private(last, own) and not last.startswith("_unamp"):
                     yield Use(path.name, line, last)
@@ -111,15 +150,27 @@ class Source:
         return full
 
     def _names(self) -> frozenset[str]:
-        tables = (self.table.at_registration, self.table.when_used, self.table.on_objects, self.table.optional)
-        return frozenset(f"{o.replace('()', '')}.{n}" for table in tables for o, names in table.items() for n in names)
+        tables = (
+            self.table.at_registration,
+            self.table.when_used,
+            self.table.on_objects,
+            self.table.optional,
+        )
+        return frozenset(
+            f"{o.replace('()', '')}.{n}"
+            for table in tables
+            for o, names in table.items()
+            for n in names
+        )
 
     def _private(self, path: str) -> bool:
         if path.partition(".")[0] not in self.family:
             return False
         if any(f"{path}.".startswith(f"{module}.") for module in self.table.private):
             return True
-        return any(_PRIVATE.fullmatch(part) and not part.endswith("__") for part in path.split(".")[1:])
+        return any(
+            _PRIVATE.fullmatch(part) and not part.endswith("__") for part in path.split(".")[1:]
+        )
 
     def _imports(self, tree: ast.Module) -> Iterator[tuple[str, str]]:
         for node in ast.walk(tree):
@@ -130,7 +181,9 @@ class Source:
         """Give what an import binds: each name, and the path in the framework that it stands for."""
         if isinstance(node, ast.ImportFrom):
             if node.module and node.module.partition(".")[0] in self.family:
-                yield from ((each.asname or each.name, f"{node.module}.{each.name}") for each in node.names)
+                yield from (
+                    (each.asname or each.name, f"{node.module}.{each.name}") for each in node.names
+                )
             return
         for each in node.names:
             root = each.name.partition(".")[0]
@@ -152,7 +205,11 @@ class Source:
 def _privates(node: ast.expr, own: frozenset[str]) -> Iterator[str]:
     """Give the private names in a chain of attributes that are not our own."""
     while isinstance(node, ast.Attribute):
-        if not _is_self(node.value) and _is_private(node.attr, own) and not node.attr.startswith("_unamp"):
+        if (
+            not _is_self(node.value)
+            and _is_private(node.attr, own)
+            and not node.attr.startswith("_unamp")
+        ):
             yield node.attr
         node = node.value
 
@@ -173,6 +230,10 @@ def _names_of_ours(trees: object) -> frozenset[str]:
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and _is_self(node.value)
+        ):
             found.add(node.attr)
     return frozenset(found)

@@ -25,7 +25,9 @@ OPERATIONS = ["add", "conv2d", "exp", "gelu", "linear", "mse_loss", "softmax", "
 
 def read(framework: str, device: str, network: str, policy: Policy) -> tuple[str, list[str]]:
     """Return what is wrong with a network's program, empty where nothing is, and its operations but for elementwise ones."""
-    wrong, details = check_program(Subject(framework, device), NETWORKS[network], policy)["decisions"]
+    wrong, details = check_program(Subject(framework, device), NETWORKS[network], policy)[
+        "decisions"
+    ]
     return wrong, details["trace"]
 
 
@@ -60,7 +62,7 @@ def reasons(found: Sequence[Result]) -> set[tuple[str, str]]:
     return {(result.status, result.details["why"]) for result in found if result.status != "passed"}
 
 
-# --- tests that a folder imports: on the devices that are `DEVICES` of its module --------------------------------------------
+# --- tests that a folder imports: on the devices that are `DEVICES` of its module -----------------
 
 
 @pytest.fixture
@@ -74,14 +76,20 @@ def test_an_operation_is_read_under_the_users_lists_and_at_every_level_in_both_d
     (item,) = planned(Subject(framework, devices[0]), Selection(ops=("softmax",)))
     assert (item.kind, item.checks) == ("operation", ("probe",))
     lists = {f"{rule} {dtype}" for rule in ("allow", "deny") for dtype in LOW_DTYPES}
-    assert item.policies.keys() == lists | {f"{level} {dtype} unamp" for level in LEVELS for dtype in LOW_DTYPES}
+    assert item.policies.keys() == lists | {
+        f"{level} {dtype} unamp" for level in LEVELS for dtype in LOW_DTYPES
+    }
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_an_operation_would_compute_there_as_the_policy_says(framework: str, devices: list[str], op: str) -> None:
+def test_an_operation_would_compute_there_as_the_policy_says(
+    framework: str, devices: list[str], op: str
+) -> None:
     for device in devices:
         found = probed(Subject(framework, device), op)
-        assert {(result.check, result.status, result.device) for result in found} == {("probe", "passed", device)}
+        assert {(result.check, result.status, result.device) for result in found} == {
+            ("probe", "passed", device)
+        }
 
 
 @pytest.mark.parametrize("feed", ["float32", "low"])
@@ -104,15 +112,22 @@ def test_gradients_that_are_computed_in_another_dtype_than_the_policys_are_caugh
     subject = MutableSubject(framework, devices[0])
     with subject.mutant(op, KINDS["forward, float32 inputs, rule low"]):
         found = {result.policy: result.message for result in probed(subject, op)}
-    assert "float32 inputs, backward: computed in float32, the policy says bfloat16" in found["allow bfloat16"]
+    assert (
+        "float32 inputs, backward: computed in float32, the policy says bfloat16"
+        in found["allow bfloat16"]
+    )
 
 
-def test_a_device_that_is_not_here_has_decisions_and_no_numbers(framework: str, devices: list[str]) -> None:
+def test_a_device_that_is_not_here_has_decisions_and_no_numbers(
+    framework: str, devices: list[str]
+) -> None:
     device = devices[1 % len(devices)]
     subject = Subject(framework, device)
     items = planned(subject, Selection(networks=("conv",), levels=("O1",), dtypes=("float16",)))
     results = [result for item in items for result in perform(subject, item)]
-    assert {(result.check, result.status, result.device) for result in results} == {("decisions", "passed", device)}
+    assert {(result.check, result.status, result.device) for result in results} == {
+        ("decisions", "passed", device)
+    }
     assert not any("error" in result.details for result in results)
     assert not planned(subject, Selection(checks=("outputs", "ways")))
 

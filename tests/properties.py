@@ -1,9 +1,10 @@
 """Random policies x random networks x random nesting of regions; the folder of every framework imports the test.
 
-A network is a list of steps: operations on values that there are already, and blocks of steps in a region of their own. Every
-single call is held against a reference that NumPy gives: the inputs rounded as the policy says, the operation in float64,
-the result rounded. Frameworks that agree with the same reference agree with each other. Where NumPy has nothing to say
-(infinities, NaN), the reference computes with the framework itself, in float32 outside any region.
+A network is a list of steps: operations on values that there are already, and blocks of steps in a
+region of their own. Every single call is held against a reference that NumPy gives: the inputs
+rounded as the policy says, the operation in float64, the result rounded. Frameworks that agree with
+the same reference agree with each other. Where NumPy has nothing to say (infinities, NaN), the
+reference computes with the framework itself, in float32 outside any region.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from unamp.policy import Policy, Rule
 
 #: The same examples on every run, and few of them.
 _QUICK = settings(
-    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
 )
 
 Array = np.ndarray
@@ -75,7 +81,20 @@ _OPS = {
 }  # fmt: skip
 _PRESETS = ("unamp", "torch-cuda", "torch-cpu", "paddle", "mindspore", "tensorflow", "apex")
 #: Ordinary numbers, and what is hard for float16, for both low dtypes, and for everybody.
-_SPECIAL = (0.0, -0.0, 1e-8, -3e-5, 6.5e4, 7e4, -1e30, 3.4e38, 1e-37, float("inf"), float("-inf"), float("nan"))
+_SPECIAL = (
+    0.0,
+    -0.0,
+    1e-8,
+    -3e-5,
+    6.5e4,
+    7e4,
+    -1e30,
+    3.4e38,
+    1e-37,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+)
 
 
 @st.composite
@@ -104,7 +123,8 @@ class Network:
 
     Attributes:
         policy, steps: see the module's docstring.
-        shape: rows and columns of the first value; the others are broadcast against it or multiplied with it.
+        shape: rows and columns of the first value; the others are broadcast against it or
+            multiplied with it.
         seed: of the numbers.
         special: how many of them are not ordinary.
         strided: whether values are handed over as views that are not contiguous.
@@ -142,11 +162,15 @@ class _Run:
     def made(self, shape: Sequence[int]) -> Any:
         """A new float32 value."""
         array = self.generator.standard_normal(shape).astype(np.float32)
-        for n in self.generator.integers(0, max(array.size, 1), self.network.special if array.size else 0):
+        for n in self.generator.integers(
+            0, max(array.size, 1), self.network.special if array.size else 0
+        ):
             array.flat[n] = self.generator.choice(_SPECIAL)
         if not self.network.strided or array.ndim < 2:
             return self.ops.tensor(array, device=self.subject.device)
-        return self.ops["transpose"](self.ops.tensor(np.ascontiguousarray(array.T), device=self.subject.device), 0, 1)
+        return self.ops["transpose"](
+            self.ops.tensor(np.ascontiguousarray(array.T), device=self.subject.device), 0, 1
+        )
 
     def steps(self, steps: Sequence[Step], policy: Policy) -> None:
         for step in steps:
@@ -168,16 +192,26 @@ class _Run:
             return  # it has no kernel for the low dtype, and the rule asks for no cast
         result = self.watched(op, inputs, rule) if self.network.watched else self.call(op, inputs)
         self.check(op, inputs, rule, policy, result)
-        self.values.append(result if len(result.shape) == 2 else self.outside(lambda: self.ops["reshape"](result, (-1, 1))))
+        self.values.append(
+            result
+            if len(result.shape) == 2
+            else self.outside(lambda: self.ops["reshape"](result, (-1, 1)))
+        )
 
     def operands(self, op: str, value: Any, choice: int) -> list[Any]:
         """The value, and others that fit: there already, or new."""
         rows, columns = value.shape
         if op == "linear":
-            return [value, self.outside(lambda: self.made((3, columns))), self.outside(lambda: self.made((3,)))]
+            return [
+                value,
+                self.outside(lambda: self.made((3, columns))),
+                self.outside(lambda: self.made((3,))),
+            ]
         if _OPS[op].values == 1:
             return [value]
-        shapes = {"matmul": [(columns, 4)], "cat": [(rows, 2)]}.get(op, [(rows, columns), (1, columns), (rows, 1)])
+        shapes = {"matmul": [(columns, 4)], "cat": [(rows, 2)]}.get(
+            op, [(rows, columns), (1, columns), (rows, 1)]
+        )
         fitting = [v for v in self.values if tuple(v.shape) in shapes]
         if choice % 3 and fitting:
             return [value, fitting[choice % len(fitting)]]
@@ -214,26 +248,42 @@ class _Run:
         with unamp.trace() as trace:
             result = self.call(op, inputs)
         records = [record for record in trace.records if record.op == op]
-        assert {record.rule for record in records} <= {rule}, f"{op}: the trace says {records}, the policy {rule}"
-        assert records or not traced(op) or rule is Rule.UNTOUCHED, f"{op} is not in the trace: {trace.records}"
+        assert {record.rule for record in records} <= {rule}, (
+            f"{op}: the trace says {records}, the policy {rule}"
+        )
+        assert records or not traced(op) or rule is Rule.UNTOUCHED, (
+            f"{op} is not in the trace: {trace.records}"
+        )
         return result
 
-    # --- the reference ------------------------------------------------------------------------------------------------------
+    # --- the reference ----------------------------------------------------------------------------
 
-    def check(self, op: str, inputs: Sequence[Any], rule: Rule, policy: Policy, result: Any) -> None:
+    def check(
+        self, op: str, inputs: Sequence[Any], rule: Rule, policy: Policy, result: Any
+    ) -> None:
         dtypes = [self.ops.dtype(value) for value in inputs]
         computed = _computed(rule, policy, dtypes)
         tag = "float32" if rule is Rule.LOW and policy.widen_results else computed
         said = f"{op} under {rule} of {dtypes}, {policy}"
-        assert self.ops.dtype(result) == tag, f"{said}: the result is {self.ops.dtype(result)}, should be {tag}"
+        assert self.ops.dtype(result) == tag, (
+            f"{said}: the result is {self.ops.dtype(result)}, should be {tag}"
+        )
         given = [round_to(self.read(value), computed) for value in inputs]
         observed, expected, allowed = self.read(result), *_reference(op, given, computed)
         assert observed.shape == expected.shape, said
         wrong = _wrong(observed, expected, allowed)
-        assert not wrong.any(), f"{said}: {observed[wrong]}, should be {expected[wrong]} within {allowed[wrong]}, from {given}"
-        if all(np.isfinite(a).all() for a in given) and np.isfinite(expected).all() and np.isfinite(allowed).all():
+        assert not wrong.any(), (
+            f"{said}: {observed[wrong]}, should be {expected[wrong]} within {allowed[wrong]}, from {given}"
+        )
+        if (
+            all(np.isfinite(a).all() for a in given)
+            and np.isfinite(expected).all()
+            and np.isfinite(allowed).all()
+        ):
             return
-        own = self.plainly(op, [self.ops.tensor(cast(a, "float32"), device=self.subject.device) for a in given])
+        own = self.plainly(
+            op, [self.ops.tensor(cast(a, "float32"), device=self.subject.device) for a in given]
+        )
         unfinished = np.isnan(self.read(own)) & ~(np.isfinite(expected) & np.isfinite(allowed))
         assert np.isnan(observed[unfinished]).all(), (
             f"{said}: {observed}, should be NaN where {self.read(own)} is, from {given}"
@@ -260,22 +310,30 @@ def _reference(op: str, given: Sequence[Array], dtype: str) -> tuple[Array, Arra
     with np.errstate(all="ignore"):
         exact = what.numpy(*given)
         size = np.abs(exact) if what.size is None else what.size(*given)
-        # Four roundings of the largest summand; and numbers may be so small that they are taken for zero.
-        allowed = 4.0 * _ROUNDOFF[dtype] * size + 2.0 * spacing(np.nan_to_num(exact), dtype) + 2.0**-125
+        # Four roundings of the largest summand; and numbers may be so small that they are taken for
+        # zero.
+        allowed = (
+            4.0 * _ROUNDOFF[dtype] * size + 2.0 * spacing(np.nan_to_num(exact), dtype) + 2.0**-125
+        )
         largest = {"float16": 2.0**14, "bfloat16": 2.0**126, "float32": 2.0**126}[dtype]
-        allowed = np.where(size < largest, allowed, np.inf)  # near the end of the range one may overflow on the way
+        # near the end of the range one may overflow on the way
+        allowed = np.where(size < largest, allowed, np.inf)
         return round_to(exact, dtype), allowed
 
 
 def _wrong(observed: Array, expected: Array, allowed: Array) -> Array:
     """Which numbers are not what they should be, of those that NumPy can say."""
     with np.errstate(invalid="ignore"):
-        return np.isfinite(expected) & np.isfinite(allowed) & ~(np.abs(observed - expected) <= allowed)
+        return (
+            np.isfinite(expected) & np.isfinite(allowed) & ~(np.abs(observed - expected) <= allowed)
+        )
 
 
 @_QUICK
 @given(_NETWORKS)
-def test_every_operation_of_a_network_computes_as_the_policy_says(framework: str, network: Network) -> None:
+def test_every_operation_of_a_network_computes_as_the_policy_says(
+    framework: str, network: Network
+) -> None:
     made = _Run(Subject(framework, "cpu"), network)
     with unamp.policy_region(network.policy, framework=framework):
         made.steps(network.steps, network.policy)

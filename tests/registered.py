@@ -1,7 +1,7 @@
 """The promises of `unamp.register_operation`, on every framework. Each framework's folder asks them.
 
-1 + 2^-9 is a number of float32 and none of bfloat16, and neither is a sum of eight of them: so the numbers tell in which
-precision an operation computed, to the bit.
+1 + 2^-9 is a number of float32 and none of bfloat16, and neither is a sum of eight of them: so the
+numbers tell in which precision an operation computed, to the bit.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ X = np.full((2, 8), 1 + 2.0**-9, np.float32)
 W = np.ones((8, 2), np.float32)
 IN_FLOAT32, IN_LOW = 8 + 2.0**-6, 8.0
 
-#: The framework's functions for `product`, which is one function for all of them, as a library's are.
+#: The framework's functions for `product`, which is one function for all of them, as a library's
+#: are.
 functions: Operations | None = None
 
 
 def product(x: Any, w: Any) -> Any:
     """Return a product and a sum that changes nothing: two operations, one of them on the allow list."""
     assert functions is not None
-    return functions["add"](functions["matmul"](x, w), functions["zeros_like"](functions["matmul"](x, w)))
+    return functions["add"](
+        functions["matmul"](x, w), functions["zeros_like"](functions["matmul"](x, w))
+    )
 
 
 @contextmanager
@@ -78,7 +81,9 @@ CASES: tuple[tuple[dict[str, Any], str, tuple[str, float]], ...] = (
 )
 
 
-def its_rule_decides(framework: str, arguments: dict[str, Any], rule: str, expected: tuple[str, float]) -> None:
+def its_rule_decides(
+    framework: str, arguments: dict[str, Any], rule: str, expected: tuple[str, float]
+) -> None:
     with registered(framework, rule) as ops:
         with unamp.autocast(**{"dtype": LOW, **arguments}):
             assert call(ops) == expected
@@ -123,7 +128,8 @@ def gradients_flow_through_the_casts(framework: str) -> None:
     assert float(ops.numpy(value)) == 4 * IN_LOW
     assert ops.dtype(dx) == ops.dtype(dw) == "float32"
     np.testing.assert_array_equal(ops.numpy(dx), np.full((2, 8), 2, np.float32))
-    np.testing.assert_array_equal(ops.numpy(dw), np.full((8, 2), 2, np.float32))  # of inputs that were rounded
+    # of inputs that were rounded
+    np.testing.assert_array_equal(ops.numpy(dw), np.full((8, 2), 2, np.float32))
 
 
 def a_trace_shows_it_as_one(framework: str) -> None:
@@ -186,14 +192,23 @@ def a_container_is_opened(framework: str, container: Callable[[Any, Any], Any]) 
         result = operation(product_of)(pair, nested=[other])
     operation.undo()
     (record,) = trace.records
-    assert (record.op, record.inputs, record.compute, record.output) == ("tests::contained", ("float32",) * 4, LOW, LOW)
+    assert (record.op, record.inputs, record.compute, record.output) == (
+        "tests::contained",
+        ("float32",) * 4,
+        LOW,
+        LOW,
+    )
     assert [type(each) for each in (*given, result)] == [type(pair)] * 3
-    assert [functions.dtype(each) for pair in (*given, result) for each in (pair.x, pair.w)] == [LOW] * 6
+    assert [functions.dtype(each) for pair in (*given, result) for each in (pair.x, pair.w)] == [
+        LOW
+    ] * 6
     assert functions.dtype(pair.x) == "float32"
     assert float(functions.numpy(functions["cast"](result.x, dtype="float32"))[0, 0]) == IN_LOW
 
 
-def a_change_that_would_be_lost_is_refused(change: Callable[[Any], Any], x: Any, low: Any = None) -> None:
+def a_change_that_would_be_lost_is_refused(
+    change: Callable[[Any], Any], x: Any, low: Any = None
+) -> None:
     """An operation that changes what it is given changes that, or raises an error: never a copy in silence.
 
     Args:
@@ -204,7 +219,9 @@ def a_change_that_would_be_lost_is_refused(change: Callable[[Any], Any], x: Any,
     operation = unamp.register_operation("tests::changes", rule="low")
     changing = operation(change)
     with unamp.autocast(dtype=LOW):
-        with pytest.raises(unamp.NotExpressible, match="'tests::changes' changes an argument in place"):
+        with pytest.raises(
+            unamp.NotExpressible, match="'tests::changes' changes an argument in place"
+        ):
             changing(x)
         if low is not None:
             changing(low)
@@ -232,7 +249,9 @@ def tensors_that_no_rule_reaches_are_warned_of(framework: str) -> None:
             hidden("box", x)
     with (
         unamp.autocast(dtype=LOW),
-        pytest.warns(unamp.AmpWarning, match=r"'tests::hidden' is called with a .*Box, and no rule"),
+        pytest.warns(
+            unamp.AmpWarning, match=r"'tests::hidden' is called with a .*Box, and no rule"
+        ),
     ):
         hidden([Box(x)], x)
     operation.undo()
@@ -277,7 +296,10 @@ def a_compiled_function_follows(framework: str, compiled: Callable[..., Any]) ->
 
 def promises(framework: str) -> list[Any]:
     """Return the promises, each ready to be asked of a framework."""
-    rules = [pytest.param(partial(its_rule_decides, framework, *case), id=f"rule {n}") for n, case in enumerate(CASES)]
+    rules = [
+        pytest.param(partial(its_rule_decides, framework, *case), id=f"rule {n}")
+        for n, case in enumerate(CASES)
+    ]
     others: tuple[Callable[[str], None], ...] = (
         low_inputs_are_widened,
         the_function_itself_is_an_entry,

@@ -18,7 +18,10 @@ from unamp.tracing import Replay, replay
 
 def kept(run: Callable[[], object], folder: Path, low: str = "") -> unamp.Trace:
     """Return the trace of a function that keeps its calls; in a region, where a low dtype is given."""
-    with unamp.trace(keep=folder) as trace, unamp.autocast(dtype=low or "bfloat16", enabled=bool(low)):
+    with (
+        unamp.trace(keep=folder) as trace,
+        unamp.autocast(dtype=low or "bfloat16", enabled=bool(low)),
+    ):
         run()
     (folder / "trace.json").write_text(trace.to_json(), "utf-8")
     return trace
@@ -26,14 +29,21 @@ def kept(run: Callable[[], object], folder: Path, low: str = "") -> unamp.Trace:
 
 def left_out(trace: unamp.Trace) -> dict[str, str]:
     """Return the operations whose calls were not kept, with the reasons."""
-    return {each.op: each.call.left_out for each in trace.records if each.call is not None and each.call.left_out}
+    return {
+        each.op: each.call.left_out
+        for each in trace.records
+        if each.call is not None and each.call.left_out
+    }
 
 
 def check_every_call(trace: unamp.Trace, folder: Path, ops: Iterable[str], low: str = "") -> None:
     """Check that every call of a trace was kept, is of these operations, and that each comes out as in the run."""
     assert left_out(trace) == {}
     assert {record.op for record in trace.records} == set(ops)
-    numbers = {(record.op, str(record.call and record.call.kwargs)): n for n, record in enumerate(trace.records, 1)}
+    numbers = {
+        (record.op, str(record.call and record.call.kwargs)): n
+        for n, record in enumerate(trace.records, 1)
+    }
     found = [(op, replay(trace, n, folder)) for (op, _), n in numbers.items()]
     for op, again in found:
         assert again.within, (op, again.table())
@@ -50,16 +60,25 @@ def _error(again: Replay) -> float:
     return again.original.error
 
 
-def check_elsewhere(trace: unamp.Trace, folder: Path, frameworks: Iterable[str], ops: Iterable[str]) -> None:
+def check_elsewhere(
+    trace: unamp.Trace, folder: Path, frameworks: Iterable[str], ops: Iterable[str]
+) -> None:
     """Check that operations of a trace come out as in the run in other frameworks, each in a process of its own."""
     numbers = {record.op: n for n, record in enumerate(trace.records, 1)}
     wanted = [numbers[op] for op in ops]
     for framework in (each for each in frameworks if each not in without_wheels()):
         code = f"from replayed import main\nmain({str(folder)!r}, {framework!r}, {wanted})"
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}  # this folder's
+        # this folder's
+        environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
         environment["PYTHONPATH"] = path
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         for line in done.stdout.splitlines()[-len(wanted) :]:
             found: dict[str, Any] = json.loads(line)
@@ -68,7 +87,9 @@ def check_elsewhere(trace: unamp.Trace, folder: Path, frameworks: Iterable[str],
             assert found["rows"][1]["error"] < 2e-6, found
             # MindSpore has no such kernels for a CPU: float32 is what the others are held against.
             lacks = framework == "mindspore" and found["op"] in ("batch_norm", "conv2d")
-            assert (found["exact"], bool(found["rows"][0]["failed"])) == (("float32", True) if lacks else ("float64", False))
+            assert (found["exact"], bool(found["rows"][0]["failed"])) == (
+                ("float32", True) if lacks else ("float64", False)
+            )
 
 
 def main(folder: str, framework: str, numbers: list[int]) -> None:

@@ -33,7 +33,8 @@ class Layers(NamedTuple):
         numbers: a tensor as a NumPy array.
         first, second: what the blocks are called.
         low: casts a tensor to bfloat16.
-        losses: trains a network whose `wo` overflows in float16 for four steps in float16, under rules; gives the losses.
+        losses: trains a network whose `wo` overflows in float16 for four steps in float16, under
+            rules; gives the losses.
         share: has the second block call the first one's `wo`.
     """
 
@@ -75,7 +76,10 @@ def numbers_are_those_of_float32(of: Layers) -> None:
     network = of.network()
     exact = [of.numbers(result) for result in network(of.x)]
     with unamp.layer_policies(network, {"**": F32}), unamp.autocast(dtype=BF16):
-        assert all(np.array_equal(of.numbers(result), other) for result, other in zip(network(of.x), exact, strict=True))
+        assert all(
+            np.array_equal(of.numbers(result), other)
+            for result, other in zip(network(of.x), exact, strict=True)
+        )
 
 
 def inner_rules_stand_inside_outer_ones(of: Layers) -> None:
@@ -125,10 +129,14 @@ def a_rule_covers_what_the_layer_calls(of: Layers) -> None:
     with unamp.layer_policies(network, {of.first: F32}), unamp.trace() as trace:
         assert of.dtypes(network) == [F32, F32, BF16, BF16]
     found = {
-        (record.layer.split(".", 1)[1], record.compute) for record in trace.records if record.layer and record.op == "linear"
+        (record.layer.split(".", 1)[1], record.compute)
+        for record in trace.records
+        if record.layer and record.op == "linear"
     }
     assert found == {
-        (f"{block}.{name}", dtype) for block, dtype in ((of.first, F32), (of.second, BF16)) for name in ("wi", "wo")
+        (f"{block}.{name}", dtype)
+        for block, dtype in ((of.first, F32), (of.second, BF16))
+        for name in ("wi", "wo")
     }  # and patterns are what a trace shows
 
 

@@ -1,11 +1,13 @@
 """Run every folder of tests in a process of its own, two at a time, and say at the end how all of them went.
 
-PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which `make test` builds them):
-the second time without the tests that are marked ``either_kernels`` or ``beside_kernels``: `tests/torch/conftest.py` says why.
-The folder of a framework that offers no wheel for this Python is left out, and named.
+PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which
+`make test` builds them): the second time without the tests that are marked ``either_kernels`` or
+``beside_kernels``: `tests/torch/conftest.py` says why. The folder of a framework that offers no
+wheel for this Python is left out, and named.
 
-A process of its own because two frameworks in one process get in each other's way: some pairs fail to load, one crashes.
-What a folder's tests print is shown when it is done. Arguments are handed on to pytest.
+A process of its own because two frameworks in one process get in each other's way: some pairs fail
+to load, one crashes. What a folder's tests print is shown when it is done. Arguments are handed on
+to pytest.
 """
 
 import os
@@ -41,7 +43,9 @@ NEED_KERNELS = "not (either_kernels or beside_kernels)"
 def suites() -> Iterator[tuple[str, tuple[str, ...], dict[str, str]]]:
     """Yield what to run: what to call it, pytest's arguments, and what its environment adds."""
     folders = sorted(path for path in HERE.iterdir() if any(path.glob("test_*.py")))
-    for folder in sorted(folders, key=lambda path: LONGEST.index(path.name) if path.name in LONGEST else len(LONGEST)):
+    for folder in sorted(
+        folders, key=lambda path: LONGEST.index(path.name) if path.name in LONGEST else len(LONGEST)
+    ):
         if NEEDS.get(folder.name, folder.name) in without_wheels():
             continue
         if folder.name != "torch":
@@ -49,7 +53,11 @@ def suites() -> Iterator[tuple[str, tuple[str, ...], dict[str, str]]]:
             continue
         yield "torch", (str(folder),), {"UNAMP_TORCH_COMPILED": "0"}
         if shutil.which("c++"):
-            yield "torch, compiled", (str(folder), "-m", NEED_KERNELS), {"UNAMP_TORCH_COMPILED": "1"}
+            yield (
+                "torch, compiled",
+                (str(folder), "-m", NEED_KERNELS),
+                {"UNAMP_TORCH_COMPILED": "1"},
+            )
 
 
 class Outcome(NamedTuple):
@@ -62,7 +70,9 @@ class Outcome(NamedTuple):
     said: str
 
 
-def run(suite: tuple[str, ...], environment: dict[str, str], report: Path, arguments: list[str]) -> Outcome:
+def run(
+    suite: tuple[str, ...], environment: dict[str, str], report: Path, arguments: list[str]
+) -> Outcome:
     """Run the tests of a folder; one that could not run is one failure."""
     start = time.monotonic()
     done = subprocess.run(
@@ -84,7 +94,9 @@ def run(suite: tuple[str, ...], environment: dict[str, str], report: Path, argum
             count[key] += int(totals.get(key, 0))
     failed = count["failures"] + count["errors"]
     passed = count["tests"] - failed - count["skipped"]
-    return Outcome(passed, max(failed, int(done.returncode != 0)), count["skipped"], seconds, done.stdout)
+    return Outcome(
+        passed, max(failed, int(done.returncode != 0)), count["skipped"], seconds, done.stdout
+    )
 
 
 def main(arguments: list[str]) -> int:
@@ -103,7 +115,9 @@ def main(arguments: list[str]) -> int:
             total = [sum(pair) for pair in zip(total, counts, strict=True)]
             lines.append(f"{begun[future]}: {outcome.seconds:.0f} s, {_sentence(*counts)}")
     for framework in sorted(without_wheels()):
-        lines.append(f"{framework}: left out, it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}")
+        lines.append(
+            f"{framework}: left out, it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}"
+        )
     print("", *lines, _sentence(*total), sep="\n", flush=True)
     return int(total[1] > 0 or total[0] == 0)
 

@@ -21,9 +21,10 @@ def a_shadow_changes_nothing(run: Run, *others: str) -> unamp.Trace:
     """Compare what a network gives and what it leaves behind, bit by bit, without a shadow and with one.
 
     Args:
-        run: gives values, gradients, running statistics, what was changed in place, and random numbers drawn afterwards. It
-            starts anew each time, from the same seed.
-        others: shadows, without values, beside that in float16 with them, of which the trace is returned.
+        run: gives values, gradients, running statistics, what was changed in place, and random
+            numbers drawn afterwards. It starts anew each time, from the same seed.
+        others: shadows, without values, beside that in float16 with them, of which the trace is
+            returned.
     """
     plain = run(nullcontext())
     for dtype in (*others, "float16"):
@@ -32,7 +33,11 @@ def a_shadow_changes_nothing(run: Run, *others: str) -> unamp.Trace:
             np.testing.assert_array_equal(a, b, err_msg=f"{dtype}, result {n}")
         assert shadow.records
         assert all(record.shadow is not None for record in shadow.records)
-        assert not [record for record in shadow.records if record.shadow and "raises" in record.shadow.left_out]
+        assert not [
+            record
+            for record in shadow.records
+            if record.shadow and "raises" in record.shadow.left_out
+        ]
     return shadow
 
 
@@ -48,7 +53,8 @@ def faults_lead(
     Args:
         tensor: makes a tensor.
         exp, total: the exponential function, and the sum of all numbers.
-        network: linear layers; `layer` is the one whose weights are so large that float16 overflows for an input of ones.
+        network: linear layers; `layer` is the one whose weights are so large that float16 overflows
+            for an input of ones.
         layer: its name.
     """
     scores = np.linspace(0.0, 30.0, 64, dtype=np.float32).reshape(4, 16)
@@ -72,13 +78,15 @@ def faults_lead(
     with unamp.trace(shadow="bfloat16") as trace:
         exp(tensor(scores))
         total(tensor(np.full(100_000, 0.7, np.float32)))
-    assert {record.shadow.overflow for record in trace.records if record.shadow is not None} == {0}  # its range is float32's
+    # its range is float32's
+    assert {record.shadow.overflow for record in trace.records if record.shadow is not None} == {0}
 
 
 def error_is_that_of_numpy(framework: str, exp: Callable[[object], object]) -> None:
     """The error of an operation, beside the one that NumPy finds."""
     ops = adapter_for(framework).operations()
-    # XLA has the processor flush subnormal numbers. No processor does that in a cast to float16, and the emulator does.
+    # XLA has the processor flush subnormal numbers. No processor does that in a cast to float16,
+    # and the emulator does.
     flushes = framework == "jax" and "qemu" in machine.processor()
     x = np.random.default_rng(0).uniform(-14.0, 4.0, 500).astype(np.float32)
     with unamp.trace(shadow="float16") as trace:
@@ -88,7 +96,9 @@ def error_is_that_of_numpy(framework: str, exp: Callable[[object], object]) -> N
     low = np.exp(x.astype(np.float16).astype(np.float32)).astype(np.float16).astype(np.float64)
     found = record.shadow
     assert found is not None
-    assert found.error == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=0.05)
+    assert found.error == pytest.approx(
+        np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=0.05
+    )
     subnormal = pytest.approx(((low < 2.0**-14) & (low > 0)).mean(), abs=0.01)
     assert (found.subnormal, found.flushed) == ((0.0, subnormal) if flushes else (subnormal, 0.0))
     assert (found.dtype, found.overflow, found.left_out) == ("float16", 0, "")

@@ -1,8 +1,8 @@
 """Read the corpora: snippets of real use, each with what it has to become.
 
-A line begins with who has it: two blanks all, `-` the original alone, `u` plain unamp, `d` the dialects, `+` both of these.
-`! kind: words` is a finding besides what is moved, with words that it says; `!u` and `!d` those of one target. What is moved
-is not listed: it is in the text.
+A line begins with who has it: two blanks all, `-` the original alone, `u` plain unamp, `d` the
+dialects, `+` both of these. `! kind: words` is a finding besides what is moved, with words that it
+says; `!u` and `!d` those of one target. What is moved is not listed: it is in the text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Snippet(NamedTuple):
 
 
 def corpus(framework: str) -> list[Snippet]:
-    head, *parts = re.split(r"^== (.*)\n", (HERE / f"{framework}.txt").read_text("utf-8"), flags=re.MULTILINE)
+    head, *parts = re.split(
+        r"^== (.*)\n", (HERE / f"{framework}.txt").read_text("utf-8"), flags=re.MULTILINE
+    )
     assert head.strip()
     return [_snippet(name, body) for name, body in zip(parts[::2], parts[1::2], strict=True)]
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 from unamp_conformance.meta.mutants import KINDS, MutableSubject
-from unamp_conformance.meta.mutation import MANNERS, candidates, choose, pretending, probed, telling, verdicts
+from unamp_conformance.meta.mutation import (
+    MANNERS,
+    candidates,
+    choose,
+    pretending,
+    probed,
+    telling,
+    verdicts,
+)
 from unamp_conformance.meta.noticing import NOTICED, SAME, Bench
 from unamp_conformance.meta.tightness import KINDS as PRECISIONS
 from unamp_conformance.meta.tightness import ratios, spoilt
@@ -28,17 +36,29 @@ def test_an_operation_that_the_adapter_forgets_is_named(framework: str) -> None:
 @pytest.mark.parametrize(("op", "manner"), WRONGLY)
 def test_an_operation_carried_out_wrongly_is_named(framework: str, op: str, manner: str) -> None:
     """One operation is carried out in one of the wrong manners."""
-    wrong = [result for result in probed(pretending(Subject(framework, "cpu"), manner), op) if result.status == "failed"]
+    wrong = [
+        result
+        for result in probed(pretending(Subject(framework, "cpu"), manner), op)
+        if result.status == "failed"
+    ]
     assert {(result.check, result.subject) for result in wrong} == {("probe", op)}
-    assert ("backward" in wrong[0].message and "forward" not in wrong[0].message) == (manner == "forgets the gradient")
+    assert ("backward" in wrong[0].message and "forward" not in wrong[0].message) == (
+        manner == "forgets the gradient"
+    )
 
 
 def test_a_defect_of_any_kind_is_noticed(framework: str) -> None:
     """Four operations, drawn by a seed from all groups, with a defect of every kind that shows there."""
     bench = Bench(MutableSubject(framework, "cpu"))
-    found = {op: dict(bench.verdicts(op, tuple(KINDS.values()))) for op in choose(telling(bench.ops(0)), 4, seed=2)}
+    found = {
+        op: dict(bench.verdicts(op, tuple(KINDS.values())))
+        for op in choose(telling(bench.ops(0)), 4, seed=2)
+    }
     assert [
-        (op, kind, said) for op, verdicts in found.items() for kind, said in verdicts.items() if said not in (NOTICED, SAME)
+        (op, kind, said)
+        for op, verdicts in found.items()
+        for kind, said in verdicts.items()
+        if said not in (NOTICED, SAME)
     ] == []
     noticed = [said for verdicts in found.values() for said in verdicts.values() if said == NOTICED]
     assert len(noticed) > 30
@@ -48,6 +68,10 @@ def test_a_defect_of_any_kind_is_noticed(framework: str) -> None:
 def test_networks_that_compute_in_another_dtype_are_noticed(framework: str, kind: str) -> None:
     """By their numbers alone, whatever their dtypes say. Of all networks these two are the nearest to not being noticed."""
     found = list(spoilt(Subject(framework, "cpu"), kind, ("conv", "transformer")))
-    near = [(run.network, run.precision) for run in found if not run.raised and max(ratios(run).values()) <= 1.0]
+    near = [
+        (run.network, run.precision)
+        for run in found
+        if not run.raised and max(ratios(run).values()) <= 1.0
+    ]
     assert near == []
     assert sum(not run.raised for run in found) > len(found) / 2

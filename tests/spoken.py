@@ -27,7 +27,9 @@ def error_of(call: Callable[[], object]) -> type[Exception] | None:
     return None
 
 
-def paddles_example(framework: str, conv2d: Callable[[Any], Any], data: Any, a: Any, b: Any) -> None:
+def paddles_example(
+    framework: str, conv2d: Callable[[Any], Any], data: Any, a: Any, b: Any
+) -> None:
     """`unamp.auto_cast` and `paddle.amp.auto_cast` around a convolution, and around sums and products."""
     dtype_of = adapter_for(framework).dtype_of
     for region in (unamp.auto_cast, paddle_amp.auto_cast, paddle_amp.amp_guard):
@@ -41,18 +43,23 @@ def paddles_example(framework: str, conv2d: Callable[[Any], Any], data: Any, a: 
             assert dtype_of(a + b) == "float16"
         with region(custom_white_list={"elementwise_add"}, level="O2"):
             assert dtype_of(a + b) == "float16"
-            assert dtype_of(a * b) == ("float16" if region is unamp.auto_cast else "float32")  # Paddle's own promotes
+            # Paddle's own promotes
+            assert dtype_of(a * b) == ("float16" if region is unamp.auto_cast else "float32")
 
 
 def paddles_scaler_says_what_to_use(loss: Any, optimizer: Any) -> None:
     """Where gradients are values, for which it has no argument."""
     scaler = paddle_amp.GradScaler()
     scaler.scale(loss)
-    with pytest.raises(TypeError, match=r"use unamp.GradScaler, as in step\(optimizer, gradients=gradients\)"):
+    with pytest.raises(
+        TypeError, match=r"use unamp.GradScaler, as in step\(optimizer, gradients=gradients\)"
+    ):
         scaler.step(optimizer)
 
 
-def torchs_example(framework: str, matmul: Callable[[Any, Any], Any], a: Any, b: Any, c: Any, d: Any) -> None:
+def torchs_example(
+    framework: str, matmul: Callable[[Any, Any], Any], a: Any, b: Any, c: Any, d: Any
+) -> None:
     """`torch.autocast` with a region inside that is switched off."""
     adapter = adapter_for(framework)
     with torch_amp.autocast("cpu", dtype="float16"):
@@ -63,7 +70,9 @@ def torchs_example(framework: str, matmul: Callable[[Any, Any], Any], a: Any, b:
     assert [adapter.dtype_of(each) for each in (e, f, g)] == ["float16", "float32", "float16"]
 
 
-def mindspores_example(framework: str, network: Any, x: Any, level: str, dtype: str, allowed: set[str]) -> None:
+def mindspores_example(
+    framework: str, network: Any, x: Any, level: str, dtype: str, allowed: set[str]
+) -> None:
     """`mindspore.amp.auto_mixed_precision` of a network that ends in a softmax.
 
     Args:
@@ -78,14 +87,18 @@ def mindspores_example(framework: str, network: Any, x: Any, level: str, dtype: 
         assert adapter_for(framework).dtype_of(net(x)) == "float32"
     layered = getattr(adapter_for(framework), "layered", None)
     if level in ("O2", "O3") and layered is not None and layered().stays(network):
-        assert adapter_for(framework).dtype_of(network(x)) == dtype  # the network itself is converted
+        # the network itself is converted
+        assert adapter_for(framework).dtype_of(network(x)) == dtype
     low = {"O0": set(), "O1": allowed}.get(level, {*allowed, "softmax"})
     assert {record.op for record in trace.records if record.compute == dtype} == low
 
 
 def test_mindspores_scalers_on_gradients_that_are_values(framework: str) -> None:
     ops = adapter_for(framework).operations()
-    w, scaler = ops.tensor(np.float32([0.5, 2.0]), requires_grad=True), mindspore_amp.DynamicLossScaler(2**10, 2, 1)
+    w, scaler = (
+        ops.tensor(np.float32([0.5, 2.0]), requires_grad=True),
+        mindspore_amp.DynamicLossScaler(2**10, 2, 1),
+    )
     _, gradients = ops.value_and_grad(lambda w: scaler.scale(ops["sum"](ops["mul"](w, w))), [w])
     assert ops.numpy(gradients[0]).tolist() == [1024.0, 4096.0]
     finite = mindspore_amp.all_finite(gradients)
@@ -98,7 +111,12 @@ def test_mindspores_scalers_on_gradients_that_are_values(framework: str) -> None
     assert scaler.scale_value == 1024.0
     unscaled = scaler.unscale((ops["cast"](gradients[0], dtype="float16"), [None, not_finite]))
     half, [none, low] = unscaled
-    assert (type(unscaled), ops.dtype(half), none, ops.dtype(low)) == (tuple, "float16", None, "bfloat16")
+    assert (type(unscaled), ops.dtype(half), none, ops.dtype(low)) == (
+        tuple,
+        "float16",
+        None,
+        "bfloat16",
+    )
     for bad in (3, (), (gradients[0], 3)):
         with pytest.raises(TypeError, match="all_finite takes"):
             mindspore_amp.all_finite(bad)

@@ -41,7 +41,7 @@ def exact(network: str, steps: int) -> float:
     return loss_after(steps, own.grads_of(net, scaler, enabled=False), own.momentum(net), scaler)
 
 
-# --- loss scaling -------------------------------------------------------------------------------------------------------------
+# --- loss scaling ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", LOW)
@@ -50,14 +50,18 @@ def test_training_with_an_overflow_reaches_the_loss_of_float32(dtype: str) -> No
     optimizer, step = own.momentum(net), own.grads_of(net, scaler, "O1", dtype)
     for number in range(31):
         before, scale = values(trained(net)), scaler.get_scale()
-        _, gradients = step(number % 16 if number < 10 else (number - 1) % 16, overflow=number == 10)
+        _, gradients = step(
+            number % 16 if number < 10 else (number - 1) % 16, overflow=number == 10
+        )
         assert scaler.step(optimizer, gradients=gradients) is (number != 10)
         scaler.update()
         if number == 10:
             assert scaler.get_scale() == scale / 2
             assert same(before, values(trained(net)))
     assert scaler.skipped == 1
-    assert sum(float(step(number)[0]) for number in range(4)) / 4 == pytest.approx(exact("mlp", 30), rel=0.03)
+    assert sum(float(step(number)[0]) for number in range(4)) / 4 == pytest.approx(
+        exact("mlp", 30), rel=0.03
+    )
 
 
 def test_unscaling_clipping_and_naming() -> None:
@@ -72,7 +76,10 @@ def test_unscaling_clipping_and_naming() -> None:
     clipped = [each * np.float32(0.1 / norm) for each in unscaled]
     before = values(trained(net))
     given = type(scaled)  # a tuple in MindSpore, a list in TensorFlow
-    assert scaler.step(optimizer, gradients=given([own.tensor(each, "float32") for each in clipped])) is True
+    assert (
+        scaler.step(optimizer, gradients=given([own.tensor(each, "float32") for each in clipped]))
+        is True
+    )
     for old, new, gradient in zip(before, values(trained(net)), clipped, strict=True):
         np.testing.assert_allclose(new, old - 0.1 * gradient, rtol=1e-5, atol=1e-7)
     scaler.update()
@@ -82,11 +89,13 @@ def test_unscaling_clipping_and_naming() -> None:
     assert scaler.first_nonfinite(optimizer, gradients=spoilt) == own.first_name(net, optimizer)
 
 
-# --- decorated networks -------------------------------------------------------------------------------------------------------
+# --- decorated networks ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("network", "level", "dtype", "steps"), TRAININGS)
-def test_training_reaches_the_loss_of_float32(network: str, level: str, dtype: str, steps: int) -> None:
+def test_training_reaches_the_loss_of_float32(
+    network: str, level: str, dtype: str, steps: int
+) -> None:
     net, scaler = made(network), unamp.GradScaler(1024.0)
     optimizer = own.momentum(net)
     unamp.decorate(net, optimizer, level, dtype)
@@ -112,7 +121,9 @@ def test_an_overflow_skips_its_step_and_no_other(dtype: str) -> None:
         assert same(state, values(own.held(optimizer))) is (number == 3)
         if number == 3:
             assert scaler.first_nonfinite(optimizer, net, gradients) == own.first_name(net)
-            assert scaler.first_nonfinite(optimizer, gradients=gradients) == own.first_name(net, optimizer)
+            assert scaler.first_nonfinite(optimizer, gradients=gradients) == own.first_name(
+                net, optimizer
+            )
         scaler.update()
     assert (scaler.skipped, scaler.get_scale()) == (1, 512.0)
 
@@ -127,13 +138,19 @@ def test_master_weights_take_the_steps_of_float32(name: str) -> None:
     assert same(before, values(own.masters(optimizer)))
     for number in range(4):
         random = np.random.default_rng(number)
-        arrays = [values([own.tensor(random.standard_normal(each.shape), "bfloat16")])[0] for each in trained(net)]
+        arrays = [
+            values([own.tensor(random.standard_normal(each.shape), "bfloat16")])[0]
+            for each in trained(net)
+        ]
         own.step_with(optimizer, [own.tensor(each, "bfloat16") for each in arrays], net)
         own.step_with(reference, [own.tensor(each, "float32") for each in arrays], exact)
     assert not same(before, values(own.masters(optimizer)))
     assert same(values(own.masters(optimizer)), values(trained(exact)))
     for _ in range(2):
-        assert same(values(trained(net)), values([own.tensor(each, "bfloat16") for each in values(trained(exact))]))
+        assert same(
+            values(trained(net)),
+            values([own.tensor(each, "bfloat16") for each in values(trained(exact))]),
+        )
         own.finish(optimizer, net)
         own.finish(reference, exact)
 
@@ -185,7 +202,9 @@ def test_a_parameter_that_is_given_another_value_keeps_it() -> None:
     bias = trained(net)[1]
     own.put(net, bias, np.full(bias.shape, 0.5))
     own.step_with(optimizer, ones(net), net)
-    assert same(values([own.masters(optimizer)[1]]), [np.full(bias.shape, 0.5 - 2.0**-12, np.float32)])
+    assert same(
+        values([own.masters(optimizer)[1]]), [np.full(bias.shape, 0.5 - 2.0**-12, np.float32)]
+    )
 
 
 def test_bad_input_changes_nothing() -> None:
@@ -195,11 +214,27 @@ def test_bad_input_changes_nothing() -> None:
     unamp.decorate(low, level="O2")
     own.step_with(begun, [each * 0 for each in ones(net)], net)
     for error, match, call in [
-        (ValueError, r"(0\.weight|kernel) is float16 already", lambda: unamp.decorate([net, low], level="O2")),
+        (
+            ValueError,
+            r"(0\.weight|kernel) is float16 already",
+            lambda: unamp.decorate([net, low], level="O2"),
+        ),
         (ValueError, "(?i)sgd.* has begun", lambda: unamp.decorate(net, begun, "O2")),
-        (TypeError, "excluded_layers takes (cells|layers)", lambda: unamp.decorate(net, level="O2", excluded_layers=[3])),
-        (unamp.NotExpressible, "master_grad", lambda: unamp.decorate(net, level="O2", master_grad=True)),
-        (unamp.NotExpressible, "save_dtype", lambda: unamp.decorate(net, level="O2", save_dtype="float32")),
+        (
+            TypeError,
+            "excluded_layers takes (cells|layers)",
+            lambda: unamp.decorate(net, level="O2", excluded_layers=[3]),
+        ),
+        (
+            unamp.NotExpressible,
+            "master_grad",
+            lambda: unamp.decorate(net, level="O2", master_grad=True),
+        ),
+        (
+            unamp.NotExpressible,
+            "save_dtype",
+            lambda: unamp.decorate(net, level="O2", save_dtype="float32"),
+        ),
     ]:
         with pytest.raises(error, match=match):
             call()

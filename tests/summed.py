@@ -1,7 +1,7 @@
 """Sums and draws from low tensors in a region of the default preset. Each framework's folder imports the test.
 
-A sum of 20,000 ones that is kept in bfloat16 stops at 256, and one of squares in float16 at 65,504. A draw that compares low
-numbers with each other takes the first of those that are equal.
+A sum of 20,000 ones that is kept in bfloat16 stops at 256, and one of squares in float16 at 65,504.
+A draw that compares low numbers with each other takes the first of those that are equal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ SUMS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
     "scatter_reduce": (lambda op, v: op(v.zeros_row, 1, v.nowhere_row, v.row, "sum"), COUNT),
     "segment_pool": (lambda op, v: op(v.column, v.whole), COUNT),
     "send_u_recv": (lambda op, v: op(v.column, v.everywhere, v.nowhere), COUNT),
-    "squared_l2_norm": (lambda op, v: op(v.ones) / op(v.one), COUNT),  # of some frameworks it is half of that
+    # of some frameworks it is half of that
+    "squared_l2_norm": (lambda op, v: op(v.ones) / op(v.one), COUNT),
     "std": (lambda op, v: op(v.large_row, dim=1, correction=0), 300),
     "std_mean": (lambda op, v: op(v.large_row, dim=1, correction=0)[0], 300),
     "sum": (lambda op, v: op(v.ones, dim=0), COUNT),
@@ -61,8 +62,29 @@ SUMS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
 #: The reductions that add nothing up, or give back what is no larger than what they are given.
 OTHERS = frozenset(
     [
-        *("amax", "amin", "aminmax", "count_nonzero", "cummax", "cummin", "cumprod", "fast_unsorted_segment_max", "max"),
-        *("mean", "median", "min", "mode", "nanmean", "nanmedian", "nanquantile", "nuclear_norm", "pdist", "prod"),
+        *(
+            "amax",
+            "amin",
+            "aminmax",
+            "count_nonzero",
+            "cummax",
+            "cummin",
+            "cumprod",
+            "fast_unsorted_segment_max",
+            "max",
+        ),
+        *(
+            "mean",
+            "median",
+            "min",
+            "mode",
+            "nanmean",
+            "nanmedian",
+            "nanquantile",
+            "nuclear_norm",
+            "pdist",
+            "prod",
+        ),
         *("quantile",),
     ]
 )
@@ -105,7 +127,11 @@ class Values:
         self.ones, self.row, self.column = low(ones), low(ones[None]), low(ones[:, None])
         self.zeros, self.zeros_row = low(nowhere), low(nowhere[None])
         self.one, self.zero = low([[1.0]]), low([[0.0]])
-        self.nowhere, self.nowhere_row, self.nowhere_column = index(nowhere), index(nowhere[None]), index(nowhere[:, None])
+        self.nowhere, self.nowhere_row, self.nowhere_column = (
+            index(nowhere),
+            index(nowhere[None]),
+            index(nowhere[:, None]),
+        )
         self.everywhere, self.whole = index(np.arange(COUNT)), index([COUNT])
         self.large_row = low(np.where(np.arange(COUNT) % 2, 300, -300)[None], "float16")
         self.large_diagonal = low(np.diag(np.full(300, 300)), "float16")

@@ -23,7 +23,8 @@ def every_thread_has_its_own_policy(dtypes: Callable[[], Sequence[str]], rounds:
     """Eight threads open and close regions, over and over.
 
     Args:
-        dtypes: computes a `matmul`, an `add` and a `linear` of float32 tensors, and gives the names of their dtypes.
+        dtypes: computes a `matmul`, an `add` and a `linear` of float32 tensors, and gives the names
+            of their dtypes.
         rounds: how often, where the environment does not say.
     """
     wrong, rounds = [], int(os.environ.get("UNAMP_STRESS_ROUNDS", rounds))
@@ -55,12 +56,15 @@ def every_thread_has_its_own_policy(dtypes: Callable[[], Sequence[str]], rounds:
 Case = tuple[Policy, list[Any]]
 
 
-def regions_of_all_threads_stay_apart(cases: Sequence[Case], start: Callable[[], Callable[[Case, Case], str]]) -> None:
+def regions_of_all_threads_stay_apart(
+    cases: Sequence[Case], start: Callable[[], Callable[[Case, Case], str]]
+) -> None:
     """Eight threads open a region, another inside it, and leave both, over and over, each in an order of its own.
 
     Args:
         cases: the policies.
-        start: called in each thread; returns what checks two cases, the second inside the first, and says what is wrong.
+        start: called in each thread; returns what checks two cases, the second inside the first,
+            and says what is wrong.
     """
     rounds = int(os.environ.get("UNAMP_STRESS_ROUNDS", "100"))
     problems: list[str] = []

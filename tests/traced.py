@@ -38,9 +38,13 @@ def another_thread_is_not_recorded(call: Callable[[], object]) -> None:
     assert trace.records == []
 
 
-def results_do_not_depend_on_a_trace(run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]]) -> None:
+def results_do_not_depend_on_a_trace(
+    run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]],
+) -> None:
     """Values and gradients, without a trace and with either kind of trace open around what is traced."""
-    plain, *traced = [run(trace) for trace in (nullcontext(), unamp.trace(), unamp.trace(values=True))]
+    plain, *traced = [
+        run(trace) for trace in (nullcontext(), unamp.trace(), unamp.trace(values=True))
+    ]
     for found in traced:
         assert all(np.array_equal(a, b) for a, b in zip(plain, found, strict=True))
 
@@ -92,12 +96,18 @@ def work_is_counted(calls: Mapping[str, tuple[Callable[[], object], int]]) -> No
             work = unamp.tracing.work_of(found[0])
             assert work is not None
             assert work.products == products, (op, found)
-            read, written = (2 if dtype == "bfloat16" else 4 for dtype in (found[0].compute, found[0].output))
+            read, written = (
+                2 if dtype == "bfloat16" else 4 for dtype in (found[0].compute, found[0].output)
+            )
             inputs = [math.prod(size or 0 for size in shape) for shape in found[0].input_shapes]
-            assert work.bytes == read * sum(inputs) + written * math.prod(size or 0 for size in found[0].output_shape or ())
+            assert work.bytes == read * sum(inputs) + written * math.prod(
+                size or 0 for size in found[0].output_shape or ()
+            )
 
 
-def a_graph_is_warned_of(call: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def a_graph_is_warned_of(
+    call: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A compiled graph that runs in a trace is not seen: the place that calls it is warned, once."""
     monkeypatch.setattr(amp_warnings, "_given", set())
     trace = unamp.Trace()
@@ -110,10 +120,12 @@ def a_graph_is_warned_of(call: Callable[[], object], said: str, monkeypatch: pyt
     with pytest.warns(AmpWarning, match=said) as given:
         run()
     assert trace.records == []
-    assert [each.filename for each in given if each.category is AmpWarning] == [call.__code__.co_filename]
+    assert [each.filename for each in given if each.category is AmpWarning] == [
+        call.__code__.co_filename
+    ]
 
 
-# --- tests that a folder imports: of a network, which `made` there returns with its input ------------------------------------
+# --- tests that a folder imports: of a network, which `made` there returns with its input ---------
 
 
 def test_other_threads_are_not_recorded(request: pytest.FixtureRequest) -> None:
@@ -121,7 +133,9 @@ def test_other_threads_are_not_recorded(request: pytest.FixtureRequest) -> None:
     another_thread_is_not_recorded(lambda: network(given))
 
 
-def test_without_values_no_number_is_looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_values_no_number_is_looked_at(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network, given = request.module.made()
     no_number_is_looked_at(monkeypatch, lambda: network(given))
 
@@ -131,22 +145,31 @@ def test_a_float32_run_and_a_low_one_are_compared(request: pytest.FixtureRequest
     precisions_are_compared(lambda: network(given))
 
 
-def test_a_trace_keeps_no_tensor_and_no_network(request: pytest.FixtureRequest, framework: str) -> None:
+def test_a_trace_keeps_no_tensor_and_no_network(
+    request: pytest.FixtureRequest, framework: str
+) -> None:
     def made() -> list[object]:
         network, given = request.module.made()
         with unamp.autocast(dtype="bfloat16"):
             result = network(given)
-        return [network] if framework == "mindspore" else [network, given, result]  # which keeps tensors itself
+        # which keeps tensors itself
+        return [network] if framework == "mindspore" else [network, given, result]
 
     nothing_is_kept_of(made)
 
 
-def test_every_operation_says_in_which_layer_it_ran(request: pytest.FixtureRequest, framework: str) -> None:
+def test_every_operation_says_in_which_layer_it_ran(
+    request: pytest.FixtureRequest, framework: str
+) -> None:
     """`PLACES` of the folder has the operations of its network, each with its layer."""
     network, given = request.module.made()
     ops = adapter_for(framework).operations()
     alone = ops.tensor(np.ones(3, np.float32))
-    for policy in (Policy("O0"), Policy("O1", "bfloat16"), Policy("O2", "float16", preset=framework)):
+    for policy in (
+        Policy("O0"),
+        Policy("O1", "bfloat16"),
+        Policy("O2", "float16", preset=framework),
+    ):
         with unamp.trace() as trace, unamp.policy_region(policy):
             network(given)
             ops["exp"](alone)
@@ -165,7 +188,9 @@ def test_the_first_infinity_has_its_layer(request: pytest.FixtureRequest) -> Non
     assert first.values.nonfinite == math.prod(first.values.shape)
 
 
-@pytest.mark.parametrize("policy", [Policy("O0"), Policy("O1", "bfloat16"), Policy("O3", "float16")], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [Policy("O0"), Policy("O1", "bfloat16"), Policy("O3", "float16")], ids=repr
+)
 def test_values_are_those_of_the_result(framework: str, policy: Policy) -> None:
     """Large enough for results that are views of float32 numbers, where low ones are emulated."""
     ops = adapter_for(framework).operations()
@@ -188,10 +213,15 @@ def test_asking_for_operations_leaves_no_record(framework: str) -> None:
 
 def test_the_first_infinity_is_found_where_it_comes_from(framework: str) -> None:
     ops = adapter_for(framework).operations()
-    large, given = ops.tensor(np.full((8, 4), 1e4, np.float32)), ops.tensor(np.ones((2, 8), np.float32))
+    large, given = (
+        ops.tensor(np.full((8, 4), 1e4, np.float32)),
+        ops.tensor(np.ones((2, 8), np.float32)),
+    )
     with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16"):
         ops["relu"](ops["matmul"](given, large))
-    assert [(record.op, record.values.nonfinite) for record in trace.nonfinite if record.values] == [("matmul", 8), ("relu", 8)]
+    assert [
+        (record.op, record.values.nonfinite) for record in trace.nonfinite if record.values
+    ] == [("matmul", 8), ("relu", 8)]
 
 
 def test_underflow_is_seen(framework: str) -> None:
@@ -200,7 +230,10 @@ def test_underflow_is_seen(framework: str) -> None:
     given = np.repeat(np.float32([0.0, -5.0, -12.0, -30.0]), 5)
     # What is zero in float16 already tells of nothing.
     for enabled, output, flushed in ((True, "float16", 0.0), (False, "float32", 0.25)):
-        with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16", allow="exp", enabled=enabled):
+        with (
+            unamp.trace(values=True) as trace,
+            unamp.autocast(dtype="float16", allow="exp", enabled=enabled),
+        ):
             ops["exp"](ops.tensor(given))
         (record,) = trace.records
         assert record.output == output

@@ -18,12 +18,13 @@ class Tunable(NamedTuple):
     """A framework's network.
 
     Attributes:
-        network: given the weights of `weights`, makes a network of the layers `first` and `big` (linear), `norm` (over the last
-            axis), `total` (the mean of all numbers, by a sum) and `soft` (a softmax by hand, without subtracting the maximum).
-            Called with `x` and `many` it returns ``norm(big(h)), total(many), soft(h + 12)``, where h is ``relu(first(x))``.
+        network: given the weights of `weights`, makes a network of the layers `first` and `big`
+            (linear), `norm` (over the last axis), `total` (the mean of all numbers, by a sum) and
+            `soft` (a softmax by hand, without subtracting the maximum). Called with `x` and `many`
+            it returns ``norm(big(h)), total(many), soft(h + 12)``, where h is ``relu(first(x))``.
         tensor: makes a tensor of an array.
-        trained: runs ``big(h)`` of a network on a batch, and returns the mean of its squares, and the gradients for `first` and
-            `big` of that loss times a scale, divided by it.
+        trained: runs ``big(h)`` of a network on a batch, and returns the mean of its squares, and
+            the gradients for `first` and `big` of that loss times a scale, divided by it.
     """
 
     network: Callable[[dict[str, np.ndarray]], Any]
@@ -33,7 +34,10 @@ class Tunable(NamedTuple):
     def batches(self, count: int, seed: int = 0) -> list[tuple[Any, Any]]:
         """Inputs, the same in every framework."""
         random = np.random.default_rng(seed)
-        drawn = [(random.standard_normal((4, WIDTH)), random.uniform(0.5, 1.5, 100_000)) for _ in range(count)]
+        drawn = [
+            (random.standard_normal((4, WIDTH)), random.uniform(0.5, 1.5, 100_000))
+            for _ in range(count)
+        ]
         return [tuple(self.tensor(each.astype("float32")) for each in pair) for pair in drawn]  # type: ignore[misc]
 
 
@@ -41,7 +45,10 @@ def weights(overflow: float = 1e5) -> dict[str, np.ndarray]:
     """Return the weights of `first` and `big`, each (out, in), the same in every framework."""
     random = np.random.default_rng(7)
     drawn = {name: random.standard_normal((WIDTH, WIDTH)) / 4 for name in ("first", "big")}
-    return {name: (array * (overflow if name == "big" else 1)).astype("float32") for name, array in drawn.items()}
+    return {
+        name: (array * (overflow if name == "big" else 1)).astype("float32")
+        for name, array in drawn.items()
+    }
 
 
 def bugs_are_found_and_named(of: Tunable) -> None:
@@ -78,7 +85,10 @@ def beyond(of: Tunable, text: str, tolerance: float = 1e-2) -> list[float]:
     exact = [results_of(network(*batch)) for batch in fresh]
     with unamp.layer_policies(network, found.layers), unamp.policy_region(found.policy):
         low = [network(*batch) for batch in fresh]
-    errors = [worst_error(reference, results_of(given)) for reference, given in zip(exact, low, strict=True)]
+    errors = [
+        worst_error(reference, results_of(given))
+        for reference, given in zip(exact, low, strict=True)
+    ]
     return [error for error in errors if error > tolerance]
 
 
@@ -87,7 +97,9 @@ def training_needs_a_loss_scale(of: Tunable) -> None:
     network, batches = of.network(weights(1.0)), of.batches(2)
 
     def tune(scale: float) -> unamp.TuneReport:
-        return unamp.tune(lambda batch: of.trained(network, batch, scale), network, batches, by="operation").report
+        return unamp.tune(
+            lambda batch: of.trained(network, batch, scale), network, batches, by="operation"
+        ).report
 
     scaled, plain = tune(1.0), tune(2.0**-18)
     assert scaled.all_low < plain.all_low
@@ -126,7 +138,10 @@ def an_interrupted_search_gives_the_best_so_far_and_leaves_nothing(of: Tunable) 
 
 def two_runs_that_differ_are_an_error(of: Tunable) -> None:
     network, count = of.network(weights()), iter(range(1, 100))
-    with pytest.raises(ValueError, match=r"two float32 runs of the same batch are \d\.\de[+-]\d\d apart.*run draws random"):
+    with pytest.raises(
+        ValueError,
+        match=r"two float32 runs of the same batch are \d\.\de[+-]\d\d apart.*run draws random",
+    ):
         unamp.tune(lambda batch: network(batch[0] * next(count), batch[1]), network, of.batches(2))
 
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 
 import unamp
 
-#: Of a network's layers the one whose gradients are planted to be subnormal in float16, by the end of its name.
+#: Of a network's layers the one whose gradients are planted to be subnormal in float16, by the end
+#: of its name.
 PLANTED = "tiny"
 
 
-def finds_the_layer_that_underflows(watch: unamp.Watch, steps: int, step: Callable[[], None]) -> None:
+def finds_the_layer_that_underflows(
+    watch: unamp.Watch, steps: int, step: Callable[[], None]
+) -> None:
     """Take steps, and hold what is found against what was planted: one layer of several. A trace of a step names it, too."""
     for _ in range(steps - 1):
         step()
@@ -31,5 +34,9 @@ def finds_the_layer_that_underflows(watch: unamp.Watch, steps: int, step: Callab
 
 def swallowed(before: Sequence[float], gradient: Sequence[float], after: Sequence[float]) -> float:
     """Return the share of numbers that did not move although their gradient is not zero."""
-    moves = [(old, new) for old, slope, new in zip(before, gradient, after, strict=True) if slope and math.isfinite(slope)]
+    moves = [
+        (old, new)
+        for old, slope, new in zip(before, gradient, after, strict=True)
+        if slope and math.isfinite(slope)
+    ]
     return sum(1 for old, new in moves if old == new) / len(moves)

@@ -6,7 +6,14 @@ from unamp._compiler_marks import load_before_source_is_read as _load_before_sou
 from unamp._version import __version__ as __version__
 from unamp.custom_function import custom_bwd, custom_fwd
 from unamp.default_regions import default_region
-from unamp.errors import AdapterError, AmpHint, AmpWarning, BannedOperation, FrameworkNotSupported, NotExpressible
+from unamp.errors import (
+    AdapterError,
+    AmpHint,
+    AmpWarning,
+    BannedOperation,
+    FrameworkNotSupported,
+    NotExpressible,
+)
 from unamp.explaining import Explanation, explain
 from unamp.networks import auto_mixed_precision
 from unamp.policy import LEVELS, Decision, Policy, Rule

@@ -22,7 +22,9 @@ def also_called(what: str, **ours: str) -> Callable[[F], F]:
         def called(*args: Any, **kwargs: Any) -> Any:
             for name in kwargs:
                 if name in ours:
-                    raise TypeError(f"{what} has no argument {name!r}; did you mean {ours[name]!r}?")
+                    raise TypeError(
+                        f"{what} has no argument {name!r}; did you mean {ours[name]!r}?"
+                    )
             return function(*args, **kwargs)
 
         return called  # type: ignore[return-value]

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from unamp._on_import import when_imported
 
-#: Called when a compiler asks about a mark, as it may before anything else of ours ran. The registry of adapters puts in what
-#: loads them: its adapter tells a compiler the rest.
+#: Called when a compiler asks about a mark, as it may before anything else of ours ran. The
+#: registry of adapters puts in what loads them: its adapter tells a compiler the rest.
 WHEN_ASKED: list[Callable[[], object]] = []
 
 #: The attribute of a function that says why no graph can be compiled from its source.
@@ -27,8 +27,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def once_per_trace(function: F) -> F:
     """Mark a function that a tracing compiler calls while it traces, with the result as a constant of the graph.
 
-    The mark is an attribute, so that nothing has to be imported: it is what `torch.compiler.assume_constant_result` sets. It
-    is here and not in an adapter because the adapter is loaded by what such a function does.
+    The mark is an attribute, so that nothing has to be imported: it is what
+    `torch.compiler.assume_constant_result` sets. It is here and not in an adapter because the
+    adapter is loaded by what such a function does.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -68,7 +69,8 @@ def converted_by_adapter(function: object) -> None:
 def load_before_source_is_read() -> None:
     """Load the adapter of a framework whose compiler reads source, or have its import do that.
 
-    Such a compiler asks for no mark before an adapter has it do so, and would read `with unamp.autocast():` as it stands.
+    Such a compiler asks for no mark before an adapter has it do so, and would read
+    `with unamp.autocast():` as it stands.
     """
     if _READS_SOURCE in sys.modules:
         _load()
@@ -84,8 +86,9 @@ def _load() -> None:
 def not_converted(function: F) -> F:
     """Mark a function that a compiler which converts Python code calls as it is.
 
-    The marks are attributes, so that nothing has to be imported: they are what `paddle.jit.marker.unified` sets, and what
-    TensorFlow's AutoGraph knows functions by that it leaves alone.
+    The marks are attributes, so that nothing has to be imported: they are what
+    `paddle.jit.marker.unified` sets, and what TensorFlow's AutoGraph knows functions by that it
+    leaves alone.
     """
     function.autograph_info__ = {}  # type: ignore[attr-defined]
     setattr(function, _OPTIONS, _AS_IT_IS)

@@ -1,7 +1,7 @@
 """Deprecated names: since when, until when, and what to use instead.
 
-They go on working, and a `DeprecationWarning` comes for the line that uses them. docs/public-api.md says how long; a test fails
-where the version is reached in which one is to be gone.
+They go on working, and a `DeprecationWarning` comes for the line that uses them. docs/public-api.md
+says how long; a test fails where the version is reached in which one is to be gone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def deprecated_names(module: str, names: Mapping[str, Deprecation]) -> Callable[
 
     Args:
         module: its `__name__`.
-        names: the old names. Each one's `instead` is the new name with its module, from where it is taken.
+        names: the old names. Each one's `instead` is the new name with its module, from where it is
+            taken.
     """
 
     def found(name: str) -> Any:

@@ -1,7 +1,7 @@
 """The entry points by which adapters and commands of other packages are found.
 
-In a checkout that is not installed (``PYTHONPATH=.:adapters:conformance``) nothing has told the interpreter of our own
-ones: they are read from where they are declared, in ``pyproject.toml``.
+In a checkout that is not installed (``PYTHONPATH=.:adapters:conformance``) nothing has told the
+interpreter of our own ones: they are read from where they are declared, in ``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ def _declared(group: str) -> list[metadata.EntryPoint]:
         return []
 
     project = tomllib.loads(file.read_text("utf-8")).get("project", {})
-    if project.get("name") != _DISTRIBUTION:  # an installed package's neighbour may have left a file of that name
+    if project.get("name") != _DISTRIBUTION:
+        # an installed package's neighbour may have left a file of that name
         return []
-    return [metadata.EntryPoint(name, value, group) for name, value in project["entry-points"].get(group, {}).items()]
+    return [
+        metadata.EntryPoint(name, value, group)
+        for name, value in project["entry-points"].get(group, {}).items()
+    ]

@@ -15,10 +15,15 @@ _last: list[Function] = []
 
 
 def at_fork(
-    *, before: Function | None = None, after_in_parent: Function | None = None, after_in_child: Function | None = None
+    *,
+    before: Function | None = None,
+    after_in_parent: Function | None = None,
+    after_in_child: Function | None = None,
 ) -> None:
     """Have functions called when the process forks, as `os.register_at_fork` does; where nothing forks, nothing is called."""
-    _handlers.append({"before": before, "after_in_parent": after_in_parent, "after_in_child": after_in_child})
+    _handlers.append(
+        {"before": before, "after_in_parent": after_in_parent, "after_in_child": after_in_child}
+    )
 
 
 def last_in_child(function: Function) -> None:
@@ -50,4 +55,6 @@ def _call_each(functions: Iterable[Function | None]) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+    os.register_at_fork(
+        before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    )

@@ -1,7 +1,8 @@
 """Loading an adapter as soon as its framework is imported, for a framework that runs nothing of ours before it must know us.
 
-MindSpore's compiler reads the source behind a decorator, and neither runs it nor asks about it. So where something is decorated
-before MindSpore is imported, its import is waited for. Nothing is imported here.
+MindSpore's compiler reads the source behind a decorator, and neither runs it nor asks about it. So
+where something is decorated before MindSpore is imported, its import is waited for. Nothing is
+imported here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 
 def when_imported(name: str, then: Callable[[], object]) -> None:
     """Have something called right after a module's first import; nothing where it is imported, or waited for, already."""
-    if name not in sys.modules and not any(isinstance(each, _Waiting) and each.name == name for each in sys.meta_path):
+    if name not in sys.modules and not any(
+        isinstance(each, _Waiting) and each.name == name for each in sys.meta_path
+    ):
         sys.meta_path.insert(0, _Waiting(name, then))
 
 
@@ -31,8 +34,11 @@ class _Waiting:
         if name != self.name:
             return None
         finders: list[Any] = list(sys.meta_path)
-        behind = finders[finders.index(self) + 1 :] if self in finders else finders  # another may wait for the same module
-        asked = (each.find_spec(name, path, target) for each in behind if hasattr(each, "find_spec"))
+        # another may wait for the same module
+        behind = finders[finders.index(self) + 1 :] if self in finders else finders
+        asked = (
+            each.find_spec(name, path, target) for each in behind if hasattr(each, "find_spec")
+        )
         spec: ModuleSpec | None = next(filter(None, asked), None)
         if spec is not None and spec.loader is not None:
             spec.loader = Loader(spec.loader, self._imported)  # type: ignore[assignment]

@@ -24,7 +24,8 @@ def environment(whose: str) -> Environment:
         if error.name != "jinja2":
             raise
         raise ModuleNotFoundError(
-            f"{whose} page needs jinja2, which is not installed; pip install 'unamp[html]'", name="jinja2"
+            f"{whose} page needs jinja2, which is not installed; pip install 'unamp[html]'",
+            name="jinja2",
         ) from error
 
     def name(layer: str | None) -> Markup:
@@ -32,7 +33,11 @@ def environment(whose: str) -> Environment:
         return Markup('<span class="dim">{}</span>{}').format(inside + dot, own)
 
     made = Environment(
-        loader=PackageLoader("unamp"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("unamp"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters["name"] = name
     return made

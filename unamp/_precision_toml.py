@@ -1,6 +1,7 @@
 """The text of a `precision.toml`: a policy, rules for layers, and why. docs/precision.md is the format.
 
-Here it is plain values, read strictly: whatever is not known is refused, and nothing is executed or looked up.
+Here it is plain values, read strictly: whatever is not known is refused, and nothing is executed or
+looked up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Contents(NamedTuple):
 
     Attributes:
         policy: the arguments of a policy that it states; None where it has none.
-        layers: for each rule its pattern, its policy (arguments, or a word), its result and its reason.
+        layers: for each rule its pattern, its policy (arguments, or a word), its result and its
+            reason.
         reason: why the policy is as it is.
         reasons: why an operation is on a list, by the entry.
         lists: the versions of the presets' lists that it was made with, by the presets.
@@ -48,11 +50,15 @@ def load(text: str) -> Contents:
 
 
 def _contents(data: dict[str, Any]) -> Contents:
-    found = strict.fields("the file", data, ("format", "version", "lists", "policy", "layers"), ("format", "version"))
+    found = strict.fields(
+        "the file", data, ("format", "version", "lists", "policy", "layers"), ("format", "version")
+    )
     if found["format"] != FORMAT:
         raise strict.BadJSON(f"format: must be {FORMAT!r}, not {str(found['format'])[:40]!r}")
     if strict.whole("version", found["version"]) != VERSION:
-        raise strict.BadJSON(f"version: {found['version']} is not known; this unamp reads version {VERSION}")
+        raise strict.BadJSON(
+            f"version: {found['version']} is not known; this unamp reads version {VERSION}"
+        )
     reasons: dict[str, str] = {}
     policy = None if "policy" not in found else _policy("policy", found["policy"], reasons)
     reason = "" if policy is None else policy.pop("reason", "")
@@ -62,7 +68,10 @@ def _contents(data: dict[str, Any]) -> Contents:
 
 def _lists(value: Any) -> dict[str, str]:
     found = strict.expect("lists", value, dict, "a table of presets and versions")
-    return {name: strict.plain_text(f"lists, {shortened(name)}", version) for name, version in found.items()}
+    return {
+        name: strict.plain_text(f"lists, {shortened(name)}", version)
+        for name, version in found.items()
+    }
 
 
 def _policy(where: str, value: Any, reasons: dict[str, str]) -> dict[str, Any]:
@@ -101,7 +110,9 @@ def _layer(where: str, value: Any) -> dict[str, Any]:
         inner: dict[str, str] = {}
         policy = _policy(f"{where}, policy", policy, inner)
         if inner or policy.pop("reason", ""):
-            raise strict.BadJSON(f"{where}: the reason for a layer's rule is the rule's own: write it beside the pattern")
+            raise strict.BadJSON(
+                f"{where}: the reason for a layer's rule is the rule's own: write it beside the pattern"
+            )
     else:
         strict.plain_text(f"{where}, policy", policy)
     return {"result": None, "reason": "", **table, "policy": policy}
@@ -124,7 +135,9 @@ def policy_table(contents: Contents) -> dict[str, Any]:
     told, reasons = dict(contents.policy or {}), contents.reasons
     for name in _LISTS:
         if name in told:
-            told[name] = [{"op": op, "reason": reasons[op]} if op in reasons else op for op in told[name]]
+            told[name] = [
+                {"op": op, "reason": reasons[op]} if op in reasons else op for op in told[name]
+            ]
     return {**told, **({"reason": contents.reason} if contents.reason else {})}
 
 
@@ -145,5 +158,9 @@ def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         items = [_value(item) for item in value]
         within = ", ".join(items)
-        return f"[{within}]" if len(within) < 100 else "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+        return (
+            f"[{within}]"
+            if len(within) < 100
+            else "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+        )
     return json.dumps(value, ensure_ascii=False)

@@ -1,10 +1,11 @@
 """Running functions of every kind inside a context manager, one step at a time.
 
-A generator or coroutine hands control back at every `yield` and `await`. The context must not stay open then: the code
-that runs in between belongs to somebody else. So each step is entered and left by itself, and regions that the body has
-open where it waits are closed meanwhile.
+A generator or coroutine hands control back at every `yield` and `await`. The context must not stay
+open then: the code that runs in between belongs to somebody else. So each step is entered and left
+by itself, and regions that the body has open where it waits are closed meanwhile.
 
-A compiler that reads the source behind a decorator never runs it. For its adapter the decorator leaves a mark.
+A compiler that reads the source behind a decorator never runs it. For its adapter the decorator
+leaves a mark.
 """
 
 from __future__ import annotations
@@ -25,13 +26,19 @@ Context = AbstractContextManager[Any]
 MARK = "__unamp_region__"
 
 
-def decorate(context: Callable[[], Context], function: F, mark: object, check: Callable[[object, object], None]) -> F:
+def decorate(
+    context: Callable[[], Context],
+    function: F,
+    mark: object,
+    check: Callable[[object, object], None],
+) -> F:
     """Return `function` with its body inside what `context` returns, for every step anew.
 
     Args:
         context: called for each step.
         function: the function; a `staticmethod` or `classmethod` stays one.
-        mark: kept in the result's attribute `MARK`; its method ``regions`` returns what `context` opens, the innermost last.
+        mark: kept in the result's attribute `MARK`; its method ``regions`` returns what `context`
+            opens, the innermost last.
         check: called with `mark` and the arguments of every call, before anything is entered.
     """
     import inspect  # slow to import, and a region used as a context manager does not need it
@@ -129,12 +136,16 @@ class _OwnRegions:
         self._interrupted = close_down_to(self._depth)
 
 
-def in_steps(context: Callable[[], Context], inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def in_steps(
+    context: Callable[[], Context], inner: Generator[Any, Any, Any]
+) -> Generator[Any, Any, Any]:
     """Return a generator that runs another's steps inside what `context` returns, each anew."""
     return _stepped(context, inner, _OwnRegions())
 
 
-def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any], own: _OwnRegions) -> Generator[Any, Any, Any]:
+def _stepped(
+    context: Callable[[], Context], inner: Generator[Any, Any, Any], own: _OwnRegions
+) -> Generator[Any, Any, Any]:
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -154,5 +165,7 @@ def _stepped(context: Callable[[], Context], inner: Generator[Any, Any, Any], ow
 
 
 @types.coroutine
-def _awaited(context: Callable[[], Context], awaitable: Any, own: _OwnRegions) -> Generator[Any, Any, Any]:
+def _awaited(
+    context: Callable[[], Context], awaitable: Any, own: _OwnRegions
+) -> Generator[Any, Any, Any]:
     return (yield from _stepped(context, awaitable.__await__(), own))

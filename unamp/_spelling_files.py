@@ -1,7 +1,8 @@
 """Spellings that an adapter's package brings along: found without importing it, and read strictly.
 
-The file is ``data/spellings.toml`` in the package that the entry point of the group ``unamp.adapters`` names. It is read
-before the framework is imported, so that ``Policy(deny="toy.add")`` and ``unamp ops toy.add`` know the framework's words.
+The file is ``data/spellings.toml`` in the package that the entry point of the group
+``unamp.adapters`` names. It is read before the framework is imported, so that
+``Policy(deny="toy.add")`` and ``unamp ops toy.add`` know the framework's words.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class SpellingFile(NamedTuple):
     spellings: Mapping[str, tuple[str, ...]]
 
 
-def read_spellings(framework: str, package: str, operations: Collection[str]) -> SpellingFile | None:
+def read_spellings(
+    framework: str, package: str, operations: Collection[str]
+) -> SpellingFile | None:
     """Return the spellings in a package's file; None where it brings none.
 
     Args:
@@ -34,7 +37,8 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
         operations: the names of the operations that can be spelled.
 
     Raises:
-        AdapterError: for a file that is not as it has to be; the message names the file, the line, and what is wrong.
+        AdapterError: for a file that is not as it has to be; the message names the file, the line,
+            and what is wrong.
     """
     found = _text(package)
     if found is None:
@@ -50,26 +54,42 @@ def read_spellings(framework: str, package: str, operations: Collection[str]) ->
     except (ValueError, RecursionError) as error:
         raise wrong(str(error)) from error
     if unknown := data.keys() - _KEYS:
-        raise wrong(f"unknown key {min(unknown)!r}; valid: {', '.join(sorted(_KEYS))}", min(unknown))
+        raise wrong(
+            f"unknown key {min(unknown)!r}; valid: {', '.join(sorted(_KEYS))}", min(unknown)
+        )
     for key in ("framework", "version", "source"):
         if not isinstance(data.get(key), str):
             raise wrong(f"{key} must be a string", key)
     if data["framework"] != framework:
-        raise wrong(f"it is for {data['framework']!r}, and the adapter is {framework!r}'s", "framework")
+        raise wrong(
+            f"it is for {data['framework']!r}, and the adapter is {framework!r}'s", "framework"
+        )
     table = data.get("spellings")
     if not isinstance(table, dict):
         raise wrong("there is no table [spellings]")
     taken: dict[str, str] = {}
     for op, words in table.items():
         if op not in operations:
-            raise wrong(f"unknown operation {op!r}; {nearest(op, operations, '`unamp ops` lists all of them')}", op)
+            raise wrong(
+                f"unknown operation {op!r}; {nearest(op, operations, '`unamp ops` lists all of them')}",
+                op,
+            )
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
             raise wrong(f"{op} must be a list of spellings, each a string", op)
         for word in words:
             if word in taken:
-                raise wrong(f"{word!r} is spelled for {taken[word]!r} already; a spelling is one operation's", op, word)
+                raise wrong(
+                    f"{word!r} is spelled for {taken[word]!r} already; a spelling is one operation's",
+                    op,
+                    word,
+                )
             taken[word] = op
-    return SpellingFile(framework, data["version"], data["source"], {op: tuple(words) for op, words in table.items()})
+    return SpellingFile(
+        framework,
+        data["version"],
+        data["source"],
+        {op: tuple(words) for op, words in table.items()},
+    )
 
 
 def _text(package: str) -> tuple[str, str] | None:
@@ -78,7 +98,8 @@ def _text(package: str) -> tuple[str, str] | None:
     from importlib.util import find_spec
 
     try:
-        spec = find_spec(package.partition(".")[0])  # a package inside another one would import that
+        # a package inside another one would import that
+        spec = find_spec(package.partition(".")[0])
     except (ImportError, ValueError):
         return None
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():

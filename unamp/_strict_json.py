@@ -1,6 +1,7 @@
 """JSON and TOML from elsewhere, read strictly: one kind of error, whatever is wrong with it.
 
-Readers are functions of where a value stands and of the value; each returns it, or raises `BadJSON`, which says where.
+Readers are functions of where a value stands and of the value; each returns it, or raises
+`BadJSON`, which says where.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ def parsed(source: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        BadJSON: for what is no JSON, for numbers that are not finite or too long, for an object that names a field twice, and
-            for what is nested too deeply.
+        BadJSON: for what is no JSON, for numbers that are not finite or too long, for an object
+            that names a field twice, and for what is nested too deeply.
     """
-    hooks = {"parse_constant": _no_number, "parse_float": _float, "parse_int": _int, "object_pairs_hook": _without_doubles}
+    hooks = {
+        "parse_constant": _no_number,
+        "parse_float": _float,
+        "parse_int": _int,
+        "object_pairs_hook": _without_doubles,
+    }
     try:
         return json.loads(source, **hooks)  # type: ignore[arg-type]
     except json.JSONDecodeError as error:
@@ -76,7 +82,13 @@ _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+
 
 
 def document(
-    source: str, contents: Callable[[dict[str, Any], int], T], *, what: str, form: str, versions: Sequence[int], writer: str
+    source: str,
+    contents: Callable[[dict[str, Any], int], T],
+    *,
+    what: str,
+    form: str,
+    versions: Sequence[int],
+    writer: str,
 ) -> T:
     """Return the contents of a JSON text that says which format it has, and in which version.
 
@@ -101,7 +113,9 @@ def document(
     if type(version) is not int or version not in versions:
         older = ", ".join(map(str, versions[:-1]))
         read = f"{older} and {versions[-1]}" if older else str(versions[-1])
-        raise ValueError(f"this {what} is of version {version!r:.20}; unamp {__version__} reads {read}")
+        raise ValueError(
+            f"this {what} is of version {version!r:.20}; unamp {__version__} reads {read}"
+        )
     try:
         return contents(data, version)
     except BadJSON as error:
@@ -138,7 +152,9 @@ def expect(where: str, value: Any, kinds: type | tuple[type, ...], called: str) 
     return value
 
 
-def fields(where: str, value: Any, known: Collection[str], needed: Collection[str]) -> dict[str, Any]:
+def fields(
+    where: str, value: Any, known: Collection[str], needed: Collection[str]
+) -> dict[str, Any]:
     """Return an object that has all the fields that are needed, and none but those that are known."""
     found: dict[str, Any] = expect(where, value, dict, "an object")
     if unknown := sorted(found.keys() - set(known)):
@@ -164,7 +180,9 @@ def plain_text(where: str, value: Any) -> str:
 def low_dtype(where: str, value: Any) -> str:
     """Return the name of a low dtype."""
     if (found := plain_text(where, value)) not in LOW_DTYPES:
-        raise BadJSON(f"{where}: {found[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}")
+        raise BadJSON(
+            f"{where}: {found[:20]!r} is no low precision; valid: {', '.join(LOW_DTYPES)}"
+        )
     return found
 
 

@@ -26,7 +26,8 @@ def edited(text: str, contents: Contents) -> str:
     # A list in one line is written anew: it has no place for tables.
     there = {str(table["pattern"]): table for table in rules} if isinstance(rules, AoT) else {}
     if not isinstance(rules, AoT) or list(there) != list(wanted)[: len(there)]:
-        rules = tomlkit.aot()  # removed, or in another order: each keeps its comments, in its new place
+        # removed, or in another order: each keeps its comments, in its new place
+        rules = tomlkit.aot()
         document.pop("layers", None)
     for pattern, values in wanted.items():
         if pattern in there:

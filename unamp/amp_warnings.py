@@ -1,12 +1,14 @@
 """Warnings about what works, and is probably not meant.
 
-Each is given once in a process, for the line of the user's own code that led to it, in the category `unamp.AmpWarning`:
+Each is given once in a process, for the line of the user's own code that led to it, in the category
+`unamp.AmpWarning`:
 
     warnings.filterwarnings("ignore", category=unamp.AmpWarning)
 
 Hints, about what is right and could be faster, are `unamp.AmpHint` and are silenced likewise.
 
-Nothing here runs where a region is opened again: a region asks once, when it is first opened with a set of frameworks.
+Nothing here runs where a region is opened again: a region asks once, when it is first opened with a
+set of frameworks.
 """
 
 from __future__ import annotations
@@ -31,8 +33,20 @@ if TYPE_CHECKING:
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
 
-#: Frameworks that compute, and that there may be no adapter for: named where a region covers nothing.
-_FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax", "mlx", "mxnet", "tinygrad", "oneflow", "jittor")
+#: Frameworks that compute, and that there may be no adapter for: named where a region covers
+#: nothing.
+_FRAMEWORKS = (
+    "torch",
+    "paddle",
+    "mindspore",
+    "tensorflow",
+    "jax",
+    "mlx",
+    "mxnet",
+    "tinygrad",
+    "oneflow",
+    "jittor",
+)
 
 _lock = threading.Lock()
 _given: set[object] = set()
@@ -43,14 +57,21 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     if not policy.active or policy.dtype == FLOAT32 or device == "gpu":
         return
     factor = adapter.slowdown("cpu", policy.dtype)
-    # A framework is asked for its devices last: that may start it on them, and another one may have imported it.
+    # A framework is asked for its devices last: that may start it on them, and another one may have
+    # imported it.
     if factor >= SLOW and (device is not None or adapter.devices() == ("cpu",)):
         followed = policy.delegated(adapter.framework, "cpu")
         if followed is None or Rule.LOW not in followed.rules.values():
             return
         other = "bfloat16" if policy.dtype == "float16" else "float16"
-        better = f"{other} or float32 is faster" if adapter.slowdown("cpu", other) < factor / 2 else "float32 is faster"
-        _once(f"on a CPU {adapter.framework} is about {factor:.0f} times slower in {policy.dtype} than in float32; {better}")
+        better = (
+            f"{other} or float32 is faster"
+            if adapter.slowdown("cpu", other) < factor / 2
+            else "float32 is faster"
+        )
+        _once(
+            f"on a CPU {adapter.framework} is about {factor:.0f} times slower in {policy.dtype} than in float32; {better}"
+        )
 
 
 def may_be_faster(adapter: Adapter, policy: Policy) -> None:
@@ -83,11 +104,17 @@ def nothing_covered(policy: Policy) -> None:
     if not policy.active:
         return
     if late := [adapter.framework for adapter in adapters_in_use()]:
-        _once(f"{', '.join(late)} was imported inside a region, which did not cover it; import frameworks before")
+        _once(
+            f"{', '.join(late)} was imported inside a region, which did not cover it; import frameworks before"
+        )
     elif found := [name for name in _FRAMEWORKS if name in sys.modules]:
-        _once(f"a region changed nothing: no adapter is installed for {', '.join(found)}; `unamp doctor` shows those that are")
+        _once(
+            f"a region changed nothing: no adapter is installed for {', '.join(found)}; `unamp doctor` shows those that are"
+        )
     else:
-        _once("a region changed nothing: no framework was imported before it was opened, nor inside it")
+        _once(
+            "a region changed nothing: no framework was imported before it was opened, nor inside it"
+        )
 
 
 def never_ran(op: str) -> None:
@@ -132,7 +159,9 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
 
 def no_step(steps: int) -> None:
     """Warn of a trace of chosen steps that recorded nothing: `step` was called too rarely, or what ran is nothing it sees."""
-    _once(f"unamp.trace(steps=...) recorded nothing: its step() was called {steps} times; call it at the end of every step")
+    _once(
+        f"unamp.trace(steps=...) recorded nothing: its step() was called {steps} times; call it at the end of every step"
+    )
 
 
 def moves_statistics(layers: str) -> None:
@@ -216,7 +245,13 @@ def unknown_masters(names: Sequence[str]) -> None:
     )
 
 
-def _once(message: str, *, key: object = None, through: tuple[str, ...] = (), category: type[Warning] = AmpWarning) -> None:
+def _once(
+    message: str,
+    *,
+    key: object = None,
+    through: tuple[str, ...] = (),
+    category: type[Warning] = AmpWarning,
+) -> None:
     """Warn, unless the same was said before: the message, or where one is given, the key."""
     with _lock:
         if (said := key or message) in _given:
@@ -228,7 +263,9 @@ def _once(message: str, *, key: object = None, through: tuple[str, ...] = (), ca
 def _depth_of_user_code(through: tuple[str, ...]) -> int:
     """Return the `stacklevel` for `_once`'s caller's caller ... that is no code of ours, nor of the packages named."""
     depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and _is_passed_through(frame.f_globals.get("__name__", ""), through):
+    while frame.f_back is not None and _is_passed_through(
+        frame.f_globals.get("__name__", ""), through
+    ):
         depth, frame = depth + 1, frame.f_back
     return depth
 

@@ -78,37 +78,58 @@ class Checked(NamedTuple):
         return "\n".join(map(str, self.answers))
 
 
-def check(policy: Policy, *, framework: str | None = None, device: str | None = None, compiled: bool = False) -> Checked:
+def check(
+    policy: Policy,
+    *,
+    framework: str | None = None,
+    device: str | None = None,
+    compiled: bool = False,
+) -> Checked:
     """Return whether a policy can be followed, natively or emulated, by framework and device. Nothing is computed.
 
     Args:
         policy: the policy.
-        framework: one framework, which is imported; None asks all that are, and warns of those that no region can cover.
+        framework: one framework, which is imported; None asks all that are, and warns of those that
+            no region can cover.
         device: ``"cpu"``, or ``"gpu"`` or ``"cuda"``; None asks about all devices that are there.
-        compiled: ask about functions that the framework's compiler traces (`torch.compile`, `paddle.jit.to_static`,
-            `mindspore.jit`, `tf.function`), too.
+        compiled: ask about functions that the framework's compiler traces (`torch.compile`,
+            `paddle.jit.to_static`, `mindspore.jit`, `tf.function`), too.
 
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
         ValueError: for an unknown framework or device.
-        FrameworkNotSupported: where the named framework is not installed, not imported or not suitable, and where none is
-            named and none imported that is suitable.
+        FrameworkNotSupported: where the named framework is not installed, not imported or not
+            suitable, and where none is named and none imported that is suitable.
     """
     check_policy(policy)
     device = "gpu" if device == "cuda" else device
     if device is not None and device not in DEVICES:
         raise ValueError(unknown("device", device, DEVICES))
-    adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
+    adapters = (
+        registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
+    )
     if framework is None:
         amp_warnings.left_out(registry.unsuitable(), adapters)
         if not adapters:
-            raise FrameworkNotSupported("no framework is imported that could be asked; import one before (unamp imports none)")
-    asked = ((adapter, each) for adapter in adapters for each in ([device] if device else adapter.devices()))
-    return Checked(policy, tuple(_answer(adapter, policy, each, compiled) for adapter, each in asked))
+            raise FrameworkNotSupported(
+                "no framework is imported that could be asked; import one before (unamp imports none)"
+            )
+    asked = (
+        (adapter, each)
+        for adapter in adapters
+        for each in ([device] if device else adapter.devices())
+    )
+    return Checked(
+        policy, tuple(_answer(adapter, policy, each, compiled) for adapter, each in asked)
+    )
 
 
 def _answer(adapter: Adapter, policy: Policy, device: str, compiled: bool) -> Answer:
-    ways = {op: way for op in vocabulary() if (way := how(adapter, op, policy, device)) is not How.ABSENT}
+    ways = {
+        op: way
+        for op in vocabulary()
+        if (way := how(adapter, op, policy, device)) is not How.ABSENT
+    }
     support = Support.NATIVE if policy.dtype == FLOAT32 else adapter.support(device, policy.dtype)
     refused = ""
     if device not in adapter.devices():

@@ -17,7 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OFF = Policy(enabled=False)
 
-#: The attribute of a forward that holds the dtype of its inputs, for adapters whose compilers run no decorators.
+#: The attribute of a forward that holds the dtype of its inputs, for adapters whose compilers run
+#: no decorators.
 CAST_INPUTS = "__unamp_cast_inputs__"
 
 #: The attribute of a backward that runs under its forward's policy, for the same adapters.
@@ -25,22 +26,28 @@ AS_FORWARD = "__unamp_as_forward__"
 
 
 @overload
-def custom_fwd(fwd: F, *, device_type: str | None = None, cast_inputs: DtypeLike | None = None) -> F: ...
+def custom_fwd(
+    fwd: F, *, device_type: str | None = None, cast_inputs: DtypeLike | None = None
+) -> F: ...
 @overload
 def custom_fwd(
     fwd: None = None, *, device_type: str | None = None, cast_inputs: DtypeLike | None = None
 ) -> Callable[[F], F]: ...
 def custom_fwd(
-    fwd: Callable[..., Any] | None = None, *, device_type: str | None = None, cast_inputs: DtypeLike | None = None
+    fwd: Callable[..., Any] | None = None,
+    *,
+    device_type: str | None = None,
+    cast_inputs: DtypeLike | None = None,
 ) -> Callable[..., Any]:
     """Decorate the ``forward`` of a custom autograd function (torch's `Function`, Paddle's `PyLayer`).
 
     Args:
         fwd: the forward; its first argument is the context object.
-        device_type: accepted for `torch.amp.custom_fwd`'s sake; a region covers every device of its framework.
-        cast_inputs: None runs ``forward`` under the policy in force. A dtype (``"float32"``, ``torch.float16``, ...) casts the
-            incoming float16, bfloat16 and float32 tensors to it and runs ``forward`` with mixed precision off. It has no
-            effect outside regions.
+        device_type: accepted for `torch.amp.custom_fwd`'s sake; a region covers every device of its
+            framework.
+        cast_inputs: None runs ``forward`` under the policy in force. A dtype (``"float32"``,
+            ``torch.float16``, ...) casts the incoming float16, bfloat16 and float32 tensors to it
+            and runs ``forward`` with mixed precision off. It has no effect outside regions.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.custom_fwd
     """
@@ -66,7 +73,9 @@ def custom_fwd(
 def custom_bwd(bwd: F, *, device_type: str | None = None) -> F: ...
 @overload
 def custom_bwd(bwd: None = None, *, device_type: str | None = None) -> Callable[[F], F]: ...
-def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str | None = None) -> Callable[..., Any]:
+def custom_bwd(
+    bwd: Callable[..., Any] | None = None, *, device_type: str | None = None
+) -> Callable[..., Any]:
     """Decorate the ``backward`` of a function whose ``forward`` has `custom_fwd`: it runs under the forward's policy.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.custom_bwd
@@ -86,7 +95,9 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str | None
 def _eligible_name(dtype: object) -> str:
     name = dtype_name(dtype)
     if name not in ELIGIBLE:
-        raise ValueError(f"cast_inputs {shortened(dtype)} is not a dtype that unamp casts to; valid: {', '.join(ELIGIBLE)}")
+        raise ValueError(
+            f"cast_inputs {shortened(dtype)} is not a dtype that unamp casts to; valid: {', '.join(ELIGIBLE)}"
+        )
     return name
 
 

@@ -13,7 +13,8 @@ from unamp.typing import DtypeLike, Level
 Models = TypeVar("Models")
 Optimizers = TypeVar("Optimizers")
 
-_LEVELS: dict[Level, bool] = {"O0": False, "OD": False, "O1": False, "O2": True, "O3": True}  # whether parameters are cast
+# whether parameters are cast
+_LEVELS: dict[Level, bool] = {"O0": False, "OD": False, "O1": False, "O2": True, "O3": True}
 
 #: The dtypes in which parameters can be saved.
 SAVED = ("float16", "bfloat16", "float32", "float64")
@@ -53,44 +54,52 @@ def decorate(
 ) -> Any:
     """Prepare networks, and the optimizers that train them, for pure low precision.
 
-    At O2 and O3 the floating parameters are cast to the low dtype, where they are: half the memory, and nothing left to cast
-    in a region. Norms that keep statistics (batch norm, instance norm) and `excluded_layers` stay in float32. At the other
-    levels everything is left as it is.
+    At O2 and O3 the floating parameters are cast to the low dtype, where they are: half the memory,
+    and nothing left to cast in a region. Norms that keep statistics (batch norm, instance norm) and
+    `excluded_layers` stay in float32. At the other levels everything is left as it is.
 
-    Optimizers go on with the same parameters, groups, schedules and hooks. What they step is a float32 master weight of each
-    low parameter, with their state in float32 too; then the parameter takes over its rounded value. Their `state_dict` holds
-    the master weights, and the networks' parameters are refreshed from them when it is loaded.
+    Optimizers go on with the same parameters, groups, schedules and hooks. What they step is a
+    float32 master weight of each low parameter, with their state in float32 too; then the parameter
+    takes over its rounded value. Their `state_dict` holds the master weights, and the networks'
+    parameters are refreshed from them when it is loaded.
 
     Args:
         models: a network, or a list or tuple of them, of a framework that is imported.
-        optimizers: an optimizer, or a list or tuple of them, which were made for the networks' parameters.
+        optimizers: an optimizer, or a list or tuple of them, which were made for the networks'
+            parameters.
         level: ``"O0"``, ``"OD"`` and ``"O1"`` change nothing; ``"O2"`` and ``"O3"`` do.
         dtype: the low precision. With ``"float32"`` everything is left as it is.
         master_weight: False lets optimizers step the low parameters themselves. None is True.
-        save_dtype: the dtype that floating parameters have in the networks' `state_dict`; None: the dtype that they have.
-        master_grad: keep the gradients of low parameters in float32 from the moment that they are added up, for clipping
-            and accumulation. Otherwise they become float32 only for the step (or for `GradScaler.unscale_`). It goes with
-            master weights.
-        excluded_layers: layers or classes of layers (one, or a list or tuple) whose parameters, and those of the layers
-            inside, stay in float32.
+        save_dtype: the dtype that floating parameters have in the networks' `state_dict`; None: the
+            dtype that they have.
+        master_grad: keep the gradients of low parameters in float32 from the moment that they are
+            added up, for clipping and accumulation. Otherwise they become float32 only for the step
+            (or for `GradScaler.unscale_`). It goes with master weights.
+        excluded_layers: layers or classes of layers (one, or a list or tuple) whose parameters, and
+            those of the layers inside, stay in float32.
 
     Returns:
-        What was given, in the same form: the models, or the models and the optimizers where there are some.
+        What was given, in the same form: the models, or the models and the optimizers where there
+            are some.
 
     Raises:
         TypeError: for what is no network, optimizer or layer of one imported framework.
-        ValueError: for an unknown level or dtype, for `master_grad` without master weights, for parameters that are low
-            already, and for an optimizer that has begun or is decorated already. Nothing is changed then.
-        NotExpressible: for `master_grad`, and for a `save_dtype` other than the low dtype, in a framework whose gradients are
-            values (MindSpore, TensorFlow, JAX), and for parameters that cannot be changed where they are; the message says
-            what to do instead. Nothing is changed then.
+        ValueError: for an unknown level or dtype, for `master_grad` without master weights, for
+            parameters that are low already, and for an optimizer that has begun or is decorated
+            already. Nothing is changed then.
+        NotExpressible: for `master_grad`, and for a `save_dtype` other than the low dtype, in a
+            framework whose gradients are values (MindSpore, TensorFlow, JAX), and for parameters
+            that cannot be changed where they are; the message says what to do instead. Nothing is
+            changed then.
 
     Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/decorate_en.html
     """
     if level not in _LEVELS:
         raise ValueError(unknown("level", level, _LEVELS))
     if master_grad and master_weight is not None and not master_weight:
-        raise ValueError("master_grad goes with master weights: leave master_weight out, or leave master_grad out")
+        raise ValueError(
+            "master_grad goes with master weights: leave master_weight out, or leave master_grad out"
+        )
     networks, steppers = _listed(models), [] if optimizers is None else _listed(optimizers)
     decoration = Decoration(
         policy_dtype(dtype),
@@ -106,7 +115,8 @@ def decorate(
 
 
 def _listed(value: Any) -> list[Any]:
-    several = isinstance(value, (list, tuple)) and not hasattr(value, "_fields")  # an optax transformation is one, with fields
+    # an optax transformation is one, with fields
+    several = isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
     return list(value) if several else [value]
 
 
@@ -115,7 +125,9 @@ def _saved(dtype: object) -> str | None:
         return None
     name = dtype_name(dtype)
     if name not in SAVED:
-        raise ValueError(f"save_dtype must be one of {', '.join(SAVED)}, or None; not {shortened(dtype)}")
+        raise ValueError(
+            f"save_dtype must be one of {', '.join(SAVED)}, or None; not {shortened(dtype)}"
+        )
     return name
 
 
@@ -126,12 +138,16 @@ def _owner(networks: Sequence[Any], optimizers: Sequence[Any]) -> Adapter:
         raise TypeError("there is no model to decorate: models is empty")
     owners |= {_known(each, "optimizer").framework for each in optimizers}
     if len(owners) > 1:
-        raise TypeError(f"one call decorates what is of one framework, not of {' and '.join(sorted(owners))}")
+        raise TypeError(
+            f"one call decorates what is of one framework, not of {' and '.join(sorted(owners))}"
+        )
     return registry.adapter_for(owners.pop())
 
 
 def _known(value: Any, kind: str) -> Adapter:
     adapter = registry.owner(value, kind)
     if adapter is None:
-        raise TypeError(f"{type(value).__name__} is no {kind} of a framework that is imported and has an adapter installed")
+        raise TypeError(
+            f"{type(value).__name__} is no {kind} of a framework that is imported and has an adapter installed"
+        )
     return adapter

@@ -15,16 +15,17 @@ from unamp.regions import check_policy, current_policy, limited_region
 def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[object]:
     """Return a region for a policy where none is in force for some tensors, and a context that does nothing where one is.
 
-    For libraries with a policy of their own that their users may override: with a region, a region that switches mixed
-    precision off, or the framework's own AMP. The region is limited to the tensors' framework, and to their device where
-    they are on one.
+    For libraries with a policy of their own that their users may override: with a region, a region
+    that switches mixed precision off, or the framework's own AMP. The region is limited to the
+    tensors' framework, and to their device where they are on one.
 
     Args:
         policy: the default.
         like: a tensor, or tensors of one framework in lists, tuples and dictionaries.
 
     Raises:
-        TypeError: where ``policy`` is not a `Policy`, and where there is no tensor of an imported framework.
+        TypeError: where ``policy`` is not a `Policy`, and where there is no tensor of an imported
+            framework.
         ValueError: for tensors of several frameworks.
         FrameworkNotSupported: for tensors of a framework that no region can cover.
     """
@@ -38,7 +39,9 @@ def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[objec
         )
     frameworks, devices = dict.fromkeys(f for f, _ in found), dict.fromkeys(d for _, d in found)
     if len(frameworks) > 1:
-        raise ValueError(f"like holds tensors of several frameworks: {', '.join(frameworks)}; a region is opened for one")
+        raise ValueError(
+            f"like holds tensors of several frameworks: {', '.join(frameworks)}; a region is opened for one"
+        )
     framework = found[0][0]
     for device in devices:
         if current_policy(framework, device if device in DEVICES else None) is not None:

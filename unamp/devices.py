@@ -8,7 +8,8 @@ from typing import NamedTuple
 from unamp.adapter import DEVICES, Adapter, NamesDevices, registry
 from unamp.errors import shortened
 
-#: What is said where a function stands in the place of a device or a switch: the parentheses are missing.
+#: What is said where a function stands in the place of a device or a switch: the parentheses are
+#: missing.
 BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
 
 
@@ -18,7 +19,8 @@ class Place(NamedTuple):
     Attributes:
         device: their kind; None for all.
         framework: the framework whose word that is; None for what every framework may have.
-        missing: where there is no such device here, a sentence that says so and what there is; else empty.
+        missing: where there is no such device here, a sentence that says so and what there is; else
+            empty.
     """
 
     device: str | None
@@ -53,8 +55,17 @@ def place(device_type: object, framework: str | None) -> Place:
     if absent is not None:
         return absent
     valid = "valid: 'cpu', 'gpu', 'cuda', or None for wherever the tensors are"
-    valid += "".join(f"; {_present(adapter)}" for adapter in adapters if isinstance(adapter, NamesDevices))
-    if owner := next((a.framework for a in registry.adapters_in_use() if a not in adapters and _knows(a, device_type)), None):
+    valid += "".join(
+        f"; {_present(adapter)}" for adapter in adapters if isinstance(adapter, NamesDevices)
+    )
+    if owner := next(
+        (
+            a.framework
+            for a in registry.adapters_in_use()
+            if a not in adapters and _knows(a, device_type)
+        ),
+        None,
+    ):
         raise ValueError(
             f"device_type {shortened(device_type)} is one of {owner}'s devices, and the region is for {framework}; {valid}"
         )
@@ -70,7 +81,8 @@ def place(device_type: object, framework: str | None) -> Place:
 
 def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str:
     """Return the sentence to say where none of some frameworks has a kind of device; nothing where one has."""
-    # A framework is asked for its devices only where none before it has one: that may start it on them.
+    # A framework is asked for its devices only where none before it has one: that may start it on
+    # them.
     if not adapters or any(kind in _names(adapter) for adapter in adapters):
         return ""
     return f"there is no device {str(device_type)!r} here: {'; '.join(map(_present, adapters))}"
@@ -78,7 +90,11 @@ def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str
 
 def _names(adapter: Adapter) -> Mapping[str, str]:
     """Return a framework's word for every device that is there, by its kind."""
-    return adapter.device_names() if isinstance(adapter, NamesDevices) else {kind: kind for kind in adapter.devices()}
+    return (
+        adapter.device_names()
+        if isinstance(adapter, NamesDevices)
+        else {kind: kind for kind in adapter.devices()}
+    )
 
 
 def _present(adapter: Adapter) -> str:

@@ -16,7 +16,8 @@ class FloatFormat(NamedTuple):
         name: its common name.
         size: how many bytes a number takes.
         digits: how many binary digits a significand has, the one that is not stored included.
-        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers lie.
+        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers
+            lie.
         low: whether it is a low precision: one that a policy casts to.
         aliases: other names for it.
     """
@@ -50,10 +51,11 @@ class FloatFormat(NamedTuple):
         return float(2.0 ** (self.smallest_exponent - self.digits + 1))
 
 
-#: Every precision that is known here, by name, and all that is known of it: IEEE 754-2019, table 3.5, and for bfloat16
-#: https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low precision is a row here, and one in ``DTYPES`` (in
-#: ``state.py``) of each adapter whose framework computes with it. A region in it is refused on the others. Type checkers and
-#: editors know its name from ``DtypeName`` in ``typing.py``, and from the schema of ``precision.toml``.
+#: Every precision that is known here, by name, and all that is known of it: IEEE 754-2019, table
+#: 3.5, and for bfloat16 https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low
+#: precision is a row here, and one in ``DTYPES`` (in ``state.py``) of each adapter whose framework
+#: computes with it. A region in it is refused on the others. Type checkers and editors know its
+#: name from ``DtypeName`` in ``typing.py``, and from the schema of ``precision.toml``.
 PRECISIONS = {
     precision.name: precision
     for precision in (
@@ -70,22 +72,27 @@ LOW_DTYPES = tuple(precision.name for precision in PRECISIONS.values() if precis
 #: The dtypes of a policy: the one in which its allow list computes.
 POLICY_DTYPES = (*LOW_DTYPES, FLOAT32)
 
-#: What products of matrices are studied in, and nothing is cast to: float8, with one scale for a tensor, or one for each row.
+#: What products of matrices are studied in, and nothing is cast to: float8, with one scale for a
+#: tensor, or one for each row.
 FLOAT8 = ("float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows")
 
-#: Tensors in these dtypes are cast; all others (float64, integers, booleans, complex numbers) never are.
+#: Tensors in these dtypes are cast; all others (float64, integers, booleans, complex numbers) never
+#: are.
 ELIGIBLE = (*LOW_DTYPES, FLOAT32)
 
-_ALIASES = {alias: precision.name for precision in PRECISIONS.values() for alias in precision.aliases}
-_FLOAT8_ALIASES = {"float8_e4m3fn": "float8_e4m3"}  # what frameworks call it; FN: finite numbers and NaN
+_ALIASES = {
+    alias: precision.name for precision in PRECISIONS.values() for alias in precision.aliases
+}
+# what frameworks call it; FN: finite numbers and NaN
+_FLOAT8_ALIASES = {"float8_e4m3fn": "float8_e4m3"}
 
 
 def low_dtype(value: object) -> str:
     """Return the canonical name of a low precision, one of `LOW_DTYPES`.
 
     Args:
-        value: a string (``"fp16"``, ``"torch.bfloat16"``), a NumPy or ml_dtypes dtype or scalar type, or a framework's own
-            dtype object.
+        value: a string (``"fp16"``, ``"torch.bfloat16"``), a NumPy or ml_dtypes dtype or scalar
+            type, or a framework's own dtype object.
 
     Raises:
         ValueError: for every other dtype; the message lists the valid ones.
@@ -135,7 +142,9 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
     words = ", ".join(map(repr, valid))
     name = dtype_name(value)
     if name is None:
-        raise TypeError(f"dtype must be a string or a dtype object, not {type(value).__name__}; valid: {words}")
+        raise TypeError(
+            f"dtype must be a string or a dtype object, not {type(value).__name__}; valid: {words}"
+        )
     if name not in valid and name.startswith("float8") and FLOAT8[0] not in valid:
         raise ValueError(
             f"dtype {shortened(name)} {otherwise}; valid: {words}. A bare cast to float8 is not the same everywhere: 500.0 is "
@@ -150,15 +159,20 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
 
 def dtype_name(value: object) -> str | None:
     """Return the name of a dtype (``"float32"``) given as a string or a dtype object; None for what is no dtype."""
-    # Every framework's dtype object either prints its name last ("torch.float16", "paddle.bfloat16", "Float16") or
-    # carries it as `.name`, and so do NumPy's and ml_dtypes'; scalar types carry it as `__name__`.
+    # Every framework's dtype object either prints its name last ("torch.float16",
+    # "paddle.bfloat16", "Float16") or carries it as `.name`, and so do NumPy's and ml_dtypes';
+    # scalar types carry it as `__name__`.
     if isinstance(value, str):
         text = value
     elif isinstance(value, type):
         text = value.__name__
     elif isinstance(name := getattr(value, "name", None), str):
         text = name
-    elif "dtype" in type(value).__name__.lower() or type(value).__module__.split(".")[0] in str(value) or _is_plain(value):
+    elif (
+        "dtype" in type(value).__name__.lower()
+        or type(value).__module__.split(".")[0] in str(value)
+        or _is_plain(value)
+    ):
         text = str(value)
     else:
         return None
@@ -167,4 +181,5 @@ def dtype_name(value: object) -> str | None:
 
 
 def _is_plain(value: object) -> bool:
-    return str(value).lower() in ELIGIBLE  # MindSpore's objects are of a type `Float` and print "Float16"
+    # MindSpore's objects are of a type `Float` and print "Float16"
+    return str(value).lower() in ELIGIBLE

@@ -1,9 +1,10 @@
 """Notes on errors that a framework raises because of the dtypes that a policy chose.
 
-At O2 and O3 nearly everything runs low, also what a user, or a library, computes with float32 in mind: boxes of a detection
-network that are compared with float32 ones, a mask, a call into NumPy. The framework's error says which dtypes do not fit, and
-not where they come from. A region that such an error leaves adds that: its policy, the tensors that were at hand, and what to
-deny. Nothing is done for it while there is no error.
+At O2 and O3 nearly everything runs low, also what a user, or a library, computes with float32 in
+mind: boxes of a detection network that are compared with float32 ones, a mask, a call into NumPy.
+The framework's error says which dtypes do not fit, and not where they come from. A region that such
+an error leaves adds that: its policy, the tensors that were at hand, and what to deny. Nothing is
+done for it while there is no error.
 """
 
 from __future__ import annotations
@@ -27,11 +28,20 @@ _MOST_TENSORS = 6
 _MOST_STEPS = 16  # from a tensor back to an operation that a rule decided
 
 
-def explain(error: BaseException, trace: TracebackType | None, policy: Policy, adapters: Iterable[Adapter]) -> None:
+def explain(
+    error: BaseException, trace: TracebackType | None, policy: Policy, adapters: Iterable[Adapter]
+) -> None:
     """Add a note to an error that is about dtypes, once; errors keep their type, and others are left alone."""
-    if policy.level not in _LEVELS or not policy.active or policy.dtype == FLOAT32 or not isinstance(error, Exception):
+    if (
+        policy.level not in _LEVELS
+        or not policy.active
+        or policy.dtype == FLOAT32
+        or not isinstance(error, Exception)
+    ):
         return
-    if type(error).__module__.startswith("unamp") or any(note.startswith(_BEGINS) for note in getattr(error, "__notes__", ())):
+    if type(error).__module__.startswith("unamp") or any(
+        note.startswith(_BEGINS) for note in getattr(error, "__notes__", ())
+    ):
         return  # ours, or it has the note of a region inside this one
     telling = [adapter for adapter in adapters if isinstance(adapter, TellsOfDtypes)]
     # The error is the user's, and no note is worth another one.
@@ -47,11 +57,17 @@ def _note(adapter: Any, policy: Policy, trace: TracebackType | None) -> str:
     for name, tensor in _tensors(adapter, trace):
         dtype = adapter.dtype_of(tensor)
         op = _decided(adapter, policy, tensor) if dtype == policy.dtype else None
-        said.append(f"{name} is {dtype}" + (f" (from {op}, which the policy runs in {dtype})" if op else ""))
+        said.append(
+            f"{name} is {dtype}" + (f" (from {op}, which the policy runs in {dtype})" if op else "")
+        )
         if op and op not in named:  # what a list allows is seldom what is meant to be float32
             deny.append(op)
     where = f" At hand: {', '.join(said)}." if said else ""
-    lists = f"deny={list(dict.fromkeys(deny))!r}" if deny else "deny=[...], with the operations that make it low"
+    lists = (
+        f"deny={list(dict.fromkeys(deny))!r}"
+        if deny
+        else "deny=[...], with the operations that make it low"
+    )
     return (
         f"{_BEGINS}raised inside a region of {policy!r}, where what no list names runs in {policy.dtype}.{where} "
         f"Keep this part in float32: {lists}; or unamp.autocast(enabled=False) around it, with float32 inputs. "
@@ -68,7 +84,11 @@ def _decided(adapter: Any, policy: Policy, tensor: Any) -> str | None:
 def _tensors(adapter: Any, trace: TracebackType | None) -> list[tuple[str, Any]]:
     """Return floating tensors, by their names, in the innermost frame that has any, the framework's own code left out."""
     own = (adapter.framework, "unamp", f"unamp_{adapter.framework}")
-    frames = [frame for frame in _frames(trace) if frame.f_globals.get("__name__", "").partition(".")[0] not in own]
+    frames = [
+        frame
+        for frame in _frames(trace)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in own
+    ]
     for frame in reversed(frames):
         found = [
             (name, tensor)
@@ -91,6 +111,8 @@ def _named(adapter: Any, variables: Mapping[str, Any]) -> Iterator[tuple[str, An
         if isinstance(value, (list, tuple)):
             yield from ((f"{name}[{n}]", item) for n, item in enumerate(value[:_MOST_TENSORS]))
         elif type(value) is dict:
-            yield from ((f"{name}[{key!r}]", item) for key, item in islice(value.items(), _MOST_TENSORS))
+            yield from (
+                (f"{name}[{key!r}]", item) for key, item in islice(value.items(), _MOST_TENSORS)
+            )
         else:
             yield name, value

@@ -1,7 +1,7 @@
 """Errors and warnings, by name.
 
-Bad arguments raise the built-in `ValueError` and `TypeError`; the classes here are for what a caller may want to
-catch apart from those, and what a warning can be told by.
+Bad arguments raise the built-in `ValueError` and `TypeError`; the classes here are for what a
+caller may want to catch apart from those, and what a warning can be told by.
 """
 
 from collections.abc import Iterable
@@ -52,8 +52,14 @@ def unknown(what: str, given: object, valid: Iterable[str], listed: str = "valid
     names = list(valid)
     near: list[str] = []
     if isinstance(given, str) and 0 < len(given) < 80:
-        words = [word for name in names for word in name.split("-") if len(word) > 3 and word in given]
-        inside = [name for name in names if (len(given) > 2 and given in name) or any(w in name for w in words)]
+        words = [
+            word for name in names for word in name.split("-") if len(word) > 3 and word in given
+        ]
+        inside = [
+            name
+            for name in names
+            if (len(given) > 2 and given in name) or any(w in name for w in words)
+        ]
         near = list(dict.fromkeys([*inside, *difflib.get_close_matches(given, names, 2, 0.75)]))[:3]
     meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"unknown {what} {shortened(given)}; {meant}{listed}: {', '.join(names) or 'none'}"

@@ -20,7 +20,8 @@ class Explanation(NamedTuple):
     Attributes:
         op, rule, origin: as in `unamp.policy.Decision`.
         how: by framework and device, e.g. ``{("torch", "cpu"): How.NATIVE}``.
-        versions: the rules by the preset's lists of other versions, where they differ, e.g. ``{"2.11": Rule.WIDEST}``.
+        versions: the rules by the preset's lists of other versions, where they differ, e.g.
+            ``{"2.11": Rule.WIDEST}``.
     """
 
     op: str
@@ -30,13 +31,17 @@ class Explanation(NamedTuple):
     versions: Mapping[str, Rule]
 
 
-def explain(policy: Policy, framework: str | None = None, device: str | None = None) -> dict[str, Explanation]:
+def explain(
+    policy: Policy, framework: str | None = None, device: str | None = None
+) -> dict[str, Explanation]:
     """Return for every operation of the vocabulary its rule, where the rule comes from, and how it is carried out.
 
     Args:
         policy: the policy.
-        framework: one framework, or None for all that are imported. The preset ``native`` needs one.
-        device: ``"cpu"``, ``"gpu"``, or None for both. The preset ``native`` needs one where the framework has several.
+        framework: one framework, or None for all that are imported. The preset ``native`` needs
+            one.
+        device: ``"cpu"``, ``"gpu"``, or None for both. The preset ``native`` needs one where the
+            framework has several.
 
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
@@ -45,9 +50,13 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
     check_policy(policy)
     if device is not None and device not in DEVICES:
         raise ValueError(unknown("device", device, DEVICES))
-    adapters = registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
+    adapters = (
+        registry.adapters_in_use() if framework is None else (registry.adapter_for(framework),)
+    )
     if framework is None and preset(policy.preset).delegates:
-        raise ValueError(f"preset {policy.preset!r} is each framework's own lists; name a framework, with --framework say")
+        raise ValueError(
+            f"preset {policy.preset!r} is each framework's own lists; name a framework, with --framework say"
+        )
     if framework is not None and device is None and preset(policy.preset).delegates:
         device = _only_device(policy, adapters[0])
     devices = DEVICES if device is None else (device,)
@@ -59,7 +68,11 @@ def explain(policy: Policy, framework: str | None = None, device: str | None = N
             (decision := stated.reason(op)).rule,
             decision.origin,
             {(a.framework, d): how(a, op, policy, d) for a in adapters for d in devices},
-            {version: rules[op] for version, rules in others.items() if rules[op] is not decision.rule},
+            {
+                version: rules[op]
+                for version, rules in others.items()
+                if rules[op] is not decision.rule
+            },
         )
         for op in vocabulary()
     }
@@ -87,7 +100,9 @@ def _only_device(policy: Policy, adapter: Adapter) -> str:
     """Return the device of a framework that has only one."""
     there = adapter.devices()
     if len(there) > 1:
-        raise ValueError(f"preset {policy.preset!r} depends on the device; name one of: {', '.join(there)}")
+        raise ValueError(
+            f"preset {policy.preset!r} depends on the device; name one of: {', '.join(there)}"
+        )
     (device,) = there
     return device
 
@@ -95,17 +110,21 @@ def _only_device(policy: Policy, adapter: Adapter) -> str:
 def rules_of_versions(policy: Policy) -> dict[str, Mapping[str, Rule]]:
     """Return the rules of a policy by its preset's lists of each version; none where the preset has no versions."""
     name = without_version(policy.preset)
-    return {version: policy.replace(preset=f"{name}@{version}").rules for version in preset_versions(name)}
+    return {
+        version: policy.replace(preset=f"{name}@{version}").rules
+        for version in preset_versions(name)
+    }
 
 
 def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Decision]]:
     """Return the operations for which two policies have different rules, each with both decisions.
 
-    Two lists that differ in what they name can come to the same rule: what is on no list runs in the widest dtype of its
-    inputs at O1, as if it were on a promote list. That is no difference.
+    Two lists that differ in what they name can come to the same rule: what is on no list runs in
+    the widest dtype of its inputs at O1, as if it were on a promote list. That is no difference.
 
     Args:
-        before, after: the policies; with the preset ``native`` ask for what it comes to (`Policy.delegated`).
+        before, after: the policies; with the preset ``native`` ask for what it comes to
+            (`Policy.delegated`).
 
     Raises:
         TypeError: where one is not a `Policy`.
@@ -114,7 +133,9 @@ def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Deci
     for policy in (before, after):
         check_policy(policy)
     old, new = before.rules, after.rules
-    return {op: (before.reason(op), after.reason(op)) for op in vocabulary() if old[op] is not new[op]}
+    return {
+        op: (before.reason(op), after.reason(op)) for op in vocabulary() if old[op] is not new[op]
+    }
 
 
 class Change(NamedTuple):
@@ -143,8 +164,10 @@ def changes(
     """Return the changes where policies get other arguments: everywhere, or for the operations that ran.
 
     Args:
-        before, after: arguments of `Policy.replace`; ``allow`` and ``deny`` come on top of the lists that are there.
-        ran: how often each operation ran under each policy (see `unamp.tracing.ran_under`); None asks for all operations.
+        before, after: arguments of `Policy.replace`; ``allow`` and ``deny`` come on top of the
+            lists that are there.
+        ran: how often each operation ran under each policy (see `unamp.tracing.ran_under`); None
+            asks for all operations.
         bases: the policies that get them.
 
     Raises:
@@ -159,10 +182,18 @@ def changes(
 
 
 def _on_top(policy: Policy, arguments: Mapping[str, Any]) -> Policy:
-    lists = {name: (*getattr(policy, name), *more) for name, more in arguments.items() if name in ("allow", "deny")}
+    lists = {
+        name: (*getattr(policy, name), *more)
+        for name, more in arguments.items()
+        if name in ("allow", "deny")
+    }
     return policy.replace(**{**arguments, **lists})
 
 
 def _stated(policy: Policy, adapter: Adapter, device: str) -> Policy:
-    named = adapter.device_names().get(device, device) if isinstance(adapter, NamesDevices) else device
-    return policy.delegated(adapter.framework, named) or Policy(policy.level, policy.dtype, enabled=False)
+    named = (
+        adapter.device_names().get(device, device) if isinstance(adapter, NamesDevices) else device
+    )
+    return policy.delegated(adapter.framework, named) or Policy(
+        policy.level, policy.dtype, enabled=False
+    )

@@ -1,11 +1,12 @@
 """Allow and deny lists as people write them: operations by any name, and words for many of them.
 
-====================  ====================================================================================================
-``"linear"``          an operation: a canonical name, any framework's spelling, or the framework's own object
-``"group:norm"``      all operations of a group
-``"linalg_*"``        all operations whose canonical name fits; ``*`` stands for any letters
-``"*"``               every operation
-====================  ====================================================================================================
+====================
+====================================================================================================
+``"linear"``          an operation: a canonical name, any framework's spelling, or the framework's
+own object ``"group:norm"``      all operations of a group ``"linalg_*"``        all operations
+whose canonical name fits; ``*`` stands for any letters ``"*"``               every operation
+====================
+====================================================================================================
 """
 
 from __future__ import annotations
@@ -50,14 +51,16 @@ def read(argument: str, entries: object, *, casts: bool = False) -> Entries:
     Args:
         argument: what the list is called, for messages.
         entries: the list, or a single entry.
-        casts: whether casts and moves may be in it. No policy can follow a list in them: elsewhere a word for many operations
-            leaves them out.
+        casts: whether casts and moves may be in it. No policy can follow a list in them: elsewhere
+            a word for many operations leaves them out.
 
     Raises:
-        ValueError: for a name that no operation has, for a word that means none, and for a cast or a move.
+        ValueError: for a name that no operation has, for a word that means none, and for a cast or
+            a move.
         TypeError: for what is no entry of a list.
     """
-    # Some single entries can be iterated over (torch.ops.aten.add lists its overloads); what can be called is one entry.
+    # Some single entries can be iterated over (torch.ops.aten.add lists its overloads); what can be
+    # called is one entry.
     if isinstance(entries, (str, bytes)) or callable(entries) or not isinstance(entries, Iterable):
         entries = (entries,)
     named: set[str] = set()
@@ -103,7 +106,11 @@ def operation_name(argument: str, entry: object, prefer: str | None = None) -> s
 def words(operations: Sequence[str]) -> tuple[str, ...]:
     """Return operations as a person would write them: a group that is there whole by its word."""
     there = set(operations)
-    whole = [group for group, members in vocabulary().groups.items() if len(members) > 1 and there.issuperset(members)]
+    whole = [
+        group
+        for group, members in vocabulary().groups.items()
+        if len(members) > 1 and there.issuperset(members)
+    ]
     said = {op for group in whole for op in vocabulary().groups[group]}
     return (*(f"{_GROUP}{group}" for group in whole), *(op for op in operations if op not in said))
 
@@ -133,5 +140,7 @@ def _meant(argument: str, word: str) -> Iterable[str]:
     fits = compile(translate(word.replace("[", "[[]").replace("?", "[?]"))).match
     found = [op for op in vocabulary() if fits(op)]
     if not found:
-        raise ValueError(f"{argument}: no operation is called {shortened(word)}; `unamp ops` lists all of them")
+        raise ValueError(
+            f"{argument}: no operation is called {shortened(word)}; `unamp ops` lists all of them"
+        )
     return found

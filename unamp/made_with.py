@@ -31,7 +31,8 @@ def with_lists(policy: P, lists: Mapping[str, str]) -> P:
     """Return a policy with the version of its preset's lists that a file states.
 
     Raises:
-        ValueError: for a version that this unamp does not have; the message lists those that it has.
+        ValueError: for a version that this unamp does not have; the message lists those that it
+            has.
     """
     version = lists.get(policy.preset)
     if version is None:
@@ -63,7 +64,10 @@ def changes_since(lists: Mapping[str, str], policies: Iterable[_Policy]) -> list
             )
             continue
         changed = {
-            op for policy in meant for op, rule in with_lists(policy, lists).rules.items() if rule is not policy.rules[op]
+            op
+            for policy in meant
+            for op, rule in with_lists(policy, lists).rules.items()
+            if rule is not policy.rules[op]
         }
         if changed:
             found.append(

@@ -27,13 +27,14 @@ def auto_mixed_precision(
 ) -> Network:
     """Return a network that computes under a policy and returns float32, as `mindspore.amp.auto_mixed_precision` makes one.
 
-    At O1 the operations of the preset's allow list run low, and their results are cast back to float32 at once. At O2
-    everything runs low but the deny list, at O3 everything; the network's inputs are cast. Parameters stay as they are, and
-    are those of the network that was given: training one trains the other.
+    At O1 the operations of the preset's allow list run low, and their results are cast back to
+    float32 at once. At O2 everything runs low but the deny list, at O3 everything; the network's
+    inputs are cast. Parameters stay as they are, and are those of the network that was given:
+    training one trains the other.
 
     Args:
-        network: a network of a framework that is imported: a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, a
-            model of Keras, or a module of flax or equinox.
+        network: a network of a framework that is imported: a torch.nn.Module, paddle.nn.Layer,
+            mindspore.nn.Cell, a model of Keras, or a module of flax or equinox.
         amp_level: ``"O0"`` (the network itself is returned), ``"O1"``, ``"O2"`` or ``"O3"``.
         dtype: the low precision; see `Policy`.
         preset: the lists; see `unamp.presets.PRESETS`.
@@ -42,7 +43,8 @@ def auto_mixed_precision(
         ValueError: for another level, dtype or preset.
         TypeError: where ``network`` is no network of an imported framework.
 
-    Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.auto_mixed_precision.html
+    Semantics:
+        https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.auto_mixed_precision.html
     """
     if amp_level not in _LEVELS:
         raise ValueError(unknown("amp_level", amp_level, _LEVELS))
@@ -58,13 +60,18 @@ def auto_mixed_precision(
     return wrapped
 
 
-def call_under(adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_under(
+    adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     """Call `call` under `policy`: cast its floating inputs at O2 and O3, and return float32 where `returns_float32` says so.
 
     For adapters, to carry out `Adapter.wrap`.
     """
     if policy.level in ("O2", "O3"):
-        args, kwargs = cast_eligible(adapter, args, policy.dtype), cast_eligible(adapter, kwargs, policy.dtype)
+        args, kwargs = (
+            cast_eligible(adapter, args, policy.dtype),
+            cast_eligible(adapter, kwargs, policy.dtype),
+        )
     with policy_region(policy, framework=adapter.framework):
         result = call(*args, **kwargs)
     return cast_eligible(adapter, result, "float32") if returns_float32(policy) else result

@@ -1,7 +1,7 @@
 """One mixed-precision policy, as a value.
 
-A `Policy` says for every operation of the vocabulary which precision it runs in. It holds no state and knows no
-framework: adapters ask `Policy.decide` and carry the answer out.
+A `Policy` says for every operation of the vocabulary which precision it runs in. It holds no state
+and knows no framework: adapters ask `Policy.decide` and carry the answer out.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, OperationLike, OperationsLike, PresetName
 from unamp.vocabulary import Operation, vocabulary
 
-#: Of so many policies a process keeps what was made of them (rules, plans, regions): some 20 KiB for each and framework. With
-#: more in turn, opening a region takes milliseconds each time.
+#: Of so many policies a process keeps what was made of them (rules, plans, regions): some 20 KiB
+#: for each and framework. With more in turn, opening a region takes milliseconds each time.
 KEPT_POLICIES = 2048
 
 #: The levels, and what each does with the operations that no list names.
@@ -75,30 +75,37 @@ class Policy:
     """A rule for every operation: the precision that it runs in. Immutable, hashable, equal by value, and it pickles.
 
     Args:
-        level: ``"O0"``, ``"OD"``, ``"O1"``, ``"O2"`` or ``"O3"``; see `LEVELS`. The names are NVIDIA apex's and Paddle's.
-        dtype: the dtype in which the allow list computes, as a string or any framework's dtype object: a low precision,
-            ``"float16"`` or ``"bfloat16"``; or ``"float32"``, under which nothing is cast down: what the lists would run low
-            runs in float32, its inputs widened, and so does everything at O2 and O3.
-        allow: operations that run in the low dtype, whatever the preset says. Canonical names, any framework's spelling,
-            or the framework's own function, layer class or primitive; words for many operations (``"group:norm"``,
-            ``"linalg_*"``, ``"*"``; see `unamp.lists`). A single entry may stand alone. ``"*"`` is level O3.
-        deny: operations that run in float32, likewise. ``"*"`` is level OD without a preset's lists: everything runs in float32
-            but what `allow` names. An operation that one list names and the other means by a word for many is where it is
-            named.
-        preset: the base lists; see `unamp.presets.PRESETS`. With a version (``"torch-cuda@2.11"``) those of that version of
-            the framework; a name alone is the newest.
+        level: ``"O0"``, ``"OD"``, ``"O1"``, ``"O2"`` or ``"O3"``; see `LEVELS`. The names are
+            NVIDIA apex's and Paddle's.
+        dtype: the dtype in which the allow list computes, as a string or any framework's dtype
+            object: a low precision, ``"float16"`` or ``"bfloat16"``; or ``"float32"``, under which
+            nothing is cast down: what the lists would run low runs in float32, its inputs widened,
+            and so does everything at O2 and O3.
+        allow: operations that run in the low dtype, whatever the preset says. Canonical names, any
+            framework's spelling, or the framework's own function, layer class or primitive; words
+            for many operations (``"group:norm"``, ``"linalg_*"``, ``"*"``; see `unamp.lists`). A
+            single entry may stand alone. ``"*"`` is level O3.
+        deny: operations that run in float32, likewise. ``"*"`` is level OD without a preset's
+            lists: everything runs in float32 but what `allow` names. An operation that one list
+            names and the other means by a word for many is where it is named.
+        preset: the base lists; see `unamp.presets.PRESETS`. With a version (``"torch-cuda@2.11"``)
+            those of that version of the framework; a name alone is the newest.
         enabled: False is a policy that touches nothing.
-        promote: at O2, operations on no list run in the widest dtype of their inputs (Paddle's ``use_promote``).
-        widen_results: the result of every operation that ran low is cast back to float32 (MindSpore's O1).
+        promote: at O2, operations on no list run in the widest dtype of their inputs (Paddle's
+            ``use_promote``).
+        widen_results: the result of every operation that ran low is cast back to float32
+            (MindSpore's O1).
         cache: within the outermost region a float32 parameter is cast once.
 
     Raises:
-        ValueError: for an unknown level, dtype, preset or operation, for an operation in both lists, and for a cast or a move
-            in one (``cast``, ``bitcast``, ``cpu``): the call says its dtype or device, and a word for many leaves it out.
+        ValueError: for an unknown level, dtype, preset or operation, for an operation in both
+            lists, and for a cast or a move in one (``cast``, ``bitcast``, ``cpu``): the call says
+            its dtype or device, and a word for many leaves it out.
         TypeError: for an argument of the wrong type.
     """
 
-    # Not a dataclass: importing `dataclasses` alone would take a third of the time that `import unamp` takes.
+    # Not a dataclass: importing `dataclasses` alone would take a third of the time that
+    # `import unamp` takes.
 
     level: Level
     dtype: DtypeName
@@ -136,21 +143,34 @@ class Policy:
         cache: bool = True,
     ) -> None:
         if not isinstance(level, str):
-            raise TypeError(f"level must be a string, not {type(level).__name__}; valid: {', '.join(LEVELS)}")
+            raise TypeError(
+                f"level must be a string, not {type(level).__name__}; valid: {', '.join(LEVELS)}"
+            )
         if level not in LEVELS:
             raise ValueError(unknown("level", level, LEVELS))
-        for flag, value in (("enabled", enabled), ("promote", promote), ("widen_results", widen_results), ("cache", cache)):
+        for flag, value in (
+            ("enabled", enabled),
+            ("promote", promote),
+            ("widen_results", widen_results),
+            ("cache", cache),
+        ):
             if not isinstance(value, bool):
                 raise TypeError(f"{flag} must be True or False, not {type(value).__name__}")
         check_preset(preset)
         allowing, denying = read("allow", allow), read("deny", deny)
         if allowing.everything and denying.everything:
-            raise ValueError("allow and deny are both '*'; every operation can be in one of them only")
+            raise ValueError(
+                "allow and deny are both '*'; every operation can be in one of them only"
+            )
         allowed = allowing.named | (allowing.meant - denying.named)
         denied = denying.named | (denying.meant - allowing.named)
         if both := sorted(allowed & denied):
-            raise ValueError(f"in allow and in deny: {', '.join(both)}; an operation can be in one of them only")
-        if (allowed or denied or allowing.everything or denying.everything) and load_preset(preset).delegates:
+            raise ValueError(
+                f"in allow and in deny: {', '.join(both)}; an operation can be in one of them only"
+            )
+        if (allowed or denied or allowing.everything or denying.everything) and load_preset(
+            preset
+        ).delegates:
             raise ValueError(
                 f"preset {preset!r} is the framework's own AMP, which takes no lists; "
                 "start from a preset with lists (for instance 'unamp' or 'torch-cuda') to use allow and deny"
@@ -160,12 +180,23 @@ class Policy:
         elif level != "O0" and allowing.everything:
             level, allowed = "O3", frozenset()
         named = tuple(sorted(allowed)), tuple(sorted(denied))
-        values = (level, policy_dtype(dtype), *named, preset, enabled, promote, widen_results, cache)
+        values = (
+            level,
+            policy_dtype(dtype),
+            *named,
+            preset,
+            enabled,
+            promote,
+            widen_results,
+            cache,
+        )
         for name, stated in zip((*_ARGUMENTS, "_values"), (*values, values), strict=True):
             object.__setattr__(self, name, stated)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a policy does not change; make another one with .replace({name}=...)")
+        raise AttributeError(
+            f"a policy does not change; make another one with .replace({name}=...)"
+        )
 
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError("a policy does not change")
@@ -178,7 +209,8 @@ class Policy:
 
     @cached_property
     def _hash(self) -> int:
-        # Not before it is asked for: torch.compile follows `__init__`, and in PyTorch 2.11 knows no hash of a tuple.
+        # Not before it is asked for: torch.compile follows `__init__`, and in PyTorch 2.11 knows no
+        # hash of a tuple.
         return hash(self._values)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -195,12 +227,17 @@ class Policy:
         said = {name: value for name, value, usual in fields[2:] if value != usual}
         said |= {name: words(said[name]) for name in ("allow", "deny") if name in said}
         if self._denies_everything:
-            said = {name: value for name, value in said.items() if name not in ("deny", "preset")} | {"deny": EVERYTHING}
+            said = {
+                name: value for name, value in said.items() if name not in ("deny", "preset")
+            } | {"deny": EVERYTHING}
         return said
 
     def stated(self) -> dict[str, Any]:
         """Return the arguments that a person would write for an equal policy, lists in the fewest words."""
-        said = {name: list(value) if isinstance(value, tuple) else value for name, value in self._said().items()}
+        said = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self._said().items()
+        }
         if self._denies_everything:
             said["deny"] = [EVERYTHING]
         return {"level": self.level, "dtype": self.dtype, **said}
@@ -217,7 +254,8 @@ class Policy:
         """Return the policy in the text of a `precision.toml`; warn where its preset's lists have changed since.
 
         Raises:
-            ValueError: for what is no such text, and where it has rules for layers, too: `unamp.Precision` reads both.
+            ValueError: for what is no such text, and where it has rules for layers, too:
+                `unamp.Precision` reads both.
         """
         import warnings
 
@@ -242,7 +280,10 @@ class Policy:
 
     def to_data(self) -> dict[str, Any]:
         """Return the arguments that make an equal policy, as plain values, for a file."""
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in zip(_ARGUMENTS, self._values, strict=True)}
+        return {
+            name: list(v) if isinstance(v, tuple) else v
+            for name, v in zip(_ARGUMENTS, self._values, strict=True)
+        }
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Policy:
@@ -255,7 +296,9 @@ class Policy:
         if not isinstance(data, Mapping):
             raise TypeError(f"a policy is an object, not {data!r:.40}")
         if different := sorted(data.keys() ^ set(_ARGUMENTS), key=str):
-            raise ValueError(f"a policy has {', '.join(_ARGUMENTS)}; unknown or missing: {', '.join(map(str, different))[:80]}")
+            raise ValueError(
+                f"a policy has {', '.join(_ARGUMENTS)}; unknown or missing: {', '.join(map(str, different))[:80]}"
+            )
         return cls(**data)
 
     @property
@@ -271,11 +314,12 @@ class Policy:
         """Return the rule for one operation.
 
         Args:
-            op: whatever `allow` and `deny` take: a canonical name, any spelling, or the framework's own object.
+            op: whatever `allow` and `deny` take: a canonical name, any spelling, or the framework's
+                own object.
 
         Raises:
-            ValueError: for an unknown operation, and for the preset ``native``, whose lists depend on framework and device
-                (see `delegated`).
+            ValueError: for an unknown operation, and for the preset ``native``, whose lists depend
+                on framework and device (see `delegated`).
             TypeError: for what is no operation, or several.
         """
         rules = self.rules
@@ -304,8 +348,9 @@ class Policy:
     def delegated(self, framework: str, device: str) -> Policy | None:
         """Return the policy that this one comes to on a framework and device: ``"cpu"``, ``"gpu"`` or ``"mps"``.
 
-        That is itself, except for the preset ``native``: there it is the policy with the lists that the framework's own AMP
-        follows on that device, in the version that is imported, or None where the framework does nothing of its own.
+        That is itself, except for the preset ``native``: there it is the policy with the lists that
+        the framework's own AMP follows on that device, in the version that is imported, or None
+        where the framework does nothing of its own.
         """
         delegates = load_preset(self.preset).delegates
         if not delegates or not self.active:
@@ -318,10 +363,21 @@ class Policy:
 #: The preset without lists.
 _EMPTY: PresetName = "none"
 
-_ARGUMENTS = ("level", "dtype", "allow", "deny", "preset", "enabled", "promote", "widen_results", "cache")
+_ARGUMENTS = (
+    "level",
+    "dtype",
+    "allow",
+    "deny",
+    "preset",
+    "enabled",
+    "promote",
+    "widen_results",
+    "cache",
+)
 
 
-#: What rules become in float32: nothing is cast down, and what is banned for want of range or digits has both.
+#: What rules become in float32: nothing is cast down, and what is banned for want of range or
+#: digits has both.
 _WIDENED = {Rule.LOW: Rule.FP32, Rule.BANNED: Rule.FP32, Rule.NARROWEST: Rule.WIDEST}
 
 
@@ -373,7 +429,9 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
             return decision(Rule.NARROWEST, f"{whose}: {follows} list")
     if policy._denies_everything:
         return decision(Rule.FP32, f"your deny list: {EVERYTHING}")
-    rule = {"OD": Rule.FP32, "O1": Rule.WIDEST, "O2": Rule.WIDEST if policy.promote else Rule.LOW}[level]
+    rule = {"OD": Rule.FP32, "O1": Rule.WIDEST, "O2": Rule.WIDEST if policy.promote else Rule.LOW}[
+        level
+    ]
     return decision(rule, f"level {level}: on no list")
 
 
@@ -402,5 +460,9 @@ def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
         return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in ops})
     # Only what the user's lists name, or name a part of, is decided otherwise than without them.
     named = {*policy.allow, *policy.deny}
-    changed = {op.name: _decide(policy, op, lists).rule for op in ops if op.name in named or not named.isdisjoint(op.parts)}
+    changed = {
+        op.name: _decide(policy, op, lists).rule
+        for op in ops
+        if op.name in named or not named.isdisjoint(op.parts)
+    }
     return MappingProxyType({**policy.replace(allow=(), deny=()).rules, **changed})

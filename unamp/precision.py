@@ -27,12 +27,14 @@ class Precision:
         policy: the policy.
         layers: the rules for layers.
         reason: why the policy is as it is.
-        reasons: why an operation is on a list of the policy, by the entry (``{"exp": "overflows"}``).
-        pinned: hold the presets' lists as they are today: each preset is named with its newest version (``"torch-cuda@2.15"``).
+        reasons: why an operation is on a list of the policy, by the entry (``{"exp":
+            "overflows"}``).
+        pinned: hold the presets' lists as they are today: each preset is named with its newest
+            version (``"torch-cuda@2.15"``).
 
     Raises:
-        TypeError, ValueError: for what is none of these, for a reason of an operation that is on no list, and with `pinned` for
-            a preset that has no versions.
+        TypeError, ValueError: for what is none of these, for a reason of an operation that is on no
+            list, and with `pinned` for a preset that has no versions.
     """
 
     policy: Policy
@@ -55,13 +57,20 @@ class Precision:
             raise TypeError(f"layers must be unamp.LayerRules, not {type(layers).__name__}")
         if pinned:
             policy, layers = _named(policy), _with_policies(layers, _named)
-        known = {entry if is_word(entry) else operation_name("reasons", entry): why for entry, why in (reasons or {}).items()}
+        known = {
+            entry if is_word(entry) else operation_name("reasons", entry): why
+            for entry, why in (reasons or {}).items()
+        }
         for entry, why in {"": reason, **known}.items():
             if not isinstance(why, str) or not why.isprintable():
                 raise ValueError(f"a reason must be printable text, not {why!r:.40}")
             if entry and not _is_listed(policy, entry):
-                raise ValueError(f"there is a reason for {entry!r}, which is on no list of the policy")
-        vars(self).update(policy=policy, layers=layers, reason=reason, reasons=MappingProxyType(known))
+                raise ValueError(
+                    f"there is a reason for {entry!r}, which is on no list of the policy"
+                )
+        vars(self).update(
+            policy=policy, layers=layers, reason=reason, reasons=MappingProxyType(known)
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Precision does not change; make another one")
@@ -73,7 +82,9 @@ class Precision:
         return hash((self.policy, self.layers))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), self.policy, self.layers, reason=self.reason, reasons=dict(self.reasons)), ()
+        return partial(
+            type(self), self.policy, self.layers, reason=self.reason, reasons=dict(self.reasons)
+        ), ()
 
     def __repr__(self) -> str:
         return f"Precision({self.policy!r}, {self.layers!r})"
@@ -86,14 +97,17 @@ class Precision:
     def from_toml(cls, text: str, *, pinned: bool = False) -> Precision:
         """Return the precision that the text of a `precision.toml` states.
 
-        Where it was made with other lists than a preset has today, and rules differ, a warning names the operations.
+        Where it was made with other lists than a preset has today, and rules differ, a warning
+        names the operations.
 
         Args:
             text: the text.
-            pinned: hold the lists that it was made with: name each preset with the version that the text states.
+            pinned: hold the lists that it was made with: name each preset with the version that the
+                text states.
 
         Raises:
-            ValueError: for what is no such text: the message says where and what. Nothing in it is executed or imported.
+            ValueError: for what is no such text: the message says where and what. Nothing in it is
+                executed or imported.
         """
         found, changes = cls._loaded(text, pinned)
         amp_warnings.lists_changed("this file", changes)
@@ -107,7 +121,10 @@ class Precision:
             policy, layers = Policy(**(found.policy or {})), LayerRules.from_tables(found.layers)
             changes = changes_since(found.lists, [policy, *layers.policies])
             if pinned:
-                policy, layers = with_lists(policy, found.lists), _with_policies(layers, lambda p: with_lists(p, found.lists))
+                policy, layers = (
+                    with_lists(policy, found.lists),
+                    _with_policies(layers, lambda p: with_lists(p, found.lists)),
+                )
             made = cls(policy, layers, reason=found.reason, reasons=found.reasons, pinned=pinned)
         except (TypeError, ValueError) as error:
             raise ValueError(f"this is no precision file: {error}") from error
@@ -117,14 +134,19 @@ class Precision:
         """Return the text of a `precision.toml`, which `from_toml` reads.
 
         Args:
-            over: the text of such a file, whose comments and layout are kept: only what differs is changed in it.
+            over: the text of such a file, whose comments and layout are kept: only what differs is
+                changed in it.
 
         Raises:
             ModuleNotFoundError: where `over` is given and tomlkit is not installed.
         """
         stated = self.policy.stated()
         for name in ("allow", "deny"):
-            further = [entry for entry in self.reasons if entry not in stated.get(name, ()) and self._on(name, entry)]
+            further = [
+                entry
+                for entry in self.reasons
+                if entry not in stated.get(name, ()) and self._on(name, entry)
+            ]
             if further:
                 stated[name] = [*stated.get(name, ()), *further]
         lists = lists_of([self.policy, *self.layers.policies])
@@ -158,7 +180,9 @@ class Precision:
         try:
             found, changes = cls._loaded(Path(path).read_text("utf-8"), pinned)
         except UnicodeDecodeError as error:
-            raise ValueError(f"{os.fspath(path)}: this is no precision file: it is no UTF-8") from error
+            raise ValueError(
+                f"{os.fspath(path)}: this is no precision file: it is no UTF-8"
+            ) from error
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
         amp_warnings.lists_changed(os.fspath(path), changes)
@@ -170,7 +194,9 @@ def _is_listed(policy: Policy, entry: str) -> bool:
     found = read("reasons", entry)
     stated = policy.stated()
     lists = (*policy.allow, *policy.deny, *stated.get("allow", ()), *stated.get("deny", ()))
-    return (found.everything and entry in lists) or not (found.named | found.meant).isdisjoint(lists)
+    return (found.everything and entry in lists) or not (found.named | found.meant).isdisjoint(
+        lists
+    )
 
 
 def _named(policy: Policy) -> Policy:
@@ -179,18 +205,24 @@ def _named(policy: Policy) -> Policy:
 
 
 def _with_policies(layers: LayerRules, change: Callable[[Policy], Policy]) -> LayerRules:
-    return LayerRules(rule._replace(policy=change(rule.policy)) if isinstance(rule.policy, Policy) else rule for rule in layers)
+    return LayerRules(
+        rule._replace(policy=change(rule.policy)) if isinstance(rule.policy, Policy) else rule
+        for rule in layers
+    )
 
 
-def region_from(path: str | os.PathLike[str], *, framework: str | None = None, pinned: bool = False) -> Region:
+def region_from(
+    path: str | os.PathLike[str], *, framework: str | None = None, pinned: bool = False
+) -> Region:
     """Return a region for the policy in a `precision.toml`.
 
-    The file's rules for layers are for `unamp.layer_policies`, which puts them on a network; where none has them, a warning
-    says so.
+    The file's rules for layers are for `unamp.layer_policies`, which puts them on a network; where
+    none has them, a warning says so.
 
     Args:
         path: the file.
-        framework: limit the region to one framework; None is every framework imported in the process.
+        framework: limit the region to one framework; None is every framework imported in the
+            process.
         pinned: hold the lists that the file was made with, as `Precision.read` does.
 
     Raises:

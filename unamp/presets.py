@@ -1,7 +1,7 @@
 """Presets: the base lists that a policy starts from, one data file each under `data/presets`.
 
-A framework's lists change from version to version: `torch-cuda@2.11` has those of PyTorch 2.11, which are kept as differences
-under `data/presets/versions`. A name alone is the newest.
+A framework's lists change from version to version: `torch-cuda@2.11` has those of PyTorch 2.11,
+which are kept as differences under `data/presets/versions`. A name alone is the newest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.typing import PresetName
 
-#: Their names, in the order in which they are shown; see `preset_versions` for the versions of each.
+#: Their names, in the order in which they are shown; see `preset_versions` for the versions of
+#: each.
 PRESETS: tuple[PresetName, ...] = (
     "unamp",
     "torch-cuda",
@@ -36,17 +37,20 @@ class Preset(NamedTuple):
 
     Attributes:
         name, title: what it is called, and a line about it.
-        framework, version, source: whose lists these are, and the public places that they were read from.
+        framework, version, source: whose lists these are, and the public places that they were read
+            from.
         allow: the operations that run in the low dtype.
-        deny: the operations that run in float32. `deny_o2` replaces it at level O2 where that list is shorter.
+        deny: the operations that run in float32. `deny_o2` replaces it at level O2 where that list
+            is shorter.
         promote: the operations listed as running in the widest of their inputs' dtypes.
         infer, clear: TensorFlow's lists of operations that run low where an input is low.
         by_dtype: the lists that differ for a low dtype: for each dtype, those lists by their names.
         banned: the operations that raise, each with its advice.
-        implied: entries of `allow` and `deny` that the official lists do not name, each with the listed operations that the
-            framework computes it with.
+        implied: entries of `allow` and `deny` that the official lists do not name, each with the
+            listed operations that the framework computes it with.
         unnamed: words on the lists of a version that the vocabulary has no operation for.
-        delegates: for ``native`` alone, the preset that each framework itself follows on each device.
+        delegates: for ``native`` alone, the preset that each framework itself follows on each
+            device.
     """
 
     name: str
@@ -73,7 +77,11 @@ class Preset(NamedTuple):
 
     def denied(self, level: str, dtype: str) -> frozenset[str]:
         """Return the deny list for a level and a low dtype."""
-        return self.deny_o2 if level == "O2" and self.deny_o2 is not None else self.listed("deny", dtype)
+        return (
+            self.deny_o2
+            if level == "O2" and self.deny_o2 is not None
+            else self.listed("deny", dtype)
+        )
 
 
 _LISTS = ("allow", "deny", "promote", "infer", "clear")
@@ -113,14 +121,17 @@ def with_version(name: PresetName) -> PresetName:
     """Return the name of a preset with its version: what it means today, whatever is newest later.
 
     Raises:
-        ValueError: for a preset whose lists change with unamp, or with the framework that is installed.
+        ValueError: for a preset whose lists change with unamp, or with the framework that is
+            installed.
     """
     if "@" in name or name in ("apex", "none"):  # which do not change any more
         return name
     if versions := preset_versions(name):
         return cast("PresetName", f"{name}@{versions[-1]}")
     held = [name for name in PRESETS if preset_versions(name)]
-    raise ValueError(f"preset {name!r} has no versions; those whose lists can be held: {', '.join(held)}, apex, none")
+    raise ValueError(
+        f"preset {name!r} has no versions; those whose lists can be held: {', '.join(held)}, apex, none"
+    )
 
 
 def as_of(name: str, version: str) -> PresetName:
@@ -128,7 +139,8 @@ def as_of(name: str, version: str) -> PresetName:
 
     Args:
         name: the preset, without a version.
-        version: as the framework tells it: ``"2.11.0+cu130"``. Where its lists are not known, the newest are taken.
+        version: as the framework tells it: ``"2.11.0+cu130"``. Where its lists are not known, the
+            newest are taken.
     """
     told = ".".join(version.split(".")[:2])
     differs = told in preset_versions(name) and not _differences(name)[told].keys() <= _TOLD
@@ -140,16 +152,21 @@ def check_preset(name: object) -> None:
 
     Raises:
         TypeError: for what is no string.
-        ValueError: for an unknown name, and for an unknown version; the message lists the valid ones.
+        ValueError: for an unknown name, and for an unknown version; the message lists the valid
+            ones.
     """
     if not isinstance(name, str):
-        raise TypeError(f"preset must be a string, not {type(name).__name__}; valid: {', '.join(PRESETS)}")
+        raise TypeError(
+            f"preset must be a string, not {type(name).__name__}; valid: {', '.join(PRESETS)}"
+        )
     bare, at, version = name.partition("@")
     if bare not in PRESETS:
         raise ValueError(unknown("preset", name, PRESETS))
     if at and version not in (versions := preset_versions(bare)):
         if not versions:
-            raise ValueError(f"preset {bare!r} has no versions; write it without {shortened(at + version)}")
+            raise ValueError(
+                f"preset {bare!r} has no versions; write it without {shortened(at + version)}"
+            )
         raise ValueError(unknown(f"version of preset {bare!r}", version, versions))
 
 
@@ -174,7 +191,9 @@ def preset(name: str) -> Preset:
         source=tuple(data["source"]),
         deny_o2=frozenset(data["deny_o2"]) if "deny_o2" in data else None,
         by_dtype={
-            dtype: {key: frozenset(data[named]) for key in _LISTS if (named := f"{key}_{dtype}") in data}
+            dtype: {
+                key: frozenset(data[named]) for key in _LISTS if (named := f"{key}_{dtype}") in data
+            }
             for dtype in LOW_DTYPES
         },
         banned={op: data.get("advice", {}).get(op, "") for op in data.get("banned", ())},
@@ -188,7 +207,11 @@ def preset(name: str) -> Preset:
 @cache
 def _differences(name: str) -> Mapping[str, Mapping[str, Any]]:
     """Return for each version how its lists differ from the data of a preset."""
-    return {key: value for key, value in load_table(f"presets/versions/{name}.toml").items() if isinstance(value, dict)}
+    return {
+        key: value
+        for key, value in load_table(f"presets/versions/{name}.toml").items()
+        if isinstance(value, dict)
+    }
 
 
 def _changed(data: Mapping[str, Any], difference: Mapping[str, Any]) -> dict[str, Any]:

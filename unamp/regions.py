@@ -1,7 +1,8 @@
 """Regions: where a policy is in force.
 
-A region is a context manager and a decorator. State is per thread, nests, and is put back on every exit, whatever
-happened inside. A region object may be used again, by several threads at a time, and inside itself.
+A region is a context manager and a decorator. State is per thread, nests, and is put back on every
+exit, whatever happened inside. A region object may be used again, by several threads at a time, and
+inside itself.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class CapturedRegion:
     """A region inside a function that a framework's compiler is tracing: two nodes of its graph.
 
-    A compiler cannot follow a region into its adapters. It can call their `enter_captured` and `leave_captured`, if the
-    context manager itself is made inside the traced function, as this one is.
+    A compiler cannot follow a region into its adapters. It can call their `enter_captured` and
+    `leave_captured`, if the context manager itself is made inside the traced function, as this one
+    is.
     """
 
     def __init__(self, adapter: Adapter, key: int) -> None:
@@ -44,7 +46,12 @@ class CapturedRegion:
         self.adapter.enter_captured(self.key)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.adapter.leave_captured(self.key)
 
     def __call__(self, function: F) -> F:
@@ -64,7 +71,9 @@ class CapturedRegion:
 class Region:
     """A policy, and the frameworks and device on which it is in force while the region is open."""
 
-    def __init__(self, policy: Policy, *, framework: str | None = None, device: str | None = None) -> None:
+    def __init__(
+        self, policy: Policy, *, framework: str | None = None, device: str | None = None
+    ) -> None:
         if framework is not None:
             registry.adapter_for(framework)
         self.policy = policy
@@ -78,7 +87,11 @@ class Region:
         return all(wanted is None or limit is None or limit == wanted for wanted, limit in asked)
 
     def __repr__(self) -> str:
-        where = "".join(f", {name}={value!r}" for name in ("framework", "device") if (value := getattr(self, name)))
+        where = "".join(
+            f", {name}={value!r}"
+            for name in ("framework", "device")
+            if (value := getattr(self, name))
+        )
         return f"Region({self.policy!r}{where})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,7 +103,8 @@ class Region:
         prepared_for, realisations = self._prepared
         if prepared_for is not adapters or not adapters:
             realisations = self._prepare(adapters)
-        if len(realisations) == 1:  # the usual case; care for those already entered would cost as much as entering
+        if len(realisations) == 1:
+            # the usual case; care for those already entered would cost as much as entering
             state.open.append((self, realisations, [realisations[0].enter()]))
             return self
         tokens: list[object] = []
@@ -103,10 +117,17 @@ class Region:
         state.open.append((self, realisations, tokens))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         opened = state.open
         if not opened or opened[-1][0] is not self:
-            raise RuntimeError(f"{self!r} is not the innermost open region of this thread; regions close in reverse order")
+            raise RuntimeError(
+                f"{self!r} is not the innermost open region of this thread; regions close in reverse order"
+            )
         _, realisations, tokens = opened.pop()
         if len(realisations) == 1:
             realisations[0].exit(tokens[0])
@@ -121,7 +142,9 @@ class Region:
 
     def __call__(self, function: F) -> F:
         """Decorate a function, method, generator, coroutine or asynchronous generator function."""
-        if isinstance(function, type) or not (callable(function) or isinstance(function, classmethod)):
+        if isinstance(function, type) or not (
+            callable(function) or isinstance(function, classmethod)
+        ):
             raise TypeError(f"a region decorates functions and methods, not {function!r:.80}")
         return decorate(self.here, function, self, check_given)
 
@@ -166,7 +189,9 @@ def check_given(mark: Any, given: object) -> None:
         FrameworkNotSupported, AdapterError: see `registry.unsuitable`.
     """
     registry.adapters_in_use()  # looks at what has been imported since
-    if registry.unsuitable() and any(region.framework is None and region.policy.active for region in mark.regions()):
+    if registry.unsuitable() and any(
+        region.framework is None and region.policy.active for region in mark.regions()
+    ):
         registry.check_tensors_suitable(given)
 
 
@@ -187,21 +212,27 @@ def autocast(
     """Return a region in the spelling of `torch.autocast`, with levels and lists.
 
     Args:
-        device_type: ``"cpu"``, ``"gpu"`` (or ``"cuda"``): whatever accelerator a framework has; or the word or object of an
-            imported framework for one of its devices (``"cuda:0"``, ``"mps"``, ``torch.device("meta")``), which limits the
-            region to that kind of device, and where no other framework has that to that framework. None: wherever the
-            tensors are. A device that is not there is warned of, and the region switches mixed precision off on it.
-        dtype: the dtype in which the allow list computes; see `Policy`. ``"float32"`` makes an island: nothing is cast down
-            inside, low inputs are widened. None is float16 on a GPU and bfloat16 on the CPU, as in torch; with no
-            ``device_type`` a GPU counts where there is one.
+        device_type: ``"cpu"``, ``"gpu"`` (or ``"cuda"``): whatever accelerator a framework has; or
+            the word or object of an imported framework for one of its devices (``"cuda:0"``,
+            ``"mps"``, ``torch.device("meta")``), which limits the region to that kind of device,
+            and where no other framework has that to that framework. None: wherever the tensors are.
+            A device that is not there is warned of, and the region switches mixed precision off on
+            it.
+        dtype: the dtype in which the allow list computes; see `Policy`. ``"float32"`` makes an
+            island: nothing is cast down inside, low inputs are widened. None is float16 on a GPU
+            and bfloat16 on the CPU, as in torch; with no ``device_type`` a GPU counts where there
+            is one.
         enabled: False switches mixed precision off inside.
-        cache_enabled: whether a float32 parameter is cast once in the outermost region; None is yes.
+        cache_enabled: whether a float32 parameter is cast once in the outermost region; None is
+            yes.
         level, allow, deny, preset, promote: see `Policy`.
-        framework: limit the region to one framework; None is every framework imported in the process.
+        framework: limit the region to one framework; None is every framework imported in the
+            process.
 
     Raises:
         ValueError, TypeError: for bad arguments; see `Policy`.
-        FrameworkNotSupported: where the named framework is not installed, not imported or not suitable.
+        FrameworkNotSupported: where the named framework is not installed, not imported or not
+            suitable.
         NotExpressible: where the policy cannot be honoured on the device.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
@@ -227,18 +258,30 @@ def auto_cast(
 
     Args:
         enable: False switches mixed precision off inside.
-        custom_white_list, custom_black_list: operations to allow and to deny, on top of the preset's lists; a bare name is
-            read as Paddle's spelling first (``"mul"`` is Paddle's matrix multiplication).
+        custom_white_list, custom_black_list: operations to allow and to deny, on top of the
+            preset's lists; a bare name is read as Paddle's spelling first (``"mul"`` is Paddle's
+            matrix multiplication).
         level, dtype, preset: see `Policy`.
         use_promote: see `Policy`'s ``promote``.
-        framework: limit the region to one framework; None is every framework imported in the process.
+        framework: limit the region to one framework; None is every framework imported in the
+            process.
 
     Raises:
         ValueError, TypeError: for bad arguments; see `Policy`.
 
-    Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/auto_cast_en.html
+    Semantics:
+        https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/auto_cast_en.html
     """
-    arguments = enable, custom_white_list, custom_black_list, level, dtype, use_promote, preset, framework
+    arguments = (
+        enable,
+        custom_white_list,
+        custom_black_list,
+        level,
+        dtype,
+        use_promote,
+        preset,
+        framework,
+    )
     return _here(_auto_cast, arguments, enable, use_promote)
 
 
@@ -251,7 +294,8 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
 
     Args:
         policy: the policy.
-        framework: limit the region to one framework; None is every framework imported in the process.
+        framework: limit the region to one framework; None is every framework imported in the
+            process.
 
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
@@ -265,8 +309,9 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     """Return the policy that is in force in this thread: that of the innermost open region; None outside regions.
 
     Args:
-        framework: ask for one framework, which is imported: regions for others do not count, and where there is none, the
-            framework's own AMP does. A policy with the preset ``native`` stands for that.
+        framework: ask for one framework, which is imported: regions for others do not count, and
+            where there is none, the framework's own AMP does. A policy with the preset ``native``
+            stands for that.
         device: ask for one device, ``"cpu"`` or ``"gpu"``.
 
     Raises:
@@ -284,7 +329,9 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     if adapter is None:
         return None
     asked = adapter.devices() if device is None else (device,)
-    return next((policy for each in asked if (policy := adapter.native_policy(each)) is not None), None)
+    return next(
+        (policy for each in asked if (policy := adapter.native_policy(each)) is not None), None
+    )
 
 
 @not_converted
@@ -323,7 +370,8 @@ def get_autocast_dtype() -> str | None:
     return state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
-# The arguments of these stand in the order in which `_here` is handed them: a tuple, which is what a region is remembered by.
+# The arguments of these stand in the order in which `_here` is handed them: a tuple, which is what
+# a region is remembered by.
 def _autocast(
     device_type: DeviceLike | None,
     dtype: DtypeLike | None,
@@ -343,7 +391,16 @@ def _autocast(
         enabled = False
     if dtype is None:
         dtype = default_dtype(device, framework)
-    policy = Policy(level, dtype, allow=allow, deny=deny, preset=preset, enabled=enabled, promote=promote, cache=cache)
+    policy = Policy(
+        level,
+        dtype,
+        allow=allow,
+        deny=deny,
+        preset=preset,
+        enabled=enabled,
+        promote=promote,
+        cache=cache,
+    )
     return _shared(policy, registry.adapters_in_use(), framework, device)
 
 
@@ -360,14 +417,18 @@ def _auto_cast(
     if callable(enable):
         raise TypeError(BARE.format("auto_cast"))
     allow, deny = _paddle_names(custom_white_list), _paddle_names(custom_black_list)
-    policy = Policy(level, dtype, allow=allow, deny=deny, preset=preset, enabled=enable, promote=use_promote)
+    policy = Policy(
+        level, dtype, allow=allow, deny=deny, preset=preset, enabled=enable, promote=use_promote
+    )
     return _shared(policy, registry.adapters_in_use(), framework, None)
 
 
 def check_policy(policy: object) -> None:
     """Raise TypeError where something is no policy."""
     if not isinstance(policy, Policy):
-        raise TypeError(f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)")
+        raise TypeError(
+            f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)"
+        )
 
 
 def _policy_region(policy: Policy, framework: str | None, device: str | None) -> Region:
@@ -383,8 +444,8 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: objec
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
-            # What people write is checked as what it is where no compiler traces it. Not every compiler takes a policy as a
-            # constant; what it is made of they all do.
+            # What people write is checked as what it is where no compiler traces it. Not every
+            # compiler takes a policy as a constant; what it is made of they all do.
             if make is _policy_region and isinstance(arguments[0], Policy):
                 make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
             return CapturedRegion(adapter, _key_for(adapter.framework, make, *arguments))  # type: ignore[return-value]
@@ -394,7 +455,8 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: objec
     try:
         return _remembered(adapters, make, arguments)
     except TypeError:
-        if _is_hashable(arguments):  # `make` has raised; asked again it would find an iterator among them empty
+        if _is_hashable(arguments):
+            # `make` has raised; asked again it would find an iterator among them empty
             raise
     hashable = tuple(tuple(each) if type(each) is list else each for each in arguments)
     return _remembered(adapters, make, hashable) if _is_hashable(hashable) else make(*arguments)
@@ -408,8 +470,9 @@ def _is_hashable(arguments: tuple[Any, ...]) -> bool:
     return True
 
 
-# A forked process goes on inside of the regions that were open: the rest of its ``with`` blocks computes under their policies,
-# and leaves them. What adapters know of other threads is gone, so regions close before that, and open again behind it.
+# A forked process goes on inside of the regions that were open: the rest of its ``with`` blocks
+# computes under their policies, and leaves them. What adapters know of other threads is gone, so
+# regions close before that, and open again behind it.
 _forked_inside: list[Region] = []
 
 
@@ -422,7 +485,8 @@ def _open_in_child() -> None:
         return
     while _forked_inside:
         _forked_inside.pop(0).__enter__()
-    # A worker (a DataLoader's, a pool's) has no such blocks: it runs a function, and starts outside.
+    # A worker (a DataLoader's, a pool's) has no such blocks: it runs a function, and starts
+    # outside.
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         util.register_after_fork(_close_in_worker, _close_in_worker)
 
@@ -435,18 +499,23 @@ at_fork(after_in_child=_close_in_child)
 last_in_child(_open_in_child)
 
 
-# A region is re-entrant and holds no state, so equal requests share one: opening a region in a training loop costs a
-# look-up instead of building a policy anew. A newly imported framework is a new request: defaults depend on it.
+# A region is re-entrant and holds no state, so equal requests share one: opening a region in a
+# training loop costs a look-up instead of building a policy anew. A newly imported framework is a
+# new request: defaults depend on it.
 
 
 @functools.lru_cache(KEPT_POLICIES)
-def _remembered(adapters: object, make: Callable[..., Region], arguments: tuple[Any, ...]) -> Region:
+def _remembered(
+    adapters: object, make: Callable[..., Region], arguments: tuple[Any, ...]
+) -> Region:
     return make(*arguments)
 
 
 def _shared(policy: Policy, adapters: object, framework: object, device: str | None) -> Region:
     if framework is not None and not isinstance(framework, str):
-        raise TypeError(f"framework must be the import name of one framework, or None for all; not {shortened(framework)}")
+        raise TypeError(
+            f"framework must be the import name of one framework, or None for all; not {shortened(framework)}"
+        )
     return _equal(policy, adapters, framework, device)
 
 
@@ -465,6 +534,12 @@ def _paddle_names(names: OperationsLike | None) -> OperationsLike:
         return ()
     if isinstance(names, str):
         names = (names,)
-    if isinstance(names, Iterable) and not callable(names):  # torch.ops.aten.add, which lists its overloads, is one entry
-        return tuple(operation_name("list", n, prefer="paddle") if isinstance(n, str) and not is_word(n) else n for n in names)
+    if isinstance(names, Iterable) and not callable(names):
+        # torch.ops.aten.add, which lists its overloads, is one entry
+        return tuple(
+            operation_name("list", n, prefer="paddle")
+            if isinstance(n, str) and not is_word(n)
+            else n
+            for n in names
+        )
     return names

@@ -33,7 +33,8 @@ from unamp.vocabulary import NAMERS, OPERATORS, REGISTERED, Operation, vocabular
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The attribute of a function that holds the name of the operation that it is, for adapters whose compilers run no decorators.
+#: The attribute of a function that holds the name of the operation that it is, for adapters whose
+#: compilers run no decorators.
 OPERATION = "__unamp_operation__"
 
 #: The rules that presets with lists can give a registered operation.
@@ -70,9 +71,10 @@ def register_operation(
 ) -> Registration:
     """Make functions one operation of the vocabulary, for lists, groups, traces, files and everything that names operations.
 
-    A call of such a function is one whole: its tensors are cast as its rule says, and no rule reaches what it is made of.
-    Presets with lists treat it as one of theirs: with the rule ``"low"`` as if it were on their allow list, with ``"float32"``
-    on their deny list. Lists and levels of a policy go before, as for every operation; the preset ``"none"`` has no list.
+    A call of such a function is one whole: its tensors are cast as its rule says, and no rule
+    reaches what it is made of. Presets with lists treat it as one of theirs: with the rule
+    ``"low"`` as if it were on their allow list, with ``"float32"`` on their deny list. Lists and
+    levels of a policy go before, as for every operation; the preset ``"none"`` has no list.
 
         unamp.register_operation("mine::attention", kernels.attention, rule="low")
 
@@ -80,14 +82,16 @@ def register_operation(
         def log_density(x, mean): ...
 
     Args:
-        name: its canonical name, such as ``"mine::attention"``; none that the vocabulary knows, and no ``*``.
-        functions: any number of functions, of any frameworks, that are this operation: functions of Python or C++, objects
-            that are called like one (a `jax.custom_vjp`), and classes with an ``apply`` (`torch.autograd.Function`,
-            `paddle.autograd.PyLayer`). A function is replaced in the module that it is of, and wherever a loaded module has
-            it under a name; a class gets another ``apply``. What stands nowhere (a function inside of another one) is
-            decorated instead.
-        rule: the rule that presets with lists give it: ``"low"``, ``"float32"``, or ``"widest"``, that of operations on no
-            list.
+        name: its canonical name, such as ``"mine::attention"``; none that the vocabulary knows, and
+            no ``*``.
+        functions: any number of functions, of any frameworks, that are this operation: functions of
+            Python or C++, objects that are called like one (a `jax.custom_vjp`), and classes with
+            an ``apply`` (`torch.autograd.Function`, `paddle.autograd.PyLayer`). A function is
+            replaced in the module that it is of, and wherever a loaded module has it under a name;
+            a class gets another ``apply``. What stands nowhere (a function inside of another one)
+            is decorated instead.
+        rule: the rule that presets with lists give it: ``"low"``, ``"float32"``, or ``"widest"``,
+            that of operations on no list.
         parts: operations that it computes with; a user's ``deny`` of a part denies the whole.
 
     Returns:
@@ -95,22 +99,33 @@ def register_operation(
 
     Raises:
         TypeError: for a name that is no string, and for what is no function.
-        ValueError: for a name or a function that is an operation already, an unknown rule or part, and a function that stands
-            nowhere. Nothing is registered then.
+        ValueError: for a name or a function that is an operation already, an unknown rule or part,
+            and a function that stands nowhere. Nothing is registered then.
     """
     _check_name(name)
     if rule not in _RULES:
         raise ValueError(unknown("rule", rule, _RULES))
     if isinstance(parts, str):
-        raise TypeError(f"parts is a tuple or list of operations, not the string {shortened(parts)}")
+        raise TypeError(
+            f"parts is a tuple or list of operations, not the string {shortened(parts)}"
+        )
     named = tuple(operation_name("parts", part) for part in parts)
     with _lock:
         known = vocabulary()
         operators = [found for function in functions if (found := _operator(function))]
-        named_before = {known.spelled(framework)[name] for framework, name in operators if name in known.spelled(framework)}
+        named_before = {
+            known.spelled(framework)[name]
+            for framework, name in operators
+            if name in known.spelled(framework)
+        }
         if taken := [other for other in named_before if known[other].group != OPERATORS]:
             raise ValueError(f"{taken[0]!r} is a registered operation already; undo that first")
-        places = [place for function in functions if _operator(function) is None for place in _places(function)]
+        places = [
+            place
+            for function in functions
+            if _operator(function) is None
+            for place in _places(function)
+        ]
         for other in named_before:  # a list named it, and nobody had a rule for it
             known.remove(other)
         spellings: dict[str, tuple[str, ...]] = {}
@@ -152,17 +167,20 @@ class Registration:
             raise ValueError(f"{self.name!r} is no operation any more: register it again")
         return _under_its_rule(self, function)  # type: ignore[return-value]
 
-    def example(self, framework: str, function: Callable[..., Any], *args: object, **attributes: object) -> Registration:
+    def example(
+        self, framework: str, function: Callable[..., Any], *args: object, **attributes: object
+    ) -> Registration:
         """Give the conformance suite an example call, by which it probes the precision of the operation on a framework.
 
-            operation.example("torch", kernels.attention, "normal 2x4x8", "normal 2x4x8", "normal 2x4x8", causal=True)
+            operation.example("torch", kernels.attention, "normal 2x4x8", "normal 2x4x8", "normal
+            2x4x8", causal=True)
 
         Args:
             framework: the framework, by its import name.
             function: what is called: a function of this operation, or one that calls it.
-            args: positional arguments. A string such as ``"normal 4x8"`` is an array that the suite makes (a kind and a
-                shape; `unamp_conformance.check.arrays` has the kinds), a list of them a list of tensors, anything else is
-                passed on.
+            args: positional arguments. A string such as ``"normal 4x8"`` is an array that the suite
+                makes (a kind and a shape; `unamp_conformance.check.arrays` has the kinds), a list
+                of them a list of tensors, anything else is passed on.
             attributes: arguments by keyword, passed on.
 
         Returns:
@@ -185,8 +203,8 @@ class Registration:
     def undo(self) -> None:
         """Put functions back where they were, and forget the operation; decorated ones are as they would be without.
 
-        A policy that was made with its name raises an error in a region that opens. Programs that were compiled before stay as
-        they are.
+        A policy that was made with its name raises an error in a region that opens. Programs that
+        were compiled before stay as they are.
         """
         with _lock:
             if self._undone:
@@ -200,15 +218,19 @@ class Registration:
             _changed(self._operators)
 
     def _replace(self, function: Callable[..., Any], owner: Any, name: str) -> None:
-        # One wrapper for each function, wherever it stands: it is compared with `is` by who holds it.
+        # One wrapper for each function, wherever it stands: it is compared with `is` by who holds
+        # it.
         known = (made for other, made, _ in self._replaced if other is function)
         replacement = next(known, None) or _under_its_rule(self, function)
         is_class = isinstance(owner, type)
-        patch = AttributePatch(owner, name, lambda own: staticmethod(replacement) if is_class else replacement)
+        patch = AttributePatch(
+            owner, name, lambda own: staticmethod(replacement) if is_class else replacement
+        )
         patch.apply()
         self._replaced.append((function, replacement, patch))
         if is_class:
-            _called_as_it_is(owner)  # a compiler looks for its forward and backward, whatever its apply is
+            # a compiler looks for its forward and backward, whatever its apply is
+            _called_as_it_is(owner)
 
 
 def _places(function: Any) -> list[tuple[Callable[..., Any], Any, str]]:
@@ -260,14 +282,18 @@ def _check_name(name: object) -> None:
         )
     readable = all(name.split("::")) and name.isprintable() and not any(map(str.isspace, name))
     if not readable or EVERYTHING in name or name.startswith("group:"):
-        raise ValueError(f"{shortened(name)} is no name for an operation; write one such as 'mine::attention'")
+        raise ValueError(
+            f"{shortened(name)} is no name for an operation; write one such as 'mine::attention'"
+        )
     try:
         known = vocabulary().resolve(name)
     except ValueError:
         return
     if vocabulary()[known].group == OPERATORS:  # a list named it before
         return
-    raise ValueError(f"{name!r} is the operation {known!r} already; choose another name, such as 'mine::{name}'")
+    raise ValueError(
+        f"{name!r} is the operation {known!r} already; choose another name, such as 'mine::{name}'"
+    )
 
 
 def _check_function(function: object) -> None:
@@ -314,7 +340,11 @@ def _under_its_rule(registration: Registration, function: Callable[..., Any]) ->
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if registration._undone or _idle() else carried_out(*args, **kwargs)
+        return (
+            function(*args, **kwargs)
+            if registration._undone or _idle()
+            else carried_out(*args, **kwargs)
+        )
 
     setattr(call, OPERATION, name)
     not_converted(call)
@@ -336,7 +366,11 @@ def of_every_operation(name: str, policy: Policy) -> Policy | None:
         return policy.replace(level="O3", allow=(), deny=())
     if rule is Rule.FP32:
         return policy.replace(level="O1", allow=(), deny=EVERYTHING)
-    return None if rule is Rule.UNTOUCHED else policy.replace(level="O1", preset="none", allow=(), deny=())
+    return (
+        None
+        if rule is Rule.UNTOUCHED
+        else policy.replace(level="O1", preset="none", allow=(), deny=())
+    )
 
 
 def _called_as_it_is(function: Callable[..., Any]) -> None:
@@ -370,7 +404,9 @@ def _within(adapter: Any, value: Any, wanted: Callable[[Any], bool]) -> list[Any
     return found
 
 
-def _warn_of_unreached(adapter: Any, call: Callable[..., Any], warned: set[tuple[str, type]], value: Any) -> None:
+def _warn_of_unreached(
+    adapter: Any, call: Callable[..., Any], warned: set[tuple[str, type]], value: Any
+) -> None:
     """Warn of arguments with tensors in them that are no container.
 
     Networks, functions, and the object whose method an operation is keep theirs to themselves.
@@ -382,7 +418,12 @@ def _warn_of_unreached(adapter: Any, call: Callable[..., Any], warned: set[tuple
         kind = type(each)
         if kind in _PLAIN or (adapter.framework, kind) in warned:
             continue
-        if adapter.is_tensor(each) or callable(each) or isinstance(each, ModuleType) or adapter.is_network(each):
+        if (
+            adapter.is_tensor(each)
+            or callable(each)
+            or isinstance(each, ModuleType)
+            or adapter.is_network(each)
+        ):
             continue
         if adapter.opened(each) is not None:
             continue
@@ -390,7 +431,8 @@ def _warn_of_unreached(adapter: Any, call: Callable[..., Any], warned: set[tuple
             continue
         held = leaves(list(getattr(each, "__dict__", {}).values()))
         if any(adapter.is_tensor(one) and adapter.dtype_of(one) in ELIGIBLE for one in held):
-            warned.add((adapter.framework, kind))  # another object of the class may hold tensors where this one holds none
+            # another object of the class may hold tensors where this one holds none
+            warned.add((adapter.framework, kind))
             amp_warnings.not_reached(getattr(call, OPERATION), kind.__qualname__)
 
 
@@ -412,7 +454,8 @@ class _Call(NamedTuple):
         """Carry the rule out, and report the call where a trace is open.
 
         Raises:
-            NotExpressible: where the function changes an argument that its rule casts: it changed a copy.
+            NotExpressible: where the function changes an argument that its rule casts: it changed a
+                copy.
         """
         adapter = self.adapter
         device = adapter.device_of(tensors[0])
@@ -429,7 +472,11 @@ class _Call(NamedTuple):
         if shadowed:
             watched = adapter.second_run(_within(adapter, (args, kwargs), lambda tensor: True))
         # It is one whole: no rule reaches into it, and nothing in it is reported.
-        with _off(adapter.framework), nullcontext() if observer is None else unreported(adapter.thread), watched as second:
+        with (
+            _off(adapter.framework),
+            nullcontext() if observer is None else unreported(adapter.thread),
+            watched as second,
+        ):
             result, emulated = self._computed(device, wanted, args, kwargs)
             if policy is not None and rule is Rule.LOW and policy.widen_results:
                 result = self._cast(result, FLOAT32)
@@ -443,16 +490,26 @@ class _Call(NamedTuple):
             if dtype in FLOAT8:
                 raise LeftOut(NO_PRODUCT)
             with _off(adapter.framework):
-                return second(lambda: self._floating(self._computed(device, dtype, args, kwargs)[0]))
+                return second(
+                    lambda: self._floating(self._computed(device, dtype, args, kwargs)[0])
+                )
 
         results = self._floating(result)
-        going_on = adapter.report_registered(observer, record, tensors, results, low if shadowed else None)
-        others = {id(old): new for old, new in zip(results, going_on, strict=True) if new is not old}
+        going_on = adapter.report_registered(
+            observer, record, tensors, results, low if shadowed else None
+        )
+        others = {
+            id(old): new for old, new in zip(results, going_on, strict=True) if new is not old
+        }
         if not others:
             return result
-        return mapped(result, adapter.is_tensor, lambda tensor: others.get(id(tensor), tensor), adapter.opened)
+        return mapped(
+            result, adapter.is_tensor, lambda tensor: others.get(id(tensor), tensor), adapter.opened
+        )
 
-    def _computed(self, device: str, dtype: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, bool]:
+    def _computed(
+        self, device: str, dtype: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, bool]:
         """Return the result for arguments in a dtype, and whether that is emulated; None leaves arguments as they are."""
         emulated = dtype in LOW_DTYPES and self.adapter.support(device, dtype) is Support.EMULATED
         given: Any = (args, kwargs)
@@ -469,11 +526,17 @@ class _Call(NamedTuple):
         return self._cast(result, dtype if emulated else None), emulated
 
     def _floating(self, result: Any) -> list[Any]:
-        return _within(self.adapter, result, lambda tensor: "float" in self.adapter.dtype_of(tensor))
+        return _within(
+            self.adapter, result, lambda tensor: "float" in self.adapter.dtype_of(tensor)
+        )
 
     def _cast(self, value: Any, dtype: str | None) -> Any:
         """Return some arguments with their eligible tensors in a dtype; None leaves them."""
-        return value if dtype is None else cast_eligible(self.adapter, value, dtype, self.adapter.opened)
+        return (
+            value
+            if dtype is None
+            else cast_eligible(self.adapter, value, dtype, self.adapter.opened)
+        )
 
 
 def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]:

@@ -13,7 +13,8 @@ from unamp.adapter.registry import adapters_in_use
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import shortened
 
-#: The attribute of a decorated function, for adapters whose compilers read the source behind decorators.
+#: The attribute of a decorated function, for adapters whose compilers read the source behind
+#: decorators.
 WIDENED = "__unamp_float32_results__"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,9 +24,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 def float32_results(function: F) -> F:
     """Decorate a function so that low tensors which it returns are float32.
 
-    What the function computes stays as the policy says; float16 and bfloat16 tensors in its result, in any nesting of tuples,
-    lists and dictionaries, are cast as they leave, and gradients flow through the cast. It stands above a region's decorator,
-    around which it is, or on a function that is called inside a region:
+    What the function computes stays as the policy says; float16 and bfloat16 tensors in its result,
+    in any nesting of tuples, lists and dictionaries, are cast as they leave, and gradients flow
+    through the cast. It stands above a region's decorator, around which it is, or on a function
+    that is called inside a region:
 
         @unamp.float32_results
         @unamp.autocast(dtype="bfloat16")
@@ -36,10 +38,13 @@ def float32_results(function: F) -> F:
         function: any function or method, a coroutine function too.
 
     Raises:
-        TypeError: for what is no function, and for a generator function, which returns nothing before it has ended.
+        TypeError: for what is no function, and for a generator function, which returns nothing
+            before it has ended.
     """
     if not callable(function) or isinstance(function, type):
-        raise TypeError(f"float32_results decorates a function, not {shortened(function)}; decorate what computes the result")
+        raise TypeError(
+            f"float32_results decorates a function, not {shortened(function)}; decorate what computes the result"
+        )
     kind, name = runs_later(function), getattr(function, "__name__", shortened(function))
     if kind.endswith("generator"):
         raise TypeError(

@@ -1,6 +1,7 @@
 """The types of arguments, for whoever annotates code that calls unamp.
 
-They are for type checkers: at run time every argument is checked by its value, and the error says what is valid.
+They are for type checkers: at run time every argument is checked by its value, and the error says
+what is valid.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ PresetName: TypeAlias = Literal[
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
 
 #: The names of what `unamp.tune` studies; see `unamp.dtypes.FLOAT8`.
-Float8Name: TypeAlias = Literal["float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows"]
+Float8Name: TypeAlias = Literal[
+    "float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows"
+]
 
 
 class TorchDtype(Protocol):
@@ -67,15 +70,16 @@ class DtypeObject(Protocol):
     def name(self) -> str: ...  # noqa: D102
 
 
-class _Scalar(Protocol):  # the dtypes of NumPy and ml_dtypes are also written as the classes of their scalars
+# the dtypes of NumPy and ml_dtypes are also written as the classes of their scalars
+class _Scalar(Protocol):
     @property
     def dtype(self) -> Any: ...
     @property
     def itemsize(self) -> int: ...
 
 
-#: A dtype as every argument for one takes it. Its name is any string: it is a setting more often than a literal, and has
-#: more spellings (``"bf16"``, ``"torch.bfloat16"``) than a type can list.
+#: A dtype as every argument for one takes it. Its name is any string: it is a setting more often
+#: than a literal, and has more spellings (``"bf16"``, ``"torch.bfloat16"``) than a type can list.
 DtypeLike: TypeAlias = str | TorchDtype | DtypeObject | type[_Scalar]
 
 
@@ -100,11 +104,12 @@ class _PaddlePlace(Protocol):
     def is_cpu_place(self) -> bool: ...
 
 
-#: A device as every argument for one takes it: a word (``"gpu"``, ``"cuda:0"``, ``"mps"``), or a framework's own object.
+#: A device as every argument for one takes it: a word (``"gpu"``, ``"cuda:0"``, ``"mps"``), or a
+#: framework's own object.
 DeviceLike: TypeAlias = str | _TorchDevice | _JaxDevice | _TensorFlowDevice | _PaddlePlace
 
-#: An operation as every argument for one takes it: a name in any spelling, or the framework's own function, layer class or
-#: primitive, all of which can be called.
+#: An operation as every argument for one takes it: a name in any spelling, or the framework's own
+#: function, layer class or primitive, all of which can be called.
 OperationLike: TypeAlias = str | Callable[..., Any]
 
 #: A list of operations as `allow` and `deny` take it; a single entry may stand alone.

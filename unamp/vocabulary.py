@@ -1,7 +1,8 @@
 """The vocabulary: every operation's canonical name and its spellings in each framework.
 
-The data is `data/vocabulary.toml`; this module loads it once, when first asked, and resolves spellings. It holds the spellings
-of the frameworks that presets come from. An adapter of another framework brings its own along: see `unamp._spelling_files`.
+The data is `data/vocabulary.toml`; this module loads it once, when first asked, and resolves
+spellings. It holds the spellings of the frameworks that presets come from. An adapter of another
+framework brings its own along: see `unamp._spelling_files`.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from unamp.errors import AdapterError, nearest, shortened
 #: The frameworks (and NVIDIA apex, whose lists are a preset) that the data file has spellings for.
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
 
-#: The group of operations that users register, and that of other people's operators, which nobody has a rule for.
+#: The group of operations that users register, and that of other people's operators, which nobody
+#: has a rule for.
 REGISTERED, OPERATORS = "registered", "operator"
 
 #: Groups whose operations no level casts: an explicit entry of a preset or of the user still does.
 KEEPS_ITS_MEANING = frozenset({"shape", "creation", "random", "cast", "comparison", OPERATORS})
 
-#: Where inside a framework a name may stand that the vocabulary has without it (``torch.Tensor.add``).
+#: Where inside a framework a name may stand that the vocabulary has without it
+#: (``torch.Tensor.add``).
 _INSIDE = ("", "Tensor.", "ops.aten.")
 
-#: Functions that give the spelling of a framework's own function, layer class or primitive, and None for what they do not
-#: know. The registry of adapters adds its own: adapters stand above the vocabulary, which asks them in this way alone.
+#: Functions that give the spelling of a framework's own function, layer class or primitive, and
+#: None for what they do not know. The registry of adapters adds its own: adapters stand above the
+#: vocabulary, which asks them in this way alone.
 NAMERS: list[Callable[[object], str | None]] = []
 
 #: How people import frameworks.
@@ -51,8 +55,10 @@ class Operation(NamedTuple):
         group: the family it belongs to (``"matmul"``, ``"norm"``, ``"shape"``, ...).
         parts: operations that it computes with; a user's ``deny`` of a part denies the whole.
         spellings: for each framework its spellings, relative to the framework's package.
-        members: operations that it is a collective name for; a rule for it is a rule for each of them.
-        registered: for one that a user registered, the rule that presets with lists give it; empty for all others.
+        members: operations that it is a collective name for; a rule for it is a rule for each of
+            them.
+        registered: for one that a user registered, the rule that presets with lists give it; empty
+            for all others.
     """
 
     name: str
@@ -82,7 +88,8 @@ class Vocabulary(Mapping[str, Operation]):
     """All operations by canonical name, with `resolve` for every other spelling.
 
     Attributes:
-        generation: another number whenever operations have been added or removed, for what is made of them.
+        generation: another number whenever operations have been added or removed, for what is made
+            of them.
     """
 
     def __init__(self, operations: Mapping[str, Operation]) -> None:
@@ -123,7 +130,9 @@ class Vocabulary(Mapping[str, Operation]):
     def remove(self, name: str) -> None:
         """Forget an operation that was added."""
         with self._changing:
-            self._operations = {known: operation for known, operation in self._operations.items() if known != name}
+            self._operations = {
+                known: operation for known, operation in self._operations.items() if known != name
+            }
             self._spelled = {
                 framework: {word: known for word, known in table.items() if known != name}
                 for framework, table in self._spelled.items()
@@ -151,9 +160,11 @@ class Vocabulary(Mapping[str, Operation]):
         """Take the spellings that an adapter's package brings along; it may bring none, and those taken before stay.
 
         Raises:
-            AdapterError: for a bad file, and for a spelling that is another operation's already. Nothing is taken then.
+            AdapterError: for a bad file, and for a spelling that is another operation's already.
+                Nothing is taken then.
         """
-        from unamp._spelling_files import read_spellings  # slow to import, and most programs have no such adapter
+        # slow to import, and most programs have no such adapter
+        from unamp._spelling_files import read_spellings
 
         brought = read_spellings(framework, package, self._operations.keys())
         if brought is None:
@@ -162,7 +173,9 @@ class Vocabulary(Mapping[str, Operation]):
         for op, words in brought.spellings.items():
             for word in words:
                 if own.setdefault(word, op) != op:
-                    raise AdapterError(f"{package} spells {framework}.{word} as {op!r}; it is {own[word]!r} already")
+                    raise AdapterError(
+                        f"{package} spells {framework}.{word} as {op!r}; it is {own[word]!r} already"
+                    )
         changed = {}
         for op, words in brought.spellings.items():
             entry = self._operations[op]
@@ -170,19 +183,25 @@ class Vocabulary(Mapping[str, Operation]):
             spellings = {**entry.spellings, framework: tuple(dict.fromkeys((*known, *words)))}
             changed[op] = entry._replace(spellings=spellings)
         with self._changing:
-            self._spelled, self._operations = {**self._spelled, framework: own}, {**self._operations, **changed}
+            self._spelled, self._operations = (
+                {**self._spelled, framework: own},
+                {**self._operations, **changed},
+            )
 
     def resolve(self, name: str, prefer: str | None = None) -> str:
         """Return the canonical name for any spelling.
 
         Args:
-            name: a canonical name (``"matmul"``), a framework's spelling (``"matmul_v2"``, ``"AddV2"``, ``"nn.Dense"``), or one
-                with the framework in front (``"paddle.matmul_v2"``, ``"torch.nn.functional.linear"``).
-            prefer: a framework whose spelling is meant where a bare name could be several operations.
+            name: a canonical name (``"matmul"``), a framework's spelling (``"matmul_v2"``,
+                ``"AddV2"``, ``"nn.Dense"``), or one with the framework in front
+                (``"paddle.matmul_v2"``, ``"torch.nn.functional.linear"``).
+            prefer: a framework whose spelling is meant where a bare name could be several
+                operations.
 
         Raises:
-            ValueError: for a name that nobody knows (the message has the closest known ones) and for one that means
-                different operations in different frameworks (the message lists them).
+            ValueError: for a name that nobody knows (the message has the closest known ones) and
+                for one that means different operations in different frameworks (the message lists
+                them).
         """
         if prefer is not None and (found := self._spelled[prefer].get(name)):
             return found
@@ -194,29 +213,41 @@ class Vocabulary(Mapping[str, Operation]):
             for inner in _INSIDE:
                 if found := self._spelled[head].get(inside + tail.removeprefix(inner)):
                     return found
-        meanings = {framework: table[name] for framework, table in self._spelled.items() if name in table}
-        # What an adapter brings must not make a word ambiguous that was not: it means something of its own only where no
-        # framework of the data file has it.
-        meanings = {framework: op for framework, op in meanings.items() if framework in FRAMEWORKS} or meanings
+        meanings = {
+            framework: table[name] for framework, table in self._spelled.items() if name in table
+        }
+        # What an adapter brings must not make a word ambiguous that was not: it means something of
+        # its own only where no framework of the data file has it.
+        meanings = {
+            framework: op for framework, op in meanings.items() if framework in FRAMEWORKS
+        } or meanings
         if len(set(meanings.values())) == 1:
             return next(iter(meanings.values()))
         if meanings:
-            listed = ", ".join(f"{framework}.{name} is {op!r}" for framework, op in meanings.items())
-            raise ValueError(f"operation {shortened(name)} means several things: {listed}; write the one you mean")
+            listed = ", ".join(
+                f"{framework}.{name} is {op!r}" for framework, op in meanings.items()
+            )
+            raise ValueError(
+                f"operation {shortened(name)} means several things: {listed}; write the one you mean"
+            )
         raise ValueError(self._unknown(name))
 
     def _unknown(self, name: str) -> str:
         known = set(self._operations).union(*self._spelled.values())
-        if len(name) > 2 * max(map(len, known)):  # nobody meant one of them, and to look for the nearest would take long
+        if len(name) > 2 * max(map(len, known)):
+            # nobody meant one of them, and to look for the nearest would take long
             return f"unknown operation {shortened(name)}; `unamp ops` lists all of them"
-        hint = nearest(name, known) or nearest(name.rsplit(".", 1)[-1], known, "`unamp ops` lists all of them")
+        hint = nearest(name, known) or nearest(
+            name.rsplit(".", 1)[-1], known, "`unamp ops` lists all of them"
+        )
         return f"unknown operation {shortened(name)}; {hint}"
 
 
 @cache
 def vocabulary() -> Vocabulary:
     """Return the vocabulary, read from its data file and from those of installed adapters on the first call."""
-    with _reading:  # where two threads are the first, both get one: what is added to another would be lost
+    with _reading:
+        # where two threads are the first, both get one: what is added to another would be lost
         return _read()
 
 
@@ -225,12 +256,18 @@ _reading = threading.RLock()
 
 @cache
 def _read() -> Vocabulary:
-    read = Vocabulary({name: _operation(name, entry) for name, entry in load_table("vocabulary.toml")["ops"].items()})
+    read = Vocabulary(
+        {
+            name: _operation(name, entry)
+            for name, entry in load_table("vocabulary.toml")["ops"].items()
+        }
+    )
     from unamp._entry_points import entry_points
 
     for point in entry_points("unamp.adapters"):
         if point.name not in FRAMEWORKS:
-            # A bad file is named where that adapter is registered; whoever does not use its framework goes on.
+            # A bad file is named where that adapter is registered; whoever does not use its
+            # framework goes on.
             with suppress(AdapterError):
                 read.add_spellings(point.name, point.module)
     return read
@@ -242,6 +279,16 @@ _KEYS = {"group", "parts", "members", *FRAMEWORKS}
 def _operation(name: str, entry: Mapping[str, Any]) -> Operation:
     if unknown := entry.keys() - _KEYS:
         valid = ", ".join(sorted(_KEYS))
-        raise ValueError(f"vocabulary.toml: [ops.{name}] has the unknown key {min(unknown)!r}; valid: {valid}")
-    spellings = {framework: tuple(entry[framework]) for framework in FRAMEWORKS if framework in entry}
-    return Operation(name, entry["group"], tuple(entry.get("parts", ())), spellings, tuple(entry.get("members", ())))
+        raise ValueError(
+            f"vocabulary.toml: [ops.{name}] has the unknown key {min(unknown)!r}; valid: {valid}"
+        )
+    spellings = {
+        framework: tuple(entry[framework]) for framework in FRAMEWORKS if framework in entry
+    }
+    return Operation(
+        name,
+        entry["group"],
+        tuple(entry.get("parts", ())),
+        spellings,
+        tuple(entry.get("members", ())),
+    )

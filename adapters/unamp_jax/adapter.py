@@ -16,7 +16,19 @@ from unamp.adapter.observer import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
-from unamp_jax import casting, decoration, devices, networks, observing, patches, plans, probing, scaling, spellings, watching
+from unamp_jax import (
+    casting,
+    decoration,
+    devices,
+    networks,
+    observing,
+    patches,
+    plans,
+    probing,
+    scaling,
+    spellings,
+    watching,
+)
 from unamp_jax.activation import Activation
 from unamp_jax.state import CONTEXT, DTYPES, Plan, thread
 
@@ -60,7 +72,11 @@ class JaxAdapter(BaseAdapter):
 
     def runtime(self) -> Mapping[str, Fact]:
         """The threads of the CPU's kernels are as many as the process may use."""
-        return {"build": jax.default_backend(), "jaxlib": jax.lib.__version__, "threads": len(os.sched_getaffinity(0))}
+        return {
+            "build": jax.default_backend(),
+            "jaxlib": jax.lib.__version__,
+            "threads": len(os.sched_getaffinity(0)),
+        }
 
     def prepare(self, policy: Policy, device: str | None) -> Realisation:
         if device is not None and device not in self.devices():
@@ -70,14 +86,21 @@ class JaxAdapter(BaseAdapter):
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         layers = patches.layer_patches(spellings.libraries())
         return observing.observe(
-            sink, values, networks.named_layers, layers, patches.held(), Plan.without_policy(reporting=True)
+            sink,
+            values,
+            networks.named_layers,
+            layers,
+            patches.held(),
+            Plan.without_policy(reporting=True),
         )
 
     def cast(self, tensor: Any, dtype: str) -> Any:
         with CONTEXT(None):
             return casting.cast(tensor, DTYPES[dtype])
 
-    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+    def backward(
+        self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
+    ) -> tuple[Any, Any]:
         raise NotExpressible(
             "JAX differentiates functions of their arguments, and a loss that closes over its network has no gradient; "
             "take jax.grad or nnx.grad of a function of the parameters, and hand its gradients to step(gradients=...)"

@@ -1,7 +1,8 @@
 """One call of a primitive: `Primitive.bind_with_trace`, which stands between every function of JAX's and every transformation.
 
-The inputs are cast by the same trace that the primitive is bound by, then the original runs with no policy in force: rules of
-differentiation and of batching, and kernels, run in the dtypes that were decided here, and no rule is carried out twice.
+The inputs are cast by the same trace that the primitive is bound by, then the original runs with no
+policy in force: rules of differentiation and of batching, and kernels, run in the dtypes that were
+decided here, and no rule is carried out twice.
 
 A primitive that the vocabulary does not have is left to `primitives_without_rule`.
 """
@@ -54,7 +55,9 @@ def binding(original: Bind) -> Bind:
     return bind_with_trace
 
 
-def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan, known: Any) -> Any:
+def _perform(
+    original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan, known: Any
+) -> Any:
     avals, params = abstract_values(args, rest), rest[-1]
     places, given = [], []
     for n, aval in enumerate(avals):
@@ -71,20 +74,30 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
     if rule is Rule.LOW and "precision" in params:
         rule = stated_rule(params["precision"]) or rule
     found = [aval.dtype for aval in given]
-    # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would raise.
+    # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would
+    # raise.
     followed = Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule
     mixed = any(dtype is not found[0] for dtype in found)
-    wanted = target(followed, plan.low, FLOAT32, found, mixed) if mixed or followed in (Rule.LOW, Rule.FP32) else None
+    wanted = (
+        target(followed, plan.low, FLOAT32, found, mixed)
+        if mixed or followed in (Rule.LOW, Rule.FP32)
+        else None
+    )
 
     def run(dtype: Any) -> Any:
         return _in_dtype(original, primitive, trace, args, rest, avals, places, dtype)
 
-    if params.get("update_jaxpr") is not None and primitive.name == "scatter":  # a function that was traced for this dtype
+    if params.get("update_jaxpr") is not None and primitive.name == "scatter":
+        # a function that was traced for this dtype
         wanted = avals[0].dtype
     elif wanted is None and any(avals[n].dtype is not found[0] for n in places):
         wanted = found[0]  # a plain number takes the dtype of what it meets
 
-    kept = kept_calls.before_primitive(op, primitive.name, args, params) if reported and thread.sink is not None else None
+    kept = (
+        kept_calls.before_primitive(op, primitive.name, args, params)
+        if reported and thread.sink is not None
+        else None
+    )
     result = run(wanted)
     if rule is Rule.LOW and plan.policy.widen_results:
         result = _widened(trace, result, primitive.multiple_results)
@@ -94,15 +107,34 @@ def _perform(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, p
             if "precision" in params and stated_rule(params["precision"]) is not None:
                 raise LeftOut(NAMED)
             if dtype in FLOAT8:
-                raise LeftOut("it is bound as a primitive; float8 is for products by jax.lax.dot_general and what calls it")
+                raise LeftOut(
+                    "it is bound as a primitive; float8 is for products by jax.lax.dot_general and what calls it"
+                )
             return run(DTYPES[dtype])
 
-        return observing.report(op, primitive.name, rule, given, wanted, result, bind=partial(bind, trace), low=low, kept=kept)
+        return observing.report(
+            op,
+            primitive.name,
+            rule,
+            given,
+            wanted,
+            result,
+            bind=partial(bind, trace),
+            low=low,
+            kept=kept,
+        )
     return result
 
 
 def _in_dtype(
-    original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any
+    original: Bind,
+    primitive: Any,
+    trace: Any,
+    args: Any,
+    rest: Any,
+    avals: Any,
+    places: list[int],
+    wanted: Any,
 ) -> Any:
     """Call a primitive with its operands in a dtype; None where they stay what they are."""
     if wanted is None:
@@ -147,4 +179,8 @@ def _widened(trace: Any, result: Any, several: bool) -> Any:
     if several:
         return [_widened(trace, each, False) for each in result]
     found = core.typeof(result).dtype
-    return convert(trace, result, found, FLOAT32) if found in ELIGIBLE and found is not FLOAT32 else result
+    return (
+        convert(trace, result, found, FLOAT32)
+        if found in ELIGIBLE and found is not FLOAT32
+        else result
+    )

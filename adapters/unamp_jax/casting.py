@@ -43,12 +43,15 @@ def dtype_of(tensor: Any) -> str:
 def eligible_dtype(value: Any) -> Any:
     """Return the dtype of a tensor that rules are about; None for anything else.
 
-    Numbers of Python's are weakly typed scalars once JAX has them: they take the dtype of what they meet.
+    Numbers of Python's are weakly typed scalars once JAX has them: they take the dtype of what they
+    meet.
     """
     if not isinstance(value, _KINDS) and getattr(type(value), "__jax_array__", None) is None:
         return None
     dtype = getattr(value, "dtype", None)
-    if (dtype is FLOAT32 or dtype is _BF16 or dtype is _F16) and not (value.ndim == 0 and getattr(value, "weak_type", False)):
+    if (dtype is FLOAT32 or dtype is _BF16 or dtype is _F16) and not (
+        value.ndim == 0 and getattr(value, "weak_type", False)
+    ):
         return dtype
     return None
 
@@ -67,7 +70,8 @@ def cast(value: Any, dtype: Any) -> Any:
 def narrowed(value: Any, found: Any, dtype: Any) -> Array:
     """Return a tensor of one eligible dtype in another one.
 
-    A compiler that fuses a bfloat16 result with its cast to float32 leaves the rounding out, but for `reduce_precision`.
+    A compiler that fuses a bfloat16 result with its cast to float32 leaves the rounding out, but
+    for `reduce_precision`.
     """
     if not isinstance(value, _KINDS):
         value = value.__jax_array__()
@@ -109,7 +113,9 @@ def in_form(value: Any, form: Form) -> Any:
         return value
     with CONTEXT(None):
         pairs = zip(leaves, form.dtypes, strict=True)
-        return structure.unflatten([_in_dtype(leaf, dtype) if dtype in ELIGIBLE else leaf for leaf, dtype in pairs])
+        return structure.unflatten(
+            [_in_dtype(leaf, dtype) if dtype in ELIGIBLE else leaf for leaf, dtype in pairs]
+        )
 
 
 def _in_dtype(leaf: Any, dtype: Any) -> Any:

@@ -1,9 +1,9 @@
 """One call of a composite operation: a function of Python code that is one operation of the vocabulary.
 
-`jax.nn.softmax` is six primitives: its own rule holds for all of them. Its inputs are cast, and it runs with no policy in
-force. `unamp.adapter.performing.Performer` carries it out; what it needs to know of JAX stands here. A function gets other code
-while a region is open; that reaches whoever imported it before, operators of arrays, and what `jax.jit` holds. Layers are in
-`layers`.
+`jax.nn.softmax` is six primitives: its own rule holds for all of them. Its inputs are cast, and it
+runs with no policy in force. `unamp.adapter.performing.Performer` carries it out; what it needs to
+know of JAX stands here. A function gets other code while a region is open; that reaches whoever
+imported it before, operators of arrays, and what `jax.jit` holds. Layers are in `layers`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Composite(Operator):
 
     Attributes:
         draws: whether it draws random numbers, which low parameters would bias.
-        widens: whether operands that differ are widened where no rule reaches them: it does not promote.
+        widens: whether operands that differ are widened where no rule reaches them: it does not
+            promote.
     """
 
     __slots__ = ("_ranks", "draws", "widens")
@@ -72,7 +73,11 @@ class Composite(Operator):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the composite under the policy in force."""
         plan: Plan | None = CONTEXT.value
-        return self.call(*args, **kwargs) if plan is None else performer.perform(plan, self._of_rank(plan, args), args, kwargs)
+        return (
+            self.call(*args, **kwargs)
+            if plan is None
+            else performer.perform(plan, self._of_rank(plan, args), args, kwargs)
+        )
 
     def _of_rank(self, plan: Plan, args: Args) -> Composite:
         """Return the operation that a call is; the one for every rank where a user's list names that."""
@@ -98,20 +103,32 @@ class Composite(Operator):
 
     def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
         """Return the rule that a product's precision comes to; None where its caller states none."""
-        return stated_rule(self.argument("precision", args, kwargs)) if "precision" in self.places else None
+        return (
+            stated_rule(self.argument("precision", args, kwargs))
+            if "precision" in self.places
+            else None
+        )
 
     def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
         """Return the dtype that the caller named: an explicit cast, which no rule changes; None where there is none."""
-        named, preferred = self.argument(_DTYPE, args, kwargs), self.argument(_PREFERRED, args, kwargs)
+        named, preferred = (
+            self.argument(_DTYPE, args, kwargs),
+            self.argument(_PREFERRED, args, kwargs),
+        )
         return preferred if named is None and not wide_result(preferred) else named
 
     def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call the original, with inputs that are cast to a dtype; None where they are what they were."""
         if self.widens and _FILL not in self.places:
             args, kwargs = _with_numbers_alike(args, kwargs)
-        wide = self.argument(_PREFERRED, args, kwargs) if self._ranks and dtype not in (None, FLOAT32) else None
+        wide = (
+            self.argument(_PREFERRED, args, kwargs)
+            if self._ranks and dtype not in (None, FLOAT32)
+            else None
+        )
         if wide is not None:
-            # JAX cannot differentiate a convolution whose result has another dtype than its operands.
+            # JAX cannot differentiate a convolution whose result has another dtype than its
+            # operands.
             place = self.places[_PREFERRED]
             if place < len(args):
                 args = (*args[:place], None, *args[place + 1 :])
@@ -172,34 +189,58 @@ class _Performer(Performer[Plan, Composite]):
     def rule(self, plan: Plan, operator: Composite, op: str, args: Any, kwargs: Kwargs) -> Rule:
         return operator.rule(plan, args, kwargs)
 
-    def seen(self, operator: Composite, args: Any, kwargs: Kwargs) -> tuple[list[Any], Mapping[int, Any]]:
-        own = operator.parameters(args)  # a rule is about them whatever the arguments are: the layer computes with them
+    def seen(
+        self, operator: Composite, args: Any, kwargs: Kwargs
+    ) -> tuple[list[Any], Mapping[int, Any]]:
+        # a rule is about them whatever the arguments are: the layer computes with them
+        own = operator.parameters(args)
         return eligible_dtypes(args, kwargs, own), own
 
-    def target(self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool) -> Any:
+    def target(
+        self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool
+    ) -> Any:
         if rule is Rule.UNTOUCHED or not plan.policy.active:
             return None
-        # A low dtype that all inputs agree in may be one that a function has no kernel for, or that a layer's norm widens.
+        # A low dtype that all inputs agree in may be one that a function has no kernel for, or that
+        # a layer's norm widens.
         agreed = rule.leaves_agreeing and not mixed
-        if agreed and not emulates(operator.op) and not (operator.layer and operator.activation_only):
+        if (
+            agreed
+            and not emulates(operator.op)
+            and not (operator.layer and operator.activation_only)
+        ):
             return None
         return super().target(plan, operator, rule, seen, mixed)
 
     def lowered(self, operator: Composite, result: Any, dtype: Any) -> Any:
         return mapped(_ending_low, dtype, result)
 
-    def carry_out_rule(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: Kwargs) -> Outcome:
+    def carry_out_rule(
+        self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: Kwargs
+    ) -> Outcome:
         named = operator.named_dtype(args, kwargs)
         if operator.layer and named is not None:
             return self.call(plan, operator, args, kwargs), named, False
         if rule is Rule.UNTOUCHED:
-            rule = Rule.FP32 if operator.draws and named is None else Rule.WIDEST if operator.widens else rule
+            rule = (
+                Rule.FP32
+                if operator.draws and named is None
+                else Rule.WIDEST
+                if operator.widens
+                else rule
+            )
         elif named is not None:
             rule = Rule.WIDEST
         result, dtype, emulated = super().carry_out_rule(plan, operator, rule, args, kwargs)
-        return mapped(cast, np.dtype(named), result) if emulated and named is not None else result, dtype, emulated
+        return (
+            mapped(cast, np.dtype(named), result) if emulated and named is not None else result,
+            dtype,
+            emulated,
+        )
 
-    def call(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs, parts: Parts = AS_IT_IS) -> Any:
+    def call(
+        self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs, parts: Parts = AS_IT_IS
+    ) -> Any:
         sink, thread.sink = thread.sink, None  # what an operation is made of is its own affair
         try:
             return operator.run(plan, parts.dtype, args, kwargs)
@@ -207,14 +248,32 @@ class _Performer(Performer[Plan, Composite]):
             thread.sink = sink
 
     def report(
-        self, plan: Plan, op: str, operator: Composite, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Kwargs
+        self,
+        plan: Plan,
+        op: str,
+        operator: Composite,
+        rule: Rule,
+        run: Callable[[], Outcome],
+        args: Any,
+        kwargs: Kwargs,
     ) -> Any:
-        tensors = [leaf for leaf in leaves((args, kwargs, operator.parameters(args))) if eligible_dtype(leaf) is not None]
-        given = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in tensors[: 1 if operator.activation_only else None]]
+        tensors = [
+            leaf
+            for leaf in leaves((args, kwargs, operator.parameters(args)))
+            if eligible_dtype(leaf) is not None
+        ]
+        given = [
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+            for leaf in tensors[: 1 if operator.activation_only else None]
+        ]
         before = operator.state(args) if traces.shadow is not None else []
         kept = kept_calls.before(op, operator, args, kwargs) if given else None
         emulation = traces.float8
-        if emulation is not None and thread.sink is not None and emulation.takes(op, thread.sink.layers.path):
+        if (
+            emulation is not None
+            and thread.sink is not None
+            and emulation.takes(op, thread.sink.layers.path)
+        ):
             with products_in_float8(emulation.dtype):
                 result, target, emulated = run()
         else:
@@ -230,9 +289,20 @@ class _Performer(Performer[Plan, Composite]):
                     return operator.run_unchanged(args, kwargs)
             return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
 
-        written = equation(op, [*(getattr(args[0], name, None) for name in _EQUATIONS if args), *args], kwargs)
+        written = equation(
+            op, [*(getattr(args[0], name, None) for name in _EQUATIONS if args), *args], kwargs
+        )
         return observing.report(
-            op, operator.path, rule, given, target, result, emulated=emulated, written=written, low=low, kept=kept
+            op,
+            operator.path,
+            rule,
+            given,
+            target,
+            result,
+            emulated=emulated,
+            written=written,
+            low=low,
+            kept=kept,
         )
 
     def compute_low(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
@@ -245,7 +315,10 @@ _EQUATIONS = ("einsum_str", "equation")
 
 
 def _check_unstated(operator: Composite, args: Any, kwargs: Kwargs) -> None:
-    if operator.named_dtype(args, kwargs) is not None or operator.stated_rule(args, kwargs) is not None:
+    if (
+        operator.named_dtype(args, kwargs) is not None
+        or operator.stated_rule(args, kwargs) is not None
+    ):
         raise LeftOut(NAMED)
 
 
@@ -293,8 +366,14 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable
         with CONTEXT(None):
             if kwargs.get(_DTYPE) is not None or (stated < len(args) and args[stated] is not None):
                 return original(*args, **kwargs)  # an explicit cast
-            wide = [cast(value, FLOAT32) if place in found else value for place, value in enumerate(args)]
-            named = {name: cast(value, FLOAT32) if name in parameters else value for name, value in kwargs.items()}
+            wide = [
+                cast(value, FLOAT32) if place in found else value
+                for place, value in enumerate(args)
+            ]
+            named = {
+                name: cast(value, FLOAT32) if name in parameters else value
+                for name, value in kwargs.items()
+            }
             return original(*wide, **named)
 
     return call

@@ -1,7 +1,8 @@
 """Loops, branches and solvers: what a loop carries keeps its dtype, and branches agree in theirs.
 
-JAX refuses a body that returns other dtypes than it was given. So a body is wrapped, and the wrapped one is kept for as long as
-the body lives: JAX remembers by function what it has traced and compiled.
+JAX refuses a body that returns other dtypes than it was given. So a body is wrapped, and the
+wrapped one is kept for as long as the body lives: JAX remembers by function what it has traced and
+compiled.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Function = Callable[..., Any]
 Reference = Callable[[], Any]
 
 
-# --- wrapped bodies ----------------------------------------------------------------------------------------------------------
+# --- wrapped bodies -------------------------------------------------------------------------------
 
 
 class _Kept(NamedTuple):
@@ -82,9 +83,10 @@ def ending(function: Reference, form: Form) -> Function:
     return run
 
 
-# --- loops and branches ------------------------------------------------------------------------------------------------------
+# --- loops and branches ---------------------------------------------------------------------------
 
-# Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
+# Each of the decorated functions is called with the one that it replaces, which is the original,
+# and that one's arguments.
 _in_regions = in_regions(thread)
 
 
@@ -97,11 +99,18 @@ def scan(original: Function, f: Any, *args: Any, **kwargs: Any) -> Any:
 @_in_regions
 def while_loop(original: Function, cond_fun: Any, body_fun: Any, *args: Any, **kwargs: Any) -> Any:
     """Call `jax.lax.while_loop`, which `fori_loop` comes to, or equinox's, with a body that keeps the dtypes of its value."""
-    return original(cond_fun, wrapped(body_fun, _while_body) if callable(body_fun) else body_fun, *args, **kwargs)
+    return original(
+        cond_fun,
+        wrapped(body_fun, _while_body) if callable(body_fun) else body_fun,
+        *args,
+        **kwargs,
+    )
 
 
 @_in_regions
-def cond(original: Function, pred: Any, true_fun: Any, false_fun: Any, *operands: Any, **named: Any) -> Any:
+def cond(
+    original: Function, pred: Any, true_fun: Any, false_fun: Any, *operands: Any, **named: Any
+) -> Any:
     """Call `jax.lax.cond` with branches whose results agree in their dtypes."""
     if callable(true_fun) and callable(false_fun):  # else it is the form of old
         true_fun, false_fun = _agreeing((true_fun, false_fun), _operands(operands, named))
@@ -111,11 +120,14 @@ def cond(original: Function, pred: Any, true_fun: Any, false_fun: Any, *operands
 @_in_regions
 def switch(original: Function, index: Any, branches: Any, *operands: Any, **named: Any) -> Any:
     """Call `jax.lax.switch` with branches whose results agree in their dtypes."""
-    return original(index, _agreeing(tuple(branches), _operands(operands, named)), *operands, **named)
+    return original(
+        index, _agreeing(tuple(branches), _operands(operands, named)), *operands, **named
+    )
 
 
 def _operands(operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    given = [value for value in named.values() if type(value) is not object]  # what stands for "none given"
+    # what stands for "none given"
+    given = [value for value in named.values() if type(value) is not object]
     return operands or tuple(given)
 
 
@@ -132,7 +144,8 @@ def _result_form(branch: Function, operands: tuple[Any, ...]) -> Form:
     """Return the form of a branch's result. A branch is traced once for operands of a kind, as by JAX itself."""
     leaves, structure = jax.tree.flatten(operands)
     kinds = tuple(map(jax.typeof, leaves))
-    if all(type(kind) is jax.core.ShapedArray for kind in kinds):  # a reference is more than a shape and a dtype
+    if all(type(kind) is jax.core.ShapedArray for kind in kinds):
+        # a reference is more than a shape and a dtype
         try:
             known: Form = _remembered_form(branch, structure, kinds)
             return known
@@ -152,7 +165,7 @@ def widest(*dtypes: Any) -> Any:
     return FLOAT32 if len(set(dtypes)) > 1 and ELIGIBLE.issuperset(dtypes) else dtypes[0]
 
 
-# --- solvers -----------------------------------------------------------------------------------------------------------------
+# --- solvers --------------------------------------------------------------------------------------
 
 
 @_in_regions
@@ -173,7 +186,14 @@ def custom_linear_solve(
 
 
 @_in_regions
-def custom_root(original: Function, f: Any, initial_guess: Any, solve: Any, tangent_solve: Any, has_aux: Any = False) -> Any:
+def custom_root(
+    original: Function,
+    f: Any,
+    initial_guess: Any,
+    solve: Any,
+    tangent_solve: Any,
+    has_aux: Any = False,
+) -> Any:
     """Call `jax.lax.custom_root` with functions whose solutions have the dtypes of the first guess."""
     form = form_of(initial_guess)
     inner, tangent = wrapped(solve, _solving, form, has_aux), wrapped(tangent_solve, ending, form)

@@ -1,7 +1,7 @@
 """Functions with rules of differentiation of their own: `jax.custom_jvp` and `jax.custom_vjp`.
 
-A rule runs under the policy of its forward pass, whenever that is, and ends in the dtypes of what it belongs to: tangents in
-those of their primals, cotangents in those of the inputs.
+A rule runs under the policy of its forward pass, whenever that is, and ends in the dtypes of what
+it belongs to: tangents in those of their primals, cotangents in those of the inputs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def jvp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
     """Return the maker of the replacement of `custom_jvp.__call__`.
 
     Args:
-        composites: those functions with rules of their own that are operations of the vocabulary, by their ids.
-        held: applies the patches while the context is open: a rule may run after the last region is closed.
+        composites: those functions with rules of their own that are operations of the vocabulary,
+            by their ids.
+        held: applies the patches while the context is open: a rule may run after the last region is
+            closed.
     """
 
     def ruled(plan: Plan, function: Any, args: Any, kwargs: Any) -> Any:
@@ -58,7 +60,9 @@ def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
     return _calling(composites, ruled)
 
 
-def _calling(composites: Mapping[int, Composite], ruled: Function) -> Callable[[Function], Function]:
+def _calling(
+    composites: Mapping[int, Composite], ruled: Function
+) -> Callable[[Function], Function]:
     """Return the maker of a replacement of `__call__`; `ruled` returns a function whose rules run under the plan."""
 
     @standing_in
@@ -114,7 +118,9 @@ def _cotangents(primals: list[Any]) -> Function:
     def finish(cotangents: Any) -> Any:
         if not isinstance(cotangents, (tuple, list)) or len(cotangents) != len(primals):
             return cotangents
-        return type(cotangents)(_like(each, primal) for each, primal in zip(cotangents, primals, strict=True))
+        return type(cotangents)(
+            _like(each, primal) for each, primal in zip(cotangents, primals, strict=True)
+        )
 
     return finish
 

@@ -28,15 +28,20 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
                 "returns low ones, and unamp_jax.with_master_weights wraps an optax transformation"
             )
     if decoration.master_grad:
-        raise NotExpressible("JAX's gradients are values: cast them where you add them up, and leave master_grad out")
+        raise NotExpressible(
+            "JAX's gradients are values: cast them where you add them up, and leave master_grad out"
+        )
     if decoration.save_dtype not in (None, decoration.dtype):
-        raise NotExpressible("JAX's parameters are values: cast the state where you save it, and leave save_dtype out")
+        raise NotExpressible(
+            "JAX's parameters are values: cast the state where you save it, and leave save_dtype out"
+        )
     variables = list(_variables(networks, decoration, nnx))
     pairs = _pairs(networks, optimizers)
     low = DTYPES[decoration.dtype]
     with CONTEXT(None):
         made = [
-            nnx.Optimizer(network, with_master_weights(optimizer.tx), wrt=optimizer.wrt)  # of the parameters as they are
+            # of the parameters as they are
+            nnx.Optimizer(network, with_master_weights(optimizer.tx), wrt=optimizer.wrt)
             for network, optimizer in pairs
             if decoration.master_weights
         ]
@@ -48,7 +53,9 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
 
 def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Iterator[Any]:
     """Return the parameters that become low, each once."""
-    instances, chosen = excluded_layers(decoration.excluded, nnx.Module, "layers of nnx and classes of them")
+    instances, chosen = excluded_layers(
+        decoration.excluded, nnx.Module, "layers of nnx and classes of them"
+    )
     classes = (nnx.BatchNorm, nnx.InstanceNorm, *chosen)
     kept: set[int] = set()
     for network in networks:
@@ -61,15 +68,23 @@ def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Ite
             value = variable.get_value()
             name = str(getattr(value, "dtype", ""))
             if name in LOW_DTYPES and id(variable) not in kept:
-                raise ValueError(f"a parameter is {name} already; decorate a network whose parameters are float32")
+                raise ValueError(
+                    f"a parameter is {name} already; decorate a network whose parameters are float32"
+                )
             if name == "float32" and id(variable) not in kept | taken:
                 taken.add(id(variable))
                 yield variable
 
 
 def _leaves(network: Any, nnx: Any) -> list[Any]:
-    state = nnx.graphlib.variables if hasattr(nnx, "graphlib") and hasattr(nnx.graphlib, "variables") else nnx.variables
-    found: list[Any] = jax.tree.leaves(state(network, nnx.Param), is_leaf=lambda v: isinstance(v, nnx.Variable))
+    state = (
+        nnx.graphlib.variables
+        if hasattr(nnx, "graphlib") and hasattr(nnx.graphlib, "variables")
+        else nnx.variables
+    )
+    found: list[Any] = jax.tree.leaves(
+        state(network, nnx.Param), is_leaf=lambda v: isinstance(v, nnx.Variable)
+    )
     return found
 
 
@@ -84,4 +99,7 @@ def _pairs(networks: Sequence[Any], optimizers: Sequence[Any]) -> list[tuple[Any
             raise ValueError("the optimizer is decorated already")
         if int(optimizer.step.get_value()) != 0:
             raise ValueError("the optimizer has begun; decorate it before its first step")
-    return [(networks[n if len(networks) > 1 else 0], optimizer) for n, optimizer in enumerate(optimizers)]
+    return [
+        (networks[n if len(networks) > 1 else 0], optimizer)
+        for n, optimizer in enumerate(optimizers)
+    ]

@@ -17,12 +17,15 @@ from unamp_jax.state import CONTEXT, ELIGIBLE, thread
 
 Function = Callable[..., Any]
 
-# Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
+# Each of the decorated functions is called with the one that it replaces, which is the original,
+# and that one's arguments.
 _in_regions = in_regions(thread)
 
 
 @_in_regions
-def reduction(original: Function, operands: Any, init_values: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
+def reduction(
+    original: Function, operands: Any, init_values: Any, computation: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Call `jax.lax.reduce` or `reduce_window` with operands of the dtypes of their first values."""
     if jax.tree.structure(operands) == jax.tree.structure(init_values):
         values, first = form_of(operands), form_of(init_values)
@@ -49,7 +52,8 @@ def combination(original: Function, computation: Any, *args: Any) -> Any:
 
 def _is_jaxs(computation: Any) -> bool:
     """Return whether JAX knows a reduction by its function, `jax.lax.add` say, and has an operation of its own for it."""
-    named = "<locals>" not in getattr(computation, "__qualname__", "")  # else it calls a function of the user's
+    # else it calls a function of the user's
+    named = "<locals>" not in getattr(computation, "__qualname__", "")
     return named and str(getattr(computation, "__module__", "")).startswith("jax.")
 
 
@@ -82,10 +86,14 @@ def pullback(original: Function, self: Any, out_ct: Any, *extra_args: Any) -> An
 
 
 @_in_regions
-def older_pullback(original: Function, name: Any, out_avals: Any, trees: Any, fun: Any, *cotangents: Any) -> Any:
+def older_pullback(
+    original: Function, name: Any, out_avals: Any, trees: Any, fun: Any, *cotangents: Any
+) -> Any:
     """Call the function under a `jax.vjp` pullback of JAX 0.8, as `pullback`."""
     if len(cotangents) == 1:
-        cotangents = (in_form(cotangents[0], Form(trees[0], tuple(aval.dtype for aval in out_avals))),)
+        cotangents = (
+            in_form(cotangents[0], Form(trees[0], tuple(aval.dtype for aval in out_avals))),
+        )
     return follow_parameters(original(name, out_avals, trees, fun, *cotangents))
 
 
@@ -101,7 +109,9 @@ def _transposed(form: Form, function: Function, cotangents: Any) -> Any:
 
 
 @_in_regions
-def unraveled(original: Function, sizes: Any, shapes: Any, from_dtypes: Any, to_dtype: Any, arr: Any) -> Any:
+def unraveled(
+    original: Function, sizes: Any, shapes: Any, from_dtypes: Any, to_dtype: Any, arr: Any
+) -> Any:
     """Call the inverse of `jax.flatten_util.ravel_pytree` with the array in its first dtype."""
     if to_dtype in ELIGIBLE:
         with CONTEXT(None):

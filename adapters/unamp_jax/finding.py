@@ -29,7 +29,8 @@ _taken: set[int] = set()
 def patches_of(library: str) -> tuple[Patch, ...]:
     """Return the patches of a library's functions and of its layers' methods; of a function with two names, under the first.
 
-    Each is made once: made again while it is applied, it would take what stands in for the original.
+    Each is made once: made again while it is applied, it would take what stands in for the
+    original.
 
     Args:
         library: one of `unamp_jax.spellings.libraries`.
@@ -39,8 +40,11 @@ def patches_of(library: str) -> tuple[Patch, ...]:
     for op, path in spelled():
         value = named(path) if library_of(path) == library else None
         if isinstance(value, type):
-            method = inspect.getattr_static(value, "call" if library == "keras" else "__call__", None)
-            function = innermost(getattr(method, "method", method))  # equinox keeps its methods in objects of its own
+            method = inspect.getattr_static(
+                value, "call" if library == "keras" else "__call__", None
+            )
+            # equinox keeps its methods in objects of its own
+            function = innermost(getattr(method, "method", method))
             if isinstance(function, types.FunctionType):
                 layers.setdefault(function, {}).setdefault(value, (op, path))
         elif value is not None:

@@ -1,8 +1,9 @@
 """Telling a trace of the gradients of results, for `unamp.trace(gradients=True)`.
 
-JAX has no hooks on arrays. A primitive of our own stands after the operation instead: it returns what it is given, in every
-transformation, and its transpose, which is a step of the backward pass, tells of the cotangent that it hands on. Parameters
-are values of the caller's: what a pullback returns for a pytree has their names.
+JAX has no hooks on arrays. A primitive of our own stands after the operation instead: it returns
+what it is given, in every transformation, and its transpose, which is a step of the backward pass,
+tells of the cotangent that it hands on. Parameters are values of the caller's: what a pullback
+returns for a pytree has their names.
 """
 
 from __future__ import annotations
@@ -52,7 +53,12 @@ class Later:
     def _arrived(self, cotangent: Any) -> None:
         numbers = np.asarray(cotangent)
         if self.hook is not None and self.hook.wanted:
-            self.hook.arrived(str(numbers.dtype), numbers.shape, numbers.astype("float64").reshape(-1), self.result)
+            self.hook.arrived(
+                str(numbers.dtype),
+                numbers.shape,
+                numbers.astype("float64").reshape(-1),
+                self.result,
+            )
 
 
 def bind(primitive: Any, value: Any, params: dict[str, Any]) -> Any:
@@ -82,7 +88,9 @@ def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(path: Sequence[Any]) -> str:
-    parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    parts = [
+        str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path
+    ]
     return ".".join(parts[:-1] if parts[-1:] == ["value"] else parts)
 
 

@@ -1,7 +1,8 @@
 """JAX's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`.
 
-Layers of flax and of equinox have a table here, those of Keras in `unamp.adapter.keras_calls`. Inside of `jax.grad` a tensor
-has its numbers; inside of `jax.vmap` it has none, and the call says so.
+Layers of flax and of equinox have a table here, those of Keras in `unamp.adapter.keras_calls`.
+Inside of `jax.grad` a tensor has its numbers; inside of `jax.vmap` it has none, and the call says
+so.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from unamp.adapter.signatures import (
 from unamp_jax.casting import with_numbers
 
 
-def before(op: str, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kept | None:
+def before(
+    op: str, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Kept | None:
     """Return the arguments of a call of a function or a layer, before it runs; None where no trace keeps calls."""
     if not operator.layer:
         return kept(_CALLS, op, operator.name, args, kwargs)
@@ -42,7 +45,9 @@ def before(op: str, operator: Operator, args: Sequence[Any], kwargs: Mapping[str
     return kept(_OF_KERAS if of_keras else _CALLS, op, operator.name, args, kwargs, layer=True)
 
 
-def before_primitive(op: str, name: str, args: Sequence[Any], params: Mapping[str, Any]) -> Kept | None:
+def before_primitive(
+    op: str, name: str, args: Sequence[Any], params: Mapping[str, Any]
+) -> Kept | None:
     """Return the arguments of a call of a primitive, before it runs; None where no trace keeps calls."""
     return kept(_PRIMITIVES, op, name, args, params)
 
@@ -55,7 +60,7 @@ def _array(value: Any) -> Any:
     return np.asarray(with_numbers(value))
 
 
-# --- functions ---------------------------------------------------------------------------------------------------------------
+# --- functions ------------------------------------------------------------------------------------
 
 
 def _softmax(x: Any, axis: Any = -1, where: Any = None) -> Arguments:
@@ -64,7 +69,12 @@ def _softmax(x: Any, axis: Any = -1, where: Any = None) -> Arguments:
 
 
 def _product(
-    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
+    a: Any,
+    b: Any,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
 ) -> Arguments:
     """Return a product; its caller may state the precision, which is no argument of the operation's."""
     if preferred_element_type is not None:
@@ -88,14 +98,22 @@ def _reduction(
 
 
 def _pooling(
-    inputs: Any, window_shape: Any, strides: Any = None, padding: Any = "VALID", count_include_pad: bool = True
+    inputs: Any,
+    window_shape: Any,
+    strides: Any = None,
+    padding: Any = "VALID",
+    count_include_pad: bool = True,
 ) -> Arguments:
     rank = len(inputs.shape) - 2
     return pooling(inputs, window_shape, (1,) * rank if strides is None else strides, padding)
 
 
 _FUNCTIONS: Signatures = {
-    **{f"flax.{library}.{kind}_pool": _pooling for library in ("linen", "nnx") for kind in ("avg", "max")},
+    **{
+        f"flax.{library}.{kind}_pool": _pooling
+        for library in ("linen", "nnx")
+        for kind in ("avg", "max")
+    },
     "nn.gelu": lambda x, approximate=True: gelu(x, approximate),
     "nn.leaky_relu": lambda x, negative_slope=0.01: leaky_relu(x, negative_slope),
     "nn.log_softmax": _softmax,
@@ -110,14 +128,15 @@ _FUNCTIONS: Signatures = {
 }
 
 
-# --- layers ------------------------------------------------------------------------------------------------------------------
+# --- layers ---------------------------------------------------------------------------------------
 
 
 def _held(layer: Any, *names: str) -> list[Any]:
     """Return the parameters and statistics that a layer of flax holds under some names; None for one that it has not."""
     if getattr(layer, "scope", None) is None:
         return [getattr(layer, name, None) for name in names]
-    held = {name: value for group in layer.variables.values() for name, value in group.items()}  # linen
+    # linen
+    held = {name: value for group in layer.variables.values() for name, value in group.items()}
     refuse_unless(bool(held), "no parameters yet")
     return [held.get(name) for name in names]
 
@@ -127,7 +146,10 @@ def _dense(layer: Any, inputs: Any, out_sharding: Any = None) -> Arguments:
 
 
 def _convolution(layer: Any, inputs: Any, out_sharding: Any = None) -> Arguments:
-    plain = layer.mask is None and (layer.input_dilation or 1) in (1, *((1,) * n for n in (1, 2, 3)))
+    plain = layer.mask is None and (layer.input_dilation or 1) in (
+        1,
+        *((1,) * n for n in (1, 2, 3)),
+    )
     refuse_unless(plain, "a mask, or an input with zeros between")
     return convolution(
         inputs, *_held(layer, "kernel", "bias"), stride=layer.strides or 1, padding=layer.padding,
@@ -136,15 +158,25 @@ def _convolution(layer: Any, inputs: Any, out_sharding: Any = None) -> Arguments
 
 
 def _layer_norm(layer: Any, x: Any, *, mask: Any = None) -> Arguments:
-    axes = [[n % len(x.shape) for n in np.reshape(each, -1)] for each in (layer.reduction_axes, layer.feature_axes)]
-    plain = mask is None and axes[0] == axes[1] == list(range(len(x.shape) - len(axes[0]), len(x.shape)))
+    axes = [
+        [n % len(x.shape) for n in np.reshape(each, -1)]
+        for each in (layer.reduction_axes, layer.feature_axes)
+    ]
+    plain = mask is None and axes[0] == axes[1] == list(
+        range(len(x.shape) - len(axes[0]), len(x.shape))
+    )
     refuse_unless(plain, "a mask, or axes that are not the last")
     weight, bias = _held(layer, "scale", "bias")
     return layer_norm(x, len(axes[0]), weight, bias, layer.epsilon)
 
 
-def _batch_norm(layer: Any, x: Any, use_running_average: bool | None = None, *, mask: Any = None) -> Arguments:
-    refuse_unless(mask is None and layer.axis in (-1, len(x.shape) - 1), "a mask, or channels that are not last")
+def _batch_norm(
+    layer: Any, x: Any, use_running_average: bool | None = None, *, mask: Any = None
+) -> Arguments:
+    refuse_unless(
+        mask is None and layer.axis in (-1, len(x.shape) - 1),
+        "a mask, or channels that are not last",
+    )
     running = layer.use_running_average if use_running_average is None else use_running_average
     return batch_norm(
         x, *_held(layer, "mean", "var", "scale", "bias"),
@@ -157,22 +189,33 @@ def _embedding(layer: Any, inputs: Any, out_sharding: Any = None) -> Arguments:
 
 
 #: By the names that they have in both libraries of flax.
-_OF_FLAX: Signatures = {"BatchNorm": _batch_norm, "Conv": _convolution, "Embed": _embedding, "LayerNorm": _layer_norm}
+_OF_FLAX: Signatures = {
+    "BatchNorm": _batch_norm,
+    "Conv": _convolution,
+    "Embed": _embedding,
+    "LayerNorm": _layer_norm,
+}
 
 _LAYERS: Signatures = {
-    **{f"flax.{library}.{name}": signature for library in ("linen", "nnx") for name, signature in _OF_FLAX.items()},
+    **{
+        f"flax.{library}.{name}": signature
+        for library in ("linen", "nnx")
+        for name, signature in _OF_FLAX.items()
+    },
     "equinox.nn.Linear": lambda layer, x, *, key=None: Arguments((x, layer.weight, layer.bias)),
     "flax.linen.Dense": _dense,
     "flax.nnx.Linear": _dense,
 }
 
 
-# --- primitives: operands, then parameters by name ---------------------------------------------------------------------------
+# --- primitives: operands, then parameters by name ------------------------------------------------
 
 
 def _dot_general(a: Any, b: Any, *, dimension_numbers: Any, **attributes: Any) -> Arguments:
     contracted, batch = dimension_numbers
-    plain = [list(each) for each in (*contracted, *batch)] == [[1], [0], [], []] and len(a.shape) == len(b.shape) == 2
+    plain = [list(each) for each in (*contracted, *batch)] == [[1], [0], [], []] and len(
+        a.shape
+    ) == len(b.shape) == 2
     refuse_unless(plain, "axes of its own")
     return _product(a, b, **attributes)
 

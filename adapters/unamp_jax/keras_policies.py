@@ -26,7 +26,9 @@ def patches() -> Iterator[Patch]:
     Raises:
         FrameworkNotSupported: naming the version of Keras and what is missing.
     """
-    metrics = keras_metrics.hooks(partial(suspended, thread), lambda: thread.plan is not None, _widened)
+    metrics = keras_metrics.hooks(
+        partial(suspended, thread), lambda: thread.plan is not None, _widened
+    )
     for module, path, replacement in (*hooks(thread, _is_eligible), *metrics):
         function = find(module, path)
         if not isinstance(function, types.FunctionType):
@@ -37,13 +39,16 @@ def patches() -> Iterator[Patch]:
 def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]:
     """Return the patches by which a trace tells what a model of Keras's runs.
 
-    What Keras runs only to see shapes is kept out, and a training step calls the model by another method.
+    What Keras runs only to see shapes is kept out, and a training step calls the model by another
+    method.
 
     Args:
         follow: returns the replacement of a method that calls a layer.
     """
     stateless = AttributePatch(find("keras.src.layers.layer", "Layer"), "stateless_call", follow)
-    return stateless, AttributePatch(find("keras.src", "backend"), "compute_output_spec", _unreported)
+    return stateless, AttributePatch(
+        find("keras.src", "backend"), "compute_output_spec", _unreported
+    )
 
 
 @standing_in

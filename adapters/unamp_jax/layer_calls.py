@@ -1,10 +1,12 @@
 """One call of a layer of flax, equinox or Keras that is one operation of the vocabulary.
 
-Its parameters are not among its arguments. So its inputs are cast, and it runs under a plan by which all of it computes in one
-dtype: `nnx.Linear` is a product and a sum with a float32 bias, and both are the layer.
+Its parameters are not among its arguments. So its inputs are cast, and it runs under a plan by
+which all of it computes in one dtype: `nnx.Linear` is a product and a sum with a float32 bias, and
+both are the layer.
 
-A layer of flax's may state the dtype that it computes in. float32 is what everything computes in outside of regions, and what
-libraries hand down where a user said nothing: the policy decides, as for a layer that states none. Any other dtype is kept.
+A layer of flax's may state the dtype that it computes in. float32 is what everything computes in
+outside of regions, and what libraries hand down where a user said nothing: the policy decides, as
+for a layer that states none. Any other dtype is kept.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class _Layer(Composite):
         self._path = path if stated is None else f"{path}(dtype={stated})"
 
     def parameters(self, args: Args) -> Mapping[int, Any]:
-        return {} if self.activation_only else {id(value): value for value in _parameters(self._layer)}
+        return (
+            {} if self.activation_only else {id(value): value for value in _parameters(self._layer)}
+        )
 
     @property
     def path(self) -> str:
@@ -82,7 +86,9 @@ class _Layer(Composite):
             if self.kept not in (None, plan.low):
                 amp_warnings.keeps_its_dtype("jax", self.path, low)
             if self._is_keras and states_float32(self._layer):
-                amp_warnings.follows_the_region("jax", type(self._layer).__name__, self._layer.name, low)
+                amp_warnings.follows_the_region(
+                    "jax", type(self._layer).__name__, self._layer.name, low
+                )
         if self.kept is not None:
             return Rule.UNTOUCHED
         return self.stated_rule(args, kwargs) or rule if rule is Rule.LOW else rule
@@ -100,12 +106,14 @@ class _Layer(Composite):
         rule = Rule.WIDEST if dtype is None else Rule.FP32 if dtype is FLOAT32 else Rule.LOW
         has_activation = self._is_keras and self.op in facts().parts
         inside: Plan | None = plan.within(self.op, rule, has_activation)
-        if self.activation_only and dtype is not None:  # its parameters and running statistics stay float32
+        if self.activation_only and dtype is not None:
+            # its parameters and running statistics stay float32
             # Keras' dtype policies see by a plan that a region decides.
             inside = plan.within(self.op, Rule.UNTOUCHED) if self._is_keras else None
         with CONTEXT(inside):
             result = self.call(*args, **kwargs)
-        return result if dtype is None or has_activation else mapped(cast, dtype, result)  # an activation's comes last
+        # an activation's comes last
+        return result if dtype is None or has_activation else mapped(cast, dtype, result)
 
     def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         if getattr(self._layer, "scope", None) is None:
@@ -122,25 +130,34 @@ class _Layer(Composite):
     def state(self, args: Args) -> list[Any]:
         if any(is_of(value, "equinox.nn", "State") for value in leaves(args)):
             return [object()]  # one call uses it up
-        if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:  # Keras
+        if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:
+            # Keras
             return [variable.value for variable in variables]
         if getattr(self._layer, "scope", None) is not None:  # linen
             return list(jax.tree.leaves(self._layer.variables))
-        return jax.tree.leaves(find("flax.nnx", "state")(self._layer)) if is_of(self._layer, "flax.nnx", "Module") else []
+        return (
+            jax.tree.leaves(find("flax.nnx", "state")(self._layer))
+            if is_of(self._layer, "flax.nnx", "Module")
+            else []
+        )
 
 
 def _parameters(layer: Any) -> list[Any]:
     """Return a layer's parameters, with those of the layers that it is made of.
 
-    Flax's linen keeps them elsewhere, and says before they are made what dtype they will have. Of a variable of Keras' there
-    are the shape and the dtype: to read its value may cast it.
+    Flax's linen keeps them elsewhere, and says before they are made what dtype they will have. Of a
+    variable of Keras' there are the shape and the dtype: to read its value may cast it.
     """
     own = [value for value in vars(layer).values() if eligible_dtype(value) is not None]
     if own:
         return own
     if hasattr(layer, "dtype_policy"):  # Keras
         known = [(DTYPES.get(variable.dtype), variable.shape) for variable in layer.weights]
-        return [np.broadcast_to(np.zeros((), dtype), shape) for dtype, shape in known if dtype is not None]
+        return [
+            np.broadcast_to(np.zeros((), dtype), shape)
+            for dtype, shape in known
+            if dtype is not None
+        ]
     given = getattr(layer, "variables", None) if getattr(layer, "scope", None) is not None else None
     if given:
         return list(jax.tree.leaves(given.get("params", {})))

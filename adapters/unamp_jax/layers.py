@@ -1,8 +1,9 @@
 """Rules for single layers of flax and equinox, whose networks are values: copies of a layer come and go.
 
-A rule is about a name in a network of one structure: a copy of it, or what a transformation made again of its leaves, has the
-rule too. The rules of the process are a part of the key of JAX's caches, as the plan is, and so are the network and, in linen,
-the rules inside of the layer where a thread is: no program is found that was traced under other rules.
+A rule is about a name in a network of one structure: a copy of it, or what a transformation made
+again of its leaves, has the rule too. The rules of the process are a part of the key of JAX's
+caches, as the plan is, and so are the network and, in linen, the rules inside of the layer where a
+thread is: no program is found that was traced under other rules.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from unamp.adapter.patching import find
 from unamp.adapter.replacing import standing_in
 from unamp.amp_warnings import called_apart, no_layer_of_network
 from unamp.errors import NotExpressible
-from unamp_jax.networks import Structure, arrays_of, is_layer, is_linen, may_be_copy, named_layers, structure_of
+from unamp_jax.networks import (
+    Structure,
+    arrays_of,
+    is_layer,
+    is_linen,
+    may_be_copy,
+    named_layers,
+    structure_of,
+)
 from unamp_jax.spellings import is_of
 from unamp_jax.training import layer_calls
 
@@ -30,7 +39,8 @@ from unamp_jax.training import layer_calls
 Rules = Mapping[Structure, Mapping[str, LayerRegion]]
 Relative = frozenset[tuple[str, LayerRegion]]
 
-#: Rules as a part of every key: the process' rules, or inside a network with rules also where the thread is.
+#: Rules as a part of every key: the process' rules, or inside a network with rules also where the
+#: thread is.
 _KEY: Any = jax.make_user_context(None)
 
 
@@ -38,7 +48,11 @@ class _Layer:
     """The place of a layer in every network of one structure; rules are put on it. The network itself has the name ``""``."""
 
     def __init__(
-        self, structure: Structure, kind: type | None, names: tuple[str, ...], inner: Iterable[tuple[str, _Layer]] = ()
+        self,
+        structure: Structure,
+        kind: type | None,
+        names: tuple[str, ...],
+        inner: Iterable[tuple[str, _Layer]] = (),
     ) -> None:
         self.structure = structure
         self.kind = kind
@@ -94,7 +108,7 @@ def _is_keras(network: Any) -> bool:
     return is_of(network, "keras", "layers.Layer")
 
 
-# --- which network, and which of its layers -----------------------------------------------------------------------------------
+# --- which network, and which of its layers -------------------------------------------------------
 
 
 def _place(network: Any) -> _Layer:
@@ -103,8 +117,11 @@ def _place(network: Any) -> _Layer:
     if place is None:
         place = _networks[structure] = _Layer(structure, type(network), ("",))
     known = {inner.names: inner for _, inner in place.inner}
-    # Asked again: one network of a structure may share layers where another has several, or have other variables.
-    place.inner = tuple((_linen_layers if is_linen(network) else _layers)(structure, network, known))
+    # Asked again: one network of a structure may share layers where another has several, or have
+    # other variables.
+    place.inner = tuple(
+        (_linen_layers if is_linen(network) else _layers)(structure, network, known)
+    )
     return place
 
 
@@ -116,7 +133,10 @@ def _layers(structure: Structure, network: Any, known: Known) -> list[tuple[str,
     there = [(name, layer) for name, layer in named_layers(network) if layer is not network]
     for name, layer in there:
         names[id(layer)] = (*names.get(id(layer), ()), name)
-    places = {id(layer): known.get(own := names[id(layer)]) or _Layer(structure, type(layer), own) for _, layer in there}
+    places = {
+        id(layer): known.get(own := names[id(layer)]) or _Layer(structure, type(layer), own)
+        for _, layer in there
+    }
     return [(name, places[id(layer)]) for name, layer in there]
 
 
@@ -139,7 +159,7 @@ def _scopes(variables: Any, path: tuple[str, ...], paths: dict[str, None]) -> No
             _scopes(inner, (*path, name), paths)
 
 
-# --- rules in force -----------------------------------------------------------------------------------------------------------
+# --- rules in force -------------------------------------------------------------------------------
 
 
 class _InForce:
@@ -147,7 +167,8 @@ class _InForce:
 
     def __init__(self) -> None:
         self.rules: Rules = {}
-        self.kinds: Mapping[type, tuple[str, str]] = {}  # of layers with rules: a network's class, and the layer's name in it
+        # of layers with rules: a network's class, and the layer's name in it
+        self.kinds: Mapping[type, tuple[str, str]] = {}
         self._places: dict[_Layer, LayerRegion] = {}  # keeps what carries the rules
         self._keras = RulesInForce()
 
@@ -161,7 +182,11 @@ class _InForce:
         for each, own in self._places.items():
             rules.setdefault(each.structure, {}).update(dict.fromkeys(each.names, own))
         self.rules = rules
-        named = [(each.kind, (each.structure[0].__name__, each.names[0])) for each in self._places if each.names[0]]
+        named = [
+            (each.kind, (each.structure[0].__name__, each.names[0]))
+            for each in self._places
+            if each.names[0]
+        ]
         self.kinds = {kind: where for kind, where in named if kind is not None}
         self._set_key()
         if bool(self._places) is not before:
@@ -173,7 +198,9 @@ class _InForce:
         self._set_key()
 
     def _set_key(self) -> None:
-        named = frozenset((place.structure, place.names, region) for place, region in self._places.items())
+        named = frozenset(
+            (place.structure, place.names, region) for place, region in self._places.items()
+        )
         key = named, self._keras.key
         _KEY._obj.set_global(key if any(key) else None)
 
@@ -197,20 +224,29 @@ class _Network:
     """One call of a network with rules.
 
     Attributes:
-        strangers: how many calls of layers it is inside of, one in another, that are none of the network's.
+        strangers: how many calls of layers it is inside of, one in another, that are none of the
+            network's.
     """
 
-    def __init__(self, network: Any, structure: Structure, rules: Mapping[str, LayerRegion]) -> None:
+    def __init__(
+        self, network: Any, structure: Structure, rules: Mapping[str, LayerRegion]
+    ) -> None:
         self.structure = structure
         self.strangers = 0
         self._network = network
         self._rules = rules
         self._linen = network.path if is_linen(network) and network.scope is not None else None
-        there = () if is_linen(network) else [(n, layer) for n, layer in named_layers(network) if layer is not network]
+        there = (
+            ()
+            if is_linen(network)
+            else [(n, layer) for n, layer in named_layers(network) if layer is not network]
+        )
         self._layers = [("", network), *there]
         self._names: dict[int, str | None] = {id(layer): name for name, layer in self._layers}
-        self._kept: list[Any] = []  # what is no layer of the network itself stays alive as long as its id is a key
-        # A transformation inside of the call has a trace of its own: tracers of these are what the call was given.
+        # what is no layer of the network itself stays alive as long as its id is a key
+        self._kept: list[Any] = []
+        # A transformation inside of the call has a trace of its own: tracers of these are what the
+        # call was given.
         self._older = core.unsafe_get_trace_stack(core.unsafe_get_current_trace())
 
     def name(self, layer: Any) -> str | None:
@@ -245,7 +281,11 @@ class _Network:
     def _copied(self, layer: Any) -> None:
         """Note the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
         like = structure_of(layer)
-        alike = [(name, own) for name, own in self._layers if type(own) is type(layer) and structure_of(own) == like]
+        alike = [
+            (name, own)
+            for name, own in self._layers
+            if type(own) is type(layer) and structure_of(own) == like
+        ]
         without_arrays = not arrays_of(layer)
         if without_arrays and self.strangers:  # nothing else tells it apart
             alike = []
@@ -275,7 +315,8 @@ class _Network:
         own = {id(array) for array in arrays_of(self._network)}
         arrays = arrays_of(layer)
         return bool(arrays) and not any(
-            id(array) in own or (isinstance(array, core.Tracer) and array._trace not in self._older) for array in arrays
+            id(array) in own or (isinstance(array, core.Tracer) and array._trace not in self._older)
+            for array in arrays
         )
 
     def within(self, name: str) -> Relative:
@@ -351,5 +392,6 @@ def _homes() -> list[Any]:
     return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
 
 
-#: The patches that follow the calls of layers while there are rules: of the classes that exist then.
+#: The patches that follow the calls of layers while there are rules: of the classes that exist
+#: then.
 _calls = layer_calls(_homes, _following)

@@ -6,8 +6,8 @@
     def step(parameters, opt_state, state, batch):
         scaled = lambda p: loss_scaling.scale(state, loss(p, batch))
         gradients, finite = loss_scaling.unscale(state, jax.grad(scaled)(parameters))
-        parameters, opt_state = loss_scaling.step(transformation, finite, gradients, opt_state, parameters)
-        return parameters, opt_state, loss_scaling.adjust(state, finite)
+        parameters, opt_state = loss_scaling.step(transformation, finite, gradients, opt_state,
+        parameters) return parameters, opt_state, loss_scaling.adjust(state, finite)
 
 No policy is in force in any of them, whatever region is open.
 """
@@ -43,7 +43,8 @@ class LossScaleState:
 
     Attributes:
         scale: the factor, a float32 number.
-        growth_tracker, backoff_tracker: how many updates in a row there have been without an overflow, and with one.
+        growth_tracker, backoff_tracker: how many updates in a row there have been without an
+            overflow, and with one.
         skipped: how many updates had an overflow.
         rules: how the scale moves; see `unamp.scaling.loss_scale.LossScale`.
     """
@@ -70,26 +71,44 @@ def init(
 
     Args:
         init_scale: the first scale.
-        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an overflow.
+        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an
+            overflow.
         backoff_factor: what it is multiplied by after an overflow.
         growth_interval: see there.
-        **rules: ``backoff_interval``, ``dynamic``, ``minimum`` and ``maximum``, as `unamp.GradScaler` takes them.
+        **rules: ``backoff_interval``, ``dynamic``, ``minimum`` and ``maximum``, as
+            `unamp.GradScaler` takes them.
 
     Raises:
-        TypeError, ValueError: for a number that the rules cannot work with, and for an argument that there is not.
+        TypeError, ValueError: for a number that the rules cannot work with, and for an argument
+            that there is not.
     """
     if wrong := rules.keys() - _RULES:
-        given = ["init_scale", "growth_factor", "backoff_factor", "growth_interval", *sorted(_RULES)]
+        given = [
+            "init_scale",
+            "growth_factor",
+            "backoff_factor",
+            "growth_interval",
+            *sorted(_RULES),
+        ]
         hint = "; the first scale is init_scale" if "scale" in wrong else ""
-        raise TypeError(f"loss_scaling.init() has no argument {min(wrong)!r}; it takes {', '.join(given)}{hint}")
-    return of(LossScale(init_scale, growth_factor, backoff_factor, growth_interval, **rules).checked())
+        raise TypeError(
+            f"loss_scaling.init() has no argument {min(wrong)!r}; it takes {', '.join(given)}{hint}"
+        )
+    return of(
+        LossScale(init_scale, growth_factor, backoff_factor, growth_interval, **rules).checked()
+    )
 
 
 def of(loss_scale: LossScale) -> LossScaleState:
     """Return the state of a loss scale: of one that was restored from a saved state, say."""
-    counts = [jnp.asarray(count, jnp.int32) for count in (loss_scale.growth_tracker, loss_scale.backoff_tracker, 0)]
+    counts = [
+        jnp.asarray(count, jnp.int32)
+        for count in (loss_scale.growth_tracker, loss_scale.backoff_tracker, 0)
+    ]
     rules = loss_scale._replace(scale=1.0, growth_tracker=0, backoff_tracker=0)
-    return LossScaleState(jnp.asarray(loss_scale.scale, jnp.float32), counts[0], counts[1], counts[2], rules)
+    return LossScaleState(
+        jnp.asarray(loss_scale.scale, jnp.float32), counts[0], counts[1], counts[2], rules
+    )
 
 
 def scale(state: LossScaleState, loss: Array) -> Array:
@@ -137,12 +156,19 @@ def adjust(state: LossScaleState, finite: Array) -> LossScaleState:
         overflow = jnp.logical_not(finite)
         skipped = state.skipped + overflow.astype(jnp.int32)
         if not rules.dynamic:
-            return LossScaleState(state.scale, state.growth_tracker, state.backoff_tracker, skipped, rules)
+            return LossScaleState(
+                state.scale, state.growth_tracker, state.backoff_tracker, skipped, rules
+            )
         bad, good = state.backoff_tracker + 1, state.growth_tracker + 1
-        backs_off, grows = overflow & (bad >= rules.backoff_interval), finite & (good >= rules.growth_interval)
+        backs_off, grows = (
+            overflow & (bad >= rules.backoff_interval),
+            finite & (good >= rules.growth_interval),
+        )
         lower = jnp.maximum(_product(state.scale, rules.backoff_factor), jnp.float32(rules.minimum))
         grown = _product(state.scale, rules.growth_factor)
-        higher = jnp.where(jnp.isinf(grown), state.scale, jnp.minimum(grown, jnp.float32(rules.maximum)))
+        higher = jnp.where(
+            jnp.isinf(grown), state.scale, jnp.minimum(grown, jnp.float32(rules.maximum))
+        )
         return LossScaleState(
             jnp.where(backs_off, lower, jnp.where(grows, higher, state.scale)),
             jnp.where(finite & ~grows, good, 0).astype(jnp.int32),
@@ -158,7 +184,14 @@ def _product(number: Array, factor: float) -> Array:
         return (number.astype(jnp.float64) * jnp.asarray(factor, jnp.float64)).astype(jnp.float32)
 
 
-def step(transformation: Any, finite: Array, gradients: Any, opt_state: Any, parameters: Any, **extra: Any) -> tuple[Any, Any]:
+def step(
+    transformation: Any,
+    finite: Array,
+    gradients: Any,
+    opt_state: Any,
+    parameters: Any,
+    **extra: Any,
+) -> tuple[Any, Any]:
     """Return parameters and state of an optax transformation after its step, or as they were where it is skipped.
 
     Args:

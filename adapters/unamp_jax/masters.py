@@ -29,13 +29,16 @@ class MasterWeightsState(NamedTuple):
     inner: Any
 
 
-def low_parameters(parameters: Any, dtype: object = "bfloat16", keep: Callable[[str], bool] = lambda name: False) -> Any:
+def low_parameters(
+    parameters: Any, dtype: object = "bfloat16", keep: Callable[[str], bool] = lambda name: False
+) -> Any:
     """Return parameters with the float32 ones cast to a low dtype.
 
     Args:
         parameters: a pytree: of linen's variables, an equinox module, or any other.
         dtype: the low dtype.
-        keep: tells by a parameter's path, as `jax.tree_util.keystr` writes it, which stay in float32: those of norms, say.
+        keep: tells by a parameter's path, as `jax.tree_util.keystr` writes it, which stay in
+            float32: those of norms, say.
     """
     low = DTYPES[low_dtype(dtype)]
 
@@ -51,13 +54,15 @@ def low_parameters(parameters: Any, dtype: object = "bfloat16", keep: Callable[[
 def with_master_weights(transformation: Any, masters: Any = None) -> Any:
     """Return an optax transformation that steps float32 master weights of low parameters.
 
-    In its step the given transformation finds float32 weights, gradients and state. What is returned, added to the low
-    parameters by `optax.apply_updates`, makes them the rounded master weights. To the bit, master weights are those of float32
-    steps with the same gradients. No policy is in force in a step.
+    In its step the given transformation finds float32 weights, gradients and state. What is
+    returned, added to the low parameters by `optax.apply_updates`, makes them the rounded master
+    weights. To the bit, master weights are those of float32 steps with the same gradients. No
+    policy is in force in a step.
 
     Args:
         transformation: an optax transformation.
-        masters: what the parameters were before they became low; None: what they are when ``init`` is called, in float32.
+        masters: what the parameters were before they became low; None: what they are when ``init``
+            is called, in float32.
     """
     import optax  # whoever has a transformation has imported it
 
@@ -70,9 +75,13 @@ def with_master_weights(transformation: Any, masters: Any = None) -> Any:
 
     def update(gradients: Any, state: MasterWeightsState, params: Any = None, **extra: Any) -> Any:
         if params is None:
-            raise ValueError("a transformation with master weights needs the parameters: update(gradients, state, parameters)")
+            raise ValueError(
+                "a transformation with master weights needs the parameters: update(gradients, state, parameters)"
+            )
         with CONTEXT(None):
-            steps, after = inner.update(jax.tree.map(_wide, gradients), state.inner, state.masters, **extra)
+            steps, after = inner.update(
+                jax.tree.map(_wide, gradients), state.inner, state.masters, **extra
+            )
             stepped = optax.apply_updates(state.masters, steps)
             return jax.tree.map(_difference, stepped, params), MasterWeightsState(stepped, after)
 
@@ -96,7 +105,11 @@ def has_master_weights(optimizer: Any) -> bool:
 
 
 def _wide(leaf: Any) -> Any:
-    return narrowed(leaf, leaf.dtype, FLOAT32) if str(getattr(leaf, "dtype", "")) in LOW_DTYPES else leaf
+    return (
+        narrowed(leaf, leaf.dtype, FLOAT32)
+        if str(getattr(leaf, "dtype", "")) in LOW_DTYPES
+        else leaf
+    )
 
 
 def _difference(master: Any, parameter: Any) -> Any:

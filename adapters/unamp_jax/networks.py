@@ -25,7 +25,11 @@ Structure = tuple[type, Hashable]
 
 def is_network(value: object) -> bool:
     """Return whether a value is a module of flax's or equinox's, or a model of Keras's."""
-    if is_of(value, "flax.nnx", "Module") or is_of(value, "flax.linen", "Module") or is_of(value, "equinox", "Module"):
+    if (
+        is_of(value, "flax.nnx", "Module")
+        or is_of(value, "flax.linen", "Module")
+        or is_of(value, "equinox", "Module")
+    ):
         return True
     return keras_in_use() and is_of(value, "keras", "Model")
 
@@ -44,7 +48,9 @@ def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
     made = network.clone()
 
     def apply(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        return call_under(adapter, policy, functools.partial(type(self).apply, self, variables), *args, **kwargs)
+        return call_under(
+            adapter, policy, functools.partial(type(self).apply, self, variables), *args, **kwargs
+        )
 
     object.__setattr__(made, "apply", types.MethodType(apply, made))
     return made
@@ -53,7 +59,10 @@ def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
 def named_layers(network: Any) -> Iterable[tuple[str, Any]]:
     """Return the layers inside a network, with their names; those of linen are named by the scopes that they open."""
     if is_of(network, "flax.nnx", "Module"):
-        return [(".".join(map(str, path)), layer) for path, layer in inner_modules(network, find("flax", "nnx"))]
+        return [
+            (".".join(map(str, path)), layer)
+            for path, layer in inner_modules(network, find("flax", "nnx"))
+        ]
     if is_of(network, "equinox", "Module"):
         return list(_inside(network, "", find("equinox", "Module")))
     return ()
@@ -93,12 +102,19 @@ def is_linen(layer: object) -> bool:
 def structure_of(network: Any) -> Structure:
     """Return a value that is equal for copies of a network: its class, and the classes of its layers by their names.
 
-    The layers of linen come into being when they are called; such a network is its class and its fields.
+    The layers of linen come into being when they are called; such a network is its class and its
+    fields.
     """
     if is_linen(network):
-        fields = [each.name for each in dataclasses.fields(network) if each.init and each.name not in ("parent", "name")]
+        fields = [
+            each.name
+            for each in dataclasses.fields(network)
+            if each.init and each.name not in ("parent", "name")
+        ]
         return type(network), tuple((name, _field(getattr(network, name, None))) for name in fields)
-    return type(network), tuple((name, type(layer)) for name, layer in named_layers(network) if layer is not network)
+    return type(network), tuple(
+        (name, type(layer)) for name, layer in named_layers(network) if layer is not network
+    )
 
 
 def arrays_of(layer: Any) -> list[Any]:
@@ -109,11 +125,13 @@ def arrays_of(layer: Any) -> list[Any]:
 def may_be_copy(layer: Any, own: Any, older: Container[Any] = ()) -> bool:
     """Return whether a layer may be another one that a transformation of JAX made again of its arrays.
 
-    Its arrays say so: one of them is the other's, or they are tracers, or a scan that is not compiled handed slices of them on.
+    Its arrays say so: one of them is the other's, or they are tracers, or a scan that is not
+    compiled handed slices of them on.
 
     Args:
         own: the other one, of the same class and structure.
-        older: the traces whose tracers come from before there was a transformation that could have made a copy.
+        older: the traces whose tracers come from before there was a transformation that could have
+            made a copy.
     """
     arrays, others = arrays_of(layer), arrays_of(own)
     if any(one is other for one in arrays for other in others):
@@ -125,7 +143,9 @@ def may_be_copy(layer: Any, own: Any, older: Container[Any] = ()) -> bool:
 
 
 def _may_be_slice(one: Any, other: Any) -> bool:
-    return bool(jax.config.jax_disable_jit) and np.shape(one) == np.shape(other)[1:] != np.shape(other)
+    return bool(jax.config.jax_disable_jit) and np.shape(one) == np.shape(other)[1:] != np.shape(
+        other
+    )
 
 
 def _field(value: Any) -> Hashable:

@@ -1,7 +1,8 @@
 """Reporting every operation of the vocabulary that runs, for `unamp.trace`.
 
-While a thread is traced, `jax.jit` is switched off in it: its functions run operation by operation, as they are written. So
-each operation is seen each time that it runs, inside of jitted functions too, with the numbers that came out.
+While a thread is traced, `jax.jit` is switched off in it: its functions run operation by operation,
+as they are written. So each operation is seen each time that it runs, inside of jitted functions
+too, with the numbers that came out.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class JaxLayers(Layers):
         """Return the name of a layer; of the one that it is a copy of, since transformations make their arguments anew."""
         named = [(name, own) for name, own in self._names.values() if type(own) is type(layer)]
         like = structure_of(layer) if named else None
-        alike = {name for name, own in named if structure_of(own) == like and may_be_copy(layer, own)}
+        alike = {
+            name for name, own in named if structure_of(own) == like and may_be_copy(layer, own)
+        }
         if len(alike) != 1:
             return super()._unnamed(layer)
         (name,) = alike
@@ -70,14 +73,17 @@ def _own_name(layer: Any) -> str:
 
 def leaves_with_dtypes(value: Any) -> Iterator[Any]:
     """Return the arrays in a value, however deep."""
-    return (leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
+    return (
+        leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+    )
 
 
 def follow_parameters(gradients: Any) -> Any:
     """Tell traces of the gradients that a pullback gives, and return them.
 
     Args:
-        gradients: for each argument of what was differentiated a pytree. What is an array by itself has no name.
+        gradients: for each argument of what was differentiated a pytree. What is an array by itself
+            has no name.
     """
     observer = thread.sink
     if observer is None or not traces.gradients:
@@ -144,9 +150,25 @@ def report(
     reporter = _Reporter(bind)
     inputs = reporter.dtypes(given)
     compute = str(target) if target is not None else inputs[0] if inputs else None
-    record = OpRecord(op, native, rule, inputs, compute, None, emulated, input_shapes=reporter.shapes(given), equation=written)
-    going_on = reporter.report(observer, record, reporter.sizes(given), result, first_only=True, low=low, kept=kept)
-    others = {id(old): new for old, new in zip(reporter.floating(result), going_on, strict=True) if new is not old}
+    record = OpRecord(
+        op,
+        native,
+        rule,
+        inputs,
+        compute,
+        None,
+        emulated,
+        input_shapes=reporter.shapes(given),
+        equation=written,
+    )
+    going_on = reporter.report(
+        observer, record, reporter.sizes(given), result, first_only=True, low=low, kept=kept
+    )
+    others = {
+        id(old): new
+        for old, new in zip(reporter.floating(result), going_on, strict=True)
+        if new is not old
+    }
     return jax.tree.map(lambda leaf: others.get(id(leaf), leaf), result) if others else result
 
 
@@ -176,12 +198,14 @@ class _Reporter(Reporter):
         tracers = [leaf for leaf in found if isinstance(leaf, core.Tracer)]
         if not observer.values or not tracers:
             arrived(*found)
-        elif any(isinstance(leaf, batching.BatchTracer) for leaf in tracers):  # a callback would be called for each of a batch
+        elif any(isinstance(leaf, batching.BatchTracer) for leaf in tracers):
+            # a callback would be called for each of a batch
             observer.report(record, lambda: None, follow)
         else:  # inside of a transformation, or of a program that is being compiled
             with CONTEXT(None):
                 jax.debug.callback(arrived, *found)
-                jax.effects_barrier()  # the record belongs to this step of the trace, and comes before its gradient
+                # the record belongs to this step of the trace, and comes before its gradient
+                jax.effects_barrier()
         return going_on
 
 
@@ -192,7 +216,9 @@ def _numbers(tensor: Any) -> Any:
 
 def check_state(before: Sequence[Any], after: Sequence[Any]) -> None:
     """Leave an operation out that has replaced arrays of its layer: a second run would do so again."""
-    if len(before) != len(after) or any(old is not new for old, new in zip(before, after, strict=True)):
+    if len(before) != len(after) or any(
+        old is not new for old, new in zip(before, after, strict=True)
+    ):
         raise LeftOut(CHANGES_STATE)
 
 

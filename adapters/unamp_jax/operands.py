@@ -20,7 +20,9 @@ def abstract_values(args: Any, rest: Any) -> Any:
     return rest[0] if _AVALS else [core.typeof(value) for value in args]
 
 
-def cast(trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any) -> tuple[Any, Any]:
+def cast(
+    trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any
+) -> tuple[Any, Any]:
     """Return the arguments of a call of `Primitive.bind_with_trace` with the operands at some places in another dtype."""
     given = list(args)
     for n in places:

@@ -1,8 +1,9 @@
 """The patches: the places where JAX's code must know about regions, and what stands there while a region is open.
 
-`acquire` applies them with the first open region of the process, `release` undoes them with the last. What stands in asks
-first whether a policy is in force in the calling thread, so that other threads see the original. The names are private to JAX,
-the same in 0.8 to 0.10; `probe` checks them before the first region.
+`acquire` applies them with the first open region of the process, `release` undoes them with the
+last. What stands in asks first whether a policy is in force in the calling thread, so that other
+threads see the original. The names are private to JAX, the same in 0.8 to 0.10; `probe` checks them
+before the first region.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import suspending
 from unamp.errors import FrameworkNotSupported
-from unamp_jax import calls, control_flow, custom_rules, equal_dtypes, keras_policies, programs, sparse_rules, training
+from unamp_jax import (
+    calls,
+    control_flow,
+    custom_rules,
+    equal_dtypes,
+    keras_policies,
+    programs,
+    sparse_rules,
+    training,
+)
 from unamp_jax.composites import code_patch, drawing
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
@@ -33,7 +43,7 @@ from unamp_jax.state import thread
 
 Function: TypeAlias = Callable[..., Any]
 
-# --- their life --------------------------------------------------------------------------------------------------------------
+# --- their life -----------------------------------------------------------------------------------
 
 
 def acquire() -> None:
@@ -46,7 +56,7 @@ def _forget() -> None:
     thread.plan, thread.sink, thread.made_under = None, None, None
 
 
-# --- what they are -----------------------------------------------------------------------------------------------------------
+# --- what they are --------------------------------------------------------------------------------
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
@@ -68,7 +78,8 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     # A backward pass runs in the dtypes of its forward.
     ("jax._src.interpreters.ad", "backward_pass3", suspending(thread)),
     ("jax._src.interpreters.ad", "backward_pass", suspending(thread)),
-    # What is finished stays as it is: the function that `jax.linearize` returns, lowering rules that trace Python code.
+    # What is finished stays as it is: the function that `jax.linearize` returns, lowering rules
+    # that trace Python code.
     ("jax._src.core", "eval_jaxpr", suspending(thread)),
     ("jax._src.interpreters.mlir", "lower_jaxpr_to_module", suspending(thread)),
 )
@@ -81,7 +92,8 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.lax.lax", "_variadic_reduction_jaxpr", equal_dtypes.combination),
 )
 
-#: The same in modules that may be imported later, or never, by library: a kernel is typed by its references.
+#: The same in modules that may be imported later, or never, by library: a kernel is typed by its
+#: references.
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
     PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
@@ -119,8 +131,12 @@ def _hooks() -> PatchGroup:
     return PatchGroup(
         [
             AttributePatch(core.Primitive, "bind_with_trace", calls.binding),
-            AttributePatch(custom_derivatives.custom_jvp, "__call__", custom_rules.jvp_call(with_rules, held)),
-            AttributePatch(custom_derivatives.custom_vjp, "__call__", custom_rules.vjp_call(with_rules, held)),
+            AttributePatch(
+                custom_derivatives.custom_jvp, "__call__", custom_rules.jvp_call(with_rules, held)
+            ),
+            AttributePatch(
+                custom_derivatives.custom_vjp, "__call__", custom_rules.vjp_call(with_rules, held)
+            ),
             *_changes(_HOOKS),
             *_changes(_OPTIONAL),
         ]
@@ -141,13 +157,18 @@ def _of_library(library: str) -> PatchGroup:
         return PatchGroup([])
     functions = patches_of(library)
     draws = _drawn() if library == "jax" else ()
-    return PatchGroup([*_suspended(library, functions), *draws, *training.patches(library), *later, *functions])
+    return PatchGroup(
+        [*_suspended(library, functions), *draws, *training.patches(library), *later, *functions]
+    )
 
 
-def _changes(hooks: Iterable[tuple[str, str, Callable[[Function], Function]]], library: str = "jax") -> Iterator[Patch]:
+def _changes(
+    hooks: Iterable[tuple[str, str, Callable[[Function], Function]]], library: str = "jax"
+) -> Iterator[Patch]:
     for module, path, replacement in hooks:
         found = hook("jax" if library == PALLAS else library, module, path)
-        function = innermost(getattr(found, "method", found))  # equinox keeps its methods in objects of its own
+        # equinox keeps its methods in objects of its own
+        function = innermost(getattr(found, "method", found))
         if isinstance(function, types.FunctionType):
             yield code_patch(function, replacement)
 
@@ -173,7 +194,12 @@ def _home(module: str) -> str:
     if module.startswith("flax.") and not module.startswith("flax.nnx"):
         return "flax.linen"
     return next(
-        (name for name in ("flax.nnx", "optax", "equinox", "haiku", "keras", "numpyro") if module.startswith(name)), "jax"
+        (
+            name
+            for name in ("flax.nnx", "optax", "equinox", "haiku", "keras", "numpyro")
+            if module.startswith(name)
+        ),
+        "jax",
     )
 
 
@@ -200,7 +226,7 @@ def layer_patches(known: tuple[str, ...]) -> Patches | None:
     return training.layer_calls(lambda: homes, follow_calls(thread), is_layer, of_keras)
 
 
-# --- whether they are where they are expected --------------------------------------------------------------------------------
+# --- whether they are where they are expected -----------------------------------------------------
 
 
 def probe() -> None:
@@ -213,9 +239,17 @@ def probe() -> None:
         if not isinstance(innermost(find(module, path, importing=True)), types.FunctionType):
             raise _missing(f"function {module}.{path}")
     names = tuple(inspect.signature(core.Primitive.bind_with_trace).parameters)
-    if names not in {("self", "trace", "args", "params"), ("self", "trace", "args", "avals", "params")}:
-        raise _missing(f"method Primitive.bind_with_trace of the arguments that are known; it has {', '.join(names)}")
-    for kind, fields in ((custom_derivatives.custom_jvp, ("jvp",)), (custom_derivatives.custom_vjp, ("fwd", "bwd"))):
+    if names not in {
+        ("self", "trace", "args", "params"),
+        ("self", "trace", "args", "avals", "params"),
+    }:
+        raise _missing(
+            f"method Primitive.bind_with_trace of the arguments that are known; it has {', '.join(names)}"
+        )
+    for kind, fields in (
+        (custom_derivatives.custom_jvp, ("jvp",)),
+        (custom_derivatives.custom_vjp, ("fwd", "bwd")),
+    ):
         made = kind(lambda x: x)
         for field in (*fields, "fun", "nondiff_argnums"):
             if not hasattr(made, field):

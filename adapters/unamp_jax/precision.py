@@ -1,8 +1,8 @@
 """The precision that a caller states for one product: it is kept, whatever list names the product.
 
-``precision="highest"`` and `jax.default_matmul_precision` speak of a float32 product, so it is one. An algorithm for low
-operands leaves operands as they are. ``preferred_element_type=float32`` is about the result alone: low operands, and what they
-are added up in.
+``precision="highest"`` and `jax.default_matmul_precision` speak of a float32 product, so it is one.
+An algorithm for low operands leaves operands as they are. ``preferred_element_type=float32`` is
+about the result alone: low operands, and what they are added up in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Rule
 
 #: Words for "as fast as it gets", which state nothing.
-_FAST = frozenset({None, "default", "bfloat16", "fastest", "DEFAULT", lax.Precision.DEFAULT, lax.DotAlgorithmPreset.DEFAULT})
+_FAST = frozenset(
+    {
+        None,
+        "default",
+        "bfloat16",
+        "fastest",
+        "DEFAULT",
+        lax.Precision.DEFAULT,
+        lax.DotAlgorithmPreset.DEFAULT,
+    }
+)
 
 
 def stated_rule(precision: Any) -> Rule | None:
@@ -29,13 +39,21 @@ def stated_rule(precision: Any) -> Rule | None:
     if precision is None:
         precision = jax.config.jax_default_matmul_precision
     if isinstance(precision, lax.DotAlgorithm):
-        return Rule.UNTOUCHED if str(np.dtype(precision.lhs_precision_type)) in LOW_DTYPES else Rule.FP32
+        return (
+            Rule.UNTOUCHED
+            if str(np.dtype(precision.lhs_precision_type)) in LOW_DTYPES
+            else Rule.FP32
+        )
     both = precision if isinstance(precision, (tuple, list)) else (precision,)
     if all(one in _FAST for one in both):
         return None
     words = [str(getattr(one, "name", one)) for one in both]
-    # "BF16_BF16_F32" is an algorithm for low operands, "BF16_BF16_F32_X3" one for float32 ones in several parts.
-    low = any(word.startswith(("BF16_", "F16_", "ANY_")) and not word.split("_")[-1].startswith("X") for word in words)
+    # "BF16_BF16_F32" is an algorithm for low operands, "BF16_BF16_F32_X3" one for float32 ones in
+    # several parts.
+    low = any(
+        word.startswith(("BF16_", "F16_", "ANY_")) and not word.split("_")[-1].startswith("X")
+        for word in words
+    )
     return Rule.UNTOUCHED if low else Rule.FP32
 
 

@@ -1,8 +1,9 @@
 """A primitive that no rule is about, because the vocabulary does not have it.
 
-It is left alone: its operands are what they are, and a program that it carries was traced under the policy before. Only
-operands that its own abstract evaluation refuses as they are, and takes as float32, are widened: they are low where the code
-that calls it expects float32. A function of the user's that a primitive carries runs under the policy; see `programs`.
+It is left alone: its operands are what they are, and a program that it carries was traced under the
+policy before. Only operands that its own abstract evaluation refuses as they are, and takes as
+float32, are widened: they are low where the code that calls it expects float32. A function of the
+user's that a primitive carries runs under the policy; see `programs`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ def carry_out(original: Any, primitive: Any, trace: Any, args: Any, rest: Any, p
     if given is not params:
         rest = (*rest[:-1], given)
     places = [n for n, aval in enumerate(avals) if getattr(aval, "dtype", None) in ELIGIBLE]
-    if len({avals[n].dtype for n in places}) > 1 and plan.policy.active and not _takes(primitive, avals, params):
+    if (
+        len({avals[n].dtype for n in places}) > 1
+        and plan.policy.active
+        and not _takes(primitive, avals, params)
+    ):
         widened, again = cast(trace, args, rest, avals, places, FLOAT32)
         if _takes(primitive, abstract_values(widened, again), params):
             return original(primitive, trace, widened, *again)
@@ -35,5 +40,6 @@ def _takes(primitive: Any, avals: Any, params: Any) -> bool:
     except NotImplementedError:
         return True
     except Exception:
-        return False  # of whatever kind: it is somebody else's code, and the call itself raises it again
+        # of whatever kind: it is somebody else's code, and the call itself raises it again
+        return False
     return True

@@ -1,6 +1,7 @@
 """Rules seen at work before the first region: names and signatures of what is patched do not tell whether JAX still asks it.
 
-Small functions are traced under a policy, once in a process; nothing is compiled, and nothing computed.
+Small functions are traced under a policy, once in a process; nothing is compiled, and nothing
+computed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ def probe_effects() -> None:
         with CONTEXT(plans.plan(Policy(dtype="bfloat16"))):
             for what, found, wanted in _effects():
                 if found != wanted:
-                    raise missing("jax", jax.__version__, f"hook that {what} still asks: it gives {found}, not {wanted}")
+                    raise missing(
+                        "jax",
+                        jax.__version__,
+                        f"hook that {what} still asks: it gives {found}, not {wanted}",
+                    )
     finally:
         patches.release()
 
@@ -41,7 +46,9 @@ def _effects() -> Iterator[tuple[str, Any, Any]]:
     rows = jax.ShapeDtypeStruct((1, 2, 2), FLOAT32)
 
     def dtypes(function: Callable[..., Any], *given: Any) -> Any:
-        return jax.tree.leaves(jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(function, *given)))
+        return jax.tree.leaves(
+            jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(function, *given))
+        )
 
     def primitive(x: Any) -> Any:
         return lax.dot_general_p.bind(x, x, **_PRODUCT)
@@ -53,10 +60,18 @@ def _effects() -> Iterator[tuple[str, Any, Any]]:
     yield "a primitive", dtypes(primitive, x), [_LOW]
     yield "jax.jit", dtypes(jax.jit(product), x), [_LOW]
     yield "jax.vmap", dtypes(jax.vmap(product), rows), [_LOW]
-    yield "jax.lax.scan", dtypes(lambda x, rows: lax.scan(lambda c, row: (c @ row, c @ row), x, rows), x, rows), [FLOAT32, _LOW]
+    yield (
+        "jax.lax.scan",
+        dtypes(lambda x, rows: lax.scan(lambda c, row: (c @ row, c @ row), x, rows), x, rows),
+        [FLOAT32, _LOW],
+    )
     seen: list[Any] = []
     low = jax.ShapeDtypeStruct((2, 2), _LOW)
-    yield "jax.custom_vjp", dtypes(lambda x, cotangent: jax.vjp(_ruled(seen), x)[1](cotangent), x, low), [FLOAT32]
+    yield (
+        "jax.custom_vjp",
+        dtypes(lambda x, cotangent: jax.vjp(_ruled(seen), x)[1](cotangent), x, low),
+        [FLOAT32],
+    )
     yield "a rule of jax.custom_vjp", seen, [_LOW, _LOW]
 
 

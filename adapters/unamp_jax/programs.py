@@ -1,6 +1,7 @@
 """Functions of the user's that a primitive carries, and runs later: when it is batched, or divided among devices.
 
-Programs of another kind need nothing: what a primitive carries as a jaxpr was traced under the policy before it was bound.
+Programs of another kind need nothing: what a primitive carries as a jaxpr was traced under the
+policy before it was bound.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def followed(primitive: str, params: Mapping[str, Any], plan: Plan) -> Any:
     if primitive == "custom_vmap_call":
         return {**params, "rule": _batching_rule(params["rule"], plan, params["call"].out_avals)}
     if primitive == "custom_partitioning":
-        return {**params, "partition": _partition(params["partition"], plan, params["call"].out_avals)}
+        return {
+            **params,
+            "partition": _partition(params["partition"], plan, params["call"].out_avals),
+        }
     return params
 
 
@@ -33,7 +37,9 @@ def _ending_like(result: Any, avals: Any) -> Any:
     if len(leaves) != len(avals):
         return result  # JAX says what is wrong
     with CONTEXT(None):
-        return structure.unflatten([cast(leaf, aval.dtype) for leaf, aval in zip(leaves, avals, strict=True)])
+        return structure.unflatten(
+            [cast(leaf, aval.dtype) for leaf, aval in zip(leaves, avals, strict=True)]
+        )
 
 
 def _batching_rule(rule: Function, plan: Plan, avals: Any) -> Function:
@@ -65,8 +71,8 @@ def _partition(partition: Function, plan: Plan, avals: Any) -> Function:
 def inlined(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in an `equinox.internal.noinline` function itself.
 
-    Its program is made when it runs, by a callback that knows of no region. Which function it is may be decided as late; such a
-    call is left alone.
+    Its program is made when it runs, by a callback that knows of no region. Which function it is
+    may be decided as late; such a call is left alone.
     """
     if isinstance(self.dynamic_index, jax.core.Tracer):
         return original(self, *args, **kwargs)

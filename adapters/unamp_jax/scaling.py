@@ -51,7 +51,11 @@ def _is_staged(tracer: Any) -> bool:
 def all_finite(tensors: Sequence[Any]) -> Any:
     """See `unamp.adapter.Adapter.all_finite`."""
     with CONTEXT(None):
-        found = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(list(tensors)) if _is_floating(leaf)]
+        found = [
+            jnp.isfinite(leaf).all()
+            for leaf in jax.tree.leaves(list(tensors))
+            if _is_floating(leaf)
+        ]
         return jnp.stack(found).all() if found else jnp.asarray(True)
 
 
@@ -69,10 +73,14 @@ class JaxGradients:
                 "unamp_jax.loss_scaling has scale, unscale, adjust and step as pure functions, inside jax.jit and outside"
             )
         if given is None:
-            raise TypeError("JAX's gradients are values: hand them over, as in step(optimizer, model, gradients=gradients)")
+            raise TypeError(
+                "JAX's gradients are values: hand them over, as in step(optimizer, model, gradients=gradients)"
+            )
         wrong = next((leaf for leaf in jax.tree.leaves(given) if not hasattr(leaf, "dtype")), None)
         if wrong is not None:
-            raise TypeError(f"gradients must be a pytree of arrays, as jax.grad returns it; got a {type(wrong).__name__} in it")
+            raise TypeError(
+                f"gradients must be a pytree of arrays, as jax.grad returns it; got a {type(wrong).__name__} in it"
+            )
         self.values = given
         self._optimizer = optimizer
         self._widened = optimizer is not None and has_master_weights(optimizer)
@@ -80,7 +88,9 @@ class JaxGradients:
 
     def dtypes(self) -> frozenset[str]:
         names = frozenset(str(leaf.dtype) for leaf in jax.tree.leaves(self.values))
-        return frozenset("float32" if self._widened and name in LOW_DTYPES else name for name in names)
+        return frozenset(
+            "float32" if self._widened and name in LOW_DTYPES else name for name in names
+        )
 
     def unscale(self, scale: float) -> None:
         leaves = jax.tree.leaves(self.values)
@@ -93,7 +103,10 @@ class JaxGradients:
     def first_nonfinite(self, network: Any) -> str | None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.values):
             if not bool(jnp.isfinite(leaf).all()):
-                return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+                return ".".join(
+                    str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
+                    for key in path
+                )
         return None
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,9 @@
 """Rules for the named scopes of a function: those of `jax.named_scope`, which haiku opens for the calls of its modules, too.
 
-A function is a network here. While it has rules it runs other code, which follows the scopes that open inside. The rules of
-the process are a part of the key of JAX's caches, and inside such a function so is where a thread is: no program is found that
-was traced under other rules, or in another scope.
+A function is a network here. While it has rules it runs other code, which follows the scopes that
+open inside. The rules of the process are a part of the key of JAX's caches, and inside such a
+function so is where a thread is: no program is found that was traced under other rules, or in
+another scope.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from unamp.adapter.replacing import AttributePatch, CodePatch, standing_in
 from unamp_jax.composites import code_patch
 from unamp_jax.spellings import is_of
 
-#: What is traced depends on the rules of this process, and inside a function with rules on where the thread is.
+#: What is traced depends on the rules of this process, and inside a function with rules on where
+#: the thread is.
 _KEY: Any = jax.make_user_context(None)
 
-#: The names that scopes have for layers. JAX opens some of its own: the equation of an einsum, `rematted_computation`.
+#: The names that scopes have for layers. JAX opens some of its own: the equation of an einsum,
+#: `rematted_computation`.
 _NAME = re.compile(r"(?!rematted_computation$)[\w.~-]+")
 
 
@@ -52,7 +55,8 @@ def _inside_of_jit(value: Any) -> types.FunctionType | None:
     for _ in range(8):
         if isinstance(value, types.FunctionType):
             return value
-        if isinstance(value, (custom_jvp, custom_vjp, types.MethodType)):  # more than one function; every object's
+        if isinstance(value, (custom_jvp, custom_vjp, types.MethodType)):
+            # more than one function; every object's
             return None
         value = getattr(value, "__wrapped__", None)
     return None
@@ -155,7 +159,7 @@ def _following(function: _Function, original: Callable[..., Any]) -> Callable[..
     return call
 
 
-# --- the scopes that open in it -----------------------------------------------------------------------------------------------
+# --- the scopes that open in it -------------------------------------------------------------------
 
 
 @standing_in

@@ -1,6 +1,7 @@
 """Products of matrices computed from float8, for `unamp.trace(shadow=...)` and the study of `unamp.tune`.
 
-Every function and layer that multiplies matrices comes to `jax.lax.dot_general`, which says along which axes it sums.
+Every function and layer that multiplies matrices comes to `jax.lax.dot_general`, which says along
+which axes it sums.
 """
 
 from __future__ import annotations
@@ -57,11 +58,19 @@ def products_in_float8(dtype: str) -> Iterator[None]:
 
 
 @standing_in
-def dot_general(original: Callable[..., Any], /, lhs: Any, rhs: Any, dimension_numbers: Any, *args: Any, **kwargs: Any) -> Any:
+def dot_general(
+    original: Callable[..., Any],
+    /,
+    lhs: Any,
+    rhs: Any,
+    dimension_numbers: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Wrap `jax.lax.dot_general` so that it computes from float8 where that is asked for, and as ever elsewhere.
 
-    It computes in float32, and so does its backward pass, in which the gradient of the result is as float8_e5m2 holds it, and
-    the factors as they were here.
+    It computes in float32, and so does its backward pass, in which the gradient of the result is as
+    float8_e5m2 holds it, and the factors as they were here.
     """
     asked = _thread.asked
     if asked is None:
@@ -99,9 +108,12 @@ def _same(result: Any) -> Any:
 #: A tensor as float8 holds it; its gradient passes as it is.
 _held: Any = jax.custom_vjp(_dequantized, nondiff_argnums=(1, 2))
 _held.defvjp(
-    lambda tensor, form, axes: (_dequantized(tensor, form, axes), None), lambda form, axes, kept, gradient: (gradient,)
+    lambda tensor, form, axes: (_dequantized(tensor, form, axes), None),
+    lambda form, axes, kept, gradient: (gradient,),
 )
 
 #: A result as it is, whose gradient passes as float8 holds it.
 _gradient_held: Any = jax.custom_vjp(_same)
-_gradient_held.defvjp(lambda result: (result, None), lambda kept, gradient: (_dequantized(gradient, GRADIENTS, None),))
+_gradient_held.defvjp(
+    lambda result: (result, None), lambda kept, gradient: (_dequantized(gradient, GRADIENTS, None),)
+)

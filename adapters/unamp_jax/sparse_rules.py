@@ -15,4 +15,6 @@ def teach() -> None:
     """Give sparse matrices a rule for `jax.lax.reduce_precision`, where they have none: it leaves zeros as they are."""
     made = find(SPARSE, "_zero_preserving_unary_op")
     for name in ("sparse_rules_bcoo", "sparse_rules_bcsr"):
-        find(SPARSE, name).setdefault(lax.reduce_precision_p, made(lax.reduce_precision_p, linear=False))
+        find(SPARSE, name).setdefault(
+            lax.reduce_precision_p, made(lax.reduce_precision_p, linear=False)
+        )

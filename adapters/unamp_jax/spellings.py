@@ -1,7 +1,8 @@
 """JAX's own objects, and those of the libraries on it, by their spellings.
 
-A spelling without a dot is a primitive's name. One that begins with the name of a library (``flax.nnx.Linear``,
-``optax.huber_loss``) is that library's; any other is relative to the package `jax`. A library that is not imported has nothing.
+A spelling without a dot is a primitive's name. One that begins with the name of a library
+(``flax.nnx.Linear``, ``optax.huber_loss``) is that library's; any other is relative to the package
+`jax`. A library that is not imported has nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,18 @@ SPARSE = "jax.experimental.sparse.transform"
 DYNAMIC_SCALE = "flax.training.dynamic_scale"
 
 #: By the names of their modules.
-_LIBRARIES = (PALLAS, SPARSE, DYNAMIC_SCALE, "flax.linen", "flax.nnx", "optax", "equinox", "haiku", "keras", "numpyro")
+_LIBRARIES = (
+    PALLAS,
+    SPARSE,
+    DYNAMIC_SCALE,
+    "flax.linen",
+    "flax.nnx",
+    "optax",
+    "equinox",
+    "haiku",
+    "keras",
+    "numpyro",
+)
 
 
 def keras_in_use() -> bool:
@@ -34,7 +46,14 @@ def keras_in_use() -> bool:
 
 def libraries() -> tuple[str, ...]:
     """Return ``"jax"``, and the libraries on it that are imported."""
-    return ("jax", *(name for name in _LIBRARIES if name in sys.modules and (name != "keras" or keras_in_use())))
+    return (
+        "jax",
+        *(
+            name
+            for name in _LIBRARIES
+            if name in sys.modules and (name != "keras" or keras_in_use())
+        ),
+    )
 
 
 def is_of(value: object, library: str, name: str) -> bool:
@@ -53,7 +72,11 @@ def named(path: str) -> Any:
     library = library_of(path)
     if library == "jax":
         return at_path(jax, path) if "." in path else None
-    return at_path(sys.modules[library], path.removeprefix(f"{library}.")) if library in libraries() else None
+    return (
+        at_path(sys.modules[library], path.removeprefix(f"{library}."))
+        if library in libraries()
+        else None
+    )
 
 
 @cache
@@ -64,7 +87,9 @@ def spelled() -> tuple[tuple[str, str], ...]:
         if op.group == "cast" or op.name == "control_flow":
             continue
         found += [(op.name, path) for path in op.spellings.get("jax", ())]
-        found += [(op.name, path) for path in op.spellings.get("tensorflow", ()) if _is_of_keras(path)]
+        found += [
+            (op.name, path) for path in op.spellings.get("tensorflow", ()) if _is_of_keras(path)
+        ]
     return tuple(found)
 
 

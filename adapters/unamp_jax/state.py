@@ -1,7 +1,8 @@
 """The state of a thread, which is a part of the key of every cache of traces that JAX has, and the plan that it holds.
 
-`CONTEXT` holds the plan in force, or None. What is traced under a plan is filed under it; what is traced while a plan is
-suspended is filed under None: there is no flag beside the key that could disagree with it.
+`CONTEXT` holds the plan in force, or None. What is traced under a plan is filed under it; what is
+traced while a plan is suspended is filed under None: there is no flag beside the key that could
+disagree with it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ Array: TypeAlias = jax.Array
 
 #: NumPy's dtype objects, which JAX's arrays have; each is the one object of its dtype.
 DTYPES: Mapping[str, Any] = Dtypes(
-    "jax", {name: np.dtype(getattr(jax.numpy, name)) for name in dtypes.ELIGIBLE if hasattr(jax.numpy, name)}
+    "jax",
+    {
+        name: np.dtype(getattr(jax.numpy, name))
+        for name in dtypes.ELIGIBLE
+        if hasattr(jax.numpy, name)
+    },
 )
 ELIGIBLE = frozenset(DTYPES.values())
 FLOAT32 = DTYPES[dtypes.FLOAT32]
@@ -38,15 +44,16 @@ CONTEXT: Any = jax.make_user_context(None)
 #: The rule for a primitive: its operation, the rule, and whether it is reported.
 PrimitiveRule: TypeAlias = "tuple[str, Rule, bool]"
 
-#: Groups that keep their meaning inside of a layer. (Moving its parameters about is a part of the layer.)
+#: Groups that keep their meaning inside of a layer. (Moving its parameters about is a part of the
+#: layer.)
 _UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
 
 
 class Plan(BasePlan):
     """A policy made ready for JAX; `plans` makes it.
 
-    JAX's caches tell traces apart by plans. Those of one policy are equal, however often they are made again: what was traced
-    for a policy is found as long as JAX remembers it.
+    JAX's caches tell traces apart by plans. Those of one policy are equal, however often they are
+    made again: what was traced for a policy is found as long as JAX remembers it.
 
     Args:
         rules: the rules for operations, before synonyms.
@@ -54,9 +61,16 @@ class Plan(BasePlan):
     """
 
     def __init__(
-        self, policy: Policy, rules: Mapping[str, Rule], *, key: tuple[Hashable, ...] = (), reporting: bool = False
+        self,
+        policy: Policy,
+        rules: Mapping[str, Rule],
+        *,
+        key: tuple[Hashable, ...] = (),
+        reporting: bool = False,
     ) -> None:
-        super().__init__(policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting)
+        super().__init__(
+            policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting
+        )
         self.low = DTYPES[policy.dtype]
         self._parts = key
         self._key = (policy, reporting, *key)
@@ -67,7 +81,9 @@ class Plan(BasePlan):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Plan) and self._hash == other._hash and self._key == other._key)
+        return self is other or (
+            isinstance(other, Plan) and self._hash == other._hash and self._key == other._key
+        )
 
     def follows_parts(self, op: str, path: str) -> bool:
         """Return whether the parts of an operation follow their own rules, and it has none."""
@@ -75,12 +91,20 @@ class Plan(BasePlan):
         if op in known.transparent or path in known.transparent:
             return not is_listed(self.policy, op)
         denied = self.policy.deny
-        return op in known.divisible and op not in denied and any(part in denied for part in vocabulary()[op].parts)
+        return (
+            op in known.divisible
+            and op not in denied
+            and any(part in denied for part in vocabulary()[op].parts)
+        )
 
     @cached_property
     def primitives(self) -> Mapping[str, PrimitiveRule]:
         """The rules for primitives, by name; what is not here is left alone."""
-        return {name: (op, self.rules[op], traced(op)) for name, op in primitives().items() if name not in facts().left}
+        return {
+            name: (op, self.rules[op], traced(op))
+            for name, op in primitives().items()
+            if name not in facts().left
+        }
 
     @cached_property
     def observed(self) -> Plan:
@@ -103,7 +127,9 @@ class Plan(BasePlan):
                 for name, known in vocabulary().items()
                 if not known.is_added
             }  # fmt: skip
-            self._within[key] = Plan(self.policy, rules, key=(*self._parts, key), reporting=self.reporting)
+            self._within[key] = Plan(
+                self.policy, rules, key=(*self._parts, key), reporting=self.reporting
+            )
         return self._within[key]
 
 
@@ -124,7 +150,8 @@ class Thread(ThreadState[Plan]):
 
     @plan.setter
     def plan(self, plan: Plan | None) -> None:
-        CONTEXT(plan).__enter__()  # who sets it puts back what was there: nothing else leaves the context
+        # who sets it puts back what was there: nothing else leaves the context
+        CONTEXT(plan).__enter__()
 
 
 thread = Thread()

@@ -30,12 +30,20 @@ def patches(library: str) -> Iterator[Patch]:
         transformation = find("optax", "GradientTransformation")
         yield AttributePatch(transformation, "init", partial(_field, suspending(thread)))
         yield AttributePatch(transformation, "update", partial(_field, stepping))
-    if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:  # of parameters; new in flax 0.12
+    if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:
+        # of parameters; new in flax 0.12
         yield code_patch(averages.update, suspending(thread))
-    if library == "flax.nnx" and (setter := find("flax.nnx", "Variable.set_value")) is not None:  # likewise
+    if library == "flax.nnx" and (setter := find("flax.nnx", "Variable.set_value")) is not None:
+        # likewise
         yield code_patch(setter, nnx_variable_set)
-    if library == "haiku":  # likewise, and the parameters of its layers have the dtypes of what they are first given
-        for kind in ("Transformed", "TransformedWithState", "MultiTransformed", "MultiTransformedWithState"):
+    if library == "haiku":
+        # likewise, and the parameters of its layers have the dtypes of what they are first given
+        for kind in (
+            "Transformed",
+            "TransformedWithState",
+            "MultiTransformed",
+            "MultiTransformedWithState",
+        ):
             yield AttributePatch(find("haiku", kind), "init", partial(_field, suspending(thread)))
     made_by = hook(library, *_MADE_BY[library]) if library in _MADE_BY else None
     if made_by is not None:
@@ -45,7 +53,10 @@ def patches(library: str) -> Iterator[Patch]:
 
 
 #: The classes of classes of layers: a layer is made of initial values, which follow no rule.
-_MADE_BY = {"flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"), "equinox": ("equinox._module._module", "_ModuleMeta")}
+_MADE_BY = {
+    "flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"),
+    "equinox": ("equinox._module._module", "_ModuleMeta"),
+}
 
 
 @standing_in
@@ -66,7 +77,8 @@ def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 def converting(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for `equinox.filter_closure_convert`.
 
-    A function that is traced as a module is made is no initial value: linear operators are such modules.
+    A function that is traced as a module is made is no initial value: linear operators are such
+    modules.
     """
     plan = thread.made_under if thread.plan is None else thread.plan
     with CONTEXT(plan):
@@ -92,8 +104,14 @@ def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return named arguments of a step in which functions, which compute the loss, run under the policy in force now."""
     plan = thread.plan
     # Modules, which hold parameters, can be called too.
-    functions = {name for name, value in extra.items() if callable(value) and jax.tree_util.all_leaves([value])}
-    return {name: _under(plan, value) if name in functions else value for name, value in extra.items()}
+    functions = {
+        name
+        for name, value in extra.items()
+        if callable(value) and jax.tree_util.all_leaves([value])
+    }
+    return {
+        name: _under(plan, value) if name in functions else value for name, value in extra.items()
+    }
 
 
 def _under(plan: Plan | None, function: Function) -> Function:
@@ -111,14 +129,17 @@ def _under(plan: Plan | None, function: Function) -> Function:
 def accumulating(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for a metric's method, which counts and adds up in float32, whatever it is given."""
     with suspended(thread):
-        return original(*args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()})
+        return original(
+            *args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()}
+        )
 
 
 @_in_regions
 def scaling(original: Function, /, self: Any, fun: Function, *args: Any, **kwargs: Any) -> Any:
     """Stand in for `flax.training.dynamic_scale.DynamicScale.value_and_grad`.
 
-    No policy is in force in what scales, unscales and looks at gradients, which float16 would defeat; the function follows it.
+    No policy is in force in what scales, unscales and looks at gradients, which float16 would
+    defeat; the function follows it.
     """
     return suspending(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
 
@@ -131,7 +152,8 @@ def layer_calls(
 ) -> Patches:
     """Return the patches by which calls of layers are followed, of the base classes of layers that there are.
 
-    The classes that exist then are patched, each by its own method: the base classes have none that is always called.
+    The classes that exist then are patched, each by its own method: the base classes have none that
+    is always called.
 
     Args:
         homes: gives the base classes; None where a library is not imported.
@@ -139,13 +161,17 @@ def layer_calls(
 
     def base() -> Iterable[Patch]:
         kinds = filter(which, _calling([home for home in homes() if home is not None]))
-        return [*(AttributePatch(kind, "__call__", partial(_followed, follow)) for kind in kinds), *others]
+        return [
+            *(AttributePatch(kind, "__call__", partial(_followed, follow)) for kind in kinds),
+            *others,
+        ]
 
     return Patches(base)
 
 
 def _followed(follow: Callable[[Function], Function], own: Any) -> Any:
-    if hasattr(own, "__get__") and not hasattr(own, "__code__"):  # equinox keeps methods in objects of its own
+    if hasattr(own, "__get__") and not hasattr(own, "__code__"):
+        # equinox keeps methods in objects of its own
         return follow(lambda self, *args, **kwargs: own.__get__(self, type(self))(*args, **kwargs))
     return follow(own)
 

@@ -18,8 +18,8 @@ from unamp_jax.state import CONTEXT
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
     """See `unamp.adapter.NamesGradients.named_gradients`. Names are the paths in the gradients' pytree.
 
-    Only nnx has parameters that change where they are. Of other libraries, and of a list that Keras's optimizer takes, whoever
-    has the parameters hands them over.
+    Only nnx has parameters that change where they are. Of other libraries, and of a list that
+    Keras's optimizer takes, whoever has the parameters hands them over.
     """
     if isinstance(given, (list, tuple)) and hasattr(network, "trainable_variables"):
         return _of_keras(network, given)
@@ -37,8 +37,13 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
 def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
     variables = named_variables(network)
     if len(variables) != len(given):
-        raise ValueError(f"there are {len(given)} gradients for {len(variables)} trainable variables of the network")
-    return [(name, variable, gradient) for (name, variable), gradient in zip(variables, given, strict=True)]
+        raise ValueError(
+            f"there are {len(given)} gradients for {len(variables)} trainable variables of the network"
+        )
+    return [
+        (name, variable, gradient)
+        for (name, variable), gradient in zip(variables, given, strict=True)
+    ]
 
 
 def _held(network: Any) -> Iterator[tuple[str, Any]]:
@@ -46,14 +51,17 @@ def _held(network: Any) -> Iterator[tuple[str, Any]]:
     nnx = find("flax", "nnx")
     if nnx is not None and isinstance(network, nnx.Module):
         yield from (
-            (".".join(map(str, path)), each) for path, each in nnx.iter_graph(network) if isinstance(each, nnx.Variable)
+            (".".join(map(str, path)), each)
+            for path, each in nnx.iter_graph(network)
+            if isinstance(each, nnx.Variable)
         )
 
 
 def numbers(tensor: Any) -> Any:
     """See `unamp.adapter.NamesGradients.numbers`."""
     with CONTEXT(None):
-        read = getattr(tensor, "get_value", None)  # a variable of nnx's; Keras's, and older ones of nnx's, have `value`
+        # a variable of nnx's; Keras's, and older ones of nnx's, have `value`
+        read = getattr(tensor, "get_value", None)
         array = jnp.asarray(getattr(tensor, "value", tensor) if read is None else read())
         return array if array.dtype == jnp.float64 else array.astype(jnp.float32)
 

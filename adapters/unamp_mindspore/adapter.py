@@ -88,7 +88,9 @@ class MindSporeAdapter(BaseAdapter):
         return Activation(plans.plan(policy, device))
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
-        return observing.observe(sink, values, patches.installed.held(), plans.Plan.without_policy(reporting=True))
+        return observing.observe(
+            sink, values, patches.installed.held(), plans.Plan.without_policy(reporting=True)
+        )
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, Tensor)

@@ -1,13 +1,14 @@
 """Code bound to a policy, for MindSpore's compiler.
 
-The compiler asks Python what each name in the source stands for (`unamp_mindspore.resolving`). In code that is bound to a
-policy every answer is bound to it, too: an operation is a function of `graph_calls`, a function a copy, a cell a twin with
-the same parameters, a module a proxy. Each has an identity of its own, by which the compiler keeps what it has read, and each
-hands its binding on to what is found from there. So parts of one graph can follow different policies: the innermost decorator
-decides.
+The compiler asks Python what each name in the source stands for (`unamp_mindspore.resolving`). In
+code that is bound to a policy every answer is bound to it, too: an operation is a function of
+`graph_calls`, a function a copy, a cell a twin with the same parameters, a module a proxy. Each has
+an identity of its own, by which the compiler keeps what it has read, and each hands its binding on
+to what is found from there. So parts of one graph can follow different policies: the innermost
+decorator decides.
 
-MindSpore's own strategy is attached as well, for what is resolved in C++: where that has no kernel, the compilation fails, and
-nothing is lost in silence.
+MindSpore's own strategy is attached as well, for what is resolved in C++: where that has no kernel,
+the compilation fails, and nothing is lost in silence.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ from unamp_mindspore.spellings import spelled
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
 
-#: The attribute of a cell's class that holds the policy that it computes under by itself; see `unamp_mindspore.networks`.
+#: The attribute of a cell's class that holds the policy that it computes under by itself; see
+#: `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
 
 #: The bases of cells that follow no policy: what updates parameters, and what says how fast.
@@ -85,7 +87,8 @@ _PRIMITIVES = (Primitive, getattr(_c_expression, "PrimitiveFunction_", Primitive
 #: Callables without source, which the compiler has Python call.
 _OPAQUE = (functools.partial, functools._lru_cache_wrapper)
 
-#: What was made for the graph that is being compiled, and nobody else holds: the compiler knows it by its id.
+#: What was made for the graph that is being compiled, and nobody else holds: the compiler knows it
+#: by its id.
 kept_alive: list[Any] = []
 
 #: What `bits_of` gives for float32 parameters.
@@ -156,7 +159,7 @@ class Binding:
             made = self._kept.get(made, functools.partial(casting_inputs, dtype=DTYPES[dtype]))
         return made
 
-    # --- operations -----------------------------------------------------------------------------------------------------------
+    # --- operations -------------------------------------------------------------------------------
 
     def _primitive(self, value: Any) -> Any:
         op = spelled().get(value.name)
@@ -201,24 +204,29 @@ class Binding:
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
-            # The indices stay as they are: a cast of many makes a tuple of a list, which stands for other items.
+            # The indices stay as they are: a cast of many makes a tuple of a list, which stands for
+            # other items.
             made[f"unamp_{name}"] = of_a_tensor(call, as_first(call, emulated=self._emulates))
         same = graph_operators.itself
-        made["unamp_subscript"] = indexing(made["unamp_subscript"], of_a_tensor(same, self._by_rule("index", same)))
+        made["unamp_subscript"] = indexing(
+            made["unamp_subscript"], of_a_tensor(same, self._by_rule("index", same))
+        )
         for name, op in tensor_methods().items():
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 call = method(name)
                 made[f"unamp_method_{name}"] = of_a_tensor(call, self._by_rule(op, call))
-        made["unamp_method_copy"] = method("copy")  # MindSpore divides by 1, which would follow the rule of a division
+        # MindSpore divides by 1, which would follow the rule of a division
+        made["unamp_method_copy"] = method("copy")
         return made
 
-    # --- code -----------------------------------------------------------------------------------------------------------------
+    # --- code -------------------------------------------------------------------------------------
 
     def _function(self, value: types.FunctionType) -> Any:
         return self._kept.get(inspect.unwrap(value), self._made_function)
 
     def _made_function(self, value: types.FunctionType) -> Any:
-        if value is ops.clip_by_global_norm:  # as a step, it follows no rule: it is float32, as it casts to by itself
+        if value is ops.clip_by_global_norm:
+            # as a step, it follows no rule: it is float32, as it casts to by itself
             return binding(Policy("OD", self._stated.dtype))._copy(value)
         if value in changing_functions():
             return changing(PARTS.bound(value))
@@ -226,7 +234,9 @@ class Binding:
         if op is None or self._follows_parts(op):
             return self._copy(value)
         # Its primitive's rule says what is cast.
-        if vocabulary()[op].group == "norm" and (self._rules[op] is not Rule.FP32 or op == "batch_norm"):
+        if vocabulary()[op].group == "norm" and (
+            self._rules[op] is not Rule.FP32 or op == "batch_norm"
+        ):
             return self._copy(value)
         return self._by_rule(op, PARTS.bound(value))
 
@@ -235,7 +245,9 @@ class Binding:
 
     def root(self, function: types.FunctionType) -> Any:
         """Return the function that a graph is compiled from, without its decorators."""
-        return self._roots.get(inspect.unwrap(function), lambda plain: self._marked(function_copy(plain)))
+        return self._roots.get(
+            inspect.unwrap(function), lambda plain: self._marked(function_copy(plain))
+        )
 
     def _method(self, value: types.MethodType) -> Any:
         owner = self.bound(value.__self__)
@@ -284,7 +296,12 @@ class Binding:
         rule, own = self._rules[op], bits_of(parameters_of(cell).values())
         if rule is Rule.BANNED:
             return self._by_rule(op, cell)
-        if op == "batch_norm" and self._emulates and self.policy is not None and _updates_bfloat16(cell):
+        if (
+            op == "batch_norm"
+            and self._emulates
+            and self.policy is not None
+            and _updates_bfloat16(cell)
+        ):
             raise NotExpressible(
                 f"this {type(cell).__name__} has running statistics in bfloat16, which no graph can update on the CPU: "
                 "MindSpore has no kernel there that assigns bfloat16; keep them in float32, or train in PYNATIVE_MODE "
@@ -294,7 +311,10 @@ class Binding:
         widened = _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS
         if rule is Rule.LOW and not norm:
             return self._compute_by(
-                cell, own, _converted(self._low.dtype, self._emulates), lambda call: low(call, self._low, own)
+                cell,
+                own,
+                _converted(self._low.dtype, self._emulates),
+                lambda call: low(call, self._low, own),
             )
         if rule is Rule.FP32:
             return self._compute_by(cell, own, widened, wide)
@@ -318,13 +338,16 @@ class Binding:
         made = self._kept.get(cell, begun)
         self._become(made, cell)
         if isinstance(cell, (nn.CellList, nn.CellDict)):
-            made._cells = type(cell._cells)((name, self.bound(each)) for name, each in cell._cells.items())
+            made._cells = type(cell._cells)(
+                (name, self.bound(each)) for name, each in cell._cells.items()
+            )
         return made
 
     def _become(self, made: Any, cell: Any) -> None:
         """Give a new cell the attributes that another has now."""
         state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
-        if (given := getattr(cell, "_cell_init_args", None)) is not None:  # cells of equal ones are taken for the same code
+        if (given := getattr(cell, "_cell_init_args", None)) is not None:
+            # cells of equal ones are taken for the same code
             state["_cell_init_args"] = f"{given} {id(made)}"
         state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
         vars(made).clear()
@@ -341,7 +364,8 @@ class Binding:
         return made
 
 
-# MindSpore keeps its name in the cell as that of the method to compile, and the cell's twins have what the cell has.
+# MindSpore keeps its name in the cell as that of the method to compile, and the cell's twins have
+# what the cell has.
 def construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
     """Compute a cell as the function in its place, for the compiler."""
     return self.unamp_function(*inputs, **named)
@@ -361,9 +385,15 @@ class _Parts(Binding):
         return {}
 
     def bound(self, value: Any, symbol: str = "") -> Any:
-        if isinstance(value, types.FunctionType) and BOUND not in vars(value) and _is_own(value.__module__):
+        if (
+            isinstance(value, types.FunctionType)
+            and BOUND not in vars(value)
+            and _is_own(value.__module__)
+        ):
             return self._kept.get(value, self._copy)
-        if isinstance(value, types.MethodType) and isinstance(value.__self__, (*WITHOUT_POLICY, *_SCHEDULERS)):
+        if isinstance(value, types.MethodType) and isinstance(
+            value.__self__, (*WITHOUT_POLICY, *_SCHEDULERS)
+        ):
             return self._method(value)
         if type(value) is types.ModuleType and _is_own(value.__name__):
             return self._kept.get(value, self._module)
@@ -406,7 +436,9 @@ def _updates_bfloat16(norm: Any) -> bool:
     stated = getattr(norm, "use_batch_statistics", None)
     updates = norm.training if stated is None else stated
     statistics = (getattr(norm, name, None) for name in STATISTICS)
-    return updates and any(each is not None and each.dtype == DTYPES["bfloat16"] for each in statistics)
+    return updates and any(
+        each is not None and each.dtype == DTYPES["bfloat16"] for each in statistics
+    )
 
 
 def _is_own(module: str | None) -> bool:
@@ -419,7 +451,8 @@ _ORIGINAL = "_unamp_original"
 
 def _has_own(attributes: Any) -> bool:
     """Return whether MindSpore's own AMP gave something a strategy (at the level "auto"), which then means what it says."""
-    # While a graph without a policy is compiled, what it is compiled from has one that casts nothing.
+    # While a graph without a policy is compiled, what it is compiled from has one that casts
+    # nothing.
     return BOUND not in attributes and attributes.get(STRATEGY) not in (None, CASTS_NOTHING)
 
 
@@ -459,10 +492,14 @@ def binding(policy: Policy | None) -> Binding:
 def where_decorated(value: Any) -> Any:
     """Return the form that a value has in code without a policy: bound where something gives it one, else as it is."""
     if isinstance(value, (types.FunctionType, types.MethodType)):
-        policy = None if BOUND in vars(getattr(value, "__func__", value)) else inside(value, None)[0]
+        policy = (
+            None if BOUND in vars(getattr(value, "__func__", value)) else inside(value, None)[0]
+        )
     elif isinstance(value, nn.CellList):
         found = _each(list(value), where_decorated)
-        return value if all(one is other for one, other in zip(found, value, strict=True)) else found
+        return (
+            value if all(one is other for one, other in zip(found, value, strict=True)) else found
+        )
     elif isinstance(value, nn.Cell):
         policy = None if BOUND in vars(value) else policy_of_cell(value, None)[0]
     elif isinstance(value, (list, tuple)):

@@ -1,11 +1,12 @@
 """One call of one of MindSpore's operations while a region is open, from what stands in for it to its kernel and back.
 
-What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to `carry_out`. Nearly all have
-tensors and numbers for arguments, and what a rule does about those is written out there. The others go on to
-`unamp.adapter.performing.Performer`, to the same results.
+What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
+`carry_out`. Nearly all have tensors and numbers for arguments, and what a rule does about those is
+written out there. The others go on to `unamp.adapter.performing.Performer`, to the same results.
 
-On the CPU MindSpore has kernels for float16 that are rare and differ in how they sum, and nearly none for bfloat16. There,
-low is emulated: inputs rounded to low, computed in float32, the result rounded to low.
+On the CPU MindSpore has kernels for float16 that are rare and differ in how they sum, and nearly
+none for bfloat16. There, low is emulated: inputs rounded to low, computed in float32, the result
+rounded to low.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from mindspore import mint, ops
 from mindspore._c_expression import typing as _typing
 
 from unamp.adapter.float8 import Arithmetic
-from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts, Performer, differing
+from unamp.adapter.performing import (
+    AS_IT_IS,
+    Casts,
+    LayerPlan,
+    Outcome,
+    Parts,
+    Performer,
+    differing,
+)
 from unamp.policy import Rule
 from unamp_mindspore import observing
 from unamp_mindspore.casting import NESTING, cast, each, floats, map_floats, rounded, widened, write
@@ -41,7 +50,8 @@ from unamp_mindspore.state import (
 _FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
 
-#: The running statistics of a batch norm: their places in a call of a primitive, and their names in one of a function.
+#: The running statistics of a batch norm: their places in a call of a primitive, and their names in
+#: one of a function.
 _STATISTICS = ((4, "running_mean"), (5, "running_var"))
 
 
@@ -59,7 +69,8 @@ def entry(operator: Operator) -> Callable[..., Any]:
             for value in (*args, *kwargs.values()) if kwargs else args:
                 kind = type(value)
                 if kind is Tensor:
-                    if value._itemsize == 2:  # it may be low; to ask for the dtype takes twice as long
+                    if value._itemsize == 2:
+                        # it may be low; to ask for the dtype takes twice as long
                         break
                 elif kind not in _NUMBERS and _has_low(value):
                     break
@@ -70,7 +81,9 @@ def entry(operator: Operator) -> Callable[..., Any]:
                         return call(*args, **kwargs)
                     finally:
                         thread.plan = plan
-        if kwargs and order:  # a norm's activation is the first of its tensors, in whichever order a caller names them
+        if kwargs and order:
+            # a norm's activation is the first of its tensors, in whichever order a caller names
+            # them
             kwargs = {**{key: kwargs[key] for key in order if key in kwargs}, **kwargs}
         return plan.carry_out(operator, args, kwargs)
 
@@ -113,7 +126,9 @@ def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any])
     else:
         dtype = differing(rule, FLOAT32, seen)
         if dtype is None and (_BFLOAT16 in seen or not plan.policy.active):
-            dtype = FLOAT32  # MindSpore promotes, but no product, and has no kernel here that takes bfloat16 beside another
+            # MindSpore promotes, but no product, and has no kernel here that takes bfloat16 beside
+            # another
+            dtype = FLOAT32
     if dtype is not None:
         to = cast if dtype is FLOAT32 else rounded
         args = each(to, dtype, args)
@@ -127,7 +142,7 @@ def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any])
     return result if dtype is None or dtype is FLOAT32 else map_floats(result, dtype)
 
 
-# --- all calls ---------------------------------------------------------------------------------------------------------------
+# --- all calls ------------------------------------------------------------------------------------
 
 
 class _Performer(Performer[Plan, Operator]):
@@ -135,13 +150,22 @@ class _Performer(Performer[Plan, Operator]):
     arithmetic = Arithmetic(mint.where, lambda tensor, axes: ops.amax(tensor, axes, keepdims=True))
     reporting = staticmethod(observing.report)
 
-    def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
+    def is_left_alone(
+        self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]
+    ) -> bool:
         return operator.casts or op is None or plan.follows_parts(op)
 
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
         return operator.view or not on_cpu()
 
-    def call(self, plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
+    def call(
+        self,
+        plan: Plan,
+        operator: Operator,
+        args: Any,
+        kwargs: dict[str, Any],
+        parts: Parts = AS_IT_IS,
+    ) -> Any:
         if operator.layer and operator.activation_only and not parts.parameters:
             own = operator.parameters(args)
             if _has_low(own):  # MindSpore's norms take no bfloat16 ones, and only a few float16
@@ -152,13 +176,18 @@ class _Performer(Performer[Plan, Operator]):
         finally:
             thread.plan = before
 
-    def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
+    def carry_out_rule(
+        self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]
+    ) -> Outcome:
         run = super().carry_out_rule
         if operator.changing and (seen := self.seen(operator, args, kwargs)[0]):
             return self.change(plan, operator, seen, args, kwargs)
-        if operator.op != "batch_norm" or operator.layer:  # a layer's statistics are those of the primitive in it
+        if operator.op != "batch_norm" or operator.layer:
+            # a layer's statistics are those of the primitive in it
             return run(plan, operator, rule, args, kwargs)
-        return self.updating(_statistics(operator, args, kwargs), partial(run, plan, operator, rule), args, kwargs)
+        return self.updating(
+            _statistics(operator, args, kwargs), partial(run, plan, operator, rule), args, kwargs
+        )
 
     def widened(self, tensor: Any) -> Any:
         return widened(tensor)
@@ -169,10 +198,13 @@ class _Performer(Performer[Plan, Operator]):
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name, value in kwargs.items() if isinstance(value, Tensor)), None)
 
-    def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
+    def change(
+        self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]
+    ) -> Outcome:
         changed = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         own = changed.dtype
-        out_of_place = operator.call if operator.changing else operator.out_of_place  # the same function, of a copy
+        # the same function, of a copy
+        out_of_place = operator.call if operator.changing else operator.out_of_place
         if out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
             if operator.changing and own in NAMES:
                 args, kwargs = self.converted(cast, own, args, kwargs)
@@ -223,7 +255,9 @@ class _ConvertedLayer(LayerPlan):
             return operator.call(*args, **kwargs)
 
         def run(args: Any, kwargs: dict[str, Any]) -> Any:
-            return _performer.call(self, operator, *_performer.converted(self._own, self._dtype, args, kwargs))
+            return _performer.call(
+                self, operator, *_performer.converted(self._own, self._dtype, args, kwargs)
+            )
 
         changed = _statistics(operator, args, kwargs) if operator.op == "batch_norm" else ()
         return _performer.updating(changed, run, args, kwargs)

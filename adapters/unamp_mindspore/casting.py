@@ -1,7 +1,8 @@
 """Casts of tensors, one by one and in argument lists.
 
-No cast is kept, not even a parameter's: `ops.assign`, `assign_value`, an index and an optimizer change a parameter where it is
-and leave its version as it was, so nothing would tell that a cast is of an older value.
+No cast is kept, not even a parameter's: `ops.assign`, `assign_value`, an index and an optimizer
+change a parameter where it is and leave its version as it was, so nothing would tell that a cast is
+of an older value.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ _SYNCHRONOUS = context.ms_ctx_param.pynative_synchronize
 def recast(tensor: Any, *dtypes: Any) -> Any:
     """Return a tensor cast to one dtype after another; its gradient goes the same way back.
 
-    On a CPU the operation Cast takes half a millisecond more than a copy into a tensor of the other dtype. A copy has no
-    gradient, and one of Python code makes MindSpore's threads wait for each other, unless each call waits for its result.
+    On a CPU the operation Cast takes half a millisecond more than a copy into a tensor of the other
+    dtype. A copy has no gradient, and one of Python code makes MindSpore's threads wait for each
+    other, unless each call waits for its result.
     """
     if recording():
         if setting(_SYNCHRONOUS):
-            if isinstance(tensor, Parameter):  # else the gradient gets the dtype that the parameter had when it was made
+            if isinstance(tensor, Parameter):
+                # else the gradient gets the dtype that the parameter had when it was made
                 tensor = _reshaped(tensor, tensor.shape)
             return _Copy.apply(tensor, *dtypes)
         for dtype in dtypes:
@@ -76,7 +79,9 @@ def write(tensor: Any, values: Any) -> None:
 def cast(tensor: Any, dtype: Any) -> Any:
     """Return a tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
     current = dtype_of(tensor)
-    if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
+    if current is dtype or (
+        current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16
+    ):
         return tensor
     return recast(tensor, dtype)
 
@@ -100,7 +105,9 @@ def map_floats(result: Any, dtype: Any) -> Any:
     """Return a result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if type(result) is Tensor:
         return cast(result, dtype)
-    return mapped(result, lambda value: isinstance(value, Tensor), lambda tensor: cast(tensor, dtype))
+    return mapped(
+        result, lambda value: isinstance(value, Tensor), lambda tensor: cast(tensor, dtype)
+    )
 
 
 NESTING = nesting(Tensor, Tensor, (), (FLOAT32, *LOW), dtype_of)

@@ -1,10 +1,12 @@
 """Regions and compiled graphs: `mindspore.jit`, and cells in GRAPH_MODE.
 
-A graph is compiled from the source of its functions, so nothing that stands in for an operation in PyNative mode takes effect
-in it. What is compiled is bound to the policy for as long as that takes (`unamp_mindspore.binding`), and the policy becomes
-part of the name under which MindSpore keeps the graph: each policy gets a graph of its own.
+A graph is compiled from the source of its functions, so nothing that stands in for an operation in
+PyNative mode takes effect in it. What is compiled is bound to the policy for as long as that takes
+(`unamp_mindspore.binding`), and the policy becomes part of the name under which MindSpore keeps the
+graph: each policy gets a graph of its own.
 
-What a decorator of unamp's would do is not in the source either. Its policy is that of what it decorates, wherever in a graph.
+What a decorator of unamp's would do is not in the source either. Its policy is that of what it
+decorates, wherever in a graph.
 """
 
 from __future__ import annotations
@@ -23,7 +25,13 @@ from unamp.adapter.replacing import CodePatch, standing_in
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
-from unamp_mindspore.binding import WITHOUT_POLICY, binding, computed_by, layer_rules, policy_of_cell
+from unamp_mindspore.binding import (
+    WITHOUT_POLICY,
+    binding,
+    computed_by,
+    layer_rules,
+    policy_of_cell,
+)
 from unamp_mindspore.capturing import CAPTURE_HOOKS
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
@@ -34,8 +42,9 @@ from unamp_mindspore.resolving import RESOLVING_HOOKS
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
-#: Compiling under a policy changes what it compiles, for a moment. Without one nothing waits: while a graph runs, another
-#: thread may have to run a graph for it (what the compiler does not read, and has Python run).
+#: Compiling under a policy changes what it compiles, for a moment. Without one nothing waits: while
+#: a graph runs, another thread may have to run a graph for it (what the compiler does not read, and
+#: has Python run).
 _lock = threading.RLock()
 
 
@@ -56,7 +65,8 @@ def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
         if function is not None:
             mine.update(computed_by(to, function))
     else:
-        # With no strategy at its root, a graph would take what it knows of an operation from one part to the next.
+        # With no strategy at its root, a graph would take what it knows of an operation from one
+        # part to the next.
         mine = {} if held.get(STRATEGY) is not None else {STRATEGY: CASTS_NOTHING}
     before = {name: held[name] for name in mine if name in held}
     held.update(mine)
@@ -87,7 +97,11 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
 def _cell_under_policy(cell: Any, entry: Any) -> Iterator[str]:
     """Have a cell compiled, looked up and run as the graph of its policy; give what the graph's name ends with."""
     policy = _policy_for(cell, entry)
-    with nullcontext() if policy is None else _lock, _attached(cell, policy), GraphUnder(policy) as suffix:
+    with (
+        nullcontext() if policy is None else _lock,
+        _attached(cell, policy),
+        GraphUnder(policy) as suffix,
+    ):
         yield suffix
 
 
@@ -126,7 +140,9 @@ def _executor_runs(original: Callable[..., Any], /, self: Any, *args: Any, **kwa
 
 
 @standing_in
-def _executor_compiles(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _executor_compiles(
+    original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Wrap `_JitExecutor.compile`, which exports call without running anything."""
     if graph.compiled:
         return original(self, *args, **kwargs)
@@ -136,7 +152,11 @@ def _executor_compiles(original: Callable[..., Any], /, self: Any, *args: Any, *
 
 def _warn_if_traced() -> None:
     if thread.sink is not None:
-        graph_ran("mindspore", "mindspore.jit", "call the function without mindspore.jit, in PYNATIVE_MODE")
+        graph_ran(
+            "mindspore",
+            "mindspore.jit",
+            "call the function without mindspore.jit, in PYNATIVE_MODE",
+        )
 
 
 @lru_cache(KEPT_POLICIES)
@@ -162,7 +182,12 @@ def _cell_runs(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwa
 
 @standing_in
 def _cell_compiles(
-    original: Callable[..., Any], self: Any, obj: nn.Cell, *args: Any, phase: str = "predict", **kwargs: Any
+    original: Callable[..., Any],
+    self: Any,
+    obj: nn.Cell,
+    *args: Any,
+    phase: str = "predict",
+    **kwargs: Any,
 ) -> Any:
     """Wrap `_CellGraphExecutor.compile`, which exports call without running anything."""
     if graph.compiled:
@@ -203,8 +228,8 @@ TRACE_HOOK = CodePatch(jit_trace._jit_trace_begin, _trace_begins)
 def install() -> None:
     """Have each graph compiled under its policy, from now on.
 
-    Not only while a region is open: what is decorated with one may be compiled, or exported, with none around it, and its
-    wrapper, which would open the region, is never run.
+    Not only while a region is open: what is decorated with one may be compiled, or exported, with
+    none around it, and its wrapper, which would open the region, is never run.
     """
     call = api._JitExecutor.__call__
     for patch in (

@@ -35,9 +35,15 @@ class Kept:
 
 def function_copy(value: types.FunctionType) -> types.FunctionType:
     """Return a copy of a function, with an identity of its own."""
-    made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__)
+    made = types.FunctionType(
+        value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__
+    )
     vars(made).update(vars(value))
-    made.__kwdefaults__, made.__module__, made.__qualname__ = value.__kwdefaults__, value.__module__, value.__qualname__
+    made.__kwdefaults__, made.__module__, made.__qualname__ = (
+        value.__kwdefaults__,
+        value.__module__,
+        value.__qualname__,
+    )
     return made
 
 

@@ -1,7 +1,8 @@
 """Networks with low parameters, and optimizers that step a float32 master weight of each.
 
-Parameters stay the objects that they are, in the network and in the optimizer. While an optimizer takes its step, its master
-weights stand where its parameters are; its own state was made in float32, before the parameters became low.
+Parameters stay the objects that they are, in the network and in the optimizer. While an optimizer
+takes its step, its master weights stand where its parameters are; its own state was made in
+float32, before the parameters became low.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     chosen = {id(parameter) for parameter in parameters}
     # Made of what the parameters are before they are rounded.
     steppers = optimizers if decoration.master_weights else ()
-    stepped = [[(p, _master(p) if id(p) in chosen else p) for p in optimizer.parameters] for optimizer in steppers]
+    stepped = [
+        [(p, _master(p) if id(p) in chosen else p) for p in optimizer.parameters]
+        for optimizer in steppers
+    ]
     for parameter in parameters:
         parameter.set_dtype(DTYPES[decoration.dtype])
     for optimizer, pairs in zip(steppers, stepped, strict=True):
@@ -62,7 +66,7 @@ def have_master_weights(optimizer: Any) -> tuple[bool, ...]:
     return tuple(low is not master for low, master in _pairs(optimizer))
 
 
-# --- what is asked for -------------------------------------------------------------------------------------------------------
+# --- what is asked for ----------------------------------------------------------------------------
 
 
 def _check_expressible(decoration: Decoration) -> None:
@@ -80,7 +84,9 @@ def _check_expressible(decoration: Decoration) -> None:
 
 def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
     """Return the parameters that become low."""
-    instances, chosen = excluded_layers(excluded, nn.Cell, "cells and classes of cells of MindSpore")
+    instances, chosen = excluded_layers(
+        excluded, nn.Cell, "cells and classes of cells of MindSpore"
+    )
     classes = (*_NORMS, *chosen)
     found: dict[int, Any] = {}
     kept: set[int] = set()
@@ -89,7 +95,11 @@ def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
         if id(cell) in instances or isinstance(cell, classes):
             kept.update(id(parameter) for parameter in cell.get_parameters())
             return
-        found.update((id(parameter), parameter) for parameter in cell._params.values() if parameter is not None)
+        found.update(
+            (id(parameter), parameter)
+            for parameter in cell._params.values()
+            if parameter is not None
+        )
         for inner in cell.cells():
             if inner is not None:
                 look(inner)
@@ -98,7 +108,11 @@ def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
         look(network)
     # One that is shared with a layer that stays in float32 stays so too.
     floating = (FLOAT32_NAME, *LOW_DTYPES)
-    return [each for each in found.values() if id(each) not in kept and dtype_name(each.dtype) in floating]
+    return [
+        each
+        for each in found.values()
+        if id(each) not in kept and dtype_name(each.dtype) in floating
+    ]
 
 
 def _check_new(parameters: Sequence[Any], optimizers: Sequence[Any]) -> None:
@@ -111,7 +125,9 @@ def _check_new(parameters: Sequence[Any], optimizers: Sequence[Any]) -> None:
         if isinstance(optimizer, _MasterWeights):
             raise ValueError(f"{type(optimizer).__name__} has been decorated already")
         if any(_begun(holder) for holder in _holders(optimizer)):
-            raise ValueError(f"{type(optimizer).__name__} has begun; decorate it before its first step")
+            raise ValueError(
+                f"{type(optimizer).__name__} has begun; decorate it before its first step"
+            )
 
 
 def _begun(optimizer: Any) -> bool:
@@ -128,14 +144,18 @@ def _begun(optimizer: Any) -> bool:
     return any(np.ptp(state.asnumpy()) != 0 for state in states)
 
 
-# --- optimizers --------------------------------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------
 
 
 def _holders(optimizer: Any) -> list[Any]:
     """Return an optimizer, and the one inside it, as `nn.LARS` has."""
     return [
         optimizer,
-        *(cell for _, cell in optimizer.cells_and_names() if isinstance(cell, OPTIMIZERS) and cell is not optimizer),
+        *(
+            cell
+            for _, cell in optimizer.cells_and_names()
+            if isinstance(cell, OPTIMIZERS) and cell is not optimizer
+        ),
     ]
 
 
@@ -149,7 +169,9 @@ class _MasterWeights:
         given = (gradients,) if isinstance(gradients, Tensor) else gradients
         with suspended(thread):
             exchange.catch_up()
-            with _with_masters_in_place(self, {id(parameter): master for parameter, master in _pairs(self)}):
+            with _with_masters_in_place(
+                self, {id(parameter): master for parameter, master in _pairs(self)}
+            ):
                 result = self(tuple(cast(each, FLOAT32) for each in given), *args, **kwargs)
             exchange.round()
         return result
@@ -179,7 +201,9 @@ def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
     # A tuple of parameters that is an attribute of a cell is part of its checkpoints.
     optimizer.master_weights = ParameterTuple(made)
     vars(optimizer)["_unamp_pairs"] = pairs
-    vars(optimizer)["_unamp_exchange"] = Exchange([(low, master) for low, master in pairs if master is not low])
+    vars(optimizer)["_unamp_exchange"] = Exchange(
+        [(low, master) for low, master in pairs if master is not low]
+    )
     kind: type = type(optimizer)
     optimizer.__class__ = _with_masters(kind)
 
@@ -217,8 +241,14 @@ def _exchanged(attributes: dict[str, Any], exchange: Callable[[Any], Any]) -> di
             continue
         if isinstance(value, ParameterTuple):
             found[name] = ParameterTuple(exchange(each) for each in value)
-        elif isinstance(value, (list, tuple)) and value and all(isinstance(each, Parameter) for each in value):
+        elif (
+            isinstance(value, (list, tuple))
+            and value
+            and all(isinstance(each, Parameter) for each in value)
+        ):
             found[name] = type(value)(exchange(each) for each in value)
         elif name == "param_groups":
-            found[name] = [{**group, "params": [exchange(each) for each in group["params"]]} for group in value]
+            found[name] = [
+                {**group, "params": [exchange(each) for each in group["params"]]} for group in value
+            ]
     return found

@@ -26,7 +26,8 @@ def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[st
     """Return the policy inside a function, and what its inputs are cast to: the innermost of its decorators decides.
 
     Returns:
-        The policy, None where nothing is changed; and the dtypes of `unamp.custom_fwd`, the outermost first.
+        The policy, None where nothing is changed; and the dtypes of `unamp.custom_fwd`, the
+        outermost first.
 
     Raises:
         NotExpressible: where a decorator casts what the function returns.

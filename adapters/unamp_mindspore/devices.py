@@ -16,7 +16,10 @@ _KINDS = {"CPU": "cpu", "GPU": "gpu", "Ascend": "gpu"}
 
 def names() -> Mapping[str, str]:
     """Return MindSpore's word for every device that this process can compute on, by its kind."""
-    return {"cpu": "CPU", **({} if state.on_cpu() else {"gpu": str(mindspore.get_context("device_target"))})}
+    return {
+        "cpu": "CPU",
+        **({} if state.on_cpu() else {"gpu": str(mindspore.get_context("device_target"))}),
+    }
 
 
 def kind_of(device: object) -> str | None:

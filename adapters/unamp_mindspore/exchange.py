@@ -1,7 +1,8 @@
 """The exchange of low parameters' numbers with those of their master weights, and what is kept of it between steps.
 
-What a parameter was given is kept (2 bytes for each number) on a CPU, where it can be compared: if the parameter differs from
-that, somebody else has changed it. On other devices nothing is asked, since the answer would have to be waited for.
+What a parameter was given is kept (2 bytes for each number) on a CPU, where it can be compared: if
+the parameter differs from that, somebody else has changed it. On other devices nothing is asked,
+since the answer would have to be waited for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from unamp_mindspore.state import FLOAT32, Tensor
 
 # The originals, not the names, behind which a region puts other things.
 _equal, _select = ops.Equal(), ops.Select()
-# Where the numbers are, which is where compiled graphs look for them; in the dtype that they have there.
+# Where the numbers are, which is where compiled graphs look for them; in the dtype that they have
+# there.
 _copied = vars(TensorPy)["copy_"]
 
 #: Older versions do not say where a tensor's memory is.
@@ -44,7 +46,10 @@ class Exchange:
             api._pynative_executor.sync()  # what has been started may still write to them
         for (parameter, master), given in zip(self._pairs, self._given, strict=True):
             if given is None or _differs(parameter, given):
-                value, rounded = cast(parameter, FLOAT32), cast(cast(master, parameter.dtype), FLOAT32)
+                value, rounded = (
+                    cast(parameter, FLOAT32),
+                    cast(cast(master, parameter.dtype), FLOAT32),
+                )
                 _copied(master, _select(_equal(rounded, value), master, value))
 
     def round(self) -> None:
@@ -53,7 +58,10 @@ class Exchange:
             _copied(parameter, master)
         if _in_reach():
             api._pynative_executor.sync()
-            self._given = [_bytes(parameter, kept) for (parameter, _), kept in zip(self._pairs, self._given, strict=True)]
+            self._given = [
+                _bytes(parameter, kept)
+                for (parameter, _), kept in zip(self._pairs, self._given, strict=True)
+            ]
 
 
 def _in_reach() -> bool:

@@ -1,10 +1,11 @@
 """Calls of operations in graphs that MindSpore compiles: what a rule comes to there, as `calls` has it in PyNative mode.
 
-MindSpore's compiler reads the functions that are made here, and those that they call. What they ask of their arguments is known
-when a graph is compiled: only casts and the operation itself are left in the graph.
+MindSpore's compiler reads the functions that are made here, and those that they call. What they ask
+of their arguments is known when a graph is compiled: only casts and the operation itself are left
+in the graph.
 
-On the CPU low is emulated, as in PyNative mode: inputs are rounded to low, the operation computes in float32, and its result
-is rounded to low.
+On the CPU low is emulated, as in PyNative mode: inputs are rounded to low, the operation computes
+in float32, and its result is rounded to low.
 """
 
 from __future__ import annotations
@@ -22,17 +23,24 @@ from mindspore.ops.primitive import PrimitiveWithInfer
 
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
-#: MindSpore's strategy that casts nothing: a function without one takes over that of the graph around it.
+#: MindSpore's strategy that casts nothing: a function without one takes over that of the graph
+#: around it.
 CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
 
-#: The attribute of functions, cells, modules and namespaces that holds the binding of whatever is found from there.
+#: The attribute of functions, cells, modules and namespaces that holds the binding of whatever is
+#: found from there.
 BOUND = "_unamp_bound"
 
 _FLOAT16, _BFLOAT16 = DTYPES["float16"], DTYPES["bfloat16"]
 
 # Which dtypes there are among arguments, as bits of a number.
 _HAS_FLOAT32, _HAS_FLOAT16, _HAS_BFLOAT16, _HAS_FLOAT64 = 1, 2, 4, 8
-_BITS = {FLOAT32: _HAS_FLOAT32, _FLOAT16: _HAS_FLOAT16, _BFLOAT16: _HAS_BFLOAT16, float64: _HAS_FLOAT64}
+_BITS = {
+    FLOAT32: _HAS_FLOAT32,
+    _FLOAT16: _HAS_FLOAT16,
+    _BFLOAT16: _HAS_BFLOAT16,
+    float64: _HAS_FLOAT64,
+}
 _LOW = _HAS_FLOAT16 | _HAS_BFLOAT16
 _ELIGIBLE = _HAS_FLOAT32 | _LOW
 
@@ -65,7 +73,11 @@ class _Seen(PrimitiveWithInfer):  # type: ignore[misc]
         self.add_prim_attr("constexpr_prim", True)
 
     def __infer__(self, *values: Any) -> Any:
-        return {"dtype": None, "shape": None, "value": sum({bit for each in values for bit in _bits(each["dtype"])})}
+        return {
+            "dtype": None,
+            "shape": None,
+            "value": sum({bit for each in values for bit in _bits(each["dtype"])}),
+        }
 
 
 def _bits(dtype: Any) -> Iterator[int]:
@@ -81,10 +93,12 @@ _seen = _Seen()
 
 def bits_of(tensors: Iterable[Any]) -> int:
     """Return the eligible dtypes among tensors."""
-    return functools.reduce(operator.or_, (_BITS.get(tensor.dtype, 0) & _ELIGIBLE for tensor in tensors), 0)
+    return functools.reduce(
+        operator.or_, (_BITS.get(tensor.dtype, 0) & _ELIGIBLE for tensor in tensors), 0
+    )
 
 
-# --- what the compiler reads --------------------------------------------------------------------------------------------------
+# --- what the compiler reads ----------------------------------------------------------------------
 
 
 @unbound
@@ -125,7 +139,8 @@ def _able(values, seen):  # type: ignore[no-untyped-def]
 def _taking_any(body: Any) -> Any:
     """Return a function of any arguments that hands them, as a tuple and a dictionary, to one that decides by them.
 
-    In two: MindSpore loses a function of variable arguments with an `if` in it that a cell's `construct` and `bprop` share.
+    In two: MindSpore loses a function of variable arguments with an `if` in it that a cell's
+    `construct` and `bprop` share.
     """
 
     @unbound
@@ -174,7 +189,9 @@ def low_norm(call: Any, to: Low) -> Any:
             return mixed_precision_cast(result, found) if widened else found
         seen = _seen(args)
         rest = mixed_precision_cast(FLOAT32, args) if seen & _LOW else args
-        found = mixed_precision_cast(dtype, call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs)))
+        found = mixed_precision_cast(
+            dtype, call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs))
+        )
         return mixed_precision_cast(result, found) if widened else found
 
     @unbound
@@ -390,7 +407,11 @@ def changing(call: Any) -> Any:
     def unamp_changing(value, args, kwargs):  # type: ignore[no-untyped-def]
         if (_seen(args, kwargs) & _ELIGIBLE & ~_seen(value)) == 0:
             return call(value, *args, **kwargs)
-        return call(value, *mixed_precision_cast(value.dtype, args), **mixed_precision_cast(value.dtype, kwargs))
+        return call(
+            value,
+            *mixed_precision_cast(value.dtype, args),
+            **mixed_precision_cast(value.dtype, kwargs),
+        )
 
     @unbound
     def unamp_operation(value, *args, **kwargs):  # type: ignore[no-untyped-def]

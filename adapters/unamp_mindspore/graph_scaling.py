@@ -1,7 +1,8 @@
 """`all_finite` and the loss scalers of `unamp.dialects.mindspore` inside compiled graphs.
 
-A graph has no Python numbers that change, so there the state of a scaler is in parameters, which the scaler outside reads and
-sets from then on. None of it follows the policy of the graph around it.
+A graph has no Python numbers that change, so there the state of a scaler is in parameters, which
+the scaler outside reads and sets from then on. None of it follows the policy of the graph around
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def _all_finite(inputs):  # type: ignore[no-untyped-def]
     finite = ops.ones((), mindspore.bool_)
     for each in inputs:
         if each is not None:
-            finite = ops.logical_and(finite, ops.ReduceAll()(ops.isfinite(mixed_precision_cast(FLOAT32, each))))
+            finite = ops.logical_and(
+                finite, ops.ReduceAll()(ops.isfinite(mixed_precision_cast(FLOAT32, each)))
+            )
     return finite
 
 
@@ -103,7 +106,8 @@ class _InGraphs:
             scaler.least: state.minimum,
         }
         with suspended(thread):
-            for parameter, value in values.items():  # in place: a graph does not see another tensor (set_data)
+            for parameter, value in values.items():
+                # in place: a graph does not see another tensor (set_data)
                 ops.assign(parameter, Tensor(value, parameter.dtype))
 
 

@@ -37,7 +37,7 @@ def _array(value: Any) -> Any:
         return cast(value, FLOAT32).asnumpy().astype(bfloat16)
 
 
-# --- functions ---------------------------------------------------------------------------------------------------------------
+# --- functions ------------------------------------------------------------------------------------
 
 
 def _linear(input: Any, weight: Any, bias: Any = None) -> Arguments:
@@ -50,8 +50,12 @@ def _softmax(input: Any, axis: Any = -1, *, dtype: Any = None, dim: Any = None) 
     return softmax(input, axis if dim is None else dim)
 
 
-def _layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Arguments:
-    return layer_norm(input, 1 if isinstance(normalized_shape, int) else len(normalized_shape), weight, bias, eps)
+def _layer_norm(
+    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Arguments:
+    return layer_norm(
+        input, 1 if isinstance(normalized_shape, int) else len(normalized_shape), weight, bias, eps
+    )
 
 
 def _conv(
@@ -59,17 +63,47 @@ def _conv(
     groups: int = 1,
 ) -> Arguments:  # fmt: skip
     sides = padding if pad_mode == "pad" else pad_mode
-    return convolution(input, weight, bias, stride=stride, padding=sides, dilation=dilation, groups=groups, last=False)
+    return convolution(
+        input,
+        weight,
+        bias,
+        stride=stride,
+        padding=sides,
+        dilation=dilation,
+        groups=groups,
+        last=False,
+    )
 
 
 def _mint_conv(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Arguments:
-    return convolution(input, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, last=False)
+    return convolution(
+        input,
+        weight,
+        bias,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        last=False,
+    )
 
 
 def _reduction(
-    input: Any, axis: Any = None, keep_dims: bool = False, *, dim: Any = None, keepdim: bool = False, dtype: Any = None
+    input: Any,
+    axis: Any = None,
+    keep_dims: bool = False,
+    *,
+    dim: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
 ) -> Arguments:
     if dtype is not None:
         raise LeftOut(NAMED)
@@ -94,7 +128,7 @@ _FUNCTIONS: Signatures = {
 }
 
 
-# --- layers ------------------------------------------------------------------------------------------------------------------
+# --- layers ---------------------------------------------------------------------------------------
 
 
 def _dense(layer: Any, x: Any) -> Arguments:
@@ -107,7 +141,11 @@ def _convolution(layer: Any, x: Any) -> Arguments:
     refuse_unless(getattr(layer, "data_format", "NCHW") in ("NCHW", "NCDHW"), "its channels last")
     sides: Any = layer.pad_mode
     if sides == "pad":
-        given = (layer.padding,) * (2 * rank) if isinstance(layer.padding, int) else tuple(layer.padding)
+        given = (
+            (layer.padding,) * (2 * rank)
+            if isinstance(layer.padding, int)
+            else tuple(layer.padding)
+        )
         sides = [given[n : n + 2] for n in range(0, 2 * rank, 2)]
     return convolution(
         x, layer.weight, layer.bias if layer.has_bias else None, stride=layer.stride, padding=sides,
@@ -136,7 +174,10 @@ def _batch_norm(layer: Any, x: Any) -> Arguments:
 
 
 _LAYERS: Signatures = {
-    **{f"{name}.construct": of_layer(one_input) for name in ("ReLU", "ReLU6", "Sigmoid", "SiLU", "Tanh", "SeLU", "Mish")},
+    **{
+        f"{name}.construct": of_layer(one_input)
+        for name in ("ReLU", "ReLU6", "Sigmoid", "SiLU", "Tanh", "SeLU", "Mish")
+    },
     "BatchNorm2d.construct": _batch_norm,
     "_BatchNorm.construct": _batch_norm,
     "Conv2d.construct": _convolution,
@@ -144,7 +185,9 @@ _LAYERS: Signatures = {
     "Embedding.construct": lambda layer, ids: embedding(ids, layer.embedding_table),
     "GELU.construct": lambda layer, x: gelu(x, layer.approximate in (True, "tanh")),
     "LayerNorm.construct": _norm,
-    "LayerNormExt.construct": lambda layer, x: _layer_norm(x, layer.normalized_shape, layer.weight, layer.bias, layer.eps),
+    "LayerNormExt.construct": lambda layer, x: _layer_norm(
+        x, layer.normalized_shape, layer.weight, layer.bias, layer.eps
+    ),
     "LeakyReLU.construct": of_layer(leaky_relu, "alpha"),
     "Linear.construct": lambda layer, x: _linear(x, layer.weight, layer.bias),
     "MaxPool2d.construct": _pooling,

@@ -1,7 +1,8 @@
 """Rules for single cells.
 
-A cell with a rule gets a class derived from its own, whose `__call__` runs in the rule's region. The compiler does not run it:
-it reads `construct`, which stays as it is, of a cell that is bound to the rule's policy (`unamp_mindspore.binding`).
+A cell with a rule gets a class derived from its own, whose `__call__` runs in the rule's region.
+The compiler does not run it: it reads `construct`, which stays as it is, of a cell that is bound to
+the rule's policy (`unamp_mindspore.binding`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class MindSporeLayers(Layered):
 
     def check(self, layer: nn.Cell, region: LayerRegion) -> None:
         if isinstance(layer, nn.Optimizer):
-            raise NotExpressible(f"a {type(layer).__name__} is an optimizer, which follows no policy")
+            raise NotExpressible(
+                f"a {type(layer).__name__} is an optimizer, which follows no policy"
+            )
 
     def put(self, layer: nn.Cell, region: LayerRegion | None) -> None:
         compiling.install()

@@ -39,7 +39,10 @@ def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
     """Return the function that finds the operation of the layer's own class, for layers that share a `construct`."""
 
     def which(args: Any, kwargs: Any) -> str:
-        return next((kinds[kind] for kind in type(args[0]).__mro__ if kind in kinds), next(iter(kinds.values())))
+        return next(
+            (kinds[kind] for kind in type(args[0]).__mro__ if kind in kinds),
+            next(iter(kinds.values())),
+        )
 
     return which
 
@@ -83,8 +86,19 @@ def codes() -> dict[Operator, CodePatch]:
         made[operator] = CodePatch(function, instead)
 
     for construct, kinds in _layers().items():
-        op, which = next(iter(kinds.values())), None if len(set(kinds.values())) == 1 else _of_layer(kinds)
-        add(construct, op, construct.__qualname__, layer=True, bound=True, ops=kinds.values(), which=which)
+        op, which = (
+            next(iter(kinds.values())),
+            None if len(set(kinds.values())) == 1 else _of_layer(kinds),
+        )
+        add(
+            construct,
+            op,
+            construct.__qualname__,
+            layer=True,
+            bound=True,
+            ops=kinds.values(),
+            which=which,
+        )
     for path, op in spelled().items():
         if _left_alone(op):
             continue
@@ -148,9 +162,17 @@ def methods() -> dict[str, Operator]:
     for name, other in facts().in_place.items():
         if name in inherited and name not in vars(Tensor):
             op = tensor_methods()[other]
-            found[name] = Operator(op, f"Tensor.{name}", inherited[name], in_place=True, out_of_place=getattr(Tensor, other))
+            found[name] = Operator(
+                op,
+                f"Tensor.{name}",
+                inherited[name],
+                in_place=True,
+                out_of_place=getattr(Tensor, other),
+            )
     subscript = inherited["__getitem__"]
-    found["__getitem__"] = Operator("index", "Tensor.__getitem__", subscript, ops=("select", "slice"), which=_indexing)
+    found["__getitem__"] = Operator(
+        "index", "Tensor.__getitem__", subscript, ops=("select", "slice"), which=_indexing
+    )
     return found
 
 
@@ -160,7 +182,12 @@ def _by_name() -> dict[str, Operator]:
     found = {}
     for path, op in spelled().items():
         kind = primitive(path.rpartition(".")[2]) or type(named(path))
-        if issubclass(kind, Primitive) and kind is not Primitive and _runs_by_name(kind) and not _left_alone(op):
+        if (
+            issubclass(kind, Primitive)
+            and kind is not Primitive
+            and _runs_by_name(kind)
+            and not _left_alone(op)
+        ):
             found[kind.__name__] = Operator(op, kind.__name__, primitive_call.original, bound=True)
     return found
 

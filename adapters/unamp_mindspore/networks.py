@@ -1,7 +1,7 @@
 """A cell that computes under a policy by itself: called in PyNative mode, compiled, or as part of a graph.
 
-Called, it opens a region. A graph that it is part of is compiled from the source of its `construct`, and knows no regions:
-there the network is bound to the policy.
+Called, it opens a region. A graph that it is part of is compiled from the source of its
+`construct`, and knows no regions: there the network is bound to the policy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class _InGraphs:
     unamp_low: Any
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
-        return mixed_precision_cast(FLOAT32, self.unamp_network(*mixed_precision_cast(self.unamp_low, inputs)))
+        return mixed_precision_cast(
+            FLOAT32, self.unamp_network(*mixed_precision_cast(self.unamp_low, inputs))
+        )
 
 
 class _AsTheyCome:
@@ -43,10 +45,17 @@ class _AsTheyCome:
 def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
     """See `unamp.adapter.Adapter.wrap`."""
     again = partial(adapter.wrap, policy=policy)
-    # The network as it is, which has the policy in graphs, without a trace of it on the network itself.
-    inner = with_method(network, "__call__", lambda call, *args, **kw: call(*args, **kw), again, _begun)
+    # The network as it is, which has the policy in graphs, without a trace of it on the network
+    # itself.
+    inner = with_method(
+        network, "__call__", lambda call, *args, **kw: call(*args, **kw), again, _begun
+    )
     outer = with_method(
-        network, "__call__", lambda _, *args, **kw: call_under(adapter, policy, inner, *args, **kw), again, _begun
+        network,
+        "__call__",
+        lambda _, *args, **kw: call_under(adapter, policy, inner, *args, **kw),
+        again,
+        _begun,
     )
     setattr(type(inner), POLICY, policy)
     construct: Any = (_InGraphs if returns_float32(policy) else _AsTheyCome).construct

@@ -27,9 +27,13 @@ _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
 
-def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
+def observe(
+    sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any
+) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    observer = Observer("mindspore", sink, values, Layers(nn.Cell.cells_and_names, follow=_follow_parameters))
+    observer = Observer(
+        "mindspore", sink, values, Layers(nn.Cell.cells_and_names, follow=_follow_parameters)
+    )
     return observing.observe(thread, observer, _layers, held, without_region)
 
 
@@ -44,7 +48,9 @@ def report(
 ) -> Any:
     """Run one operation and report what it computed in; `low` computes it low, in the dtype of a name."""
     before = _state(operator, args)
-    written = kept(CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer)
+    written = kept(
+        CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer
+    )
 
     def second(dtype: str) -> Any:
         if operator.layer and any(map(_drops, args[0].cells())):
@@ -68,7 +74,11 @@ def _state(operator: Operator, args: Any) -> list[Any]:
     if traces.shadow is None or not operator.layer:
         return []
     with unobserved(thread):
-        return [parameter.asnumpy().copy() for parameter in args[0].get_parameters() if not parameter.requires_grad]
+        return [
+            parameter.asnumpy().copy()
+            for parameter in args[0].get_parameters()
+            if not parameter.requires_grad
+        ]
 
 
 def _drops(cell: Any) -> bool:
@@ -104,7 +114,10 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 def _follow_parameters(path: str, network: nn.Cell) -> None:
     """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
     for name, parameter in network.parameters_and_names():
-        if parameter.requires_grad and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None:
+        if (
+            parameter.requires_grad
+            and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None
+        ):
             _follow(parameter, hook, 0)
 
 

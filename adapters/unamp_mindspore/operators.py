@@ -1,7 +1,7 @@
 """An operation as MindSpore's code calls it.
 
-Every function, method, primitive and layer of MindSpore that the vocabulary has a name for is one operation, with a rule of its
-own for everything that it computes with.
+Every function, method, primitive and layer of MindSpore that the vocabulary has a name for is one
+operation, with a rule of its own for everything that it computes with.
 """
 
 from __future__ import annotations
@@ -29,12 +29,21 @@ class Operator(performing.Operator):
 
     op: str
 
-    def __init__(self, op: str, name: str, call: Callable[..., Any], *, ops: Iterable[str] = (), **kinds: Any) -> None:
+    def __init__(
+        self, op: str, name: str, call: Callable[..., Any], *, ops: Iterable[str] = (), **kinds: Any
+    ) -> None:
         super().__init__(op, name, call, view=op in facts().views, **kinds)
         self.ops = frozenset((op, *ops))
         self.casts = vocabulary()[op].group == "cast"
         self.changing = name in facts().changing
-        special = self.layer or self.in_place or self.which is not None or self.activation_only or self.view or self.casts
+        special = (
+            self.layer
+            or self.in_place
+            or self.which is not None
+            or self.activation_only
+            or self.view
+            or self.casts
+        )
         self.plain = not (special or self.changing)
 
     def parameters(self, args: Any) -> Mapping[int, Any]:
@@ -45,9 +54,13 @@ def parameters_of(cell: Any) -> Mapping[int, Any]:
     """Return a cell's parameters by their ids, those of the cells in it included."""
     found = {}
     for _, home in cell.cells_and_names():
-        own = vars(home)  # what somebody set over a parameter goes before it, as for whoever asks the cell
+        # what somebody set over a parameter goes before it, as for whoever asks the cell
+        own = vars(home)
         held = [own.get(name, value) for name, value in home._params.items()]
-        for value in (*held, *(each for group in own.values() if isinstance(group, (tuple, list)) for each in group)):
+        for value in (
+            *held,
+            *(each for group in own.values() if isinstance(group, (tuple, list)) for each in group),
+        ):
             if isinstance(value, Tensor):
                 found[id(value)] = value
     return found

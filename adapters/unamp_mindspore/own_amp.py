@@ -1,7 +1,8 @@
 """MindSpore's own AMP beside regions: ``auto_mixed_precision(..., "auto")``, which puts a strategy in force while it runs.
 
-Of two that are nested the inner one means what it says: a region switches the strategy around it off, and inside a region a
-strategy has the region step aside. The strategy is one for the whole process, so no other thread has it meanwhile either.
+Of two that are nested the inner one means what it says: a region switches the strategy around it
+off, and inside a region a strategy has the region step aside. The strategy is one for the whole
+process, so no other thread has it meanwhile either.
 """
 
 from __future__ import annotations
@@ -49,4 +50,7 @@ def _ends(original: Callable[..., Any], self: Any, *error: Any) -> None:
 
 
 #: The functions of MindSpore with which its own AMP begins and ends.
-OWN_HOOKS = CodePatch(amp.AmpDecorator.__enter__, _begins), CodePatch(amp.AmpDecorator.__exit__, _ends)
+OWN_HOOKS = (
+    CodePatch(amp.AmpDecorator.__enter__, _begins),
+    CodePatch(amp.AmpDecorator.__exit__, _ends),
+)

@@ -1,7 +1,7 @@
 """Functions that MindSpore's compiler reads: what is found from a bound one is bound, and its operators have rules.
 
-It reads the source behind every decorator. Where one has not been noticed before, when the function's name was resolved, it
-would be lost in silence, and raises.
+It reads the source behind every decorator. Where one has not been noticed before, when the
+function's name was resolved, it would be lost in silence, and raises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from unamp_mindspore.strategies import STRATEGY
 #: The attribute of a parser that holds what its function is a method of.
 _OWNER = "_unamp_owner"
 
-#: Where the rules of `vmap` are, which say what an operation is on a batch. What stands in for the operation has cast by then.
+#: Where the rules of `vmap` are, which say what an operation is on a batch. What stands in for the
+#: operation has cast by then.
 _BATCHING = "mindspore.ops._vmap."
 
 #: The method of a cell that computes its gradients.
@@ -45,7 +46,8 @@ class _Graph(threading.local):
     Attributes:
         compiled: whether there is one.
         bound: whether the compiler has read code that is bound to a policy.
-        backward: the cell whose `bprop` the compiler is reading, with what that is bound to; None while it reads all else.
+        backward: the cell whose `bprop` the compiler is reading, with what that is bound to; None
+            while it reads all else.
     """
 
     compiled: bool = False
@@ -71,7 +73,11 @@ class GraphUnder:
     def __enter__(self) -> str:
         self._before = graph.compiled, thread.plan
         graph.compiled, thread.plan = True, None
-        return "" if self._policy is None and not layer_rules.used else _suffix(self._policy, layer_rules.key)
+        return (
+            ""
+            if self._policy is None and not layer_rules.used
+            else _suffix(self._policy, layer_rules.key)
+        )
 
     def __exit__(self, *error: object) -> None:
         graph.compiled, thread.plan = self._before
@@ -160,8 +166,12 @@ def check_no_region(value: Any) -> None:
     Raises:
         NotExpressible: if it is.
     """
-    makes = isinstance(value, types.FunctionType) or (isinstance(value, type) and hasattr(value, "__enter__"))
-    if isinstance(value, Region) or (makes and f"{value.__module__}.".startswith("unamp.") and BOUND not in vars(value)):
+    makes = isinstance(value, types.FunctionType) or (
+        isinstance(value, type) and hasattr(value, "__enter__")
+    )
+    if isinstance(value, Region) or (
+        makes and f"{value.__module__}.".startswith("unamp.") and BOUND not in vars(value)
+    ):
         raise NotExpressible(
             f"{getattr(value, '__name__', value)!s} is used inside a function that mindspore.jit or GRAPH_MODE compiles, and "
             "MindSpore's compiler knows no regions there: write the part that it is about as a function, decorate that "
@@ -180,5 +190,8 @@ def _with(original: Callable[..., Any], self: Any, var: str) -> Any:
 def parser_hooks() -> tuple[CodePatch, ...]:
     """Return the functions of MindSpore's parser that must know about decorators and regions."""
     kind = parser.Parser
-    contexts = [CodePatch(kind.check_is_base_ctx, _with)] if hasattr(kind, "check_is_base_ctx") else []  # since 2.10
+    # since 2.10
+    contexts = (
+        [CodePatch(kind.check_is_base_ctx, _with)] if hasattr(kind, "check_is_base_ctx") else []
+    )
     return CodePatch(kind.__init__, _parsed), CodePatch(kind.parse, _read), *contexts

@@ -1,7 +1,8 @@
 """The places where MindSpore's code must know about regions, replaced while a region is open.
 
-`acquire` applies the patches with the first open region of the process, `release` undoes them with the last. What stands in
-asks first whether the calling thread is in a region, so that other threads see the original.
+`acquire` applies the patches with the first open region of the process, `release` undoes them with
+the last. What stands in asks first whether the calling thread is in a region, so that other threads
+see the original.
 """
 
 from __future__ import annotations
@@ -38,19 +39,21 @@ BFLOAT16 = DTYPES["bfloat16"]
 recompute: Any = sys.modules["mindspore.common.recompute"]
 
 
-# --- functions of MindSpore that must know about regions -------------------------------------------------------------------
+# --- functions of MindSpore that must know about regions ------------------------------------------
 
 
 @standing_in
 def _backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    # Backward runs in the dtype of its forward, and hooks and functions of the user's in it on low gradients.
+    # Backward runs in the dtype of its forward, and hooks and functions of the user's in it on low
+    # gradients.
     if thread.plan is None and not thread.recorded:
         return original(*args, **kwargs)
     try:
         with installed.held(), in_force(thread, Plan.without_policy()):
             return original(*args, **kwargs)
     finally:
-        thread.recorded = recording()  # it may have been a part of what another gradient is taken of
+        # it may have been a part of what another gradient is taken of
+        thread.recorded = recording()
 
 
 @standing_in
@@ -63,8 +66,11 @@ def _recompute(original: Callable[..., Any], /, block: Any, *args: Any, **kwargs
 
 
 @standing_in
-def _recomputed_cell(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-    # A cell that is to be recomputed has one cell that does so for all calls, under whatever policy.
+def _recomputed_cell(
+    original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any
+) -> Any:
+    # A cell that is to be recomputed has one cell that does so for all calls, under whatever
+    # policy.
     again, region = self._recompute_cell, innermost_region()
     if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
         return original(self, *args, **kwargs)
@@ -73,12 +79,15 @@ def _recomputed_cell(original: Callable[..., Any], /, self: nn.Cell, *args: Any,
 
 @standing_in
 def _custom_bprop(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-    # A cell's bprop gets what the cell was called with, not what custom_fwd made of it for the forward.
+    # A cell's bprop gets what the cell was called with, not what custom_fwd made of it for the
+    # forward.
     plan = thread.plan
     target = None if plan is None or not plan.policy.active else cast_inputs_of(self.construct)
     if target is None:
         return original(self, *args, **kwargs)
-    return original(self, *convert(cast, DTYPES[target], args), **convert(cast, DTYPES[target], kwargs))
+    return original(
+        self, *convert(cast, DTYPES[target], args), **convert(cast, DTYPES[target], kwargs)
+    )
 
 
 def _in_region(block: Any, region: Any) -> Any:
@@ -110,7 +119,8 @@ class _Again(nn.Cell):  # type: ignore[misc]
 
 
 def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
-    # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no kernel in bfloat16.
+    # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no
+    # kernel in bfloat16.
     def set_item(self: Any, index: Any, value: Any) -> Any:
         if thread.plan is None:
             return original(self, index, value)
@@ -132,7 +142,8 @@ def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @in_regions(thread)
 def _clip(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # As a step: no rule reaches gradients that are clipped before one. (In a graph: see `unamp_mindspore.binding`.)
+    # As a step: no rule reaches gradients that are clipped before one. (In a graph: see
+    # `unamp_mindspore.binding`.)
     with in_force(thread, Plan.without_policy()):
         return original(*args, **kwargs)
 
@@ -160,13 +171,16 @@ def _hooks() -> tuple[CodePatch, ...]:
     return tuple(CodePatch(getattr(home, name), replacement) for home, name, replacement in _HOOKS)
 
 
-# --- putting in and taking out ---------------------------------------------------------------------------------------------
+# --- putting in and taking out --------------------------------------------------------------------
 
 
 @cache
 def _everything() -> tuple[Any, ...]:
-    # Where they are, not where they are inherited: names that come and go make a dictionary grow, time and again.
-    inherited = MethodsPatch(TensorPy, {name: entry(operator) for name, operator in methods().items()})
+    # Where they are, not where they are inherited: names that come and go make a dictionary grow,
+    # time and again.
+    inherited = MethodsPatch(
+        TensorPy, {name: entry(operator) for name, operator in methods().items()}
+    )
     functions = (primitive_call, *_hooks(), *OWN_HOOKS, compiling.TRACE_HOOK, *codes().values())
     # Whoever derives from them: calling an optimizer is its step.
     steps = (AttributePatch(kind, "__call__", suspending(thread)) for kind in WITHOUT_POLICY)

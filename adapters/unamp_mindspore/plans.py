@@ -1,8 +1,9 @@
 """From a policy to what has to be done about it in MindSpore.
 
-MindSpore's own strategy is one for all threads, knows primitives only and cannot compute in bfloat16 on a CPU. So in PyNative
-mode everything is carried out operation by operation, by what stands in for them while a region is open (`listing`): a plan
-says which operations those are, and what their rules do. For compiled graphs see `compiling`.
+MindSpore's own strategy is one for all threads, knows primitives only and cannot compute in
+bfloat16 on a CPU. So in PyNative mode everything is carried out operation by operation, by what
+stands in for them while a region is open (`listing`): a plan says which operations those are, and
+what their rules do. For compiled graphs see `compiling`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ class Plan(BasePlan):
     """A policy made ready for MindSpore.
 
     Attributes:
-        changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or that are being reported.
+        changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or
+            that are being reported.
         inside: the plan for what an operation is made of.
     """
 
     # Asked for with every operation: in slots Python finds them at once.
     __slots__ = ("_unlisted", "changes_float32", "inside", "low", "policy", "reporting", "rules")
 
-    def __init__(self, policy: Policy, rules: Mapping[str, Rule], *, reporting: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, rules: Mapping[str, Rule], *, reporting: bool = False
+    ) -> None:
         super().__init__(policy, rules, reporting=reporting)
         self.low = DTYPES[policy.dtype]
         self._unlisted = self._without_lists() if policy.allow or policy.deny else None
@@ -51,11 +55,26 @@ class Plan(BasePlan):
         """Return the rules that `carry_out` itself carries out for most calls, by the operation."""
         if self.policy.widen_results:
             return {}
-        others, decided = ({}, operators()) if self._unlisted is None else (dict(self._unlisted.quick), self._listed())
+        others, decided = (
+            ({}, operators())
+            if self._unlisted is None
+            else (dict(self._unlisted.quick), self._listed())
+        )
         for operator in decided:
             others.pop(operator, None)
-        plain = (operator for operator in decided if operator.plain and not self.follows_parts(operator.op))
-        return {**others, **{operator: rule for operator in plain if (rule := self.rule(operator.op)) is not Rule.BANNED}}
+        plain = (
+            operator
+            for operator in decided
+            if operator.plain and not self.follows_parts(operator.op)
+        )
+        return {
+            **others,
+            **{
+                operator: rule
+                for operator in plain
+                if (rule := self.rule(operator.op)) is not Rule.BANNED
+            },
+        }
 
     def _without_lists(self) -> Plan | None:
         """Return the plan of the same policy without the user's lists: from that this one differs in few operations."""
@@ -66,20 +85,30 @@ class Plan(BasePlan):
         """Return the operations that the user's lists may give another rule than the policy has without them."""
         assert self._unlisted is not None
         before, named = self._unlisted.rules, {*self.policy.allow, *self.policy.deny}
-        changed = (op for op, rule in self.rules.items() if op in named or rule is not before.get(op))
+        changed = (
+            op for op, rule in self.rules.items() if op in named or rule is not before.get(op)
+        )
         return [operator for op in changed for operator in _operators_of().get(op, ())]
 
     def _all_that_change_float32(self) -> frozenset[str]:
         if self._unlisted is None:
-            return frozenset(operator.name for operator in operators() if self._may_change_float32(operator))
+            return frozenset(
+                operator.name for operator in operators() if self._may_change_float32(operator)
+            )
         listed = self._listed()
         changing = {operator.name for operator in listed if self._may_change_float32(operator)}
-        return self._unlisted.changes_float32.difference(operator.name for operator in listed) | changing
+        return (
+            self._unlisted.changes_float32.difference(operator.name for operator in listed)
+            | changing
+        )
 
     def _may_change_float32(self, operator: Operator) -> bool:
         if operator.casts:
             return False
-        changed = (op in facts().transparent or self.rule(op) in (Rule.LOW, Rule.BANNED) for op in operator.ops)
+        changed = (
+            op in facts().transparent or self.rule(op) in (Rule.LOW, Rule.BANNED)
+            for op in operator.ops
+        )
         return self.reporting or any(changed)
 
     @cached_property

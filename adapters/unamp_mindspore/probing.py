@@ -19,7 +19,8 @@ from unamp_mindspore.state import DTYPES, Tensor, thread
 def probe_effects() -> None:
     """Check, once in a process, that a product in a region is low.
 
-    Not when the adapter is registered: computing something settles the device, which a program may set after that.
+    Not when the adapter is registered: computing something settles the device, which a program may
+    set after that.
 
     Raises:
         FrameworkNotSupported: if it is not, naming MindSpore's version.

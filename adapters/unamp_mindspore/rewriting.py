@@ -1,6 +1,7 @@
 """The source of a bound function, rewritten: operators and methods of tensors become functions, which have rules.
 
-MindSpore's compiler chooses what these come to in C++, by the types of what they are used on, and asks nobody.
+MindSpore's compiler chooses what these come to in C++, by the types of what they are used on, and
+asks nobody.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 from unamp_mindspore.graph_operators import OPERATORS
 from unamp_mindspore.state import NAMES, Parameter, Tensor
 
-#: The name of the function that casts a layer's parameters where they are used, in code that has one.
+#: The name of the function that casts a layer's parameters where they are used, in code that has
+#: one.
 CONVERTED = "unamp_parameter"
 
 #: Stands for what is not known before the graph is.
@@ -26,11 +28,14 @@ _PLAIN = (ast.Constant, ast.JoinedStr, ast.Dict, ast.List, ast.Tuple, ast.Set)
 #: Attributes of tensors and cells that are no tensors.
 _ABOUT = frozenset({"dtype", "shape", "ndim", "size", "itemsize", "name", "training"})
 
-#: Parameters of a batch norm that its primitive updates: whoever stands for that casts them, and writes them back.
+#: Parameters of a batch norm that its primitive updates: whoever stands for that casts them, and
+#: writes them back.
 STATISTICS = frozenset({"moving_mean", "moving_variance"})
 
 
-def rewritten(tree: ast.Module, function: types.FunctionType, owner: Any, names: Mapping[str, Any]) -> ast.Module:
+def rewritten(
+    tree: ast.Module, function: types.FunctionType, owner: Any, names: Mapping[str, Any]
+) -> ast.Module:
     """Return a function's source with operators and methods as functions.
 
     Args:
@@ -49,9 +54,12 @@ def with_cast_gradients(tree: ast.Module) -> ast.Module:
     inputs: list[ast.expr] = [_name(each.arg, function) for each in given.args[1:]]  # without self
     if given.vararg is not None:
         inputs.append(_placed(ast.Starred(_name(given.vararg.arg, function), ast.Load()), function))
-    # Kept before the body gives the names to something else. The last two are the result and its gradient.
+    # Kept before the body gives the names to something else. The last two are the result and its
+    # gradient.
     kept = _placed(ast.Name("unamp_inputs", ast.Store()), function)
-    function.body.insert(0, _placed(ast.Assign([kept], _placed(ast.Tuple(inputs, ast.Load()), function)), function))
+    function.body.insert(
+        0, _placed(ast.Assign([kept], _placed(ast.Tuple(inputs, ast.Load()), function)), function)
+    )
     _Returns().generic_visit(function)
     return tree
 
@@ -100,7 +108,11 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
-        return self._operation(node, node.ops[0], [node.left, *node.comparators]) if len(node.ops) == 1 else node
+        return (
+            self._operation(node, node.ops[0], [node.left, *node.comparators])
+            if len(node.ops) == 1
+            else node
+        )
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
@@ -119,9 +131,16 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.AST]:
         target = node.target
-        if isinstance(target, ast.Subscript) and _has(target.slice, ast.Call) and not _has(target.slice, ast.Slice):
+        if (
+            isinstance(target, ast.Subscript)
+            and _has(target.slice, ast.Call)
+            and not _has(target.slice, ast.Slice)
+        ):
             # The index is read twice below, and may draw numbers.
-            index = _placed(ast.Assign([_placed(ast.Name("unamp_index", ast.Store()), target)], target.slice), node)
+            index = _placed(
+                ast.Assign([_placed(ast.Name("unamp_index", ast.Store()), target)], target.slice),
+                node,
+            )
             target.slice = _name("unamp_index", target)
             return [self.visit(index), self._changed(node)]
         return self._changed(node)
@@ -153,14 +172,22 @@ class _Rewriter(ast.NodeTransformer):
             return node if node.attr in STATISTICS else self._call(node, CONVERTED, [node])
         self.generic_visit(node)
         name = f"unamp_attribute_{node.attr}"
-        if name not in self._names or not isinstance(node.ctx, ast.Load) or self._is_no_tensor(node.value):
+        if (
+            name not in self._names
+            or not isinstance(node.ctx, ast.Load)
+            or self._is_no_tensor(node.value)
+        ):
             return node
         return self._call(node, name, [node.value])
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         of = node.func
-        if isinstance(of, ast.Attribute) and not isinstance(of.value, ast.Constant) and not self._is_no_tensor(of.value):
+        if (
+            isinstance(of, ast.Attribute)
+            and not isinstance(of.value, ast.Constant)
+            and not self._is_no_tensor(of.value)
+        ):
             name = f"unamp_method_{of.attr}"
             if name in self._names:
                 made = self._call(node, name, [of.value, *node.args])
@@ -168,9 +195,15 @@ class _Rewriter(ast.NodeTransformer):
                 return made
         return node
 
-    def _operation(self, node: Any, operator: ast.AST, values: list[ast.expr], prefix: str = "unamp_") -> ast.expr:
+    def _operation(
+        self, node: Any, operator: ast.AST, values: list[ast.expr], prefix: str = "unamp_"
+    ) -> ast.expr:
         op = OPERATORS.get(type(operator))
-        if op is None or f"{prefix}{op[0]}" not in self._names or all(map(self._is_no_tensor, values)):
+        if (
+            op is None
+            or f"{prefix}{op[0]}" not in self._names
+            or all(map(self._is_no_tensor, values))
+        ):
             return node  # type: ignore[no-any-return]
         if any(isinstance(each, _PLAIN) and not _is_number(each) for each in values):
             return node  # type: ignore[no-any-return]
@@ -210,7 +243,13 @@ class _Rewriter(ast.NodeTransformer):
 
 def _placed(node: Any, like: ast.AST) -> Any:
     """Return a new node with another one's place in the text."""
-    vars(node).update({name: value for name, value in vars(like).items() if name not in (*like._fields, *node._fields)})
+    vars(node).update(
+        {
+            name: value
+            for name, value in vars(like).items()
+            if name not in (*like._fields, *node._fields)
+        }
+    )
     return node
 
 

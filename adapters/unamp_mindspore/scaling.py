@@ -25,14 +25,18 @@ def scale_loss(loss: Any, scale: float) -> Any:
     return _mul(cast(loss, FLOAT32), _number(scale))
 
 
-def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+def backward(
+    compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
+) -> tuple[Any, Any]:
     """See `unamp.adapter.Adapter.backward`.
 
-    In GRAPH_MODE too it computes as in PyNative mode: what computes the loss is any function, which MindSpore may be unable to
-    compile, and its regions are followed.
+    In GRAPH_MODE too it computes as in PyNative mode: what computes the loss is any function, which
+    MindSpore may be unable to compile, and its regions are followed.
     """
     with _pynative():
-        (_, loss), gradients = mindspore.value_and_grad(compute, None, optimizer.parameters, has_aux=True)()
+        (_, loss), gradients = mindspore.value_and_grad(
+            compute, None, optimizer.parameters, has_aux=True
+        )()
     return loss, gradients
 
 
@@ -59,7 +63,9 @@ class MindSporeGradients:
 
     def __init__(self, optimizer: Any, given: Any) -> None:
         if given is None:
-            raise TypeError("MindSpore's gradients are values: hand them over, as in step(optimizer, gradients=gradients)")
+            raise TypeError(
+                "MindSpore's gradients are values: hand them over, as in step(optimizer, gradients=gradients)"
+            )
         self.values = (given,) if isinstance(given, Tensor) else tuple(given)
         self._optimizer = optimizer
         self._finite: list[Any] = []
@@ -72,19 +78,26 @@ class MindSporeGradients:
         wide = [cast(gradient, FLOAT32) for gradient in self.values]
         self._finite = [_finite(gradient) for gradient in wide]
         unscaled = [_mul(gradient, _number(1.0 / scale)) for gradient in wide]
-        self.values = tuple(cast(new, dtype) for new, dtype in zip(unscaled, self._taken(), strict=True))
+        self.values = tuple(
+            cast(new, dtype) for new, dtype in zip(unscaled, self._taken(), strict=True)
+        )
 
     def _taken(self) -> list[Any]:
         """Return the dtypes in which the optimizer takes them."""
         wide = have_master_weights(self._optimizer) or (False,) * len(self.values)
-        return [FLOAT32 if widened else each.dtype for each, widened in zip(self.values, wide, strict=True)]
+        return [
+            FLOAT32 if widened else each.dtype
+            for each, widened in zip(self.values, wide, strict=True)
+        ]
 
     def overflow(self) -> bool | None:
         return not all(bool(finite) for finite in self._finite) if self._finite else None
 
     def first_nonfinite(self, network: Any) -> str | None:
         parameters = self._optimizer.parameters
-        names = {} if network is None else {id(p): name for name, p in network.parameters_and_names()}
+        names = (
+            {} if network is None else {id(p): name for name, p in network.parameters_and_names()}
+        )
         for parameter, gradient in zip(parameters, self.values, strict=True):
             if not bool(_finite(gradient)):
                 return str(names.get(id(parameter), parameter.name))

@@ -35,7 +35,9 @@ def spelled() -> Mapping[str, str]:
 def spelling(value: object) -> str | None:
     """Return the name of a function, layer class or primitive, with the framework in front; None for what is none of these."""
     if isinstance(value, Primitive):  # an instance stands for its class
-        return _NAMES.spelling(type(value)) or (f"mindspore.{value.name}" if value.name in spelled() else None)
+        return _NAMES.spelling(type(value)) or (
+            f"mindspore.{value.name}" if value.name in spelled() else None
+        )
     return _NAMES.spelling(value)
 
 

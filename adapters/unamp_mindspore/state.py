@@ -20,7 +20,10 @@ __all__ = [
 ]  # fmt: skip
 
 #: MindSpore's dtype objects are singletons; `is` costs a tenth of `==`.
-DTYPES = Dtypes("mindspore", {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16, "float32": mindspore.float32})
+DTYPES = Dtypes(
+    "mindspore",
+    {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16, "float32": mindspore.float32},
+)
 FLOAT32 = mindspore.float32
 LOW = (mindspore.float16, mindspore.bfloat16)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -69,8 +72,10 @@ class Thread(ThreadState[Plan]):
     """One thread's state.
 
     Attributes:
-        captures: how many functions this thread runs, one in another, whose bytecode MindSpore captures.
-        recorded: whether a region closed while MindSpore recorded for gradients, whose backward pass is still to come.
+        captures: how many functions this thread runs, one in another, whose bytecode MindSpore
+            captures.
+        recorded: whether a region closed while MindSpore recorded for gradients, whose backward
+            pass is still to come.
     """
 
     captures: int = 0

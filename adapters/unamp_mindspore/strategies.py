@@ -25,5 +25,9 @@ def strategy(policy: Policy | None) -> Any:
         if op.group != "cast" and rule in (Rule.LOW, Rule.FP32, Rule.BANNED):
             is_low = rule is Rule.LOW
             activation = [0] if op.group == "norm" and is_low else []
-            found[is_low] += [(name, activation) for name in op.spellings.get("mindspore", ()) if "." not in name]
-    return amp.create_amp_strategy(amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], found[True], found[False])
+            found[is_low] += [
+                (name, activation) for name in op.spellings.get("mindspore", ()) if "." not in name
+            ]
+    return amp.create_amp_strategy(
+        amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], found[True], found[False]
+    )

@@ -21,10 +21,16 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     parameters = list(network.trainable_params() if optimizer is None else optimizer.parameters)
     gradients = (given,) if isinstance(given, Tensor) else tuple(given)
     if len(gradients) != len(parameters):
-        raise ValueError(f"there are {len(gradients)} gradients for {len(parameters)} parameters that are trained")
+        raise ValueError(
+            f"there are {len(gradients)} gradients for {len(parameters)} parameters that are trained"
+        )
     names = {id(parameter): name for name, parameter in network.parameters_and_names()}
     pairs = zip(parameters, gradients, strict=True)
-    return [(names.get(id(each), each.name), each, gradient) for each, gradient in pairs if "float" in dtype_name(each.dtype)]
+    return [
+        (names.get(id(each), each.name), each, gradient)
+        for each, gradient in pairs
+        if "float" in dtype_name(each.dtype)
+    ]
 
 
 def numbers(tensor: Any) -> Any:
@@ -34,7 +40,10 @@ def numbers(tensor: Any) -> Any:
 
 def total(numbers: Any) -> Any:
     """See `unamp.adapter.NamesGradients.total`."""
-    return _cast(_sum(_cast(numbers, mindspore.int32) if numbers.dtype == mindspore.bool_ else numbers), mindspore.float64)
+    return _cast(
+        _sum(_cast(numbers, mindspore.int32) if numbers.dtype == mindspore.bool_ else numbers),
+        mindspore.float64,
+    )
 
 
 def fetched(totals: Sequence[Any]) -> list[float]:

@@ -79,5 +79,8 @@ def _native(plan: Plan) -> Any:
     """Return Paddle's own region for a policy: what it realises on a GPU needs nothing of ours."""
     policy = plan.policy
     return paddle.amp.auto_cast(
-        True, level=policy.level if policy.level != "O3" else "O2", dtype=policy.dtype, use_promote=policy.promote
+        True,
+        level=policy.level if policy.level != "O3" else "O2",
+        dtype=policy.dtype,
+        use_promote=policy.promote,
     )

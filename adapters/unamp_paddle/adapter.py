@@ -61,7 +61,11 @@ class PaddleAdapter(BaseAdapter):
         probe_effects()
 
     def kernels(self, device: str, dtype: str) -> Support:
-        return Support.NATIVE if device == "gpu" and devices.accelerator() in (None, "gpu") else Support.EMULATED
+        return (
+            Support.NATIVE
+            if device == "gpu" and devices.accelerator() in (None, "gpu")
+            else Support.EMULATED
+        )
 
     def slowdown(self, device: str, dtype: str) -> float:
         return {"float16": 1.7, "bfloat16": 1.4}[dtype] if device == "cpu" else 1.0
@@ -104,18 +108,26 @@ class PaddleAdapter(BaseAdapter):
     def native_policy(self, device: str) -> Policy | None:
         tracer = _dygraph_tracer()  # None in static mode
         level: Any = "O0" if tracer is None else tracer._amp_level.name
-        return None if level not in ("OD", "O1", "O2") else Policy(level, tracer._amp_dtype, preset="native")
+        return (
+            None
+            if level not in ("OD", "O1", "O2")
+            else Policy(level, tracer._amp_dtype, preset="native")
+        )
 
     def is_network(self, value: object) -> bool:
         return isinstance(value, paddle.nn.Layer)
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
+        return with_method(
+            network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy)
+        )
 
     def is_optimizer(self, value: object) -> bool:
         return isinstance(value, paddle.optimizer.Optimizer)
 
-    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+    def decorate(
+        self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration
+    ) -> None:
         from unamp_paddle.decoration import decorate  # few programs use it
 
         decorate(networks, optimizers, decoration)

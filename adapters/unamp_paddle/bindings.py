@@ -1,8 +1,9 @@
 """Where Paddle's forward functions are bound: modules of Paddle and of others that got one when they were imported.
 
-A forward function is C++, so it has no code to exchange: every name for it has to stand for something else while a region is
-open. That is an entry in the dictionary of the module that has the name. The modules that users take forward functions from
-have a thousand of them, so for as long these get a class with properties, which costs one assignment.
+A forward function is C++, so it has no code to exchange: every name for it has to stand for
+something else while a region is open. That is an entry in the dictionary of the module that has the
+name. The modules that users take forward functions from have a thousand of them, so for as long
+these get a class with properties, which costs one assignment.
 """
 
 from __future__ import annotations
@@ -18,8 +19,16 @@ from unamp_paddle.calls import entry
 from unamp_paddle.listing import BUILTIN, forward, legacy
 
 #: Modules that users take forward functions from, as attributes, where this Paddle has them.
-_MODULES = ("paddle._C_ops", "paddle._legacy_C_ops", "paddle.tensor", "paddle.tensor.ops", "paddle.linalg", "paddle.special")
-#: Modules whose own names for forward functions must stay: they are, differentiate or carry out what is computed.
+_MODULES = (
+    "paddle._C_ops",
+    "paddle._legacy_C_ops",
+    "paddle.tensor",
+    "paddle.tensor.ops",
+    "paddle.linalg",
+    "paddle.special",
+)
+#: Modules whose own names for forward functions must stay: they are, differentiate or carry out
+#: what is computed.
 _NOT_SWEPT = (
     "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer",
     "unamp_paddle",
@@ -32,13 +41,17 @@ _found: list[Patch] = []
 @cache
 def _entries() -> Mapping[int, Callable[..., Any]]:
     """Return the replacement of forward functions, by their ids."""
-    return {id(operator.call): entry(operator) for operator in (*forward().values(), *legacy().values())}
+    return {
+        id(operator.call): entry(operator) for operator in (*forward().values(), *legacy().values())
+    }
 
 
 def _bound(space: Mapping[str, Any]) -> dict[str, Any]:
     """Return the names in a dictionary that stand for forward functions, and what is called in their place."""
     entries = _entries()
-    return {k: entries[id(v)] for k, v in list(space.items()) if type(v) is BUILTIN and id(v) in entries}
+    return {
+        k: entries[id(v)] for k, v in list(space.items()) if type(v) is BUILTIN and id(v) in entries
+    }
 
 
 @cache

@@ -3,8 +3,8 @@
 What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
 `unamp.adapter.performing.Performer`.
 
-On the CPU most operations have no kernel for a low dtype, and some that have one fail. There, low is emulated: inputs
-rounded to low, computed in float32, the result rounded to low.
+On the CPU most operations have no kernel for a low dtype, and some that have one fail. There, low
+is emulated: inputs rounded to low, computed in float32, the result rounded to low.
 """
 
 from __future__ import annotations
@@ -76,10 +76,14 @@ def entry(operator: Operator) -> Callable[..., Any]:
 
 class _Performer(Performer[Plan, Operator]):
     dtype_kind = _DTYPE
-    arithmetic = Arithmetic(paddle.where, lambda tensor, axes: paddle.max(tensor, axes, keepdim=True))
+    arithmetic = Arithmetic(
+        paddle.where, lambda tensor, axes: paddle.max(tensor, axes, keepdim=True)
+    )
     reporting = staticmethod(observing.report)
 
-    def is_left_alone(self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
+    def is_left_alone(
+        self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]
+    ) -> bool:
         if operator.sparse and op is not None:
             _check_sparse(plan, op, args)
             return True
@@ -95,7 +99,14 @@ class _Performer(Performer[Plan, Operator]):
             return True
         return operator.view and _in_dynamic_mode() and operator.runs_natively(dtype)
 
-    def call(self, plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
+    def call(
+        self,
+        plan: Plan,
+        operator: Operator,
+        args: Any,
+        kwargs: dict[str, Any],
+        parts: Parts = AS_IT_IS,
+    ) -> Any:
         if not operator.composite:
             return operator.call(*args, **kwargs)
         before, thread.plan = thread.plan, _plan_for_parts(plan, operator, parts)
@@ -109,12 +120,18 @@ class _Performer(Performer[Plan, Operator]):
 
     def named_dtype(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
         # Not super(): see `carry_out_rule`.
-        return None if operator.op in facts().names_indices else Performer.named_dtype(self, operator, args, kwargs)
+        return (
+            None
+            if operator.op in facts().names_indices
+            else Performer.named_dtype(self, operator, args, kwargs)
+        )
 
     def dtype_meant(self, value: Any) -> Any:
         if isinstance(value, str):
             return _BY_NAME.get(value)
-        if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        if isinstance(value, np.dtype) or (
+            isinstance(value, type) and issubclass(value, np.generic)
+        ):
             return _BY_NAME.get(np.dtype(value).name)
         return value if isinstance(value, _DTYPE) else None
 
@@ -122,29 +139,38 @@ class _Performer(Performer[Plan, Operator]):
         internal = facts().intermediate.get(operator.name.rpartition(".")[2])
         if internal is None or _in_dynamic_mode():
             return map_floats(result, dtype)
-        return tuple(each if n in internal else map_floats(each, dtype) for n, each in enumerate(result))
+        return tuple(
+            each if n in internal else map_floats(each, dtype) for n, each in enumerate(result)
+        )
 
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name in ("x", "input") if name in kwargs), None)
 
-    def carry_out_rule(self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
+    def carry_out_rule(
+        self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]
+    ) -> Outcome:
         if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
             rule = Rule.FP32
-        # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses `self` behind super().
+        # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses
+        # `self` behind super().
         if operator.op == "batch_norm" and not operator.in_place:
             carry_out = partial(Performer.carry_out_rule, self, plan, operator, rule)
             return self.updating(_statistics(args, kwargs), carry_out, args, kwargs)
         if operator.op == _KEEPS_STATE and rule is Rule.LOW and args:
             # As in a norm, the activation alone becomes low: what is kept between calls is float32.
             args = [rounded(args[0], plan.low), *args[1:]]
-            (activation, *state), _, _ = Performer.carry_out_rule(self, plan, operator, Rule.FP32, args, kwargs)
+            (activation, *state), _, _ = Performer.carry_out_rule(
+                self, plan, operator, Rule.FP32, args, kwargs
+            )
             return (map_floats(activation, plan.low), *state), plan.low, True
         return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
 
     def write(self, tensor: Any, values: Any) -> None:
         paddle._C_ops.assign_out_(cast(values.detach(), dtype_of(tensor)), tensor)
 
-    def change(self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]) -> Outcome:
+    def change(
+        self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]
+    ) -> Outcome:
         changed = args[0] if args else kwargs.get("x")
         if operator.out_of_place is None or not isinstance(changed, Tensor) or not floats(changed):
             return operator.call(*args, **kwargs), seen[0], False
@@ -166,13 +192,16 @@ class _Performer(Performer[Plan, Operator]):
 
 #: Returns its activation, and then the scale and the moving average that it keeps between calls.
 _KEEPS_STATE = "fake_quantize_dequantize_moving_average_abs_max"
-#: The statistics that a batch norm updates, where they stand in a call and by Paddle's two names for each.
+#: The statistics that a batch norm updates, where they stand in a call and by Paddle's two names
+#: for each.
 _STATISTICS = ((1, ("running_mean", "mean")), (2, ("running_var", "variance")))
 
 
 def _statistics(args: Any, kwargs: dict[str, Any]) -> list[Any]:
     return [
-        args[place] if place < len(args) else next((kwargs[name] for name in names if name in kwargs), None)
+        args[place]
+        if place < len(args)
+        else next((kwargs[name] for name in names if name in kwargs), None)
         for place, names in _STATISTICS
     ]
 

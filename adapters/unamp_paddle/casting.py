@@ -1,7 +1,8 @@
 """Casts of tensors, one by one and in argument lists.
 
-No cast is kept, not even a parameter's: Paddle's optimizers, `set_value` and loading change a parameter where it is and leave
-its version as it was, so nothing would tell that a cast is of an older value.
+No cast is kept, not even a parameter's: Paddle's optimizers, `set_value` and loading change a
+parameter where it is and leave its version as it was, so nothing would tell that a cast is of an
+older value.
 """
 
 from __future__ import annotations
@@ -11,21 +12,34 @@ from typing import Any
 import paddle
 
 from unamp.adapter.arguments import mapped, nesting
-from unamp_paddle.state import CPU_ONLY, FLOAT32, FORGETFUL, LOW, Parameter, Tensor, Value, dtype_of, is_grad_enabled, on_gpu
+from unamp_paddle.state import (
+    CPU_ONLY,
+    FLOAT32,
+    FORGETFUL,
+    LOW,
+    Parameter,
+    Tensor,
+    Value,
+    dtype_of,
+    is_grad_enabled,
+    on_gpu,
+)
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _cast, _scale = paddle._C_ops.cast, paddle._C_ops.scale
 _TENSORS = (Tensor, Value)
 _FLOAT16, _BFLOAT16 = LOW
-#: Multiplied by it and divided again, a number below 2**-69 is zero, one above 2**-46 itself, and one in between far too
-#: small to be anything but zero in float16.
+#: Multiplied by it and divided again, a number below 2**-69 is zero, one above 2**-46 itself, and
+#: one in between far too small to be anything but zero in float16.
 _FLUSHING = 2.0**-80
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
     """Return a tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
     current = dtype_of(tensor)
-    if current is dtype or (current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16):
+    if current is dtype or (
+        current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16
+    ):
         return tensor
     wide = tensor if current is FLOAT32 else widen(tensor)
     return wide if dtype is FLOAT32 else narrow(wide, dtype)
@@ -48,8 +62,14 @@ def narrow(tensor: Any, dtype: Any) -> Any:
 def widen(tensor: Any) -> Any:
     """Return a low tensor in float32, with memory of its own."""
     wide = _cast(tensor, FLOAT32)
-    # The backward pass casts the gradient to float16. These products come first there, in the order that `narrow` has.
-    if not tensor.stop_gradient and is_grad_enabled() and dtype_of(tensor) is _FLOAT16 and _on_cpu(tensor):
+    # The backward pass casts the gradient to float16. These products come first there, in the order
+    # that `narrow` has.
+    if (
+        not tensor.stop_gradient
+        and is_grad_enabled()
+        and dtype_of(tensor) is _FLOAT16
+        and _on_cpu(tensor)
+    ):
         return _multiplied(_multiplied(wide, 1 / _FLUSHING), _FLUSHING)
     return wide
 
@@ -65,9 +85,13 @@ def _on_cpu(tensor: Any) -> bool:
 def map_floats(result: Any, dtype: Any) -> Any:
     """Return a result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
     if isinstance(result, _TENSORS):
-        return result if _not_asked_for(result) and list(result.shape) != [0] else cast(result, dtype)
+        return (
+            result if _not_asked_for(result) and list(result.shape) != [0] else cast(result, dtype)
+        )
     return mapped(
-        result, lambda value: isinstance(value, _TENSORS), lambda each: each if _not_asked_for(each) else cast(each, dtype)
+        result,
+        lambda value: isinstance(value, _TENSORS),
+        lambda each: each if _not_asked_for(each) else cast(each, dtype),
     )
 
 

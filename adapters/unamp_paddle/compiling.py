@@ -1,9 +1,10 @@
 """Regions and `paddle.jit.to_static`.
 
-While a program is traced, Python runs, and regions inside it and around it act as they do in eager mode: what stands in for
-Paddle's functions computes on the values of the program, casts included. What has to be seen to is that a program traced
-under one policy is never run under another: the policy in force becomes part of every key under which Paddle remembers a
-program, a piece of translated bytecode, or the dtype that an operation answers in.
+While a program is traced, Python runs, and regions inside it and around it act as they do in eager
+mode: what stands in for Paddle's functions computes on the values of the program, casts included.
+What has to be seen to is that a program traced under one policy is never run under another: the
+policy in force becomes part of every key under which Paddle remembers a program, a piece of
+translated bytecode, or the dtype that an operation answers in.
 """
 
 from __future__ import annotations
@@ -43,21 +44,28 @@ T = TypeVar("T")
 #: Paddle's options of single functions, where this version has them.
 _OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 
-#: What opens a region or asks about one; and what they call, in case the simulation is already inside.
+#: What opens a region or asks about one; and what they call, in case the simulation is already
+#: inside.
 _NOT_SIMULATED = (
     *(each for each in vars(regions).values() if inspect.isfunction(each) and each.__module__ == regions.__name__),
     regions.Region.__enter__, regions.Region.__exit__, regions.Region.here, regions.Region.__call__,
     LayerRegion.here, LayerRegion.finished,
     *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
 )  # fmt: skip
-# SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and goes on behind them.
+# SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and
+# goes on behind them.
 for _function in _NOT_SIMULATED:
     paddle_api_config.add_break_graph_function(_function)
-# Nor does it translate the frames of ours that run between the pieces, nor those of the standard library that read our data
-# there: it fails in them.
-skip_files.skip_file_names.update(os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__))
+# Nor does it translate the frames of ours that run between the pieces, nor those of the standard
+# library that read our data there: it fails in them.
+skip_files.skip_file_names.update(
+    os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__)
+)
 _READING = (difflib, pathlib, textwrap, tomllib)
-skip_files.skip_file_names.update(str(module.__file__).removesuffix("__init__.py") for module in _READING)  # some are packages
+# some are packages
+skip_files.skip_file_names.update(
+    str(module.__file__).removesuffix("__init__.py") for module in _READING
+)
 skip_files.setup_skip_files()
 
 
@@ -81,7 +89,9 @@ def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
     if inspect.ismethod(inner):
         inner, owner = inner.__func__, (inner.__self__,)
     left = is_paddle_func(inner) or not inspect.isfunction(inner)
-    if not left and (_OPTIONS is None or _OPTIONS.check_fn_need_transform(inner, _OPTIONS.ToStaticMode.AST)):
+    if not left and (
+        _OPTIONS is None or _OPTIONS.check_fn_need_transform(inner, _OPTIONS.ToStaticMode.AST)
+    ):
         inner = self.convert_with_cache(inner)
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -95,10 +105,14 @@ def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
 
 
 @standing_in
-def left_as_written(original: Callable[..., Any], /, function: Any, *args: Any, **kwargs: Any) -> bool:
+def left_as_written(
+    original: Callable[..., Any], /, function: Any, *args: Any, **kwargs: Any
+) -> bool:
     """Wrap the function that tells the functions that are not translated: those around a PyLayer's own are among them."""
     code = getattr(function, "__code__", None)
-    return getattr(code, "co_filename", None) == custom_function.__file__ or original(function, *args, **kwargs)
+    return getattr(code, "co_filename", None) == custom_function.__file__ or original(
+        function, *args, **kwargs
+    )
 
 
 # A function may be translated before any region is open, so these stay.
@@ -130,7 +144,11 @@ def keyed_program(original: Callable[..., Any], /, self: Any, *args: Any, **kwar
     """Wrap the making of a program's key, so that the policy in force is part of it."""
     original(self, *args, **kwargs)
     if thread.sink is not None:
-        graph_ran("paddle", "paddle.jit.to_static(full_graph=True)", "call paddle.jit.enable_to_static(False) before")
+        graph_ran(
+            "paddle",
+            "paddle.jit.to_static(full_graph=True)",
+            "call paddle.jit.enable_to_static(False) before",
+        )
     if (policy := _policy()) is not None:
         self._spec_names_id = hash((self._spec_names_id, policy))
 
@@ -156,7 +174,12 @@ def per_policy(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs:
     with _lock:
         before = self.dump_state()
         if policy not in _states:
-            _states[policy] = {"cache": {}, "translate_count": 0, "code_symbolic_inputs": {}, "compile_time_stats": {}}
+            _states[policy] = {
+                "cache": {},
+                "translate_count": 0,
+                "code_symbolic_inputs": {},
+                "compile_time_stats": {},
+            }
         self.load_state(_states[policy])
         try:
             return original(self, *args, **kwargs)

@@ -48,8 +48,12 @@ def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: D
         _check_fresh(optimizer)
         if decoration.master_weights:
             loaded |= _loaded(optimizer)
-    weights = {id(parameter): _lower(parameter, decoration, loaded.get(parameter.name)) for parameter in chosen}
-    if decoration.master_weights or not paddle.is_compiled_with_cuda():  # on the CPU there are no low kernels
+    weights = {
+        id(parameter): _lower(parameter, decoration, loaded.get(parameter.name))
+        for parameter in chosen
+    }
+    if decoration.master_weights or not paddle.is_compiled_with_cuda():
+        # on the CPU there are no low kernels
         for optimizer in optimizers:
             _adopt(optimizer, weights, kept=decoration.master_weights)
     for network in networks:
@@ -64,13 +68,18 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
 
     Raises:
         TypeError: where an excluded layer is none.
-        ValueError: where a parameter is low already, or a network is made for several processes already.
+        ValueError: where a parameter is low already, or a network is made for several processes
+            already.
     """
-    kept = {id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()}
+    kept = {
+        id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()
+    }
     chosen = {}
     for network in networks:
         if isinstance(network, paddle.DataParallel):
-            raise ValueError("decorate the layer itself, and make the paddle.DataParallel of it after that")
+            raise ValueError(
+                "decorate the layer itself, and make the paddle.DataParallel of it after that"
+            )
         for name, parameter in network.named_parameters():
             if id(parameter) in kept:
                 continue
@@ -89,13 +98,21 @@ def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Laye
     instances, classes = excluded_layers(excluded, Layer, "paddle.nn.Layers and classes of them")
     for network in networks:
         for layer in network.sublayers(include_self=True):
-            if isinstance(layer, (*_STATISTICS, *classes)) or id(layer) in instances or _gives_sparse_gradients(layer):
+            if (
+                isinstance(layer, (*_STATISTICS, *classes))
+                or id(layer) in instances
+                or _gives_sparse_gradients(layer)
+            ):
                 yield layer
 
 
 def _gives_sparse_gradients(layer: Layer) -> bool:
     # Paddle has no cast for them, so on the CPU low ones cannot come about.
-    return isinstance(layer, paddle.nn.Embedding) and HOOKS.attribute(layer, "_sparse") and not paddle.is_compiled_with_cuda()
+    return (
+        isinstance(layer, paddle.nn.Embedding)
+        and HOOKS.attribute(layer, "_sparse")
+        and not paddle.is_compiled_with_cuda()
+    )
 
 
 def _check_fresh(optimizer: Any) -> None:
@@ -113,7 +130,10 @@ def _loaded(optimizer: Any) -> dict[str, Any]:
     Raises:
         ValueError: for one of another shape than its parameter.
     """
-    weights, own = HOOKS.attribute(optimizer, "_master_weights"), {parameter.name for parameter in parameters(optimizer)}
+    weights, own = (
+        HOOKS.attribute(optimizer, "_master_weights"),
+        {parameter.name for parameter in parameters(optimizer)},
+    )
     known = {name: weight for name, weight in weights.items() if name in own}
     check_masters(optimizer, known)
     if lost := sorted(weights.keys() - own):
@@ -151,12 +171,26 @@ class _Saved:
             self._cast_parameters(state_dict)
 
     def _cast_parameters(self, state_dict: dict[str, Any]) -> None:
-        norms = (layer for layer in self._network.sublayers(include_self=True) if isinstance(layer, _STATISTICS))
-        statistics = {id(each) for norm in norms for each in (HOOKS.attribute(norm, name) for name in ("_mean", "_variance"))}
+        norms = (
+            layer
+            for layer in self._network.sublayers(include_self=True)
+            if isinstance(layer, _STATISTICS)
+        )
+        statistics = {
+            id(each)
+            for norm in norms
+            for each in (HOOKS.attribute(norm, name) for name in ("_mean", "_variance"))
+        }
         own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}
         for name, value in state_dict.items():
-            if isinstance(value, paddle.Tensor) and value.is_floating_point() and value.data_ptr() in own:
-                state_dict[name] = cast = narrow(_cast(value.detach(), FLOAT32), getattr(paddle, self._dtype))
+            if (
+                isinstance(value, paddle.Tensor)
+                and value.is_floating_point()
+                and value.data_ptr() in own
+            ):
+                state_dict[name] = cast = narrow(
+                    _cast(value.detach(), FLOAT32), getattr(paddle, self._dtype)
+                )
                 cast.name = value.name
 
 
@@ -165,7 +199,9 @@ class _Network:
 
     _unamp_class: type
 
-    def set_state_dict(self: Any, state_dict: dict[str, Any], use_structured_name: bool = True) -> Any:
+    def set_state_dict(
+        self: Any, state_dict: dict[str, Any], use_structured_name: bool = True
+    ) -> Any:
         given = dict(state_dict)
         for name, own in self.state_dict(use_hook=False).items():
             key = name if use_structured_name else own.name
@@ -183,7 +219,11 @@ def _as(value: Any, dtype: Any) -> Any:
     """Return a loaded value in a parameter's dtype, if it is a floating one."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value = paddle.to_tensor(value)
-    if isinstance(value, paddle.Tensor) and value.is_floating_point() and dtype_of(value) is not dtype:
+    if (
+        isinstance(value, paddle.Tensor)
+        and value.is_floating_point()
+        and dtype_of(value) is not dtype
+    ):
         return narrow(_cast(value.detach(), FLOAT32), dtype)
     return value
 
@@ -207,9 +247,12 @@ def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
     Args:
         optimizer: the optimizer, which is another class's from here on.
         weights: what parameters were before they became low, by their ids.
-        kept: False forgets master weights after the step: it is one of the low parameters, computed in float32.
+        kept: False forgets master weights after the step: it is one of the low parameters, computed
+            in float32.
     """
-    own = ((p, weights[id(p)]) for p in low_parameters(optimizer) if id(p) in weights) if kept else ()
+    own = (
+        ((p, weights[id(p)]) for p in low_parameters(optimizer) if id(p) in weights) if kept else ()
+    )
     optimizer._master_weights = {parameter.name: weight for parameter, weight in own}
     optimizer._unamp_masters = Masters(optimizer, kept=kept)
     kind: type = type(optimizer)
@@ -229,7 +272,10 @@ class _Optimizer:
 
     def apply_gradients(self: Any, params_grads: Any) -> Any:
         with self._unamp_masters.exchanged():
-            wide = [(parameter, _cast(g, FLOAT32) if g.dtype in LOW else g) for parameter, g in params_grads]
+            wide = [
+                (parameter, _cast(g, FLOAT32) if g.dtype in LOW else g)
+                for parameter, g in params_grads
+            ]
             return super().apply_gradients(wide)  # type: ignore[misc]
 
     def state_dict(self: Any) -> dict[str, Any]:
@@ -240,7 +286,8 @@ class _Optimizer:
         masters, weights = self._unamp_masters, state_dict.get(MASTER_WEIGHTS, {})
         check_masters(self, weights)
         with masters.exchanged():
-            super().set_state_dict({name: each for name, each in state_dict.items() if name != MASTER_WEIGHTS})  # type: ignore[misc]
+            rest = {name: each for name, each in state_dict.items() if name != MASTER_WEIGHTS}
+            super().set_state_dict(rest)  # type: ignore[misc]
             masters.load(weights)
 
     load_state_dict = set_state_dict

@@ -1,6 +1,7 @@
 """Paddle's words and objects for devices: ``"gpu:0"``, ``"xpu"``, a custom device's type, and `paddle.CPUPlace()`.
 
-Custom devices and XPU follow every policy by emulation: which low kernels a plugin brings, Paddle does not tell beforehand.
+Custom devices and XPU follow every policy by emulation: which low kernels a plugin brings, Paddle
+does not tell beforehand.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ def accelerator() -> str | None:
     """Return Paddle's word for the accelerator that it finds: ``"gpu"``, ``"xpu"``, a plugin's type; None for none."""
     if core.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0:
         return "gpu"
-    if core.is_compiled_with_xpu() and getattr(core, "get_xpu_device_count", int)() > 0:  # only such a build has it
+    if core.is_compiled_with_xpu() and getattr(core, "get_xpu_device_count", int)() > 0:
+        # only such a build has it
         return "xpu"
     return next(iter(paddle.device.get_all_custom_device_type() or ()), None)
 

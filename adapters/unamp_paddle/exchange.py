@@ -20,8 +20,9 @@ _Tensor, _DenseTensor = paddle.Tensor, paddle.base.core.DenseTensor
 class Exchange:
     """One low parameter that is its master weight from `begin` to `finish`, in step after step.
 
-    What it gives the parameter is kept (2 bytes for each number): if the parameter differs from that, somebody else has
-    changed it. So is the tensor that holds the parameter's low memory, whose making takes longer than a small cast.
+    What it gives the parameter is kept (2 bytes for each number): if the parameter differs from
+    that, somebody else has changed it. So is the tensor that holds the parameter's low memory,
+    whose making takes longer than a small cast.
     """
 
     def __init__(self, parameter: Any) -> None:
@@ -48,7 +49,11 @@ class Exchange:
         parameter = self.parameter
         if self._low is None or not self._holds_low_memory():
             self._dtype, self._given = dtype_of(parameter), None
-            self._low, self._place, self._shape = alias(parameter), parameter.data_ptr(), parameter.shape
+            self._low, self._place, self._shape = (
+                alias(parameter),
+                parameter.data_ptr(),
+                parameter.shape,
+            )
             self._numbers = math.prod(self._shape)
         self.master, self._gradient = master, None
         gradient = parameter._grad_ivar()
@@ -65,7 +70,8 @@ class Exchange:
 
     def finish(self) -> None:
         """Round the master weight into the low memory, and put that and the gradient's back."""
-        exchange_memory(self.master, self.parameter)  # an optimizer may have given the parameter other memory
+        # an optimizer may have given the parameter other memory
+        exchange_memory(self.master, self.parameter)
         self._given = narrow(self.master, self._dtype)
         _assign_out_(self._given, self._low)
         exchange_memory(self.parameter, self._low)
@@ -96,7 +102,8 @@ def exchange_memory(tensor: Any, other: Any) -> None:
 
 
 def _memory(tensor: Any) -> Any:
-    return (tensor.get_selected_rows() if tensor.is_selected_rows() else tensor).get_tensor()  # a row's goes with its tensor
+    # a row's goes with its tensor
+    return (tensor.get_selected_rows() if tensor.is_selected_rows() else tensor).get_tensor()
 
 
 def follow(parameter: Any, master: Any) -> None:
@@ -115,4 +122,6 @@ def _on_cpu(tensor: Any) -> bool:
 def _same(first: Any, second: Any) -> bool:
     """Return whether two low tensors on the CPU are the same to the bit."""
     first, second = first.contiguous(), second.detach().contiguous()
-    return first.shape == second.shape and not bytes_differ(first.data_ptr(), second.data_ptr(), 2 * math.prod(first.shape))
+    return first.shape == second.shape and not bytes_differ(
+        first.data_ptr(), second.data_ptr(), 2 * math.prod(first.shape)
+    )

@@ -10,7 +10,17 @@ import paddle
 from unamp.adapter.kept_calls import Arguments, Calls, Signatures
 from unamp.adapter.observing import unobserved
 from unamp.adapter.shadowing import NAMED, LeftOut
-from unamp.adapter.signatures import convolution, gelu, layer_norm, leaky_relu, linear, pooling, product, refuse_unless, softmax
+from unamp.adapter.signatures import (
+    convolution,
+    gelu,
+    layer_norm,
+    leaky_relu,
+    linear,
+    pooling,
+    product,
+    refuse_unless,
+    softmax,
+)
 from unamp_paddle.state import Tensor, thread
 
 
@@ -33,7 +43,12 @@ def _softmax(x: Any, axis: int = -1, dtype: Any = None, name: Any = None) -> Arg
 
 
 def _layer_norm(
-    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, epsilon: float = 1e-5, name: Any = None
+    x: Any,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    epsilon: float = 1e-5,
+    name: Any = None,
 ) -> Arguments:
     return layer_norm(x, len(np.atleast_1d(normalized_shape)), weight, bias, epsilon)
 
@@ -45,14 +60,26 @@ def _conv(
 ) -> Arguments:  # fmt: skip
     plain = padding_algorithm == "EXPLICIT" and channel_dim == 1
     refuse_unless(plain, "another layout, or a padding that is not given in numbers")
-    return convolution(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, last=False)
+    return convolution(
+        x,
+        weight,
+        bias,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        last=False,
+    )
 
 
 def _max_pool2d(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, return_mask: bool = False, ceil_mode: bool = False,
     data_format: str = "NCHW", name: Any = None,
 ) -> Arguments:  # fmt: skip
-    refuse_unless(not return_mask and not ceil_mode and data_format == "NCHW", "a mask, a rounding or a layout of its own")
+    refuse_unless(
+        not return_mask and not ceil_mode and data_format == "NCHW",
+        "a mask, a rounding or a layout of its own",
+    )
     return pooling(x, kernel_size, stride, padding, last=False)
 
 
@@ -65,7 +92,9 @@ _FUNCTIONS: Signatures = {
     "layer_norm": _layer_norm,
     "linear": lambda x, weight, bias=None, name=None: linear(x, weight, bias),
     "log_softmax": _softmax,
-    "matmul": lambda x, y, transpose_x=False, transpose_y=False, name=None: product(x, y, transpose_x, transpose_y),
+    "matmul": lambda x, y, transpose_x=False, transpose_y=False, name=None: product(
+        x, y, transpose_x, transpose_y
+    ),
     "max_pool2d": _max_pool2d,
     "softmax": _softmax,
 }

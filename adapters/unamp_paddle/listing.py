@@ -20,8 +20,8 @@ from unamp_paddle.state import Tensor, Value
 
 BUILTIN = types.BuiltinFunctionType
 
-#: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function. (Those of the values that
-#: `to_static` traces are Python.)
+#: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function.
+#: (Those of the values that `to_static` traces are Python.)
 ARITHMETIC = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow",
     "matmul": "matmul",
@@ -56,7 +56,11 @@ def _depthwise(function: types.FunctionType) -> Callable[[Any, Any], str]:
             channels = x.shape[1 if given.get("data_format", "NCHW").startswith("NC") else -1]
         except (TypeError, KeyError, AttributeError):
             return "conv2d"
-        return "depthwise_conv2d" if 1 < channels == groups and weight.shape[0] % channels == 0 else "conv2d"
+        return (
+            "depthwise_conv2d"
+            if 1 < channels == groups and weight.shape[0] % channels == 0
+            else "conv2d"
+        )
 
     return which
 
@@ -71,11 +75,16 @@ def _padding(args: Any, kwargs: Any) -> str:
 
 def _indexing(args: Any, kwargs: Any) -> str:
     items = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return "index" if any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items) else "slice"
+    return (
+        "index"
+        if any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items)
+        else "slice"
+    )
 
 
 def _embedding(position: int) -> Callable[[Any, Any], str | None]:
-    # With a sparse gradient it is nothing that a rule could reach: Paddle's cast of such a gradient reads foreign memory.
+    # With a sparse gradient it is nothing that a rule could reach: Paddle's cast of such a gradient
+    # reads foreign memory.
     def which(args: Any, kwargs: Any) -> str | None:
         sparse = kwargs["sparse"] if "sparse" in kwargs else len(args) > position and args[position]
         return None if sparse else "embedding"
@@ -97,13 +106,25 @@ def forward() -> dict[str, Operator]:
     spelled = vocabulary().spelled("paddle")
     found = {}
     for name, call in names.items():
-        if not isinstance(call, BUILTIN) or name.startswith("__") or name.rstrip("_").endswith("_grad"):
+        if (
+            not isinstance(call, BUILTIN)
+            or name.startswith("__")
+            or name.rstrip("_").endswith("_grad")
+        ):
             continue
         base = name.rstrip("_")
-        if name in facts().left_alone or base in facts().left_alone or base.startswith(("strings_", "get_core_ops")):
+        if (
+            name in facts().left_alone
+            or base in facts().left_alone
+            or base.startswith(("strings_", "get_core_ops"))
+        ):
             continue
         if base.startswith("sparse_"):
-            op = facts().sparse.get(base) or spelled.get(base) or spelled.get(base.removeprefix("sparse_"))
+            op = (
+                facts().sparse.get(base)
+                or spelled.get(base)
+                or spelled.get(base.removeprefix("sparse_"))
+            )
             if op is not None and not vocabulary()[op].keeps_its_meaning:
                 found[name] = Operator(op, f"_C_ops.{name}", call)
             continue
@@ -113,11 +134,17 @@ def forward() -> dict[str, Operator]:
         if op is None and name.endswith("_"):
             if base in spelled and base in names:
                 op, view = spelled[base], _is_view(base, spelled[base])
-                found[name] = Operator(op, f"_C_ops.{name}", call, in_place=True, view=view, out_of_place=names[base])
+                found[name] = Operator(
+                    op, f"_C_ops.{name}", call, in_place=True, view=view, out_of_place=names[base]
+                )
             elif name in facts().filling:
-                found[name] = Operator(None, f"_C_ops.{name}", call, in_place=True, out_of_place=call)
+                found[name] = Operator(
+                    None, f"_C_ops.{name}", call, in_place=True, out_of_place=call
+                )
             continue  # the others are optimizers and communication
-        found[name] = Operator(op, f"_C_ops.{name}", call, view=_is_view(name, op), which=_WHICH.get(name))
+        found[name] = Operator(
+            op, f"_C_ops.{name}", call, view=_is_view(name, op), which=_WHICH.get(name)
+        )
     return found
 
 
@@ -125,14 +152,21 @@ def forward() -> dict[str, Operator]:
 def legacy() -> dict[str, Operator]:
     """Return the functions of `paddle._legacy_C_ops`, with which some of Paddle's own code computes, that rules are about.
 
-    Not those without a name in the vocabulary: to many of them their results are handed as arguments.
+    Not those without a name in the vocabulary: to many of them their results are handed as
+    arguments.
     """
     found = {}
     for name, call in vars(paddle._legacy_C_ops).items():
         op = vocabulary().spelled("paddle").get(name)
-        if not isinstance(call, BUILTIN) or name in facts().left_alone or name.endswith(("_", "_grad")):
+        if (
+            not isinstance(call, BUILTIN)
+            or name in facts().left_alone
+            or name.endswith(("_", "_grad"))
+        ):
             continue
-        if name in facts().legacy or (op is not None and not _is_view(name, op) and vocabulary()[op].group != "cast"):
+        if name in facts().legacy or (
+            op is not None and not _is_view(name, op) and vocabulary()[op].group != "cast"
+        ):
             found[name] = Operator(op, f"_legacy_C_ops.{name}", call, which=_WHICH.get(name))
     return found
 
@@ -183,9 +217,20 @@ def codes() -> dict[Operator, CodePatch]:
         made[operator] = CodePatch(function, instead)
 
     functional, conv, rnn = paddle.nn.functional, paddle.nn.functional.conv, paddle.nn.layer.rnn
-    add(conv._conv_nd, "conv2d", "nn.functional.conv._conv_nd", which=lambda a, k: _convolution(_argument(a, k, 10, "op_type")))
+    add(
+        conv._conv_nd,
+        "conv2d",
+        "nn.functional.conv._conv_nd",
+        which=lambda a, k: _convolution(_argument(a, k, 10, "op_type")),
+    )
     add(functional.conv2d, "conv2d", "nn.functional.conv2d", which=_depthwise(functional.conv2d))
-    add(rnn.RNNBase.forward, "rnn", "nn.layer.rnn.RNNBase.forward", layer=True, which=lambda a, k: _recurrent(a[0].mode))
+    add(
+        rnn.RNNBase.forward,
+        "rnn",
+        "nn.layer.rnn.RNNBase.forward",
+        layer=True,
+        which=lambda a, k: _recurrent(a[0].mode),
+    )
     for name, op in _LAYERS.items():
         add(getattr(paddle.nn, name).forward, op, f"nn.{name}.forward", layer=True)
     add(functional.embedding, "embedding", "nn.functional.embedding", which=_embedding(5))
@@ -196,14 +241,18 @@ def codes() -> dict[Operator, CodePatch]:
             continue
         add(_python(spelling), op, spelling, view=vocabulary()[op].keeps_its_meaning)
     for method, operator in tensor_operators().items():
-        # What `to_static` traces: there the operators are Python, and an addition of a number runs as `scale`.
-        add(vars(Value).get(method), operator.op, f"Value.{method}", view=operator.view, direct=True)  # type: ignore[arg-type]
+        # What `to_static` traces: there the operators are Python, and an addition of a number runs
+        # as `scale`.
+        function, spelling = vars(Value).get(method), f"Value.{method}"
+        add(function, operator.op, spelling, view=operator.view, direct=True)  # type: ignore[arg-type]
     return made
 
 
 def _python(spelling: str) -> Any:
     value = named(spelling)
-    if isinstance(value, types.FunctionType) and value.__code__.co_filename.endswith("generated_tensor_methods_patch.py"):
+    if isinstance(value, types.FunctionType) and value.__code__.co_filename.endswith(
+        "generated_tensor_methods_patch.py"
+    ):
         return None  # hands its arguments to the forward function of that name
     return value
 
@@ -228,4 +277,6 @@ def operators() -> tuple[Operator, ...]:
 @cache
 def comparisons() -> MethodsPatch:
     """Return the patch of a Tensor's comparison operators."""
-    return MethodsPatch(Tensor, {n: entry(o) for n, o in tensor_operators().items() if o.op in COMPARISONS})
+    return MethodsPatch(
+        Tensor, {n: entry(o) for n, o in tensor_operators().items() if o.op in COMPARISONS}
+    )

@@ -1,11 +1,13 @@
 """Optimizers that step the float32 master weights of low parameters.
 
-An optimizer is decorated by giving it a class derived from its own. While that takes its step, the memory of each low
-parameter and of its gradient is exchanged for float32 memory: the parameter keeps its name, by which Paddle's optimizers keep
-their state, and its place in groups and clips. So the optimizer's own step runs as it was written, with float32 kernels, the
-only ones that there are on the CPU; then the low memory takes over the rounded values.
+An optimizer is decorated by giving it a class derived from its own. While that takes its step, the
+memory of each low parameter and of its gradient is exchanged for float32 memory: the parameter
+keeps its name, by which Paddle's optimizers keep their state, and its place in groups and clips. So
+the optimizer's own step runs as it was written, with float32 kernels, the only ones that there are
+on the CPU; then the low memory takes over the rounded values.
 
-Master weights are kept where Paddle's own ``multi_precision`` keeps them, and are saved under its key.
+Master weights are kept where Paddle's own ``multi_precision`` keeps them, and are saved under its
+key.
 """
 
 from __future__ import annotations
@@ -127,7 +129,9 @@ def check_masters(optimizer: Any, weights: Mapping[str, Any]) -> None:
     own = {parameter.name: parameter for parameter in parameters(optimizer)}
     for name, weight in weights.items():
         if name not in own:
-            raise ValueError(f"the optimizer has no parameter {name}, whose master weight is to be loaded")
+            raise ValueError(
+                f"the optimizer has no parameter {name}, whose master weight is to be loaded"
+            )
         if list(weight.shape) != list(own[name].shape):
             raise ValueError(
                 f"the loaded master weight of {name} has the shape {list(weight.shape)}, "
@@ -172,4 +176,8 @@ def parameters(optimizer: Any) -> Iterator[Any]:
 
 def low_parameters(optimizer: Any) -> Iterator[Any]:
     """Return the parameters of an optimizer that have master weights, in its order."""
-    return (parameter for parameter in parameters(optimizer) if parameter.dtype in LOW and not parameter.stop_gradient)
+    return (
+        parameter
+        for parameter in parameters(optimizer)
+        if parameter.dtype in LOW and not parameter.stop_gradient
+    )

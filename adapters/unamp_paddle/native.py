@@ -1,7 +1,8 @@
 """Paddle's own AMP, and regions of ours: whichever was opened last is in force.
 
-`paddle.amp.auto_cast` inside a region opens a region of ours, with Paddle's lists and the user's: on a CPU it would do nothing,
-and on a GPU the region's casts would go on beside it. A region inside `paddle.amp.auto_cast` switches that off meanwhile.
+`paddle.amp.auto_cast` inside a region opens a region of ours, with Paddle's lists and the user's:
+on a CPU it would do nothing, and on a GPU the region's casts would go on beside it. A region inside
+`paddle.amp.auto_cast` switches that off meanwhile.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def _region(
     """
     if not enable:
         # `paddle.Model` opens one in every step; with AMP left out of `prepare` that says nothing.
-        return None if _opened_by("paddle.hapi.model") else limited_region(Policy(enabled=False), "paddle", None)
+        return (
+            None
+            if _opened_by("paddle.hapi.model")
+            else limited_region(Policy(enabled=False), "paddle", None)
+        )
     white, black = _names(custom_white_list), _names(custom_black_list)
     return auto_cast(True, white, black, level.upper(), dtype, use_promote, framework="paddle")
 
@@ -65,7 +70,11 @@ def _names(given: Collection[str] | None) -> tuple[str, ...]:
 def _opened_by(module: str) -> bool:
     """Return whether the `with` statement that this thread is entering is in a module: behind the frames that enter it."""
     frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, "contextlib", "paddle.amp.auto_cast"):
+    while frame.f_back is not None and frame.f_globals["__name__"] in (
+        __name__,
+        "contextlib",
+        "paddle.amp.auto_cast",
+    ):
         frame = frame.f_back
     return bool(frame.f_globals.get("__name__") == module)
 
@@ -83,7 +92,8 @@ def told_of_dtype(original: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
     plan = thread.plan
     if plan is None:
         return str(original(*args, **kwargs))
-    return plan.policy.dtype if plan.policy.active else "float16"  # as Paddle's own answers where nothing is on
+    # as Paddle's own answers where nothing is on
+    return plan.policy.dtype if plan.policy.active else "float16"
 
 
 def _state() -> Any:

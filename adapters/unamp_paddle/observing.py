@@ -26,9 +26,13 @@ _call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
 
-def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
+def observe(
+    sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any
+) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    observer = Observer("paddle", sink, values, Layers(paddle.nn.Layer.named_sublayers, follow=_follow_parameters))
+    observer = Observer(
+        "paddle", sink, values, Layers(paddle.nn.Layer.named_sublayers, follow=_follow_parameters)
+    )
     return observing.observe(thread, observer, _layers, held, without_region)
 
 
@@ -56,7 +60,10 @@ def report(
 
 def _drawn() -> list[list[str]]:
     """Return something that differs once random numbers were drawn: what Paddle prints of its generators, but for addresses."""
-    return [[part for part in str(state).split() if not part.startswith("0x")] for state in paddle.get_rng_state()]
+    return [
+        [part for part in str(state).split() if not part.startswith("0x")]
+        for state in paddle.get_rng_state()
+    ]
 
 
 def _numbers(tensor: Any) -> Any:
@@ -68,7 +75,8 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
     """Tell a hook of the gradient of a result; one that needs no gradient gets none."""
     if not tensor.stop_gradient:
         tensor.register_hook(_reporter.taking(hook, result))
-        # It stays, and does nothing once the trace is closed: what could remove it would keep the tensor, and its graph.
+        # It stays, and does nothing once the trace is closed: what could remove it would keep the
+        # tensor, and its graph.
     return tensor
 
 
@@ -77,12 +85,20 @@ def _follow_parameters(path: str, network: Any) -> None:
     if not paddle.in_dynamic_mode():
         return
     for name, parameter in network.named_parameters():
-        if not parameter.stop_gradient and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None:
+        if (
+            not parameter.stop_gradient
+            and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None
+        ):
             hook.when_closed(parameter.register_hook(_reporter.taking(hook, 0)).remove)
 
 
 _reporter = Reporter(
-    thread, tensors, lambda tensor: str(tensor.dtype).removeprefix("paddle."), _numbers, _follow, paddle.in_dynamic_mode
+    thread,
+    tensors,
+    lambda tensor: str(tensor.dtype).removeprefix("paddle."),
+    _numbers,
+    _follow,
+    paddle.in_dynamic_mode,
 )
 
 

@@ -1,8 +1,9 @@
 """An operation as Paddle's code calls it.
 
-There are two kinds. A *forward function* of `paddle._C_ops` (or a Tensor's `+`, `@`, ...) is one kernel. A *composite* is a
-function or layer of Paddle's Python code that computes with several of them and is one operation of the vocabulary, like
-`conv2d` with its bias: its own rule holds for everything inside.
+There are two kinds. A *forward function* of `paddle._C_ops` (or a Tensor's `+`, `@`, ...) is one
+kernel. A *composite* is a function or layer of Paddle's Python code that computes with several of
+them and is one operation of the vocabulary, like `conv2d` with its bias: its own rule holds for
+everything inside.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Operator(performing.Operator):
     Attributes:
         composite: whether it is Python code that computes with forward functions.
         direct: whether it is Python code that reaches no forward function.
-        in_programs: whether it is arithmetic of the values that programs are made of, which is C++ behind Python.
+        in_programs: whether it is arithmetic of the values that programs are made of, which is C++
+            behind Python.
         sparse: whether its tensors are sparse, for which a CPU has float32 kernels alone.
     """
 
@@ -52,7 +54,9 @@ class Operator(performing.Operator):
         """Return whether the vocabulary has no name for it, so that no rule reaches it, and a CPU no kernel for low tensors."""
         if self.op is not None or self.in_place or self.view:
             return False
-        return self.composite or not any(registered(self.name.rpartition(".")[2], NAMES[low]) for low in LOW)
+        return self.composite or not any(
+            registered(self.name.rpartition(".")[2], NAMES[low]) for low in LOW
+        )
 
     def runs_natively(self, dtype: Any) -> bool:
         """Return whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""
@@ -68,7 +72,8 @@ def _parameters(layer: Any) -> Mapping[int, Any]:
             if value is None:
                 continue
             found[id(value)] = value
-            if isinstance(value, Value):  # what `to_static` traces; a layer may hold the parameter itself elsewhere, too
+            if isinstance(value, Value):
+                # what `to_static` traces; a layer may hold the parameter itself elsewhere, too
                 found[id(own)] = own
     return found
 
@@ -83,6 +88,8 @@ def registered(name: str, dtype: str) -> bool:
     """Return whether a forward function has a CPU kernel for a dtype, and so has its gradient."""
 
     def has(kernel: str) -> bool:
-        return any(k.startswith("(CPU") and k.endswith(f", {dtype})") for k in _kernels().get(kernel, ()))
+        return any(
+            k.startswith("(CPU") and k.endswith(f", {dtype})") for k in _kernels().get(kernel, ())
+        )
 
     return has(name) and (f"{name}_grad" not in _kernels() or has(f"{name}_grad"))

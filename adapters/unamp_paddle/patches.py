@@ -1,7 +1,8 @@
 """The places where Paddle's code must know about regions, replaced while a region is open.
 
-`acquire` applies the patches with the first open region of the process, `release` undoes them with the last. What stands in
-asks first whether the calling thread is in a region, so that other threads see the original.
+`acquire` applies the patches with the first open region of the process, `release` undoes them with
+the last. What stands in asks first whether the calling thread is in a region, so that other threads
+see the original.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import paddle
 from paddle.base import core
 
 from unamp.adapter.patching import Patch, Patches, find
-from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, NamesPatch, PatchGroup, standing_in
+from unamp.adapter.replacing import (
+    AttributePatch,
+    CodePatch,
+    MethodsPatch,
+    NamesPatch,
+    PatchGroup,
+    standing_in,
+)
 from unamp.adapter.state import in_force, in_regions, stepping, suspended, suspending
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
@@ -31,7 +39,7 @@ from unamp_paddle.state import DTYPES, FLOAT32, NAMES, Tensor, Value, dtype_of, 
 
 _in_regions = in_regions(thread)
 
-# --- functions of Paddle that must know about regions ----------------------------------------------------------------------
+# --- functions of Paddle that must know about regions ---------------------------------------------
 
 
 @contextmanager
@@ -89,9 +97,14 @@ def _helped(layer: type) -> type:
             found = layer.backward(ctx, *grads)  # type: ignore[attr-defined]
             if isinstance(found, Tensor):
                 return cast(found, ctx._unamp_dtypes[0])
-            return tuple(map(_as, found, ctx._unamp_dtypes)) if len(found) == len(ctx._unamp_dtypes) else found
+            return (
+                tuple(map(_as, found, ctx._unamp_dtypes))
+                if len(found) == len(ctx._unamp_dtypes)
+                else found
+            )
 
-    return derived_class(layer, {"forward": staticmethod(forward), "backward": staticmethod(backward)})  # type: ignore[no-any-return]
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return derived_class(layer, methods)  # type: ignore[no-any-return]
 
 
 def _as(gradient: Any, dtype: Any) -> Any:
@@ -100,8 +113,12 @@ def _as(gradient: Any, dtype: Any) -> Any:
 
 @_in_regions
 def _static_apply(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
-    # A PyLayer in a program: its backward becomes a part of it, and must answer in the dtypes of the inputs, too.
-    backward, dtypes = self.backward_fn_with_ctx, [dtype_of(value) for value in tensors((args, kwargs))]
+    # A PyLayer in a program: its backward becomes a part of it, and must answer in the dtypes of
+    # the inputs, too.
+    backward, dtypes = (
+        self.backward_fn_with_ctx,
+        [dtype_of(value) for value in tensors((args, kwargs))],
+    )
 
     def helped(*grads: Any) -> Any:
         with _assisted():
@@ -120,14 +137,18 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 @standing_in
 def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
-    # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16 tensor's holds bits.
-    low = thread.plan is not None and isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
+    # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16
+    # tensor's holds bits.
+    low = (
+        thread.plan is not None and isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
+    )
     return original(cast(var.detach(), FLOAT32) if low else var)
 
 
 @_in_regions
 def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # As a step: no rule reaches gradients that are clipped before one. Low ones beside float32 are widened.
+    # As a step: no rule reaches gradients that are clipped before one. Low ones beside float32 are
+    # widened.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, **kwargs)
@@ -135,40 +156,54 @@ def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @_in_regions
 def _convert_attention_mask(original: Callable[..., Any], attn_mask: Any, dtype: Any) -> Any:
-    # Paddle calls bfloat16 "uint16", and takes a mask of numbers to add in it for one of zeros and ones.
+    # Paddle calls bfloat16 "uint16", and takes a mask of numbers to add in it for one of zeros and
+    # ones.
     to_add = isinstance(attn_mask, (Tensor, Value)) and dtype_of(attn_mask) is DTYPES["bfloat16"]
     return cast(attn_mask, dtype) if to_add else original(attn_mask, dtype)
 
 
 @_in_regions
 def _assign(original: Callable[..., Any], x: Any, output: Any = None) -> Any:
-    # Paddle gives what is written to the dtype of what is written: a layer's buffer would be low from then on.
-    if output is not None and isinstance(x, (Tensor, Value)) and {dtype_of(x), dtype_of(output)} <= NAMES.keys():
+    # Paddle gives what is written to the dtype of what is written: a layer's buffer would be low
+    # from then on.
+    if (
+        output is not None
+        and isinstance(x, (Tensor, Value))
+        and {dtype_of(x), dtype_of(output)} <= NAMES.keys()
+    ):
         x = cast(x, dtype_of(output))
     return original(x, output)
 
 
 @_in_regions
-def _vector_to_parameters(original: Callable[..., Any], vec: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+def _vector_to_parameters(
+    original: Callable[..., Any], vec: Any, parameters: Any, *args: Any, **kwargs: Any
+) -> Any:
     # Parameters become pieces of the vector, and have its dtype from then on.
     parameters = list(parameters)
     dtypes = {dtype_of(parameter) for parameter in parameters}
     with suspended(thread):
-        return original(cast(vec, dtypes.pop()) if len(dtypes) == 1 else vec, parameters, *args, **kwargs)
+        return original(
+            cast(vec, dtypes.pop()) if len(dtypes) == 1 else vec, parameters, *args, **kwargs
+        )
 
 
 @_in_regions
 @contextmanager
 def _averaged(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Iterator[None]:
-    # What is made and put back are parameters, as in a step. What the caller computes with them is under the policy.
+    # What is made and put back are parameters, as in a step. What the caller computes with them is
+    # under the policy.
     around, context = thread.plan, original(*args, **kwargs)
     with suspended(thread), context, in_force(thread, around):
         yield
 
 
 @_in_regions
-def _update_metric(original: Callable[..., Any], self: Any, preds: Any, *args: Any, **kwargs: Any) -> Any:
-    # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong one of 4,095 intervals.
+def _update_metric(
+    original: Callable[..., Any], self: Any, preds: Any, *args: Any, **kwargs: Any
+) -> Any:
+    # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong one of
+    # 4,095 intervals.
     low = isinstance(preds, Tensor) and dtype_of(preds) in NAMES
     return original(self, cast(preds.detach(), FLOAT32) if low else preds, *args, **kwargs)
 
@@ -177,7 +212,8 @@ def _update_metric(original: Callable[..., Any], self: Any, preds: Any, *args: A
 _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.autograd.ir_backward", "grad", suspending(thread)),
     ("paddle.autograd.ir_backward", "append_backward", suspending(thread)),
-    # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes beside it.
+    # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes
+    # beside it.
     ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", suspending(thread)),
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
     ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _clipping),
@@ -191,7 +227,10 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.nn.utils.transform_parameters", "parameters_to_vector", suspending(thread)),
     ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),
     ("paddle.tensor.creation", "assign", _assign),
-    *(("paddle.metric.metrics", f"{metric}.update", _update_metric) for metric in ("Precision", "Recall", "Auc")),
+    *(
+        ("paddle.metric.metrics", f"{metric}.update", _update_metric)
+        for metric in ("Precision", "Recall", "Auc")
+    ),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
@@ -205,7 +244,8 @@ if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every vers
         ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
         ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
     )
-if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:  # the same under an older name, which is to go
+if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:
+    # the same under an older name, which is to go
     _HOOKS += (("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),)
 #: Those of Paddle's compilers, which must know about the rules of layers, too.
 _COMPILERS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
@@ -215,7 +255,11 @@ _COMPILERS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.jit.sot.infer_meta", "InferMetaCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.infer_meta", "LayerInferMetaCache.key_fn", compiling.keyed),
     ("paddle.jit.sot.symbolic.compile_cache", "CompileSIRCache.key_fn", compiling.keyed),
-    ("paddle.jit.sot.opcode_translator.executor.executor_cache", "OpcodeExecutorCache.__call__", compiling.per_policy),
+    (
+        "paddle.jit.sot.opcode_translator.executor.executor_cache",
+        "OpcodeExecutorCache.__call__",
+        compiling.per_policy,
+    ),
 )
 #: Functions of C++ that Paddle looks up in a module at every call.
 _BUILTIN_HOOKS = (("run_backward", suspending(thread)), ("run_partial_grad", suspending(thread)))
@@ -229,19 +273,28 @@ def _hook(number: int) -> CodePatch:
 
 @cache
 def _compilers() -> tuple[PatchGroup]:
-    return (PatchGroup(CodePatch(find(module, path), replacement) for module, path, replacement in _COMPILERS),)
+    return (
+        PatchGroup(
+            CodePatch(find(module, path), replacement) for module, path, replacement in _COMPILERS
+        ),
+    )
 
 
-# --- putting in and taking out ---------------------------------------------------------------------------------------------
+# --- putting in and taking out --------------------------------------------------------------------
 
 _always: tuple[Patch, ...] = ()
-_modules_seen: list[object] = []  # themselves: one may go, and another come by its name or at its address
+# themselves: one may go, and another come by its name or at its address
+_modules_seen: list[object] = []
 
 
 @cache
 def _base() -> tuple[Patch, ...]:
     """Return the patches of every region, but for those that depend on what has been imported."""
-    arithmetic = {name: entry(operator) for name, operator in tensor_operators().items() if operator.op not in COMPARISONS}
+    arithmetic = {
+        name: entry(operator)
+        for name, operator in tensor_operators().items()
+        if operator.op not in COMPARISONS
+    }
     backward = vars(core.eager)
     return (
         *bindings.everywhere(),

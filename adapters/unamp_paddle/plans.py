@@ -1,8 +1,9 @@
 """From a policy to what has to be done about it in PaddlePaddle.
 
-On a GPU Paddle's own `auto_cast` realises the preset ``native``, and under the preset ``paddle`` the rules of forward
-functions. Everything else is carried out operation by operation, by what stands in for them while a region is open
-(`patches`): a plan says which operations those are, and what their rules do.
+On a GPU Paddle's own `auto_cast` realises the preset ``native``, and under the preset ``paddle``
+the rules of forward functions. Everything else is carried out operation by operation, by what
+stands in for them while a region is open (`patches`): a plan says which operations those are, and
+what their rules do.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ def _deciding() -> tuple[tuple[str, frozenset[str] | None], ...]:
     for operator in listing.operators():
         if operator.sparse:
             continue
-        # What a composite is made of must not follow its own rules; nobody knows what some are made of.
+        # What a composite is made of must not follow its own rules; nobody knows what some are made
+        # of.
         parts = facts().made_of.get(operator.op or "") if operator.composite else ()
         always = operator.which is not None or operator.layer or parts is None
         # What has no name in the vocabulary is never cast.
-        deciding = None if always or parts is None else frozenset({*parts, *filter(None, (operator.op,))})
+        deciding = (
+            None if always or parts is None else frozenset({*parts, *filter(None, (operator.op,))})
+        )
         found.append((operator.name, deciding))
     return tuple(found)
 
@@ -54,11 +58,13 @@ class Plan(BasePlan):
     """A policy made ready for PaddlePaddle.
 
     Attributes:
-        changes_float32: the operations, by Paddle's name, of which a call with float32 inputs alone must be looked at, too.
+        changes_float32: the operations, by Paddle's name, of which a call with float32 inputs alone
+            must be looked at, too.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
-        natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU; what is written in Python
-            (`conv2d` with its bias, say) is still one operation.
-        layer_rule: the rule for all operations that a level can change, inside a layer that is one operation.
+        natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU;
+            what is written in Python (`conv2d` with its bias, say) is still one operation.
+        layer_rule: the rule for all operations that a level can change, inside a layer that is one
+            operation.
     """
 
     def __init__(
@@ -71,7 +77,9 @@ class Plan(BasePlan):
         delegated: bool = False,
         natively: bool = False,
     ) -> None:
-        super().__init__(policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting)
+        super().__init__(
+            policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting
+        )
         self.low = DTYPES[policy.dtype]
         self.delegated = delegated
         self.natively = natively
@@ -92,8 +100,14 @@ class Plan(BasePlan):
     def changes_float32(self) -> frozenset[str]:
         """See the class."""
         changing = {op for op in self.rules if self.rule(op) in _CHANGES}
-        found = {name for name, ops in _deciding() if self.reporting or ops is None or not ops.isdisjoint(changing)}
-        return frozenset(found.union(operator.name for operator in _sparse() if operator.op in self.policy.allow))
+        found = {
+            name
+            for name, ops in _deciding()
+            if self.reporting or ops is None or not ops.isdisjoint(changing)
+        }
+        return frozenset(
+            found.union(operator.name for operator in _sparse() if operator.op in self.policy.allow)
+        )
 
     def _needs(self, operator: Operator) -> bool:
         op = operator.op
@@ -106,7 +120,9 @@ class Plan(BasePlan):
         if operator.direct:
             return self.reporting or rule not in _KEEPS
         if operator.view and vocabulary()[op].group != "comparison":
-            return rule is not Rule.UNTOUCHED or any(self.rule(part) not in _KEEPS for part in facts().made_of.get(op, ()))
+            return rule is not Rule.UNTOUCHED or any(
+                self.rule(part) not in _KEEPS for part in facts().made_of.get(op, ())
+            )
         if self.reporting or operator.which is not None:
             return True
         if rule is Rule.UNTOUCHED and op not in facts().made_of:
@@ -118,11 +134,13 @@ class Plan(BasePlan):
     def _part_follows(self, op: str, rule: Rule) -> bool:
         """Return whether the one operation that a composite is made of does by itself what the composite's rule says.
 
-        Several would each round their results, and widen their inputs one after the other. And which one it is may depend on
-        the arguments: a rule from a list is the composite's own.
+        Several would each round their results, and widen their inputs one after the other. And
+        which one it is may depend on the arguments: a rule from a list is the composite's own.
         """
         parts = facts().made_of.get(op, ())
-        return parts == (op,) or (len(parts) == 1 and rule in _KEEPS and self.rule(parts[0]) is rule)
+        return parts == (op,) or (
+            len(parts) == 1 and rule in _KEEPS and self.rule(parts[0]) is rule
+        )
 
     @cached_property
     def _patches(self) -> tuple[Patch, ...]:
@@ -133,7 +151,9 @@ class Plan(BasePlan):
         needed = (codes[operator] for operator in listing.composites() if self._needs(operator))
         group = PatchGroup(needed)
         # Paddle's own comparisons do for most policies.
-        compared = self.reporting or any(self.rule(op) is not Rule.UNTOUCHED for op in listing.COMPARISONS)
+        compared = self.reporting or any(
+            self.rule(op) is not Rule.UNTOUCHED for op in listing.COMPARISONS
+        )
         return (group, listing.comparisons()) if compared else (group,)
 
     def patches(self) -> tuple[Patch, ...]:
@@ -163,7 +183,8 @@ class Plan(BasePlan):
 def plan(policy: Policy, device: str | None) -> Plan | None:
     """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
 
-    None where nothing is to be done: a policy that changes nothing, and Paddle's own AMP on a CPU, which has none.
+    None where nothing is to be done: a policy that changes nothing, and Paddle's own AMP on a CPU,
+    which has none.
     """
     if not policy.active:
         return None
@@ -177,11 +198,16 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
 def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
     """Return whether Paddle's own AMP decides about every forward function as the policy does.
 
-    It has the lists of the preset ``paddle``, and no level O3. A user's lists stay with us: they hold operations, and
-    Paddle's hold names of kernels.
+    It has the lists of the preset ``paddle``, and no level O3. A user's lists stay with us: they
+    hold operations, and Paddle's hold names of kernels.
     """
     own = policy.preset == "paddle" and policy.level in ("OD", "O1", "O2")
-    return gpu and device != "cpu" and own and not (policy.allow or policy.deny or policy.widen_results)
+    return (
+        gpu
+        and device != "cpu"
+        and own
+        and not (policy.allow or policy.deny or policy.widen_results)
+    )
 
 
 def how(op: str, policy: Policy, device: str) -> How:
@@ -192,7 +218,9 @@ def how(op: str, policy: Policy, device: str) -> How:
     stated = policy.delegated("paddle", device)
     if stated is None or not stated.active or stated is not policy:
         return How.NATIVE
-    if followed_natively(policy, device, gpu=device == "gpu") and not any(operator.composite for operator in found):
+    if followed_natively(policy, device, gpu=device == "gpu") and not any(
+        operator.composite for operator in found
+    ):
         return How.NATIVE
     is_view = bool(found) and all(operator.view for operator in found)
     return how_by_calls(op, stated.rules, lambda: device == "cpu" and not is_view)

@@ -12,7 +12,8 @@ from unamp_paddle.activation import Activation
 from unamp_paddle.native import without_paddles_own
 from unamp_paddle.plans import plan
 
-#: Operations, one for each way in which they are intercepted, and the dtypes of their results in a region and outside.
+#: Operations, one for each way in which they are intercepted, and the dtypes of their results in a
+#: region and outside.
 _EXPECTED = {
     "Tensor.__matmul__": ("bfloat16", "float32"),
     "tensor.linalg.matmul": ("bfloat16", "float32"),
@@ -24,7 +25,8 @@ _EXPECTED = {
 def probe_effects() -> None:
     """Check that a region casts, and that nothing is left of it once it is closed.
 
-    In static mode nothing is looked at: the operations would become a part of the program that is being built.
+    In static mode nothing is looked at: the operations would become a part of the program that is
+    being built.
 
     Raises:
         FrameworkNotSupported: naming the version of Paddle, an operation, and its dtypes.
@@ -50,5 +52,10 @@ def probe_effects() -> None:
 
 def _dtypes(one: Any) -> list[str]:
     functional = paddle.nn.functional
-    results = (one @ one, paddle.tensor.linalg.matmul(one, one), functional.linear(one, one), functional.log_softmax(one))
+    results = (
+        one @ one,
+        paddle.tensor.linalg.matmul(one, one),
+        functional.linear(one, one),
+        functional.log_softmax(one),
+    )
     return [str(result.dtype).removeprefix("paddle.") for result in results]

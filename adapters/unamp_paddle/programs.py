@@ -1,7 +1,8 @@
 """Programs of static mode that a user builds by hand: `paddle.enable_static`, `static.data`, layers, `Executor`.
 
-In PIR, Paddle's default since 3.0, they are built by the functions that a region replaces, casts included: a region around the
-building is all that it takes. The old IR appends operators by their names, which nothing of ours sees, so regions refuse it.
+In PIR, Paddle's default since 3.0, they are built by the functions that a region replaces, casts
+included: a region around the building is all that it takes. The old IR appends operators by their
+names, which nothing of ours sees, so regions refuse it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def refuse_scaling(loss: Any) -> None:
     """Check that a loss is a number that has been computed.
 
     Raises:
-        NotExpressible: for a value of a program, in which the scale of this moment would be a constant.
+        NotExpressible: for a value of a program, in which the scale of this moment would be a
+            constant.
     """
     if in_program(loss):
         raise NotExpressible(

@@ -12,7 +12,12 @@ from unamp_paddle.programs import refuse_scaling
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
 
 # The functions themselves, not the module's attributes, which a region replaces.
-_add_n, _all, _cast, _isfinite = paddle._C_ops.add_n, paddle._C_ops.all, paddle._C_ops.cast, paddle._C_ops.isfinite
+_add_n, _all, _cast, _isfinite = (
+    paddle._C_ops.add_n,
+    paddle._C_ops.all,
+    paddle._C_ops.cast,
+    paddle._C_ops.isfinite,
+)
 _scale_, _squared_norm = paddle._C_ops.scale_, paddle._C_ops.squared_l2_norm
 
 
@@ -22,7 +27,9 @@ def scale_loss(loss: Any, scale: float) -> Any:
     return (loss.cast(FLOAT32) if dtype_of(loss) in LOW else loss) * scale
 
 
-def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, None]:
+def backward(
+    compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
+) -> tuple[Any, None]:
     """See `unamp.adapter.Adapter.backward`."""
     optimizer.clear_grad()
     scaled, loss = compute()
@@ -39,8 +46,9 @@ def all_finite(tensors: Sequence[Any]) -> Any:
 class PaddleGradients:
     """See `unamp.adapter.Gradients`. The parameters hold them.
 
-    Paddle's own `check_finite_and_unscale` knows float32 only on the CPU, and zeroes what comes after the first gradient that
-    is not finite. Here the squared norms tell: their sum is finite where all gradients are. It costs two thirds of the time.
+    Paddle's own `check_finite_and_unscale` knows float32 only on the CPU, and zeroes what comes
+    after the first gradient that is not finite. Here the squared norms tell: their sum is finite
+    where all gradients are. It costs two thirds of the time.
     """
 
     def __init__(self, optimizer: Any, given: Any) -> None:
@@ -53,7 +61,10 @@ class PaddleGradients:
 
     def dtypes(self) -> frozenset[str]:
         wide = masters_of(self._optimizer) is not None
-        dtypes = {FLOAT32 if wide and gradient.dtype in LOW else gradient.dtype for _, gradient in self._held()}
+        dtypes = {
+            FLOAT32 if wide and gradient.dtype in LOW else gradient.dtype
+            for _, gradient in self._held()
+        }
         return frozenset(NAMES.get(dtype) or str(dtype) for dtype in dtypes)
 
     def unscale(self, scale: float) -> None:
@@ -68,7 +79,8 @@ class PaddleGradients:
     def overflow(self) -> bool | None:
         if self._overflow is None and self._norms:
             total = _add_n(self._norms).item()
-            # The square of a large number can be too much for float32, where the number itself is not.
+            # The square of a large number can be too much for float32, where the number itself is
+            # not.
             self._overflow = not total < float("inf") and self._first_nonfinite() is not None
             self._norms = []
         return self._overflow
@@ -77,7 +89,9 @@ class PaddleGradients:
         parameter = self._first_nonfinite()
         if parameter is None:
             return None
-        names = {} if network is None else {id(each): name for name, each in network.named_parameters()}
+        names = (
+            {} if network is None else {id(each): name for name, each in network.named_parameters()}
+        )
         return str(names.get(id(parameter), parameter.name))
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,7 +111,11 @@ class PaddleGradients:
 
 def dense(gradient: Any) -> Any:
     """Return a gradient, or the rows of a sparse one, which share its memory."""
-    return paddle.Tensor(gradient.get_selected_rows().get_tensor()) if gradient.is_selected_rows() else gradient
+    return (
+        paddle.Tensor(gradient.get_selected_rows().get_tensor())
+        if gradient.is_selected_rows()
+        else gradient
+    )
 
 
 def _is_finite(tensor: Any) -> bool:

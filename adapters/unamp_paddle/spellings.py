@@ -28,4 +28,6 @@ def _places(path: str) -> Iterator[Any]:
     yield vars(paddle._C_ops).get(path)
 
 
-_NAMES = ObjectNames("paddle", _places, [(getattr(paddle, name), other) for name, other in _HOMONYMS.items()])
+_NAMES = ObjectNames(
+    "paddle", _places, [(getattr(paddle, name), other) for name, other in _HOMONYMS.items()]
+)

@@ -19,10 +19,16 @@ Parameter = EagerParamBase
 Value = paddle.pir.Value
 
 #: Whether this Paddle has kernels for the CPU alone: no others, and no plugin that brings some.
-CPU_ONLY = not (core.is_compiled_with_cuda() or core.is_compiled_with_xpu() or paddle.device.get_all_custom_device_type())
+CPU_ONLY = not (
+    core.is_compiled_with_cuda()
+    or core.is_compiled_with_xpu()
+    or paddle.device.get_all_custom_device_type()
+)
 
 #: Paddle's dtype objects are singletons; `is` costs a tenth of `in`.
-DTYPES = Dtypes("paddle", {"float16": paddle.float16, "bfloat16": paddle.bfloat16, "float32": paddle.float32})
+DTYPES = Dtypes(
+    "paddle", {"float16": paddle.float16, "bfloat16": paddle.bfloat16, "float32": paddle.float32}
+)
 FLOAT32 = paddle.float32
 LOW = (paddle.float16, paddle.bfloat16)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -31,8 +37,11 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 is_grad_enabled = getattr(core, "_has_grad", paddle.is_grad_enabled)
 
 _SAME = {dtype: dtype for dtype in NAMES}
-#: Classes of tensors that make a new object each time that they are asked for their dtype: before Paddle 3.3 all do.
-FORGETFUL = (Value,) if paddle.zeros([0], "float32").dtype is FLOAT32 else (Value, Tensor, Parameter)
+#: Classes of tensors that make a new object each time that they are asked for their dtype: before
+#: Paddle 3.3 all do.
+FORGETFUL = (
+    (Value,) if paddle.zeros([0], "float32").dtype is FLOAT32 else (Value, Tensor, Parameter)
+)
 
 
 def dtype_of(tensor: Any) -> Any:

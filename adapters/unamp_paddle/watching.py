@@ -17,7 +17,11 @@ _FLOATING = (paddle.float64, FLOAT32, *LOW)
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
     """See `unamp.adapter.NamesGradients.named_gradients`."""
-    trained = ((n, each) for n, each in network.named_parameters() if not each.stop_gradient and each.dtype in _FLOATING)
+    trained = (
+        (n, each)
+        for n, each in network.named_parameters()
+        if not each.stop_gradient and each.dtype in _FLOATING
+    )
     return [(name, each, each._grad_ivar()) for name, each in trained]
 
 

@@ -78,7 +78,8 @@ class TensorFlowAdapter(BaseAdapter):
             onednn = {}
         else:
             onednn = {"onednn": bool(IsMklEnabled())}
-        chosen = int(tf.config.threading.get_intra_op_parallelism_threads())  # 0 means that TensorFlow chooses, later
+        # 0 means that TensorFlow chooses, later
+        chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
         threads = {"threads": chosen} if chosen else {}
         return {"build": "cuda" if tf.test.is_built_with_cuda() else "cpu", **onednn, **threads}
 
@@ -99,14 +100,18 @@ class TensorFlowAdapter(BaseAdapter):
 
     def native_policy(self, device: str) -> Policy | None:
         """Return the policy of grappler's rewrite of graphs, where a graph is being built and that is switched on."""
-        if tf.executing_eagerly() or not tf.config.optimizer.get_experimental_options().get("auto_mixed_precision"):
+        if tf.executing_eagerly() or not tf.config.optimizer.get_experimental_options().get(
+            "auto_mixed_precision"
+        ):
             return None
         return Policy("O1", "float16", preset="native")
 
     def layered(self) -> Layered:
         from unamp.adapter.keras_layers import KerasLayers  # few programs use it
 
-        return KerasLayers(lambda layer, region: compiling.layer_rules.put(layer, region, patches.compilers))
+        return KerasLayers(
+            lambda layer, region: compiling.layer_rules.put(layer, region, patches.compilers)
+        )
 
     def operations(self) -> Operations:
         from unamp_tensorflow.conformance import TensorFlowOperations

@@ -1,12 +1,14 @@
 """One call of an operation type, from the patched hook to TensorFlow's own function and back.
 
-The wrappers that TensorFlow generates for its operation types look up two functions at every call: `TFE_Py_FastPathExecute`
-executes eagerly, `_apply_op_helper` adds a node to a graph. Both are replaced while a region is open, and both replacements do
-the same: cast the inputs, call the original, and where the dtype has no kernel emulate it (round the inputs, compute in
-float32, round the result).
+The wrappers that TensorFlow generates for its operation types look up two functions at every call:
+`TFE_Py_FastPathExecute` executes eagerly, `_apply_op_helper` adds a node to a graph. Both are
+replaced while a region is open, and both replacements do the same: cast the inputs, call the
+original, and where the dtype has no kernel emulate it (round the inputs, compute in float32, round
+the result).
 
-Why these: TensorFlow has nothing public that would serve. `tf.experimental.dispatch_for_api` is asked for types of a user's
-own, never for plain tensors; the callbacks of `op_callbacks` come after an operation and see its results.
+Why these: TensorFlow has nothing public that would serve. `tf.experimental.dispatch_for_api` is
+asked for types of a user's own, never for plain tensors; the callbacks of `op_callbacks` come after
+an operation and see its results.
 """
 
 from __future__ import annotations
@@ -67,8 +69,9 @@ def add_node(original: Function, /, op_type_name: str, name: Any = None, **keywo
 def must_record(original: Function) -> Any:
     """Return the replacement of `must_record_gradient`, which a wrapper asks once its node is in the graph.
 
-    The wrapper would put on the tape what `_apply_op_helper` returned. Where that has been cast since, the tape must have the
-    node's own results: `OpTypeAction.graph` puts those there, and the answer is no.
+    The wrapper would put on the tape what `_apply_op_helper` returned. Where that has been cast
+    since, the tape must have the node's own results: `OpTypeAction.graph` puts those there, and the
+    answer is no.
     """
     if thread.recorded:
         thread.recorded = False
@@ -80,23 +83,30 @@ class OpTypeAction:
     """A rule, made ready for one operation type; see `unamp_tensorflow.state.Action`.
 
     Args:
-        low: the number of the policy's dtype; 0 where no policy is in force, and operations are only reported.
+        low: the number of the policy's dtype; 0 where no policy is in force, and operations are
+            only reported.
         widen: whether a low result is cast back to float32 at once.
         ban: the text of the error for a banned operation.
     """
 
-    def __init__(self, op_type: OpType, rule: Rule, low: int, *, widen: bool = False, ban: str = "") -> None:
+    def __init__(
+        self, op_type: OpType, rule: Rule, low: int, *, widen: bool = False, ban: str = ""
+    ) -> None:
         self._op_type = op_type
         self._stated = rule
-        # Nothing in TensorFlow promotes: where a rule leaves differing inputs alone, they would raise. An operation that writes
-        # to a variable has the variable's dtype, whatever the rule.
+        # Nothing in TensorFlow promotes: where a rule leaves differing inputs alone, they would
+        # raise. An operation that writes to a variable has the variable's dtype, whatever the rule.
         self._rule = Rule.WIDEST if rule is Rule.UNTOUCHED or op_type.changes_state else rule
         self._low = low
         self._widen = widen and rule is Rule.LOW
         self._ban = ban
-        self._makes_numbers = op_type.op is not None and vocabulary()[op_type.op].group in ("creation", "random")
+        self._makes_numbers = op_type.op is not None and vocabulary()[op_type.op].group in (
+            "creation",
+            "random",
+        )
 
-    # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the answer.
+    # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the
+    # answer.
 
     @cached_property
     def _leaves_agreeing(self) -> bool:
@@ -106,7 +116,12 @@ class OpTypeAction:
     @cached_property
     def _of_two(self) -> bool:
         op_type = self._op_type
-        return len(op_type.positions) == 2 and not op_type.lists and not op_type.fixed and self._leaves_agreeing
+        return (
+            len(op_type.positions) == 2
+            and not op_type.lists
+            and not op_type.fixed
+            and self._leaves_agreeing
+        )
 
     @property
     def needless(self) -> bool:
@@ -128,7 +143,11 @@ class OpTypeAction:
         if self._of_two:  # two that agree, as in most sums, are left alone, and do not pay for it
             first, second = op_type.positions
             a, b = args[first], args[second]
-            if type(a) is EagerTensor and type(b) is EagerTensor and a._datatype_enum() == b._datatype_enum():
+            if (
+                type(a) is EagerTensor
+                and type(b) is EagerTensor
+                and a._datatype_enum() == b._datatype_enum()
+            ):
                 return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
 
@@ -163,7 +182,8 @@ class OpTypeAction:
         except _FallbackException:
             if any(map(is_dispatched, given)):
                 raise  # its wrapper calls what computes with the parts, and that comes back here
-            # A list in Python, an attribute to convert: its wrapper would start anew, with inputs from before any cast.
+            # A list in Python, an attribute to convert: its wrapper would start anew, with inputs
+            # from before any cast.
             anew = getattr(tf.raw_ops, self._op_type.name, None)
             if anew is None:
                 raise
@@ -205,7 +225,9 @@ class OpTypeAction:
         several = (value if isinstance(value, (list, tuple)) else (value,) for value in values)
         found = {number for each in several for number in map(eligible_dtype, each)} - {0}
         if rule is Rule.LOW or rule is Rule.FP32:
-            if not found and (self._makes_numbers or any(hasattr(value, "dtype") for value in values)):
+            if not found and (
+                self._makes_numbers or any(hasattr(value, "dtype") for value in values)
+            ):
                 return 0, False
             if rule is Rule.FP32:
                 return FLOAT32, False
@@ -236,7 +258,9 @@ class OpTypeAction:
             return [cast(each, target) for each in result]
         if self._op_type.activation_only:
             ours = (True, *(False for _ in ours[1:]))
-        return [cast(each, target) if mine else each for each, mine in zip(result, ours, strict=True)]
+        return [
+            cast(each, target) if mine else each for each, mine in zip(result, ours, strict=True)
+        ]
 
 
 def _cast(value: Any, target: int) -> Any:

@@ -29,10 +29,14 @@ def eligible_dtype(value: Any) -> int:
     if type(value) is EagerTensor:
         number = value._datatype_enum()
     elif isinstance(value, _TENSORS):
-        if isinstance(value, composite_tensor.CompositeTensor) and not isinstance(value, tf.Variable):
+        if isinstance(value, composite_tensor.CompositeTensor) and not isinstance(
+            value, tf.Variable
+        ):
             return 0  # a weak tensor is computed with by its parts
         dtype = value.dtype
-        number = dtype.as_datatype_enum if isinstance(dtype, tf.DType) else DTYPES.get(str(dtype), 0)
+        number = (
+            dtype.as_datatype_enum if isinstance(dtype, tf.DType) else DTYPES.get(str(dtype), 0)
+        )
     elif type(value) in VALUES:
         number = value.dtype.as_datatype_enum
     else:
@@ -50,12 +54,18 @@ def cast(value: Any, target: int) -> Any:
     found = eligible_dtype(value)
     if not found or found == target:
         return value
-    if thread.parameters is not None and (kept := thread.parameters.get(id(value))) and eligible_dtype(kept[1]) == target:
+    if (
+        thread.parameters is not None
+        and (kept := thread.parameters.get(id(value)))
+        and eligible_dtype(kept[1]) == target
+    ):
         return kept[1]
     of = type(value)
     if of in VALUES:
         return VALUES[of].replaced(value, cast(VALUES[of].get(value), target))
-    return gen_math_ops.cast(value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value), target)
+    return gen_math_ops.cast(
+        value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value), target
+    )
 
 
 def cast_back(value: Any, stated: int) -> Any:

@@ -1,10 +1,11 @@
 """Regions and `tf.function`.
 
-While a function is traced, Python runs, and regions inside it and around it act as they do in eager mode: casts become nodes
-of the graph. Two things have to be seen to. TensorFlow remembers a function's graphs by the types of its arguments and by a
-context of its own, and would run a graph that was traced under one policy under another: the policy becomes part of that
-context. And a loop's values and a branch's results have one dtype each, or TensorFlow raises: where a policy changes that,
-it is restored.
+While a function is traced, Python runs, and regions inside it and around it act as they do in eager
+mode: casts become nodes of the graph. Two things have to be seen to. TensorFlow remembers a
+function's graphs by the types of its arguments and by a context of its own, and would run a graph
+that was traced under one policy under another: the policy becomes part of that context. And a
+loop's values and a branch's results have one dtype each, or TensorFlow raises: where a policy
+changes that, it is restored.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from unamp_tensorflow.state import DTYPES, FLOAT32, Function, thread
 #: The rules that layers have: what is traced follows them.
 layer_rules = RulesInForce()
 
-# Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
+# Each of the decorated functions is called with the one that it replaces, which is the original,
+# and that one's arguments.
 _in_regions = in_regions(thread)
 
 
@@ -52,31 +54,47 @@ def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return made
     outside = made.context
     # Any of its fields would do: they are compared, and not looked at.
-    return made._replace(context=outside._replace(variable_policy=(outside.variable_policy, policy, rules)))
+    return made._replace(
+        context=outside._replace(variable_policy=(outside.variable_policy, policy, rules))
+    )
 
 
-# --- loops: what is carried around keeps the dtype that it starts with -------------------------------------------------------
+# --- loops: what is carried around keeps the dtype that it starts with ----------------------------
 
 
 @_in_regions
-def while_loop(original: Function, cond: Any, body: Any, loop_vars: Any, *args: Any, **kwargs: Any) -> Any:
+def while_loop(
+    original: Function, cond: Any, body: Any, loop_vars: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Keep the dtypes of `tf.while_loop`, and so of `tf.scan`, `tf.map_fn` and Keras's recurrent layers."""
     start = _dtypes(loop_vars)
-    return original(cond, lambda *values: _in_dtypes(body(*values), start), loop_vars, *args, **kwargs)
+    return original(
+        cond, lambda *values: _in_dtypes(body(*values), start), loop_vars, *args, **kwargs
+    )
 
 
 @_in_regions
-def while_statement(original: Function, test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any) -> Any:
+def while_statement(
+    original: Function, test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any
+) -> Any:
     """Keep the dtypes of the loops that AutoGraph makes of `while` and `for`."""
     return original(test, _steady_body(body, get_state, set_state), get_state, set_state, *rest)
 
 
 @_in_regions
 def dataset_statement(
-    original: Function, data: Any, extra_test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any
+    original: Function,
+    data: Any,
+    extra_test: Any,
+    body: Any,
+    get_state: Any,
+    set_state: Any,
+    *rest: Any,
 ) -> Any:
     """Keep the dtypes of the loops that AutoGraph makes of `for` over a dataset."""
-    return original(data, extra_test, _steady_body(body, get_state, set_state), get_state, set_state, *rest)
+    return original(
+        data, extra_test, _steady_body(body, get_state, set_state), get_state, set_state, *rest
+    )
 
 
 def _steady_body(body: Function, get_state: Function, set_state: Function) -> Function:
@@ -85,13 +103,17 @@ def _steady_body(body: Function, get_state: Function, set_state: Function) -> Fu
 
     def steady(*item: Any) -> None:
         body(*item)
-        set_state(tuple(cast_back(value, own) for value, own in zip(get_state(), start, strict=True)))
+        set_state(
+            tuple(cast_back(value, own) for value, own in zip(get_state(), start, strict=True))
+        )
 
     return steady
 
 
 @_in_regions
-def dataset_reduce(original: Function, self: Any, initial_state: Any, reduce_func: Any, *args: Any, **kwargs: Any) -> Any:
+def dataset_reduce(
+    original: Function, self: Any, initial_state: Any, reduce_func: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Keep the dtypes of `tf.data.Dataset.reduce`."""
     steady = _steady(reduce_func, lambda state, new: _in_dtypes(new, _dtypes(state)))
     return original(self, initial_state, steady, *args, **kwargs)
@@ -99,15 +121,24 @@ def dataset_reduce(original: Function, self: Any, initial_state: Any, reduce_fun
 
 @_in_regions
 def dataset_scan(
-    original: Function, self: Any, input_dataset: Any, initial_state: Any, scan_func: Any, *args: Any, **kwargs: Any
+    original: Function,
+    self: Any,
+    input_dataset: Any,
+    initial_state: Any,
+    scan_func: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> None:
     """Keep the dtypes of the dataset that `tf.data.Dataset.scan` makes, whose function returns a state and an element."""
-    steady = _steady(scan_func, lambda state, pair: (_in_dtypes(pair[0], _dtypes(state)), *pair[1:]))
+    steady = _steady(
+        scan_func, lambda state, pair: (_in_dtypes(pair[0], _dtypes(state)), *pair[1:])
+    )
     original(self, input_dataset, initial_state, steady, *args, **kwargs)
 
 
 def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:
-    converted = api.tf_convert(function, ag_ctx.control_status_ctx())  # as tf.data does with what it is given
+    # as tf.data does with what it is given
+    converted = api.tf_convert(function, ag_ctx.control_status_ctx())
 
     def steady(state: Any, *element: Any) -> Any:
         return restore(state, converted(state, *element))
@@ -124,7 +155,9 @@ def _dtype_in_graphs(value: Any) -> int:
     """Return the eligible dtype that a value has as a tensor of a graph, which numbers of Python's and NumPy's become."""
     if type(value) is float:
         return FLOAT32
-    return DTYPES.get(value.dtype.name, 0) if isinstance(value, np.generic) else eligible_dtype(value)
+    return (
+        DTYPES.get(value.dtype.name, 0) if isinstance(value, np.generic) else eligible_dtype(value)
+    )
 
 
 def _in_dtypes(values: Any, dtypes: list[int]) -> Any:
@@ -132,10 +165,12 @@ def _in_dtypes(values: Any, dtypes: list[int]) -> Any:
     flat = tf.nest.flatten(values)
     if len(flat) != len(dtypes):
         return values
-    return tf.nest.pack_sequence_as(values, [cast_back(value, own) for value, own in zip(flat, dtypes, strict=True)])
+    return tf.nest.pack_sequence_as(
+        values, [cast_back(value, own) for value, own in zip(flat, dtypes, strict=True)]
+    )
 
 
-# --- branches: where one is low and another float32, both are float32 --------------------------------------------------------
+# --- branches: where one is low and another float32, both are float32 -----------------------------
 
 
 class _Differ(Exception):
@@ -192,7 +227,9 @@ def _agreeing(dtypes: _BranchDtypes, functions: Sequence[Function]) -> list[Func
 
 
 @_in_regions
-def branches(original: Function, pred: Any, true_fn: Any, false_fn: Any, *args: Any, **kwargs: Any) -> Any:
+def branches(
+    original: Function, pred: Any, true_fn: Any, false_fn: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Let the branches of `tf.cond` agree."""
     dtypes = _BranchDtypes()
     both = _agreeing(dtypes, [true_fn, lambda: false_fn()])
@@ -200,7 +237,9 @@ def branches(original: Function, pred: Any, true_fn: Any, false_fn: Any, *args: 
 
 
 @_in_regions
-def indexed_case(original: Function, branch_index: Any, branch_fns: Any, *args: Any, **kwargs: Any) -> Any:
+def indexed_case(
+    original: Function, branch_index: Any, branch_fns: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Let the branches of `tf.switch_case` agree."""
     dtypes = _BranchDtypes()
     functions = _agreeing(dtypes, [*branch_fns[:-1], lambda: branch_fns[-1]()])
@@ -208,7 +247,15 @@ def indexed_case(original: Function, branch_index: Any, branch_fns: Any, *args: 
 
 
 @_in_regions
-def if_statement(original: Function, cond: Any, body: Any, orelse: Any, get_state: Any, set_state: Any, *rest: Any) -> Any:
+def if_statement(
+    original: Function,
+    cond: Any,
+    body: Any,
+    orelse: Any,
+    get_state: Any,
+    set_state: Any,
+    *rest: Any,
+) -> Any:
     """Let the branches agree that AutoGraph makes of `if`; it compares their dtypes before `tf.cond` does."""
     dtypes, before = _BranchDtypes(), get_state()
 
@@ -223,6 +270,8 @@ def if_statement(original: Function, cond: Any, body: Any, orelse: Any, get_stat
 
     def attempt() -> Any:
         set_state(before)
-        return original(cond, same(body, last=False), same(orelse, last=True), get_state, set_state, *rest)
+        return original(
+            cond, same(body, last=False), same(orelse, last=True), get_state, set_state, *rest
+        )
 
     return dtypes.until_same(attempt)

@@ -1,7 +1,8 @@
 """Tensors that are made of others: ragged and sparse ones, slices of a gradient, and types of a user's own.
 
-TensorFlow's own have one tensor of values; a rule casts that, and so them. Of a type of a user's own only its functions know
-what it is made of: they are called under the policy, and what they compute with follows its rules.
+TensorFlow's own have one tensor of values; a rule casts that, and so them. Of a type of a user's
+own only its functions know what it is made of: they are called under the policy, and what they
+compute with follows its rules.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class _Values(NamedTuple):
 VALUES: Mapping[type, _Values] = {
     tf.RaggedTensor: _Values(lambda t: t.flat_values, lambda t, new: t.with_flat_values(new)),
     tf.SparseTensor: _Values(lambda t: t.values, lambda t, new: t.with_values(new)),
-    tf.IndexedSlices: _Values(lambda t: t.values, lambda t, new: tf.IndexedSlices(new, t.indices, t.dense_shape)),
+    tf.IndexedSlices: _Values(
+        lambda t: t.values, lambda t, new: tf.IndexedSlices(new, t.indices, t.dense_shape)
+    ),
 }
 
 
@@ -36,7 +39,9 @@ def values(value: Any) -> Any:
 
 def is_dispatched(value: Any) -> bool:
     """Return whether a value is a composite tensor: an operation type does not take it, its wrapper dispatches on it."""
-    return isinstance(value, composite_tensor.CompositeTensor) and not isinstance(value, tf.Variable)
+    return isinstance(value, composite_tensor.CompositeTensor) and not isinstance(
+        value, tf.Variable
+    )
 
 
 def dispatches(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

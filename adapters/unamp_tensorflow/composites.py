@@ -1,11 +1,12 @@
 """One call of a composite operation: a function or layer of Python code that is one operation of the vocabulary.
 
-`tf.nn.gelu` computes with `Erf` and `Mul`, a Keras `Dense` with a product and a sum: the composite operation's own rule holds
-for all of its parts. `unamp.adapter.performing.Performer` carries it out; what it needs to know of TensorFlow stands here.
-What comes to one operation type of the same name (`tf.exp`) needs nothing here: the rule meets it in `calls`.
+`tf.nn.gelu` computes with `Erf` and `Mul`, a Keras `Dense` with a product and a sum: the composite
+operation's own rule holds for all of its parts. `unamp.adapter.performing.Performer` carries it
+out; what it needs to know of TensorFlow stands here. What comes to one operation type of the same
+name (`tf.exp`) needs nothing here: the rule meets it in `calls`.
 
-A function gets other code while a region is open that needs it; whoever imported the function sees that, too. Layers get
-another method `call`: AutoGraph reads the source of Keras's own.
+A function gets other code while a region is open that needs it; whoever imported the function sees
+that, too. Layers get another method `call`: AutoGraph reads the source of Keras's own.
 """
 
 from __future__ import annotations
@@ -133,34 +134,61 @@ class _Performer(Performer[Plan, Composite]):
         op = operator.op
         if plan.follows_parts(op) and not dispatches(args, kwargs):
             return _call(plan.for_parts_with_rules(op), operator, args, kwargs)
-        if operator.layer and plan.policy.active and plan.rule(op) is Rule.LOW and states_float32(args[0]):
-            amp_warnings.follows_the_region("tensorflow", type(args[0]).__name__, args[0].name, NAMES[plan.low])
+        if (
+            operator.layer
+            and plan.policy.active
+            and plan.rule(op) is Rule.LOW
+            and states_float32(args[0])
+        ):
+            amp_warnings.follows_the_region(
+                "tensorflow", type(args[0]).__name__, args[0].name, NAMES[plan.low]
+            )
         return super().perform(plan, operator, args, kwargs)
 
-    def is_left_alone(self, plan: Plan, operator: Composite, op: str | None, args: Any, kwargs: dict[str, Any]) -> bool:
+    def is_left_alone(
+        self, plan: Plan, operator: Composite, op: str | None, args: Any, kwargs: dict[str, Any]
+    ) -> bool:
         return dispatches(args, kwargs)
 
     def is_native(self, operator: Composite, dtype: Any, args: Any) -> bool:
         return not operator.activation_only and not always_emulated(operator.op)
 
     def named_dtype(self, operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
-        return None  # inputs are cast nevertheless: a dtype that is named is one more cast, of the result
+        # inputs are cast nevertheless: a dtype that is named is one more cast, of the result
+        return None
 
-    def target(self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool) -> Any:
+    def target(
+        self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool
+    ) -> Any:
         # What is made of operation types has every kernel that those have.
         return None if rule is Rule.UNTOUCHED else super().target(plan, operator, rule, seen, mixed)
 
-    def carry_out_rule(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Outcome:
+    def carry_out_rule(
+        self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]
+    ) -> Outcome:
         result, dtype, emulated = super().carry_out_rule(plan, operator, rule, args, kwargs)
         named = _named(operator, args, kwargs) if emulated else None
-        return result if named is None else convert(cast, tf.as_dtype(named).as_datatype_enum, result), dtype, emulated
+        return (
+            result if named is None else convert(cast, tf.as_dtype(named).as_datatype_enum, result),
+            dtype,
+            emulated,
+        )
 
-    def call(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any], parts: Parts = AS_IT_IS) -> Any:
+    def call(
+        self,
+        plan: Plan,
+        operator: Composite,
+        args: Any,
+        kwargs: dict[str, Any],
+        parts: Parts = AS_IT_IS,
+    ) -> Any:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
         named = _named(operator, args, kwargs)
         if not operator.layer and (plan.rule(op) is Rule.UNTOUCHED or _makes_numbers(operator)):
-            args, kwargs = in_stated_dtype(operator.call, args, kwargs, 0 if dtype is None else computed)
+            args, kwargs = in_stated_dtype(
+                operator.call, args, kwargs, 0 if dtype is None else computed
+            )
         if dtype is None:  # a layer's activation still has a rule of its own
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
         else:
@@ -171,14 +199,19 @@ class _Performer(Performer[Plan, Composite]):
             to = FLOAT32 if plan.rule(op) is Rule.FP32 else 0
         else:
             result = _call_low(inner, operator, args, kwargs, parts)
-            to = dtype if op not in keras_facts().parts else 0  # there an activation's result comes last
+            # there an activation's result comes last
+            to = dtype if op not in keras_facts().parts else 0
         if named is not None:  # an explicit cast
             to = tf.as_dtype(named).as_datatype_enum
         return convert(cast, to, result) if to in ELIGIBLE and dtype is not None else result
 
-    def call_without_floats(self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_without_floats(
+        self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         # What makes numbers keeps its meaning; and symbols of Keras have no numbers yet.
-        stated = not operator.layer and (_has_numbers(args, kwargs) or operator.argument("dtype", args, kwargs) is not None)
+        stated = not operator.layer and (
+            _has_numbers(args, kwargs) or operator.argument("dtype", args, kwargs) is not None
+        )
         no_rules = rule is Rule.UNTOUCHED or stated or _makes_numbers(operator)
         return _call(plan.for_parts if no_rules else plan, operator, args, kwargs)
 
@@ -195,8 +228,14 @@ class _Performer(Performer[Plan, Composite]):
         given = list(tensors([args, kwargs]))
         if not given and op != "embedding":
             return run()[0]
-        given = given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
-        layer, path = (args[0], layer_path(args[0], operator.name)) if operator.layer else (None, operator.name)
+        given = (
+            given[:1] if operator.activation_only else [*given, *operator.parameters(args).values()]
+        )
+        layer, path = (
+            (args[0], layer_path(args[0], operator.name))
+            if operator.layer
+            else (None, operator.name)
+        )
         state = observing.State(layer if traces.shadow is not None else None)
         written = before(op, operator.name, args, kwargs, layer=operator.layer)
         with unreported(thread) as observer:
@@ -206,10 +245,14 @@ class _Performer(Performer[Plan, Composite]):
 
         def low(dtype: int) -> Any:
             state.check()
-            return self.carry_out_rule(plan.low_alone(NAMES[dtype]), operator, Rule.LOW, args, kwargs)[0]
+            return self.carry_out_rule(
+                plan.low_alone(NAMES[dtype]), operator, Rule.LOW, args, kwargs
+            )[0]
 
         values = (*args, *kwargs.values())
-        return observing.report(observer, op, path, rule, given, values, target or 0, emulated, result, low, written)
+        return observing.report(
+            observer, op, path, rule, given, values, target or 0, emulated, result, low, written
+        )
 
 
 _performer = _Performer(
@@ -230,7 +273,9 @@ def _call(plan: Plan | None, composite: Composite, args: Any, kwargs: dict[str, 
         thread.plan = before
 
 
-def _call_low(plan: Plan | None, composite: Composite, args: Any, kwargs: dict[str, Any], parts: Parts) -> Any:
+def _call_low(
+    plan: Plan | None, composite: Composite, args: Any, kwargs: dict[str, Any], parts: Parts
+) -> Any:
     """Call the original with a layer's parameters cast once, however often its code uses them."""
     if not parts.parameters:
         return _call(plan, composite, args, kwargs)

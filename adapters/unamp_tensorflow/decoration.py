@@ -1,6 +1,7 @@
 """Keras models with low variables, for `unamp.decorate`; `masters` has the optimizers that step a master weight of each.
 
-A Keras variable stays the object that it is; what changes is the `tf.Variable` inside it, which cannot change its dtype.
+A Keras variable stays the object that it is; what changes is the `tf.Variable` inside it, which
+cannot change its dtype.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ import tensorflow as tf
 
 from unamp.adapter import Decoration
 from unamp.adapter.keras_masters import check_new, give_master_weights, rebuild, with_inner
-from unamp.adapter.keras_models import check_float32, check_saved, compute_low, layers_to_cast, own_variables
+from unamp.adapter.keras_models import (
+    check_float32,
+    check_saved,
+    compute_low,
+    layers_to_cast,
+    own_variables,
+)
 from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
 from unamp_tensorflow.masters import TensorFlowMasters
@@ -31,7 +38,9 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     # One that is shared with a layer that stays in float32 stays so too.
     variables = [each for layer in layers for each in own_variables(layer) if id(each) not in kept]
     originals = _read(variables) if optimizers and decoration.master_weights else []
-    replaced = [(each, old) for each in variables if (old := _cast(each, decoration.dtype)) is not None]
+    replaced = [
+        (each, old) for each in variables if (old := _cast(each, decoration.dtype)) is not None
+    ]
     compute_low(networks, layers, decoration.dtype)
     if decoration.master_weights:
         for optimizer in steppers:
@@ -39,7 +48,7 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     rebuild(optimizers, steppers, replaced)
 
 
-# --- what is asked for -------------------------------------------------------------------------------------------------------
+# --- what is asked for ----------------------------------------------------------------------------
 
 
 def _check_expressible(decoration: Decoration) -> None:
@@ -51,13 +60,17 @@ def _check_expressible(decoration: Decoration) -> None:
     check_saved(decoration)
 
 
-# --- models ------------------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 def _read(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return the variables that somebody may train, each with its value: a tensor, which the next value does not change."""
     with tf.init_scope(), suspended(thread):
-        return [(each, tf.convert_to_tensor(each._value)) for each in variables if each.trainable and each._value is not None]
+        return [
+            (each, tf.convert_to_tensor(each._value))
+            for each in variables
+            if each.trainable and each._value is not None
+        ]
 
 
 def _cast(variable: Any, dtype: str) -> Any:
@@ -69,7 +82,8 @@ def _cast(variable: Any, dtype: str) -> Any:
     strategy = getattr(old, "distribute_strategy", None) or tf.distribute.get_strategy()
     with tf.init_scope(), strategy.scope():
         variable._initialize(tf.cast(old, dtype))
-    # A function that was traced with the old one must not go on with it: it finds another shape there, and raises.
+    # A function that was traced with the old one must not go on with it: it finds another shape
+    # there, and raises.
     for each in getattr(old, "values", (old,)):
         tf.raw_ops.AssignVariableOp(resource=each.handle, value=tf.zeros([0, 0, 0], old.dtype))
     return old

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import tensorflow as tf
 from tensorflow.python.eager.context import PhysicalDevice
 
-#: The types of devices that a region can be limited to, with their kinds, in the order in which an accelerator is looked for.
+#: The types of devices that a region can be limited to, with their kinds, in the order in which an
+#: accelerator is looked for.
 _KINDS = {"CPU": "cpu", "GPU": "gpu", "TPU": "gpu"}
 
 
@@ -40,10 +41,18 @@ def _type_of(device: object) -> str | None:
     except ValueError:
         return None
     # TensorFlow takes any word for the name of a device.
-    return word if word in (*_KINDS, *(each.device_type for each in tf.config.list_physical_devices())) else None
+    return (
+        word
+        if word in (*_KINDS, *(each.device_type for each in tf.config.list_physical_devices()))
+        else None
+    )
 
 
 def on(tensor: object) -> str:
     """Return the kind of device that a tensor is on."""
     place = getattr(tensor, "device", "") or ""
-    return "gpu" if any(f":{word}:" in place for word, kind in _KINDS.items() if kind == "gpu") else "cpu"
+    return (
+        "gpu"
+        if any(f":{word}:" in place for word, kind in _KINDS.items() if kind == "gpu")
+        else "cpu"
+    )

@@ -35,7 +35,8 @@ def _functions(of_keras: bool) -> tuple[Composite, ...]:
             function = getattr(function, "__wrapped__", function)
         if not isinstance(function, types.FunctionType) or function in taken:
             continue
-        if function.__module__.rpartition(".")[2].startswith("gen_"):  # what TensorFlow generates for an operation type
+        if function.__module__.rpartition(".")[2].startswith("gen_"):
+            # what TensorFlow generates for an operation type
             continue
         taken.add(function)
         made.append(Composite.of_function(op, path, function))
@@ -45,7 +46,8 @@ def _functions(of_keras: bool) -> tuple[Composite, ...]:
 def _spelled() -> Iterator[tuple[str, str]]:
     for op in vocabulary().values():
         for path in op.spellings.get("tensorflow", ()) if op.name != "control_flow" else ():
-            # A cast is one operation type, but for this, which computes what is beyond the other dtype's range first.
+            # A cast is one operation type, but for this, which computes what is beyond the other
+            # dtype's range first.
             if op.group != "cast" or path.endswith("saturate_cast"):
                 yield op.name, path
 
@@ -54,12 +56,18 @@ def _spelled() -> Iterator[tuple[str, str]]:
 def _layers() -> tuple[Composite, ...]:
     """Return the methods `call` of Keras's layers; several classes may share one."""
     classes = {
-        found: op for op, path in _spelled() if path.startswith("keras.layers.") and isinstance(found := named(path), type)
+        found: op
+        for op, path in _spelled()
+        if path.startswith("keras.layers.") and isinstance(found := named(path), type)
     }
     made: dict[object, Composite] = {}
     for layer, op in classes.items():
         home = next((of for of in layer.__mro__ if "call" in vars(of)), None)
-        if home is None or home.__module__ == "keras.src.layers.layer" or vars(home)["call"] in made:
+        if (
+            home is None
+            or home.__module__ == "keras.src.layers.layer"
+            or vars(home)["call"] in made
+        ):
             continue
         made[vars(home)["call"]] = Composite.of_layers(op, home, classes)
     return tuple(made.values())

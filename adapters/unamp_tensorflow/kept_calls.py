@@ -29,7 +29,9 @@ from unamp_tensorflow.listing import OpType
 from unamp_tensorflow.state import thread
 
 
-def before(op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False) -> Kept | None:
+def before(
+    op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False
+) -> Kept | None:
     """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph."""
     return kept(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
 
@@ -42,7 +44,9 @@ def before_type(op_type: OpType, args: Sequence[Any]) -> Kept | None:
     # Attributes that are dtypes have names in capitals; inputs have a dtype.
     named = {name: value for name, value in attributes.items() if not name[0].isupper()}
     backward = "Grad" in op_type.name or "Backprop" in op_type.name
-    return before(op_type.op, op_type.name, args[:count], {**named, "backward": True} if backward else named)
+    return before(
+        op_type.op, op_type.name, args[:count], {**named, "backward": True} if backward else named
+    )
 
 
 def _array(value: Any) -> Any:
@@ -52,7 +56,7 @@ def _array(value: Any) -> Any:
         return tf.convert_to_tensor(value).numpy()
 
 
-# --- operation types: inputs, then attributes by name -------------------------------------------------------------------------
+# --- operation types: inputs, then attributes by name ---------------------------------------------
 
 
 def _matmul(
@@ -71,11 +75,19 @@ def _conv2d(
     if sides == "EXPLICIT":
         sides = list(zip(explicit_paddings[2:6:2], explicit_paddings[3:6:2], strict=True))
     groups = input.shape[-1] // filter.shape[-2]
-    return convolution(input, filter, stride=strides[1:3], padding=sides, dilation=dilations[1:3], groups=groups)
+    return convolution(
+        input, filter, stride=strides[1:3], padding=sides, dilation=dilations[1:3], groups=groups
+    )
 
 
 def _pool2d(
-    value: Any, *, ksize: Any, strides: Any, padding: Any, data_format: Any = "NHWC", explicit_paddings: Any = ()
+    value: Any,
+    *,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: Any = "NHWC",
+    explicit_paddings: Any = (),
 ) -> Arguments:
     plain = _text(data_format) == "NHWC" and (ksize[0], ksize[3]) == (1, 1)
     refuse_unless(plain, "its channels first, or windows over channels")
@@ -91,15 +103,20 @@ def _batch_norm(
     x: Any, scale: Any, offset: Any, mean: Any, variance: Any, *, epsilon: float = 1e-4, data_format: Any = "NHWC",
     is_training: bool = True, exponential_avg_factor: float = 1.0,
 ) -> Arguments:  # fmt: skip
-    refuse_unless(_text(data_format) == "NHWC" and not is_training, "its channels first, or statistics of its own")
-    return batch_norm(x, mean, variance, scale, offset, training=False, momentum=0.1, epsilon=epsilon, last=True)
+    refuse_unless(
+        _text(data_format) == "NHWC" and not is_training,
+        "its channels first, or statistics of its own",
+    )
+    return batch_norm(
+        x, mean, variance, scale, offset, training=False, momentum=0.1, epsilon=epsilon, last=True
+    )
 
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-# --- functions ---------------------------------------------------------------------------------------------------------------
+# --- functions ------------------------------------------------------------------------------------
 
 
 def _softmax(logits: Any, axis: Any = None, name: Any = None) -> Arguments:
@@ -112,10 +129,14 @@ def _product(
 ) -> Arguments:  # fmt: skip
     if output_type is not None:
         raise LeftOut(NAMED)
-    return _matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b, adj_x=adjoint_a, adj_y=adjoint_b)
+    return _matmul(
+        a, b, transpose_a=transpose_a, transpose_b=transpose_b, adj_x=adjoint_a, adj_y=adjoint_b
+    )
 
 
-def _reduced(input_tensor: Any, axis: Any = None, keepdims: bool = False, name: Any = None) -> Arguments:
+def _reduced(
+    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: Any = None
+) -> Arguments:
     axes = None if axis is None else [int(n) for n in np.reshape(axis, -1)]
     return reduction(input_tensor, axes, keepdims)
 
@@ -131,11 +152,18 @@ def _convolved(
         sides = list(padding)[1:-1]
     spread = (1,) * rank if dilations is None else _inner(dilations, rank)
     groups = input.shape[-1] // filters.shape[-2]
-    return convolution(input, filters, stride=_inner(strides, rank), padding=sides, dilation=spread, groups=groups)
+    return convolution(
+        input, filters, stride=_inner(strides, rank), padding=sides, dilation=spread, groups=groups
+    )
 
 
-def _pooled(input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: Any = None) -> Arguments:
-    refuse_unless(data_format.endswith("C") and isinstance(padding, str), "its channels first, or a padding in numbers")
+def _pooled(
+    input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: Any = None
+) -> Arguments:
+    refuse_unless(
+        data_format.endswith("C") and isinstance(padding, str),
+        "its channels first, or a padding in numbers",
+    )
     rank = len(input.shape) - 2
     return pooling(input, _inner(ksize, rank), _inner(strides, rank), padding)
 

@@ -1,8 +1,8 @@
 """TensorFlow's own registry of operation types: which inputs share a dtype, and which dtypes have kernels.
 
-Nothing in TensorFlow promotes: an operation type raises where inputs differ that share a dtype attribute. The registry says
-which those are, so mixed inputs are widened for every operation type that there is, those of other packages included, and not
-for those alone that somebody thought of.
+Nothing in TensorFlow promotes: an operation type raises where inputs differ that share a dtype
+attribute. The registry says which those are, so mixed inputs are widened for every operation type
+that there is, those of other packages included, and not for those alone that somebody thought of.
 """
 
 from __future__ import annotations
@@ -35,16 +35,20 @@ class OpType:
     Attributes:
         name: TensorFlow's name for it, ``"MatMul"``.
         op: the vocabulary's name; None where the vocabulary does not have it.
-        attr: the dtype attribute that its first floating input has; None where that is float32 alone.
-        positions, names: the inputs of that dtype. A rule casts these; the others (statistics, indices) keep theirs.
+        attr: the dtype attribute that its first floating input has; None where that is float32
+            alone.
+        positions, names: the inputs of that dtype. A rule casts these; the others (statistics,
+            indices) keep theirs.
         lists: the names of the inputs that take a list of tensors.
         inputs, attrs: the names of all inputs and attributes.
         fixed: further inputs that take float32 alone, position and name.
-        results: for each output, whether it has that dtype too, or where none has it, whether it is float32.
+        results: for each output, whether it has that dtype too, or where none has it, whether it is
+            float32.
         widens: whether it answers in float32 whatever it is given.
         allowed: the numbers of the dtypes that it takes; None for all.
         changes_state: whether it writes to a variable: only that keeps its dtype.
-        activation_only: whether a rule is about the activation alone (norms, whose parameters and statistics stay float32).
+        activation_only: whether a rule is about the activation alone (norms, whose parameters and
+            statistics stay float32).
     """
 
     __slots__ = (
@@ -56,13 +60,24 @@ class OpType:
         self.name: str = definition.name
         self.op = op
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
-        allowed = {a.name: frozenset(a.allowed_values.list.type) for a in definition.attr if a.type == "type"}
-        self.attr: str | None = next((a.type_attr for a in definition.input_arg if _floats(a, allowed)), None)
+        allowed = {
+            a.name: frozenset(a.allowed_values.list.type)
+            for a in definition.attr
+            if a.type == "type"
+        }
+        self.attr: str | None = next(
+            (a.type_attr for a in definition.input_arg if _floats(a, allowed)), None
+        )
         self.allowed = (allowed.get(self.attr) or None) if self.attr else frozenset({FLOAT32})
         inputs: list[tuple[int, Any]] = list(enumerate(definition.input_arg))
-        fixed: dict[int, str] = {n: a.name for n, a in inputs if not a.type_attr and not a.type_list_attr and a.type == FLOAT32}
+        fixed: dict[int, str] = {
+            n: a.name
+            for n, a in inputs
+            if not a.type_attr and not a.type_list_attr and a.type == FLOAT32
+        }
         chosen = {n: a.name for n, a in inputs if a.type_attr == self.attr} if self.attr else fixed
-        if self.activation_only and self.allowed == frozenset({FLOAT32}):  # elsewhere parameters have an attribute of their own
+        if self.activation_only and self.allowed == frozenset({FLOAT32}):
+            # elsewhere parameters have an attribute of their own
             chosen = dict(list(chosen.items())[:1])
         self.positions = tuple(chosen)
         self.names = tuple(chosen.values())
@@ -80,7 +95,9 @@ class OpType:
     @property
     def several(self) -> bool:
         """Return whether its inputs can differ."""
-        return len(self.positions) + len(self.fixed) > 1 or bool(self.lists.intersection(self.names))
+        return len(self.positions) + len(self.fixed) > 1 or bool(
+            self.lists.intersection(self.names)
+        )
 
 
 def _floats(argument: Any, allowed: Mapping[str, frozenset[int]]) -> bool:
@@ -131,14 +148,16 @@ def has_kernel(name: str, dtype: int) -> bool:
         return True
     registered = _registered(name)
     return not registered or any(
-        kernel.device_type in _devices() and _takes(kernel, found.attr, dtype) for kernel in registered
+        kernel.device_type in _devices() and _takes(kernel, found.attr, dtype)
+        for kernel in registered
     )
 
 
 def kernel_class(found: OpType, dtype: int, device: str) -> bytes:
     """Return the class of the kernel for a node with a dtype; nothing where there is none, or none for the other attributes.
 
-    TensorFlow answers this in microseconds, and lists the kernels of an operation type in a millisecond.
+    TensorFlow answers this in microseconds, and lists the kernels of an operation type in a
+    millisecond.
     """
     if _kernel_classes is None:
         return b""
@@ -178,7 +197,9 @@ def always_emulated(op: str) -> bool:
     """Return whether an operation's low precision is always emulated: it, its Python code or its gradient has no low kernel."""
     emulated = facts().emulated
     on_cpu = emulated["on_cpu"] if _devices() == {"CPU"} else ()
-    return vocabulary()[op].group in emulated["groups"] or op in emulated["operations"] or op in on_cpu
+    return (
+        vocabulary()[op].group in emulated["groups"] or op in emulated["operations"] or op in on_cpu
+    )
 
 
 def _takes(kernel: Any, attr: str | None, dtype: int) -> bool:

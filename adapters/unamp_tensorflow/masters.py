@@ -32,16 +32,21 @@ class TensorFlowMasters(MasterWeights):
 
     def _unamp_master(self, parameter: Any, original: Any) -> Any:
         value = getattr(parameter, "value", parameter)
-        # A variable that the traced function itself makes has no value before the first step, which sees to it.
+        # A variable that the traced function itself makes has no value before the first step, which
+        # sees to it.
         begun = bool(value.is_initialized())
         with self._distribution_strategy.extended.colocate_vars_with(value):
             return self.add_variable(
                 parameter.shape,
-                initializer=(lambda shape, dtype: tf.cast(value if original is None else original, dtype))
+                initializer=(
+                    lambda shape, dtype: tf.cast(value if original is None else original, dtype)
+                )
                 if begun
                 else "zeros",
                 dtype=FLOAT32,
-                name="_".join((*re.split("[/:]", getattr(parameter, "path", parameter.name)), "master_weight")),
+                name="_".join(
+                    (*re.split("[/:]", getattr(parameter, "path", parameter.name)), "master_weight")
+                ),
             )
 
     def _unamp_wide(self, gradient: Any) -> Any:
@@ -54,7 +59,9 @@ class TensorFlowMasters(MasterWeights):
         wide = tf.convert_to_tensor(master)
 
         def take() -> bool:
-            _assign(master, tf.where(tf.cast(wide, low.dtype) == low, wide, tf.cast(low, tf.float32)))
+            _assign(
+                master, tf.where(tf.cast(wide, low.dtype) == low, wide, tf.cast(low, tf.float32))
+            )
             return True
 
         if not _is_compared_first(low.shape):
@@ -75,7 +82,8 @@ class TensorFlowMasters(MasterWeights):
 def _is_compared_first(shape: Any) -> bool:
     """Return whether to ask if a parameter has changed is faster than to write its master weight anew.
 
-    The answer of a GPU would have to be waited for, and a variable that is distributed cannot be written under a condition.
+    The answer of a GPU would have to be waited for, and a variable that is distributed cannot be
+    written under a condition.
     """
     return (
         shape.is_fully_defined()
@@ -88,7 +96,9 @@ def _is_compared_first(shape: Any) -> bool:
 
 def _is_rounded(low: Any, wide: Any) -> Any:
     """Return whether low numbers are others rounded, to the bit: four at a time, which take a quarter of the time."""
-    first, second = (tf.bitcast(tf.reshape(each, [-1, 4]), tf.int64) for each in (low, tf.cast(wide, low.dtype)))
+    first, second = (
+        tf.bitcast(tf.reshape(each, [-1, 4]), tf.int64) for each in (low, tf.cast(wide, low.dtype))
+    )
     return tf.reduce_all(first == second)
 
 

@@ -23,7 +23,8 @@ def is_network(value: object) -> bool:
 def wrap(network: Any, policy: Policy) -> Any:
     """Return a Keras model that calls another one under a policy; see `unamp.adapter.Adapter.wrap`.
 
-    It has the same variables, so that training one trains the other, and can be compiled, fitted and saved.
+    It has the same variables, so that training one trains the other, and can be compiled, fitted
+    and saved.
     """
     return _model_class()(network, policy)
 
@@ -53,7 +54,9 @@ def _model_class() -> type:
 
         @classmethod
         def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-            network = keras.utils.deserialize_keras_object(config.pop("network"), custom_objects=custom_objects)
+            network = keras.utils.deserialize_keras_object(
+                config.pop("network"), custom_objects=custom_objects
+            )
             return cls(network, Policy.from_data(config.pop("policy")), **config)
 
     return UnderPolicy

@@ -36,15 +36,26 @@ from unamp_tensorflow.state import DTYPES, NAMES, thread
 def _patches(with_keras: bool) -> Patches:
     # Another method, not other code in Keras's own: AutoGraph reads the source of what it meets.
     follow = follow_calls(thread)
-    found = [AttributePatch(tf.GradientTape, "gradient", lambda own: not_converted(_following_variables(own)))]
+    found = [
+        AttributePatch(
+            tf.GradientTape, "gradient", lambda own: not_converted(_following_variables(own))
+        )
+    ]
     if with_keras:
-        found.append(AttributePatch(tf.keras.layers.Layer, "__call__", lambda own: not_converted(follow(own))))
+        found.append(
+            AttributePatch(
+                tf.keras.layers.Layer, "__call__", lambda own: not_converted(follow(own))
+            )
+        )
     return Patches(lambda: found)
 
 
-def observe(sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any) -> AbstractContextManager[None]:
+def observe(
+    sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any
+) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    layers = Layers(lambda network: (), lambda layer: str(layer.name))  # a layer of Keras has a name of its own
+    # a layer of Keras has a name of its own
+    layers = Layers(lambda network: (), lambda layer: str(layer.name))
     observer = Observer("tensorflow", sink, values, layers)
     return observing.observe(thread, observer, _patches(keras_in_use()), held, without_region)
 
@@ -89,11 +100,25 @@ def report(
         with stop_recording():
             return low(DTYPES[dtype])
 
-    going_on = _reporter.report(observer, record, _reporter.sizes(floating), result, first_only=True, low=second, kept=written)
-    others = {id(old): new for old, new in zip(_reporter.floating(result), going_on, strict=True) if new is not old}
+    going_on = _reporter.report(
+        observer,
+        record,
+        _reporter.sizes(floating),
+        result,
+        first_only=True,
+        low=second,
+        kept=written,
+    )
+    others = {
+        id(old): new
+        for old, new in zip(_reporter.floating(result), going_on, strict=True)
+        if new is not old
+    }
     if not others:
         return result
-    return tf.nest.map_structure(lambda each: others.get(id(each), each), result, expand_composites=True)
+    return tf.nest.map_structure(
+        lambda each: others.get(id(each), each), result, expand_composites=True
+    )
 
 
 class State:
@@ -121,12 +146,20 @@ class State:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    return (values(leaf) for leaf in leaves(value) if getattr(leaf, "dtype", None) is not None and hasattr(leaf, "shape"))
+    return (
+        values(leaf)
+        for leaf in leaves(value)
+        if getattr(leaf, "dtype", None) is not None and hasattr(leaf, "shape")
+    )
 
 
 def _numbers(tensor: Any) -> Any:
     # NumPy alone: no operation runs.
-    return np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor).astype("float64").reshape(-1)
+    return (
+        np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
+        .astype("float64")
+        .reshape(-1)
+    )
 
 
 def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
@@ -164,7 +197,9 @@ def _following_variables(
         for variable, each in zip(tf.nest.flatten(sources), tf.nest.flatten(found), strict=True):
             if each is None or not isinstance(variable, _variables()):
                 continue
-            if (hook := parameter_hook(names.get(id(variable)) or variable_name(variable))) is not None:
+            if (
+                hook := parameter_hook(names.get(id(variable)) or variable_name(variable))
+            ) is not None:
                 _take(hook, each, 0)
     return found
 
@@ -198,7 +233,9 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
 
     def run(call: Callable[[], Any]) -> Any:
         if stateful:
-            raise LeftOut(f"it runs {stateful[0]}, which may draw random numbers or change a variable")
+            raise LeftOut(
+                f"it runs {stateful[0]}, which may draw random numbers or change a variable"
+            )
         with stop_recording():
             return call()
 
@@ -210,7 +247,9 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
 
 
 #: Operation types that have state and do not change it.
-_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape"})
+_READS = frozenset(
+    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape"}
+)
 
 
 def opened(value: Any) -> Opened | None:

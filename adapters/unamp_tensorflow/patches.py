@@ -1,8 +1,9 @@
 """The patches: the places where TensorFlow's code must know about regions, and what stands there while a region is open.
 
-`acquire` applies them with the first open region of the process, `release` undoes them with the last. What stands in asks
-first whether the calling thread is in a region, so that other threads see the original. The names are private to TensorFlow
-and Keras; `probe` checks TensorFlow's before the first region, Keras' are looked at in the first region with Keras.
+`acquire` applies them with the first open region of the process, `release` undoes them with the
+last. What stands in asks first whether the calling thread is in a region, so that other threads see
+the original. The names are private to TensorFlow and Keras; `probe` checks TensorFlow's before the
+first region, Keras' are looked at in the first region with Keras.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Function, Plan, thread
 
-# --- their life --------------------------------------------------------------------------------------------------------------
+# --- their life -----------------------------------------------------------------------------------
 
 
 def acquire(plan: Plan) -> None:
     """Apply the patches that a plan needs, as far as they are not applied: a region opens in some thread."""
     with_keras = keras_in_use()
-    installed.acquire((plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches))
+    installed.acquire(
+        (plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches)
+    )
 
 
 def _forget() -> None:
@@ -49,11 +52,12 @@ def held(plan: Plan) -> Iterator[None]:
         release()
 
 
-# --- what they are -----------------------------------------------------------------------------------------------------------
+# --- what they are --------------------------------------------------------------------------------
 
 Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
 
-#: Methods that take values of the dtype that their object states: where, by which name, and which methods.
+#: Methods that take values of the dtype that their object states: where, by which name, and which
+#: methods.
 _TAKING = (
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 0, "value", ("unstack", "split")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
@@ -89,14 +93,27 @@ _HOOKS: Hooks = (
     ("tensorflow.python.framework.op_def_library", "_apply_op_helper", calls.add_node),
     ("tensorflow.python.eager.execute", "must_record_gradient", calls.must_record),
     # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
-    ("tensorflow.python.framework.auto_control_deps", "AutomaticControlDependencies.mark_as_return", suspending(thread)),
-    # Loops and branches, as they are called and as AutoGraph makes them: their values have one dtype each.
+    (
+        "tensorflow.python.framework.auto_control_deps",
+        "AutomaticControlDependencies.mark_as_return",
+        suspending(thread),
+    ),
+    # Loops and branches, as they are called and as AutoGraph makes them: their values have one
+    # dtype each.
     ("tensorflow.python.ops.while_loop", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
-    ("tensorflow.python.autograph.operators.control_flow", "_tf_while_stmt", compiling.while_statement),
+    (
+        "tensorflow.python.autograph.operators.control_flow",
+        "_tf_while_stmt",
+        compiling.while_statement,
+    ),
     ("tensorflow.python.autograph.operators.control_flow", "_tf_if_stmt", compiling.if_statement),
-    ("tensorflow.python.data.ops.dataset_autograph", "_tf_ag_dataset_for_stmt", compiling.dataset_statement),
+    (
+        "tensorflow.python.data.ops.dataset_autograph",
+        "_tf_ag_dataset_for_stmt",
+        compiling.dataset_statement,
+    ),
     ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
     ("tensorflow.python.data.ops.scan_op", "_ScanDataset.__init__", compiling.dataset_scan),
     # It vectorises a loop's body, in which the casts are nodes already.
@@ -112,40 +129,83 @@ _HOOKS: Hooks = (
     ),
     ("tensorflow.python.ops.math_ops", "cast", stated_dtypes.casting),
     ("tensorflow.python.ops.gen_array_ops", "bitcast", stated_dtypes.casting),
-    ("tensorflow.python.ops.resource_variable_ops", "ResourceVariable._init_from_args", stated_dtypes.initial),
+    (
+        "tensorflow.python.ops.resource_variable_ops",
+        "ResourceVariable._init_from_args",
+        stated_dtypes.initial,
+    ),
     *_taking(),
-    *((module, path, stated_dtypes.drawing) for module, paths in facts().drawing.items() for path in paths),
+    *(
+        (module, path, stated_dtypes.drawing)
+        for module, paths in facts().drawing.items()
+        for path in paths
+    ),
     ("tensorflow.python.ops.map_fn", "_result_value_flat_to_batchable", stated_dtypes.map_result),
-    ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__mul__", stated_dtypes.sparse_operator),
-    ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__truediv__", stated_dtypes.sparse_operator),
+    (
+        "tensorflow.python.framework.sparse_tensor",
+        "SparseTensor.__mul__",
+        stated_dtypes.sparse_operator,
+    ),
+    (
+        "tensorflow.python.framework.sparse_tensor",
+        "SparseTensor.__truediv__",
+        stated_dtypes.sparse_operator,
+    ),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
-    # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two functions.
+    # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two
+    # functions.
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
     ("tensorflow.python.eager.forwardprop", "_jvp_helper", suspending(thread)),
     ("tensorflow.python.eager.backprop", "GradientTape.jacobian", suspending(thread)),
     ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
-    ("tensorflow.python.ops.custom_gradient", "_eager_mode_decorator", training.custom_gradient(held)),
-    ("tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", training.custom_gradient(held)),
+    (
+        "tensorflow.python.ops.custom_gradient",
+        "_eager_mode_decorator",
+        training.custom_gradient(held),
+    ),
+    (
+        "tensorflow.python.ops.custom_gradient",
+        "_graph_mode_decorator",
+        training.custom_gradient(held),
+    ),
     ("tensorflow.python.ops.clip_ops", "clip_by_average_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "clip_by_global_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "global_norm", training.clipping),
     # Threads that a strategy makes start without a region, as all threads do.
-    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.__init__", training.replica_made),
-    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaThread.run", training.replica_run),
-    ("tensorflow.python.distribute.mirrored_run", "_MirroredReplicaContext._merge_call", training.merging),
+    (
+        "tensorflow.python.distribute.mirrored_run",
+        "_MirroredReplicaThread.__init__",
+        training.replica_made,
+    ),
+    (
+        "tensorflow.python.distribute.mirrored_run",
+        "_MirroredReplicaThread.run",
+        training.replica_run,
+    ),
+    (
+        "tensorflow.python.distribute.mirrored_run",
+        "_MirroredReplicaContext._merge_call",
+        training.merging,
+    ),
 )
 
 #: What makes a function's keys, which must know about the rules of layers, too.
 _COMPILERS: Hooks = (
-    ("tensorflow.python.eager.polymorphic_function.function_context", "make_function_context", compiling.keyed),
+    (
+        "tensorflow.python.eager.polymorphic_function.function_context",
+        "make_function_context",
+        compiling.keyed,
+    ),
 )
 
 #: The same of Keras, which may be imported later, or never.
 _KERAS_HOOKS: Hooks = (
     *keras_policies.hooks(thread, training.is_keras_input),
-    *keras_metrics.hooks(partial(suspended, thread), lambda: thread.plan is not None, training.widened),
+    *keras_metrics.hooks(
+        partial(suspended, thread), lambda: thread.plan is not None, training.widened
+    ),
 )
 
 
@@ -182,7 +242,7 @@ def _suspended(*, of_keras: bool) -> Iterator[Patch]:
                 yield CodePatch(_function(module, path), suspending(thread))
 
 
-# --- whether they are where they are expected --------------------------------------------------------------------------------
+# --- whether they are where they are expected -----------------------------------------------------
 
 
 def probe() -> None:

@@ -1,7 +1,8 @@
 """From a policy to a plan: what its rules come to in TensorFlow, for operation types and for composite operations.
 
-TensorFlow has no autocast region of its own, so everything is carried out by the patches that are applied while a region is
-open: for operation types in `calls`, for composite operations in `composites`.
+TensorFlow has no autocast region of its own, so everything is carried out by the patches that are
+applied while a region is open: for operation types in `calls`, for composite operations in
+`composites`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class TensorFlowPlan(BasePlan):
         within_composite: bool = False,
         reporting: bool = False,
     ) -> None:
-        super().__init__(policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting)
+        super().__init__(
+            policy, with_synonyms(policy, rules, facts().synonyms), reporting=reporting
+        )
         self.low = DTYPES[policy.dtype]
         self.within_composite = within_composite
         self.key = ("unamp", policy, key)
@@ -65,9 +68,16 @@ class TensorFlowPlan(BasePlan):
             return self
         if op not in self._for_coordinates:
             group = vocabulary()[op].group
-            rules = {name: self.rules[name] if vocabulary()[name].group == group else r for name, r in all_widest().items()}
-            policy = Policy(self.policy.level, self.policy.dtype, widen_results=self.policy.widen_results)
-            self._for_coordinates[op] = TensorFlowPlan(policy, rules, key=(self.key, op), reporting=self.reporting)
+            rules = {
+                name: self.rules[name] if vocabulary()[name].group == group else r
+                for name, r in all_widest().items()
+            }
+            policy = Policy(
+                self.policy.level, self.policy.dtype, widen_results=self.policy.widen_results
+            )
+            self._for_coordinates[op] = TensorFlowPlan(
+                policy, rules, key=(self.key, op), reporting=self.reporting
+            )
         return self._for_coordinates[op]
 
     def ban(self, op: str | None) -> str:
@@ -117,7 +127,9 @@ class TensorFlowPlan(BasePlan):
     @cached_property
     def observed(self) -> TensorFlowPlan:
         """The same plan, with every operation reported."""
-        return TensorFlowPlan(self.policy, self.rules, within_composite=self.within_composite, reporting=True)
+        return TensorFlowPlan(
+            self.policy, self.rules, within_composite=self.within_composite, reporting=True
+        )
 
     @cached_property
     def for_parts(self) -> TensorFlowPlan | None:
@@ -136,7 +148,9 @@ class TensorFlowPlan(BasePlan):
             rule = Rule.FP32 if target == FLOAT32 else Rule.LOW
             parts = keras_facts().parts.get(op)
             if parts is None:
-                rules = {name: was if _unchanged(name) else rule for name, was in all_widest().items()}
+                rules = {
+                    name: was if _unchanged(name) else rule for name, was in all_widest().items()
+                }
             else:  # the rest is an activation of the user's choice, an operation of its own
                 rules = {name: rule if name in parts else was for name, was in self.rules.items()}
             self._for_layers[op, target] = TensorFlowPlan(policy, rules, key=(self.key, op, target))
@@ -157,7 +171,8 @@ def _group(patches: tuple[Patch, ...]) -> PatchGroup:
 class _Actions(dict[str, OpTypeAction | None]):
     """The actions of a plan, each made when its operation type is first called.
 
-    There are a thousand operation types, and to ask TensorFlow for the kernels of one takes a millisecond.
+    There are a thousand operation types, and to ask TensorFlow for the kernels of one takes a
+    millisecond.
     """
 
     def __init__(self, make: Callable[[str], OpTypeAction | None]) -> None:
@@ -173,9 +188,13 @@ class _Actions(dict[str, OpTypeAction | None]):
 def _unchanged(op: str) -> bool:
     """Return whether an operation keeps its meaning among the parts of a layer.
 
-    Moving its parameters about is a part of it; but a list of tensors states the dtype of what is put into it.
+    Moving its parameters about is a part of it; but a list of tensors states the dtype of what is
+    put into it.
     """
-    return vocabulary()[op].group in ("creation", "random", "cast", "comparison") or op == "tensor_list"
+    return (
+        vocabulary()[op].group in ("creation", "random", "cast", "comparison")
+        or op == "tensor_list"
+    )
 
 
 @lru_cache(KEPT_POLICIES)
@@ -203,4 +222,8 @@ def how(op: str, policy: Policy, device: str) -> How:
     ):
         return How.NATIVE  # nothing that could disagree
     rules = None if made is None else made.rules
-    return how_by_calls(op, rules, lambda: bool(mine) and not any(has_kernel(e.name, DTYPES[policy.dtype]) for e in mine))
+    return how_by_calls(
+        op,
+        rules,
+        lambda: bool(mine) and not any(has_kernel(e.name, DTYPES[policy.dtype]) for e in mine),
+    )

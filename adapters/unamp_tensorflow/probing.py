@@ -31,10 +31,14 @@ def probe_effects() -> None:
     Raises:
         FrameworkNotSupported: naming the version of TensorFlow, an operation, and its dtypes.
     """
-    with unobserved(thread), tf.init_scope():  # the first region may be one that a traced function opens
+    with unobserved(thread), tf.init_scope():
+        # the first region may be one that a traced function opens
         if tf.executing_eagerly():
             _check("eagerly")
-            if _inside(function_context.make_function_context) == function_context.make_function_context():
+            if (
+                _inside(function_context.make_function_context)
+                == function_context.make_function_context()
+            ):
                 _raise("a traced function has the same key inside a region and outside")
     with unobserved(thread), tf.Graph().as_default():
         _check("in a graph")
@@ -46,7 +50,9 @@ def _check(mode: str) -> None:
         for name, call in _CALLS.items():
             found = _inside(partial(call, one)).dtype.name, call(one).dtype.name
             if found != ("bfloat16", "float32"):
-                _raise(f"{mode} tf.{name} gives {found[0]} inside a region and {found[1]} outside, not bfloat16 and float32")
+                _raise(
+                    f"{mode} tf.{name} gives {found[0]} inside a region and {found[1]} outside, not bfloat16 and float32"
+                )
 
 
 def _inside(call: Callable[[], Any]) -> Any:

@@ -37,7 +37,9 @@ def scale_loss(loss: Any, scale: float) -> Any:
     return wide * tf.constant(scale, wide.dtype)
 
 
-def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+def backward(
+    compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
+) -> tuple[Any, Any]:
     """See `unamp.adapter.Adapter.backward`."""
     with tf.GradientTape() as tape:
         scaled, loss = compute()
@@ -59,19 +61,28 @@ class TensorFlowGradients:
 
     def __init__(self, optimizer: Any, given: Any) -> None:
         if given is None:
-            raise TypeError("TensorFlow's gradients are values: hand them over, as in step(optimizer, gradients=gradients)")
+            raise TypeError(
+                "TensorFlow's gradients are values: hand them over, as in step(optimizer, gradients=gradients)"
+            )
         self.values = _listed(given)
         self._optimizer = optimizer
         self._widened = optimizer is not None and has_master_weights(optimizer)
         self._finite: list[Any] = []
 
     def dtypes(self) -> frozenset[str]:
-        names = frozenset(each.dtype.name for gradient in self.values for each in _replicas(gradient))
-        return frozenset("float32" if self._widened and name in LOW_DTYPES else name for name in names)
+        names = frozenset(
+            each.dtype.name for gradient in self.values for each in _replicas(gradient)
+        )
+        return frozenset(
+            "float32" if self._widened and name in LOW_DTYPES else name for name in names
+        )
 
     def unscale(self, scale: float) -> None:
         self._finite = [_finite(each) for gradient in self.values for each in _replicas(gradient)]
-        self.values = [_on_each(gradient, lambda each: _divided(each, scale, self._widened)) for gradient in self.values]
+        self.values = [
+            _on_each(gradient, lambda each: _divided(each, scale, self._widened))
+            for gradient in self.values
+        ]
 
     def overflow(self) -> bool | None:
         return not bool(tf.reduce_all(self._finite)) if self._finite else None
@@ -84,9 +95,13 @@ class TensorFlowGradients:
         return None
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        if not any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in self.values):
+        if not any(
+            isinstance(gradient, tf.distribute.DistributedValues) for gradient in self.values
+        ):
             return self._optimizer.apply(self.values, *args, **kwargs)
-        return self._optimizer._distribution_strategy.run(self._optimizer.apply, (self.values, *args), kwargs)
+        return self._optimizer._distribution_strategy.run(
+            self._optimizer.apply, (self.values, *args), kwargs
+        )
 
 
 def _listed(given: Any) -> list[Any]:

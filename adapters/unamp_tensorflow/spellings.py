@@ -16,7 +16,8 @@ from unamp.adapter.spellings import ObjectNames, at_path
 def keras_in_use() -> bool:
     """Return whether Keras is imported and computes with TensorFlow.
 
-    Keras is never imported here: that takes seconds. `tf.keras` would do it, so every use of that comes after this.
+    Keras is never imported here: that takes seconds. `tf.keras` would do it, so every use of that
+    comes after this.
     """
     return keras_on("tensorflow")
 

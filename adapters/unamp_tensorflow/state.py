@@ -17,9 +17,11 @@ from unamp.policy import Rule
 Tensor: TypeAlias = tf.Tensor
 Function: TypeAlias = Callable[..., Any]
 
-#: Dtypes by their number, as TensorFlow's C++ has them: comparing numbers costs a tenth of comparing dtype objects.
+#: Dtypes by their number, as TensorFlow's C++ has them: comparing numbers costs a tenth of
+#: comparing dtype objects.
 DTYPES: Mapping[str, int] = Dtypes(
-    "tensorflow", {dtype.name: dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16, tf.float32)}
+    "tensorflow",
+    {dtype.name: dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16, tf.float32)},
 )
 NAMES: Mapping[int, str] = {number: name for name, number in DTYPES.items()}
 ELIGIBLE = frozenset(NAMES)
@@ -90,9 +92,10 @@ class Thread(ThreadState[Plan]):
     """One thread's state; see `unamp.adapter.state.ThreadState`.
 
     Attributes:
-        parameters: in a layer that computes in low, its parameters by their ids, each with its cast: a layer's code may use a
-            parameter several times.
-        recorded: whether the gradient of the node that is being added to a graph is on the tape already.
+        parameters: in a layer that computes in low, its parameters by their ids, each with its
+            cast: a layer's code may use a parameter several times.
+        recorded: whether the gradient of the node that is being added to a graph is on the tape
+            already.
     """
 
     parameters: dict[int, tuple[Any, Any]] | None = None

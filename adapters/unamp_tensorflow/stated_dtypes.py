@@ -1,6 +1,7 @@
 """Places that state a dtype, or TensorFlow raises: variables, arrays of tensors, lists that become one, Python functions.
 
-A rule may have given a tensor another dtype than it has without a region. Here it gets the one that is stated.
+A rule may have given a tensor another dtype than it has without a region. Here it gets the one that
+is stated.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
 
-# Each of the decorated functions is called with the one that it replaces, which is the original, and that one's arguments.
+# Each of the decorated functions is called with the one that it replaces, which is the original,
+# and that one's arguments.
 _in_regions = in_regions(thread)
 
 
@@ -44,11 +46,14 @@ def taking(position: int, name: str) -> Callable[[Function], Function]:
 @_in_regions
 def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Let lists of tensors stand where one tensor is expected: a dtype that is asked for is an explicit cast."""
-    if dtype is None:  # nobody asked: the tensors need one dtype, and what puts them together follows its rule
+    if dtype is None:
+        # nobody asked: the tensors need one dtype, and what puts them together follows its rule
         return original(_alike(v), dtype, *args, **kwargs)
     wanted = tf.as_dtype(dtype).as_datatype_enum
     with suspended(thread):
-        return original(convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs)
+        return original(
+            convert(cast, wanted, v) if wanted in ELIGIBLE else v, dtype, *args, **kwargs
+        )
 
 
 @_in_regions
@@ -95,7 +100,9 @@ def _alike(value: Any) -> Any:
 
 
 @_in_regions
-def initial(original: Function, self: Any, initial_value: Any = None, *args: Any, **kwargs: Any) -> None:
+def initial(
+    original: Function, self: Any, initial_value: Any = None, *args: Any, **kwargs: Any
+) -> None:
     """Let the initial value of a variable, a list of tensors or a function, be made by no rule."""
     with suspended(thread):
         original(self, _wide(_alike(initial_value), kwargs.get("dtype")), *args, **kwargs)
@@ -109,12 +116,15 @@ def drawing(original: Function, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any], ruled: int = 0) -> tuple[Any, dict[str, Any]]:
+def in_stated_dtype(
+    function: Function, args: Any, kwargs: dict[str, Any], ruled: int = 0
+) -> tuple[Any, dict[str, Any]]:
     """Return arguments that agree with the dtype that a function is told for its result, or where none is, with one another.
 
     Args:
-        ruled: the dtype that a rule has cast them to, which is stated in place of the caller's; 0 without a rule, where those
-            that are all float32 are as the caller has them outside of regions.
+        ruled: the dtype that a rule has cast them to, which is stated in place of the caller's; 0
+            without a rule, where those that are all float32 are as the caller has them outside of
+            regions.
     """
     found = {*eligible_dtypes(args, kwargs)}
     if found <= {FLOAT32} and not ruled:
@@ -127,7 +137,9 @@ def in_stated_dtype(function: Function, args: Any, kwargs: dict[str, Any], ruled
         bound.arguments["dtype"] = tf.as_dtype(ruled)
         return bound.args, bound.kwargs
     target = number if number in ELIGIBLE else FLOAT32 if len(found) > 1 else 0
-    return (convert(cast, target, args), convert(cast, target, kwargs)) if target else (args, kwargs)
+    return (
+        (convert(cast, target, args), convert(cast, target, kwargs)) if target else (args, kwargs)
+    )
 
 
 @_in_regions
@@ -135,7 +147,9 @@ def map_result(original: Function, values: Sequence[Any], specs: Sequence[Any]) 
     """Let a function that is handed to `tf.map_fn` return the dtypes that were stated for it."""
     stated = [getattr(spec, "dtype", None) for spec in specs]
     wanted = [dtype.as_datatype_enum if isinstance(dtype, tf.DType) else 0 for dtype in stated]
-    return original([_stated(value, dtype) for value, dtype in zip(values, wanted, strict=True)], specs)
+    return original(
+        [_stated(value, dtype) for value, dtype in zip(values, wanted, strict=True)], specs
+    )
 
 
 @_in_regions
@@ -148,7 +162,14 @@ def sparse_operator(original: Function, sp_x: Any, y: Any) -> Any:
 
 
 @_in_regions
-def python_function(original: Function, self: Any, func: Function, Tout: Any, *rest: Any, **named: Any) -> None:  # noqa: N803 - TensorFlow's
+def python_function(
+    original: Function,
+    self: Any,
+    func: Function,
+    Tout: Any,  # noqa: N803 - TensorFlow's
+    *rest: Any,
+    **named: Any,
+) -> None:
     """Let a function that is handed to `tf.py_function` follow the policy, and return the dtypes that were stated for it.
 
     In a graph it runs later, in a thread of TensorFlow's, which is in no region.
@@ -158,15 +179,26 @@ def python_function(original: Function, self: Any, func: Function, Tout: Any, *r
 
 
 @_in_regions
-def numpy_function(original: Function, func: Function, inp: Any, Tout: Any, *rest: Any, **named: Any) -> Any:  # noqa: N803
+def numpy_function(
+    original: Function,
+    func: Function,
+    inp: Any,
+    Tout: Any,  # noqa: N803 - TensorFlow's
+    *rest: Any,
+    **named: Any,
+) -> Any:
     """Let a function that is handed to `tf.numpy_function` in a graph follow the policy, and return the stated dtypes."""
     if not tf.executing_eagerly():
-        stated = [tf.as_dtype(dtype) for dtype in (Tout if isinstance(Tout, (list, tuple)) else [Tout])]
+        stated = [
+            tf.as_dtype(dtype) for dtype in (Tout if isinstance(Tout, (list, tuple)) else [Tout])
+        ]
         func = _in_region(func, stated, _array)
     return original(func, inp, Tout, *rest, **named)
 
 
-def _in_region(function: Function, stated: Sequence[Any], to: Callable[[Any, Any], Any]) -> Function:
+def _in_region(
+    function: Function, stated: Sequence[Any], to: Callable[[Any, Any], Any]
+) -> Function:
     """Return a function that runs in the region around, and whose results are converted to the dtypes that are stated."""
     region = innermost_region()
     if region is None:
@@ -183,7 +215,11 @@ def _in_region(function: Function, stated: Sequence[Any], to: Callable[[Any, Any
 
 
 def _array(value: Any, dtype: Any) -> Any:
-    return np.asarray(value, dtype.as_numpy_dtype) if eligible_dtype(value) and dtype.as_datatype_enum in ELIGIBLE else value
+    return (
+        np.asarray(value, dtype.as_numpy_dtype)
+        if eligible_dtype(value) and dtype.as_datatype_enum in ELIGIBLE
+        else value
+    )
 
 
 def _stated(value: Any, dtype: int) -> Any:

@@ -21,14 +21,17 @@ from unamp_tensorflow.state import FLOAT32, Function, Plan, thread
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
 
-# --- gradients of a user's own -----------------------------------------------------------------------------------------------
+# --- gradients of a user's own --------------------------------------------------------------------
 
 
-def custom_gradient(held: Callable[[Plan], AbstractContextManager[None]]) -> Callable[[Function], Function]:
+def custom_gradient(
+    held: Callable[[Plan], AbstractContextManager[None]],
+) -> Callable[[Function], Function]:
     """Return the replacement of the decorators of `tf.custom_gradient`.
 
-    A gradient of a user's own gets low gradients beside float32 values, which TensorFlow would refuse to multiply. It runs
-    when the backward pass comes to it, maybe long after the region, when no patch is applied any more.
+    A gradient of a user's own gets low gradients beside float32 values, which TensorFlow would
+    refuse to multiply. It runs when the backward pass comes to it, maybe long after the region,
+    when no patch is applied any more.
 
     Args:
         held: applies the patches that a plan needs while the context is open.
@@ -55,7 +58,10 @@ def custom_gradient(held: Callable[[Plan], AbstractContextManager[None]]) -> Cal
 
 
 def _assisted(
-    gradient: Function, plan: Plan, held: Callable[[Plan], AbstractContextManager[None]], inputs: tuple[Any, ...]
+    gradient: Function,
+    plan: Plan,
+    held: Callable[[Plan], AbstractContextManager[None]],
+    inputs: tuple[Any, ...],
 ) -> Function:
     """Wrap a gradient so that differing inputs are widened in it, and it ends in its inputs' dtypes."""
 
@@ -63,7 +69,8 @@ def _assisted(
     def run(*args: Any, **kwargs: Any) -> Any:
         with held(plan), in_force(thread, plan):
             grads = gradient(*args, **kwargs)
-            if variables := kwargs.get("variables"):  # then it gives two: the inputs', and the variables'
+            if variables := kwargs.get("variables"):
+                # then it gives two: the inputs', and the variables'
                 return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
             return _like_inputs(grads, inputs)
 
@@ -73,7 +80,8 @@ def _assisted(
 def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[Any]) -> Function:
     """Return a gradient of `tf.recompute_grad` in which the function runs again in the region of its first time.
 
-    What else it does with the inputs follows no rule: it would hand the function, and in the end the gradients, low ones.
+    What else it does with the inputs follows no rule: it would hand the function, and in the end
+    the gradients, low ones.
     """
     cells = dict(zip(gradient.__code__.co_freevars, gradient.__closure__ or (), strict=True))
     function = cells["f"].cell_contents
@@ -83,7 +91,9 @@ def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[An
             return function(*args, **kwargs)
 
     closure = tuple(types.CellType(again) if name == "f" else cell for name, cell in cells.items())
-    made = types.FunctionType(gradient.__code__, gradient.__globals__, gradient.__name__, gradient.__defaults__, closure)
+    made = types.FunctionType(
+        gradient.__code__, gradient.__globals__, gradient.__name__, gradient.__defaults__, closure
+    )
     made.__kwdefaults__ = gradient.__kwdefaults__
     return functools.wraps(gradient)(made)
 
@@ -93,11 +103,13 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
     found, given = tf.nest.flatten(grads), tf.nest.flatten(inputs)
     if len(found) != len(given):
         return grads
-    alike = [cast_back(grad, eligible_dtype(value)) for grad, value in zip(found, given, strict=True)]
+    alike = [
+        cast_back(grad, eligible_dtype(value)) for grad, value in zip(found, given, strict=True)
+    ]
     return tf.nest.pack_sequence_as(grads, alike)
 
 
-# --- gradients that are clipped ----------------------------------------------------------------------------------------------
+# --- gradients that are clipped -------------------------------------------------------------------
 
 
 @standing_in
@@ -110,7 +122,7 @@ def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-# --- replicas: a strategy runs each of them in a thread that it makes --------------------------------------------------------
+# --- replicas: a strategy runs each of them in a thread that it makes -----------------------------
 
 
 @standing_in
@@ -135,7 +147,8 @@ def replica_run(original: Function, self: Any) -> Any:
 def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
     """Stand in for `merge_call`: work for all replicas that the thread which started them does for them.
 
-    It is done as a replica would: an optimizer, say, makes its update with no policy in force, and so must that thread.
+    It is done as a replica would: an optimizer, say, makes its update with no policy in force, and
+    so must that thread.
     """
     plan = thread.plan
 
@@ -147,7 +160,7 @@ def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> A
     return original(self, merged, args, kwargs)
 
 
-# --- Keras -------------------------------------------------------------------------------------------------------------------
+# --- Keras ----------------------------------------------------------------------------------------
 
 
 def is_keras_input(x: Any) -> bool:

@@ -16,17 +16,27 @@ from unamp_tensorflow.observing import variable_name
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
     """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of a built optimizer's variables."""
     if not tf.executing_eagerly():
-        raise NotExpressible("unamp.watch looks at numbers, which a tf.function does not have yet: step() is for outside of it")
+        raise NotExpressible(
+            "unamp.watch looks at numbers, which a tf.function does not have yet: step() is for outside of it"
+        )
     variables = list(network.trainable_variables)
     if optimizer is not None and optimizer.built:
         variables = stepped(optimizer)
     if not isinstance(given, (list, tuple)) or len(given) != len(variables):
         said = f"{len(given)}" if isinstance(given, (list, tuple)) else f"a {type(given).__name__}"
-        raise ValueError(f"gradients must be a list, one for each of {len(variables)} trained variables; not {said}")
+        raise ValueError(
+            f"gradients must be a list, one for each of {len(variables)} trained variables; not {said}"
+        )
     if any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in given):
-        raise NotExpressible("unamp.watch takes gradients of one replica; in a strategy, of strategy.local_results(...)[0]")
+        raise NotExpressible(
+            "unamp.watch takes gradients of one replica; in a strategy, of strategy.local_results(...)[0]"
+        )
     pairs = zip(variables, given, strict=True)
-    return [(variable_name(variable), variable, gradient) for variable, gradient in pairs if variable.dtype in _FLOATING]
+    return [
+        (variable_name(variable), variable, gradient)
+        for variable, gradient in pairs
+        if variable.dtype in _FLOATING
+    ]
 
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
@@ -45,4 +55,8 @@ def total(numbers: Any) -> Any:
 
 def fetched(totals: Sequence[Any]) -> list[float]:
     """See `unamp.adapter.NamesGradients.fetched`."""
-    return [float(each) for each in tf.stack([tf.cast(each, tf.float64) for each in totals]).numpy()] if totals else []
+    return (
+        [float(each) for each in tf.stack([tf.cast(each, tf.float64) for each in totals]).numpy()]
+        if totals
+        else []
+    )

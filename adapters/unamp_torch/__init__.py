@@ -9,7 +9,12 @@ from unamp_torch.hooks import HOOKS
 __all__ = ["REQUIRES", "adapter"]
 
 REQUIRES = ">=2.10,<3"
-check_version("torch", torch.__version__, REQUIRES, older="older ones keep no float32 gradient of a low parameter")
+check_version(
+    "torch",
+    torch.__version__,
+    REQUIRES,
+    older="older ones keep no float32 gradient of a low parameter",
+)
 
 HOOKS.probe()
 amp_warnings.newer_than_examined("torch", torch.__version__, HOOKS.examined)

@@ -35,7 +35,8 @@ from unamp_torch.state import (
 )
 from unamp_torch.transforming import for_this_level
 
-#: A device type, its native autocast's dispatch key, whether that was excluded, and the dtype of native autocast there.
+#: A device type, its native autocast's dispatch key, whether that was excluded, and the dtype of
+#: native autocast there.
 Native = tuple[str, torch._C.DispatchKey, bool, torch.dtype]
 
 
@@ -57,11 +58,17 @@ class Activation:
 
     def __init__(self, plan: plans.Plan) -> None:
         self.plan = plan
-        self._native = tuple((device, key) for device in plan.devices if (key := autocast_key(device)) is not None)
+        self._native = tuple(
+            (device, key) for device in plan.devices if (key := autocast_key(device)) is not None
+        )
 
     def enter(self) -> _Before:
         outer = thread.plan
-        combined = self.plan if outer is None or outer.devices == self.plan.devices else nested(outer, self.plan)
+        combined = (
+            self.plan
+            if outer is None or outer.devices == self.plan.devices
+            else nested(outer, self.plan)
+        )
         plan = for_this_level(combined)
         # First what can fail, while nothing has changed yet.
         if thread.sink is not None:
@@ -93,7 +100,9 @@ class Activation:
         if outer is not None:
             _switch(outer, on=False)
         _switch(plan, on=True)
-        return _Before(outer, weights, caching, shares and outer is None and plan.autocast, before, recorded)
+        return _Before(
+            outer, weights, caching, shares and outer is None and plan.autocast, before, recorded
+        )
 
     def exit(self, token: Any) -> None:
         outer, weights, caching, shared, before, recorded = token
@@ -120,7 +129,8 @@ class Activation:
     def _may_cache(self, outer: state.Plan | None, before: list[Native]) -> bool:
         """Return whether native autocast may keep casts of parameters.
 
-        It has one cache for all threads, and does not look at dtypes: it is used only where all that is in it has this plan's.
+        It has one cache for all threads, and does not look at dtypes: it is used only where all
+        that is in it has this plan's.
         """
         low = self.plan.low
         if outer is not None:
@@ -163,7 +173,8 @@ class _Replacing:
         self._activation, self._policy = activation, policy
 
     def enter(self) -> tuple[object, python_functions.Replaced]:
-        replaced = python_functions.acquire(self._policy, _under)  # not asked for again: classes may come meanwhile
+        # not asked for again: classes may come meanwhile
+        replaced = python_functions.acquire(self._policy, _under)
         try:
             return self._activation.enter(), replaced
         except BaseException:
@@ -188,6 +199,14 @@ def activation(plan: plans.Plan) -> Realisation:
     devices = sum(1 << (CPU, CUDA, META).index(device) for device in plan.devices)
     key = KERNEL_KEYS.index(plan.key)
     compiled = library.Activation(
-        plan, plan.compiled, in_python, key, plan.low, devices, plan.autocast, plan.policy.cache, plan.guard
+        plan,
+        plan.compiled,
+        in_python,
+        key,
+        plan.low,
+        devices,
+        plan.autocast,
+        plan.policy.cache,
+        plan.guard,
     )
     return _replacing(compiled, plan.policy)

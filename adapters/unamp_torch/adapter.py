@@ -54,7 +54,8 @@ class TorchAdapter(BaseAdapter):
         "cannot be converted to type|c10::"
     )
 
-    probe = staticmethod(probing.probe_effects)  # names were looked at when this package was imported
+    # names were looked at when this package was imported
+    probe = staticmethod(probing.probe_effects)
     device_names = staticmethod(devices.names)
     device_kind = staticmethod(devices.kind_of)
     device_of = staticmethod(devices.on)
@@ -91,17 +92,24 @@ class TorchAdapter(BaseAdapter):
             return Support.UNSUPPORTED
         if devices.accelerator() != CUDA:
             return Support.NATIVE  # where single operators are emulated, as on the CPU
-        emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False)
+        emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(
+            including_emulation=False
+        )
         return Support.EMULATED if emulated else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
         """Return 1 where the CPU has instructions for the dtype and oneDNN uses them; else how slow a fallback is."""
-        return _WITHOUT_INSTRUCTIONS[dtype] if device == "cpu" and devices.has_instructions(dtype) is False else 1.0
+        return (
+            _WITHOUT_INSTRUCTIONS[dtype]
+            if device == "cpu" and devices.has_instructions(dtype) is False
+            else 1.0
+        )
 
     def runtime(self) -> Mapping[str, Fact]:
         """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written.
 
-        ``kernels_in_wheel`` says which versions of PyTorch those are for that an installed wheel brings.
+        ``kernels_in_wheel`` says which versions of PyTorch those are for that an installed wheel
+        brings.
         """
         asked = {dtype: devices.has_instructions(dtype) for dtype in _WITHOUT_INSTRUCTIONS}
         return {
@@ -140,7 +148,11 @@ class TorchAdapter(BaseAdapter):
     def native_policy(self, device: str) -> Policy | None:
         kind = devices.device_type(device)
         plan = thread.plan
-        if (plan is not None and kind in plan.devices) or autocast_key(kind) is None or not torch.is_autocast_enabled(kind):
+        if (
+            (plan is not None and kind in plan.devices)
+            or autocast_key(kind) is None
+            or not torch.is_autocast_enabled(kind)
+        ):
             return None
         return Policy("O1", dtype_name(torch.get_autocast_dtype(kind)), preset="native")
 
@@ -148,21 +160,31 @@ class TorchAdapter(BaseAdapter):
         return isinstance(value, torch.nn.Module)
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
+        return with_method(
+            network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy)
+        )
 
     def is_optimizer(self, value: object) -> bool:
         return isinstance(value, torch.optim.Optimizer) or keras.is_optimizer(value)
 
-    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+    def backward(
+        self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
+    ) -> tuple[Any, Any]:
         of_keras = not isinstance(optimizer, torch.optim.Optimizer)
-        return keras.backward(compute, network, optimizer) if of_keras else scaling.backward(compute, optimizer)
+        return (
+            keras.backward(compute, network, optimizer)
+            if of_keras
+            else scaling.backward(compute, optimizer)
+        )
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return keras.KerasGradients(optimizer, given)
         return scaling.TorchGradients(optimizer, given)
 
-    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+    def decorate(
+        self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration
+    ) -> None:
         from unamp_torch.decoration import decorate  # few programs use it
 
         decorate(networks, optimizers, decoration)
@@ -175,7 +197,8 @@ class TorchAdapter(BaseAdapter):
     def policy_for(self, tensor: Any) -> Policy | None:
         device = tensor.device.type
         key = autocast_key(device)
-        if key is not None and excluded(key):  # in an operation, or switched off by PyTorch's own means
+        if key is not None and excluded(key):
+            # in an operation, or switched off by PyTorch's own means
             return None
         return None if thread.plan is None else thread.plan.policy_on(device)
 

@@ -1,6 +1,7 @@
 """Regions and the backward pass, which runs in the dtypes of its forward, whether a region is open around it or not.
 
-Checkpointing is the exception: it runs the forward once more in the backward pass, under the region of the first time.
+Checkpointing is the exception: it runs the forward once more in the backward pass, under the region
+of the first time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _OFF = Policy(enabled=False)
 def suspended() -> Iterator[None]:
     """Have no policy in force in this thread, and native autocast off, while the context is open.
 
-    Nothing looks at writes to parameters meanwhile: casts that were made before are not used afterwards.
+    Nothing looks at writes to parameters meanwhile: casts that were made before are not used
+    afterwards.
     """
     plan, thread.plan = thread.plan, None
     for each in KERNEL_KEYS:
@@ -57,9 +59,10 @@ def without_policy() -> AbstractContextManager[Any]:
 def suspending(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function so that it runs with no policy in force.
 
-    Those are the engine that runs backward passes, where the operators that compute gradients would otherwise be cast like any
-    others; what freezes a traced module, which would put TorchScript's autocast on top of the traced casts; and what takes an
-    exported program's operators apart, which would follow the rules anew.
+    Those are the engine that runs backward passes, where the operators that compute gradients would
+    otherwise be cast like any others; what freezes a traced module, which would put TorchScript's
+    autocast on top of the traced casts; and what takes an exported program's operators apart, which
+    would follow the rules anew.
     """
     if thread.plan is None:
         return original(*args, **kwargs)
@@ -73,7 +76,9 @@ def suspending(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 
 @standing_in
-def checkpointing(original: Callable[..., Any], /, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def checkpointing(
+    original: Callable[..., Any], /, function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     """Wrap a function that checkpoints another, given as its first argument, so that it is run again under the same region.
 
     Checkpointing itself remembers native autocast's state for that, and not ours.

@@ -1,8 +1,9 @@
 """The kernels that stand between a caller and an operator whose rule PyTorch does not follow by itself.
 
-One call, from top to bottom: the dispatcher calls a kernel (`kernel_of`), which looks up what the plan in force does about the
-operator (`_run`). That is an action (`low`, `in_float32`, ...), which casts the inputs and calls the operator, or nothing
-(`_pass_on`). The same in C++ is `compiled/kernels.h`.
+One call, from top to bottom: the dispatcher calls a kernel (`kernel_of`), which looks up what the
+plan in force does about the operator (`_run`). That is an action (`low`, `in_float32`, ...), which
+casts the inputs and calls the operator, or nothing (`_pass_on`). The same in C++ is
+`compiled/kernels.h`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,14 @@ _backward_in_progress = torch._C._current_graph_task_id  # -1 where there is non
 
 #: What PyTorch says, among other things, of a dtype that an operator has no kernel for.
 NO_KERNEL = (
-    *("Half", "BFloat16", "ow precision", "float or double", "float and double", "nsupported dtype"),
+    *(
+        "Half",
+        "BFloat16",
+        "ow precision",
+        "float or double",
+        "float and double",
+        "nsupported dtype",
+    ),
     "could not create a primitive",
 )
 
@@ -57,14 +65,15 @@ def says_no_kernel(error: RuntimeError) -> bool:
     return any(phrase in str(error) for phrase in NO_KERNEL)
 
 
-# --- actions. They run with our keys and those of native autocast excluded, so that no rule reaches into the operator. --------
+# --- actions --------------------------------------------------------------------------------------
+# They run with our keys and those of native autocast excluded: no rule reaches into the operator.
 
 
 def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Apply LOW. Where the device turns out to have no kernel for the dtype, emulate.
 
-    That is not remembered: a kernel may take some calls of its operator alone (dense tensors, and no sparse ones), and what a
-    call comes to must not depend on those before it.
+    That is not remembered: a kernel may take some calls of its operator alone (dense tensors, and
+    no sparse ones), and what a call comes to must not depend on those before it.
     """
     if operator.keeps_explicit_dtype(args, kwargs):
         return operator.call(*args, **kwargs)
@@ -81,18 +90,24 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
     return emulated(operator, args, kwargs, dtype)
 
 
-def low_alone(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def low_alone(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Any:
     """Apply LOW, whatever policy is in force, with no rule reaching into the operator."""
     keys = (*_ALL_KEYS, autocast_key(operator.eligible.device(args, kwargs)))
     return _call_below(keys, low, (operator, args, kwargs, dtype), {})
 
 
-def low_widened(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def low_widened(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Any:
     """Apply LOW, and cast the result back to float32 at once."""
     return cast_floats(low(operator, args, kwargs, dtype), torch.float32)
 
 
-def emulated(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def emulated(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Any:
     """Apply LOW without a low kernel: round the inputs to low, compute in float32, round the result to low."""
     thread.emulated = True
     args, kwargs = operator.eligible.convert(dtype, args, kwargs, keep=True)
@@ -111,7 +126,9 @@ def _as_its_weight(operator: Operator, args: Sequence[Any], kwargs: dict[str, An
     return operator.call(*args, **kwargs)
 
 
-def in_float32(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def in_float32(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Any:
     """Apply FP32."""
     if operator.has_sparse_gradient(args, kwargs):
         return _as_its_weight(operator, args, kwargs)
@@ -120,25 +137,38 @@ def in_float32(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], 
     return _call_widened(operator, args, kwargs)
 
 
-def in_widest(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def in_widest(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Any:
     """Apply WIDEST, for operators that do not promote by themselves, or have no kernel for the dtype they agree in."""
     dtypes = {t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE}
     if len(dtypes) > 1 or (operator.eligible.parameters and torch.float32 in dtypes):
         return _call_widened(operator, args, kwargs)
-    if operator.no_kernel and dtypes and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel:
+    if (
+        operator.no_kernel
+        and dtypes
+        and (operator.eligible.device(args, kwargs), *dtypes) in operator.no_kernel
+    ):
         return emulated(operator, args, kwargs, *dtypes)
     return operator.call(*args, **kwargs)
 
 
-def in_narrowest(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def in_narrowest(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Any:
     """Apply NARROWEST: low where inputs differ, as LOW in the dtype of the low ones; else as WIDEST."""
     dtypes = [t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE]
-    if len({*dtypes}) > 1 and (found := differing(Rule.NARROWEST, torch.float32, dtypes)) is not torch.float32:
+    if (
+        len({*dtypes}) > 1
+        and (found := differing(Rule.NARROWEST, torch.float32, dtypes)) is not torch.float32
+    ):
         return low(operator, args, kwargs, found)
     return in_widest(operator, args, kwargs, dtype)
 
 
-def untouched(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def untouched(
+    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Any:
     """Apply UNTOUCHED, for operators that native autocast would touch, or whose parts it would."""
     return operator.call(*args, **kwargs)
 
@@ -149,7 +179,9 @@ class Banned:
 
     message: str
 
-    def __call__(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    def __call__(
+        self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+    ) -> Any:
         if any(tensor.dtype in ELIGIBLE for tensor in operator.eligible.tensors(args, kwargs)):
             raise BannedOperation(self.message)
         return operator.call(*args, **kwargs)
@@ -161,12 +193,14 @@ class WithoutLowKernel:
 
     action: Action
 
-    def __call__(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    def __call__(
+        self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+    ) -> Any:
         device = operator.eligible.device(args, kwargs)
         return self.action(operator.without_low_kernels(device), args, kwargs, dtype)
 
 
-# --- the kernel ---------------------------------------------------------------------------------------------------------------
+# --- the kernel -----------------------------------------------------------------------------------
 
 
 def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[..., Any]:
@@ -179,7 +213,11 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
         return _run(operator, own_key, keyset, args, kwargs)
 
     def kernel_without_keyset(*args: Any, **kwargs: Any) -> Any:
-        return kernel(None, *args, **kwargs) if thread.sink is not None else _run(operator, own_key, None, args, kwargs)
+        return (
+            kernel(None, *args, **kwargs)
+            if thread.sink is not None
+            else _run(operator, own_key, None, args, kwargs)
+        )
 
     def kernel_of_a_factory(*args: Any, **kwargs: Any) -> Any:
         return _call_below((own_key, _CPU_KEY, _CUDA_KEY), operator.call, args, kwargs)
@@ -187,7 +225,8 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
     if not (operator.eligible.positions or operator.eligible.keywords):
         chosen: Callable[..., Any] = kernel_of_a_factory
     else:
-        # Only what is made of other operators needs the keyset (`_pass_on`), and to receive it takes time.
+        # Only what is made of other operators needs the keyset (`_pass_on`), and to receive it
+        # takes time.
         chosen = kernel if operator.composite else kernel_without_keyset
     run_uncompiled(chosen)
     return chosen
@@ -196,7 +235,8 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
 def _is_reported(operator: Operator) -> bool:
     """Return whether `unamp.trace` reports an operator here: one that computes, or that the policy in force has a rule for.
 
-    A backward pass is not reported: it follows no rule, and inside a region no kernel of ours is called in it.
+    A backward pass is not reported: it follows no rule, and inside a region no kernel of ours is
+    called in it.
     """
     plan = thread.plan
     if _backward_in_progress() != -1:
@@ -206,14 +246,25 @@ def _is_reported(operator: Operator) -> bool:
     return operator.computes or (plan is not None and plan.rule(operator.op) is not Rule.UNTOUCHED)
 
 
-def _run(operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _run(
+    operator: Operator,
+    own_key: torch._C.DispatchKey,
+    keyset: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
     """Do to a call what the plan in force says."""
     plan = thread.plan
     lead = None if plan is None else _lead(operator, args, kwargs)
     device = CPU if lead is None else lead.device.type
     if plan is None or lead is None or (action := _action_on(device, plan, operator)) is None:
         return _pass_on(operator, own_key, keyset, args, kwargs)
-    if device == META and plan.key is not TRACED and thread.sink is None and torch.is_inference_mode_enabled():
+    if (
+        device == META
+        and plan.key is not TRACED
+        and thread.sink is None
+        and torch.is_inference_mode_enabled()
+    ):
         refuse_on_meta()
     keys = (own_key, _CPU_KEY, _CUDA_KEY, autocast_key(device))
     return _call_below(keys, action, (operator, args, kwargs, plan.low_on(device)), {})
@@ -245,8 +296,8 @@ def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> to
 def _action_on(device: str, plan: Plan, operator: Operator) -> Action | None:
     """Return the action for a call on a device.
 
-    Native autocast being off for it means that somebody inside the region switched mixed precision off by PyTorch's own means,
-    or that a compiled graph, with its casts in it, is running.
+    Native autocast being off for it means that somebody inside the region switched mixed precision
+    off by PyTorch's own means, or that a compiled graph, with its casts in it, is running.
     """
     key = autocast_key(device)
     if key is not None and excluded(key):
@@ -256,7 +307,10 @@ def _action_on(device: str, plan: Plan, operator: Operator) -> Action | None:
 
 
 def _call_below(
-    keys: Iterable[torch._C.DispatchKey | None], call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    keys: Iterable[torch._C.DispatchKey | None],
+    call: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Call something with dispatch keys excluded: no rule reaches into it."""
     ours = [key for key in keys if key is not None and not excluded(key)]
@@ -275,10 +329,16 @@ def below_rules(call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
 
 
 def _pass_on(
-    operator: Operator, own_key: torch._C.DispatchKey, keyset: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    operator: Operator,
+    own_key: torch._C.DispatchKey,
+    keyset: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Call an operator that nothing is done about."""
-    if operator.composite and not any(type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)):
+    if operator.composite and not any(
+        type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)
+    ):
         # What it is made of still meets its own rules.
         return operator.overload._handle.redispatch_boxed(keyset & _BELOW, *args, **kwargs)
     set_excluded(own_key, True)
@@ -289,18 +349,24 @@ def _pass_on(
 
 
 #: The dispatch keys below all of ours.
-_BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keyset_full_after(TRACED.key)
+_BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keyset_full_after(
+    TRACED.key
+)
 
-#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch does not take them.
+#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch does not
+#: take them.
 _NUMBERS = frozenset({int, float, bool, complex})
 
 
-# --- meta tensors ------------------------------------------------------------------------------------------------------------
+# --- meta tensors ---------------------------------------------------------------------------------
 #
-# They have no key of native autocast's, and no other that a region could include for them alone. Kernels of ours take the place
-# of autograd's for them, and hand calls on to the same kernels of autograd by another key, that of backends without one.
+# They have no key of native autocast's, and no other that a region could include for them alone.
+# Kernels of ours take the place of autograd's for them, and hand calls on to the same kernels of
+# autograd by another key, that of backends without one.
 
-_AUTOGRAD_AND_META = torch._C.DispatchKeySet(dispatch_key("AutogradOther")) | torch._C.DispatchKeySet(dispatch_key("Meta"))
+_AUTOGRAD_AND_META = torch._C.DispatchKeySet(
+    dispatch_key("AutogradOther")
+) | torch._C.DispatchKeySet(dispatch_key("Meta"))
 
 
 def kernel_on_meta(operator: Operator) -> Callable[..., Any]:
@@ -308,7 +374,8 @@ def kernel_on_meta(operator: Operator) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
-        if plan is None or (excluded(_CPU_KEY) and excluded(_CUDA_KEY)):  # in an action, or switched off by PyTorch's own means
+        if plan is None or (excluded(_CPU_KEY) and excluded(_CUDA_KEY)):
+            # in an action, or switched off by PyTorch's own means
             return _past_autograd(operator, args, kwargs)
         lead = _lead(operator, args, kwargs)
         device = CPU if lead is None else lead.device.type
@@ -326,10 +393,14 @@ def _past_autograd(operator: Operator, args: Sequence[Any], kwargs: dict[str, An
     if operator.composite:
         return operator.overload.decompose(*args, **kwargs)
     lead = _lead(operator, args, kwargs)
-    if lead is not None and any(type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)):
+    if lead is not None and any(
+        type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)
+    ):
         # A number where a tensor is expected: of a meta tensor nothing but its dtype is asked.
         args = [
-            torch.scalar_tensor(a, dtype=torch.result_type(lead, a), device=META) if type(a) in _NUMBERS and i in places else a
+            torch.scalar_tensor(a, dtype=torch.result_type(lead, a), device=META)
+            if type(a) in _NUMBERS and i in places
+            else a
             for places in (operator.eligible.positions,)
             for i, a in enumerate(args)
         ]

@@ -17,13 +17,23 @@ ELIGIBLE = frozenset(DTYPES.values())
 
 #: Tensor arguments that are integers or booleans wherever they occur.
 _NEVER_FLOATING = frozenset(
-    {"batch_sizes", "condition", "index", "indices", "input_lengths", "mask", "offsets", "target_lengths"}
+    {
+        "batch_sizes",
+        "condition",
+        "index",
+        "indices",
+        "input_lengths",
+        "mask",
+        "offsets",
+        "target_lengths",
+    }
 )
 
 #: What a norm's parameters are called in PyTorch's schemas; `_weight_norm` has the magnitude ``g``.
 _PARAMETERS = frozenset({"bias", "g", "weight"})
 
-#: What a norm's running statistics are called there. Whether a call updates them, the argument behind them says.
+#: What a norm's running statistics are called there. Whether a call updates them, the argument
+#: behind them says.
 _STATISTICS = frozenset({"running_mean", "running_var"})
 
 _is_cache_enabled = torch.is_autocast_cache_enabled
@@ -39,9 +49,9 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Cast as `cast` does; a float32 parameter is cast once and kept for the outermost region.
 
-    Not kept: what is cast under `no_grad` (its gradient would be lost to a later use under grad), inside a `torch.func`
-    transform (it belongs to that level), while a graph is being captured (PyTorch switches its own cache off then, too), and
-    anything but a plain parameter.
+    Not kept: what is cast under `no_grad` (its gradient would be lost to a later use under grad),
+    inside a `torch.func` transform (it belongs to that level), while a graph is being captured
+    (PyTorch switches its own cache off then, too), and anything but a plain parameter.
     """
     if (
         not tensor.requires_grad
@@ -68,21 +78,26 @@ class Eligible:
 
     Args:
         schema: the operator's schema.
-        activation_only: only the first tensor (norms, whose parameters and statistics stay as they are; what computes in
-            float32 takes no low parameters, however).
+        activation_only: only the first tensor (norms, whose parameters and statistics stay as they
+            are; what computes in float32 takes no low parameters, however).
 
     Attributes:
         positions: those that may be given by position.
         keywords: those that are given by keyword.
         parameters: the positions of what is cast to float32 only.
         single: whether it is one tensor, with which nothing can disagree.
-        statistics: the positions of what is cast to float32 only, and written to by a call in training; see `write_back`.
+        statistics: the positions of what is cast to float32 only, and written to by a call in
+            training; see `write_back`.
     """
 
     __slots__ = ("keywords", "parameters", "positions", "single", "statistics")
 
     def __init__(self, schema: Any, activation_only: bool) -> None:
-        tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type) and a.name not in _NEVER_FLOATING]
+        tensors = [
+            (i, a)
+            for i, a in enumerate(schema.arguments)
+            if "Tensor" in str(a.type) and a.name not in _NEVER_FLOATING
+        ]
         self.parameters: tuple[int, ...] = ()
         self.statistics: tuple[int, ...] = ()
         if activation_only:
@@ -91,12 +106,19 @@ class Eligible:
             tensors = tensors[:1]
         self.positions: tuple[int, ...] = tuple(i for i, a in tensors if not a.kwarg_only)
         self.keywords: tuple[str, ...] = tuple(a.name for i, a in tensors if a.kwarg_only)
-        self.single = len(tensors) == 1 and "[" not in str(tensors[0][1].type) and "List" not in str(tensors[0][1].type)
+        self.single = (
+            len(tensors) == 1
+            and "[" not in str(tensors[0][1].type)
+            and "List" not in str(tensors[0][1].type)
+        )
 
     def tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
         """Give the tensors among a call's eligible arguments."""
         count = len(args)
-        for value in (*(args[i] for i in self.positions if i < count), *(kwargs.get(k) for k in self.keywords)):
+        for value in (
+            *(args[i] for i in self.positions if i < count),
+            *(kwargs.get(k) for k in self.keywords),
+        ):
             if isinstance(value, torch.Tensor):
                 yield value
             elif isinstance(value, (list, tuple)):
@@ -113,11 +135,18 @@ class Eligible:
         """Return the arguments with those tensors in `dtype`; with `keep`, casts of parameters are kept (`cast_weight`)."""
         to = cast_weight if keep else cast
         converted = list(args)
-        for i in (*self.positions, *self.parameters, *self.statistics) if dtype is _FLOAT32 else self.positions:
+        for i in (
+            (*self.positions, *self.parameters, *self.statistics)
+            if dtype is _FLOAT32
+            else self.positions
+        ):
             if i < len(converted):
                 converted[i] = _convert(to, dtype, converted[i])
         if self.keywords and kwargs:
-            kwargs = {name: _convert(to, dtype, value) if name in self.keywords else value for name, value in kwargs.items()}
+            kwargs = {
+                name: _convert(to, dtype, value) if name in self.keywords else value
+                for name, value in kwargs.items()
+            }
         return converted, kwargs
 
     def write_back(self, args: Sequence[Any], converted: Sequence[Any]) -> None:
@@ -129,7 +158,9 @@ class Eligible:
                         args[i].copy_(converted[i])
 
 
-def _convert(to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, value: Any) -> Any:
+def _convert(
+    to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, value: Any
+) -> Any:
     if isinstance(value, torch.Tensor):
         return to(value, dtype)
     if isinstance(value, (list, tuple)):

@@ -1,12 +1,15 @@
 """Regions and `torch.compile`.
 
-A region *around* a compiled function: dynamo guards on the autocast state of every device type. A plan that needs kernels
-of ours therefore carries a guard, a dtype set for the autocast of a device type that no tensor of this process has; another
-plan is another guard, so dynamo compiles anew instead of running a stale graph. The kernels themselves need nothing: they
-run while the graph is traced, and their casts become part of it. PyTorch's cache of compiled graphs on disk outlives the
-process and with it the meaning of a guard: there, the policy itself becomes part of the key (`cache_key`).
+A region *around* a compiled function: dynamo guards on the autocast state of every device type. A
+plan that needs kernels of ours therefore carries a guard, a dtype set for the autocast of a device
+type that no tensor of this process has; another plan is another guard, so dynamo compiles anew
+instead of running a stale graph. The kernels themselves need nothing: they run while the graph is
+traced, and their casts become part of it. PyTorch's cache of compiled graphs on disk outlives the
+process and with it the meaning of a guard: there, the policy itself becomes part of the key
+(`cache_key`).
 
-A region *inside* a compiled function: `enter` and `leave` become nodes of dynamo's graph. Tracing the graph runs them.
+A region *inside* a compiled function: `enter` and `leave` become nodes of dynamo's graph. Tracing
+the graph runs them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
 from unamp_torch.state import Guard, dispatch_key, lock, thread
 
-#: Device types whose autocast state can carry a guard: no tensor of theirs can exist in a build for the CPU or CUDA.
+#: Device types whose autocast state can carry a guard: no tensor of theirs can exist in a build for
+#: the CPU or CUDA.
 _CARRIERS = ("maia", "mtia", "ipu", "hpu", "xla")
 
 _lock = lock()
@@ -43,7 +47,10 @@ _guards: dict[object, Guard] = {}
 def _new_guards() -> Iterator[Guard]:
     """Return the guards that no plan has yet, the cheapest first: to switch a device type on costs less than to set a dtype."""
     dtypes = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
-    keys = [(device, dispatch_key(f"Autocast{device.upper()}"), torch.get_autocast_dtype(device)) for device in _CARRIERS]
+    keys = [
+        (device, dispatch_key(f"Autocast{device.upper()}"), torch.get_autocast_dtype(device))
+        for device in _CARRIERS
+    ]
     digits = [(device, key, dtype, usual) for device, key, usual in keys for dtype in dtypes]
     digits.sort(key=lambda digit: digit[2] is not digit[3])
     pairs = (pair for pair in itertools.combinations(digits, 2) if pair[0][0] != pair[1][0])
@@ -85,14 +92,21 @@ def _digest(policy: Policy) -> str:
 def run_uncompiled(function: Callable[..., Any]) -> None:
     """Keep dynamo from compiling a function, and what it calls, where it meets it as a frame of its own.
 
-    After a graph break dynamo compiles every frame that runs next: ours change the state of the thread, behind its back. (It
-    still follows what it traces into them.)
+    After a graph break dynamo compiles every frame that runs next: ours change the state of the
+    thread, behind its back. (It still follows what it traces into them.)
     """
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
 
 
-for _entrance in (Region.__enter__, Region.__exit__, Region.here, autocast, auto_cast, policy_region):
+for _entrance in (
+    Region.__enter__,
+    Region.__exit__,
+    Region.here,
+    autocast,
+    auto_cast,
+    policy_region,
+):
     run_uncompiled(_entrance)
 
 
@@ -102,11 +116,13 @@ _called_while_tracing: set[Callable[..., Any]] = set()
 def call_while_tracing(function: Callable[..., Any]) -> None:
     """Have dynamo call a function while it traces, instead of following it to the thread's state.
 
-    Where dynamo is not imported it is not needed, and importing it takes a second and slows every operation down.
+    Where dynamo is not imported it is not needed, and importing it takes a second and slows every
+    operation down.
     """
     if "torch._dynamo" in sys.modules and function not in _called_while_tracing:
         torch.compiler.allow_in_graph(function)
-        if hasattr(function, "__code__"):  # where its result cannot be in a graph, it is called between two of them
+        if hasattr(function, "__code__"):
+            # where its result cannot be in a graph, it is called between two of them
             run_uncompiled(function)
         _called_while_tracing.add(function)
 
@@ -128,7 +144,7 @@ def calling_registered(original: Callable[..., Any]) -> Callable[..., Any]:
     return allow_in_graph
 
 
-# --- inside a compiled function ---------------------------------------------------------------------------------------------
+# --- inside a compiled function -------------------------------------------------------------------
 
 _Region = AbstractContextManager[Any, bool | None]
 _captured: list[_Region] = []  # kept for good
@@ -141,13 +157,15 @@ def compiling() -> bool:
     """Return whether torch's compiler is tracing the calling code.
 
     Raises:
-        NotExpressible: where `torch.fx.symbolic_trace` is. It records calls, not what a region does around them: the graph
-            would compute outside of the region, in silence.
+        NotExpressible: where `torch.fx.symbolic_trace` is. It records calls, not what a region does
+            around them: the graph would compute outside of the region, in silence.
     """
     if is_compiling():
         return True
     if is_fx_symbolic_tracing() and not _records_operators():
-        raise NotExpressible("torch.fx.symbolic_trace records no region: open it around the graph where that is called")
+        raise NotExpressible(
+            "torch.fx.symbolic_trace records no region: open it around the graph where that is called"
+        )
     return False
 
 
@@ -191,7 +209,8 @@ def leave(key: int) -> None:
 def trace_again() -> None:
     """Have dynamo begin anew where it is tracing: it has met functions that have been patched since."""
     if _tracing_now() is not None:
-        from torch._dynamo.exc import UnspecializeRestartAnalysis  # with the plain `RestartAnalysis` it keeps to its way
+        # with the plain `RestartAnalysis` it keeps to its way
+        from torch._dynamo.exc import UnspecializeRestartAnalysis
 
         raise UnspecializeRestartAnalysis(restart_reason="functions have been patched since")
 
@@ -205,7 +224,9 @@ def _tracing_now() -> Any:
 def _forget_what_was_patched(known: Any) -> None:
     """Have dynamo look again at what the region has patched: from 2.13 on it knows what it has met by the place alone."""
     if isinstance(known, dict):
-        for source in [source for source in known if getattr(source, "member", None) in patched_names]:
+        for source in [
+            source for source in known if getattr(source, "member", None) in patched_names
+        ]:
             del known[source]
 
 

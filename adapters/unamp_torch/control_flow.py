@@ -1,11 +1,13 @@
 """Regions and the operators that take functions: `torch.cond`, `torch.while_loop` and the like.
 
-PyTorch keeps them in Python. They go past our dispatch keys (`let_pass`), and rules reach into the functions as these are
-called. Their backward passes make a graph of a function and its gradient, for which they run the function again. That is under
-the region of the first time, and nothing else in a backward pass is: so the graph is made there, and run outside.
+PyTorch keeps them in Python. They go past our dispatch keys (`let_pass`), and rules reach into the
+functions as these are called. Their backward passes make a graph of a function and its gradient,
+for which they run the function again. That is under the region of the first time, and nothing else
+in a backward pass is: so the graph is made there, and run outside.
 
-What PyTorch's own code must know for that is patched while such an operator or its backward pass runs, not while a region is
-open: on our dispatch keys the operators have a kernel that sees to it, which nobody outside of regions comes by.
+What PyTorch's own code must know for that is patched while such an operator or its backward pass
+runs, not while a region is open: on our dispatch keys the operators have a kernel that sees to it,
+which nobody outside of regions comes by.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
 
 R = TypeVar("R")
 
-#: The modules of the operators whose backward passes make such graphs, each with what it calls its `torch.autograd.Function`.
-#: The names of a module's operators begin with its own.
+#: The modules of the operators whose backward passes make such graphs, each with what it calls its
+#: `torch.autograd.Function`. The names of a module's operators begin with its own.
 _MAKING_GRAPHS = (
     ("torch._higher_order_ops.associative_scan", "AssociativeScanAutogradOp"),
     ("torch._higher_order_ops.cond", "CondAutogradOp"),
@@ -58,20 +60,25 @@ _PATCHES = {module: _patches_of(module, function) for module, function in _MAKIN
 def let_pass(key: KernelKey) -> None:
     """Have operators that take functions go on from one of our keys to the next; for good, as the kernels there.
 
-    Where this version of PyTorch keeps them elsewhere nothing is done, and it raises for them in a region.
+    Where this version of PyTorch keeps them elsewhere nothing is done, and it raises for them in a
+    region.
     """
     known: Mapping[str, Any] = getattr(torch._ops, "_higher_order_ops", {})
-    of_later_ones: list[Any] = getattr(torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", [])
+    of_later_ones: list[Any] = getattr(
+        torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", []
+    )
     of_later_ones.append(key.key)
     for name, operator in tuple(known.items()):
-        home = next((module for module in _PATCHES if name.startswith(module.rpartition(".")[2])), None)
+        home = next(
+            (module for module in _PATCHES if name.startswith(module.rpartition(".")[2])), None
+        )
         if home is None:
             operator.fallthrough(key.key)
         elif (patches := _PATCHES[home]) is not None:
             operator.py_impl(key.key)(_patched(operator, patches))
         else:
-            # Its backward pass would run in another precision in silence, so the operator goes nowhere: in a region PyTorch
-            # raises that it finds no kernel for it.
+            # Its backward pass would run in another precision in silence, so the operator goes
+            # nowhere: in a region PyTorch raises that it finds no kernel for it.
             continue
         _leave_alone_between(operator)
 
@@ -84,7 +91,11 @@ def _patched(operator: Any, patches: Patches) -> Callable[..., Any]:
         for each in KERNEL_KEYS:
             keys = keys.remove(each.key)
         with patches.held():
-            return operator.dispatch(torch._ops._compute_keyset(args, kwargs, keys).highestPriorityTypeId(), *args, **kwargs)
+            return operator.dispatch(
+                torch._ops._compute_keyset(args, kwargs, keys).highestPriorityTypeId(),
+                *args,
+                **kwargs,
+            )
 
     return kernel
 
@@ -110,10 +121,13 @@ def _inside(region: Region, function: Callable[..., R]) -> Callable[..., R]:
 def _between(kernel: Callable[..., R]) -> Callable[..., R]:
     def outside(*args: Any, **kwargs: Any) -> R:
         plan, region = thread.plan, innermost_region()
-        if plan is None or plan.delegated or region is None or thread.sink is not None:  # a trace sees all that runs
+        if plan is None or plan.delegated or region is None or thread.sink is not None:
+            # a trace sees all that runs
             return kernel(*args, **kwargs)
         with suspended():
-            return kernel(*(_inside(region, each) if callable(each) else each for each in args), **kwargs)
+            return kernel(
+                *(_inside(region, each) if callable(each) else each for each in args), **kwargs
+            )
 
     outside.of_unamp = True  # type: ignore[attr-defined]
     return outside
@@ -139,7 +153,9 @@ def _remembering(patches: Patches, original: Any) -> Any:
         finally:
             thread.forward_region = outer
 
-    return derived_class(original, {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+    return derived_class(
+        original, {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    )
 
 
 @functools.cache

@@ -22,7 +22,11 @@ from unamp_torch.masters import Masters, master_weight, masters_of
 from unamp_torch.state import DTYPES, LOW, dtype_name
 
 
-def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], decoration: Decoration) -> None:
+def decorate(
+    networks: Sequence[torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    decoration: Decoration,
+) -> None:
     """Cast the parameters of networks, and have optimizers step master weights; see `unamp.adapter.Adapter.decorate`."""
     modules, models = _apart(networks, keras.is_layer)
     own, of_keras = _apart(optimizers, keras.is_optimizer)
@@ -41,7 +45,9 @@ def decorate(networks: Sequence[torch.nn.Module], optimizers: Sequence[torch.opt
             network.register_state_dict_post_hook(_Saved(getattr(torch, decoration.save_dtype)))
 
 
-def _apart(values: Iterable[Any], of_keras: Callable[[object], bool]) -> tuple[list[Any], list[Any]]:
+def _apart(
+    values: Iterable[Any], of_keras: Callable[[object], bool]
+) -> tuple[list[Any], list[Any]]:
     """Return PyTorch's own optimizers, and Keras'."""
     found: tuple[list[Any], list[Any]] = [], []
     for value in values:
@@ -54,17 +60,22 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
 
     Raises:
         TypeError: where an excluded layer is none.
-        ValueError: where a parameter is low already, or has no shape yet, or a network is distributed already.
+        ValueError: where a parameter is low already, or has no shape yet, or a network is
+            distributed already.
     """
     _check_not_distributed(networks)
-    kept = {id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()}
+    kept = {
+        id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()
+    }
     chosen: dict[torch.Tensor, None] = {}
     for network in networks:
         for name, parameter in network.named_parameters():
             if id(parameter) in kept:
                 continue
             if is_lazy(parameter):
-                raise ValueError(f"parameter {name} has no shape yet: call the network once before it is decorated")
+                raise ValueError(
+                    f"parameter {name} has no shape yet: call the network once before it is decorated"
+                )
             if parameter.dtype in LOW:
                 raise ValueError(
                     f"parameter {name} is {dtype_name(parameter.dtype)} already: decorate makes parameters "
@@ -78,11 +89,14 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
 def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
     """Raise an error where a network is distributed already.
 
-    `DistributedDataParallel` has made its buckets for gradients by then, in the dtypes of the parameters.
+    `DistributedDataParallel` has made its buckets for gradients by then, in the dtypes of the
+    parameters.
     """
     for network in networks:
         if any(isinstance(module, DistributedDataParallel) for module in network.modules()):
-            raise ValueError("the network is distributed already: decorate the module, then make DistributedDataParallel of it")
+            raise ValueError(
+                "the network is distributed already: decorate the module, then make DistributedDataParallel of it"
+            )
         if any(map(sharding.is_sharded, network.parameters())):
             raise ValueError(
                 "the network is distributed already, in parts: torch.distributed.fsdp keeps float32 parameters and casts them "
@@ -90,12 +104,18 @@ def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
             )
 
 
-def _kept(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> Iterator[torch.nn.Module]:
+def _kept(
+    networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]
+) -> Iterator[torch.nn.Module]:
     """Give the layers that stay in float32 with all that is in them."""
-    instances, classes = excluded_layers(excluded, torch.nn.Module, "torch.nn.Modules and classes of them")
+    instances, classes = excluded_layers(
+        excluded, torch.nn.Module, "torch.nn.Modules and classes of them"
+    )
     for network in networks:
         for module in network.modules():
-            statistics = isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats)
+            statistics = isinstance(module, _BatchNorm) or (
+                isinstance(module, _InstanceNorm) and module.track_running_stats
+            )
             if statistics or isinstance(module, classes) or id(module) in instances:
                 yield module
 
@@ -105,7 +125,9 @@ def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
     if masters_of(optimizer) is not None:
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
     # Adagrad makes its state when it is made itself, and counts from 0.
-    if any(not isinstance(own, dict) or float(own.get("step", 1)) for own in optimizer.state.values()):
+    if any(
+        not isinstance(own, dict) or float(own.get("step", 1)) for own in optimizer.state.values()
+    ):
         raise ValueError(
             f"this {type(optimizer).__name__} has taken steps, or has loaded some: decorate it as it is made, and load after"
         )
@@ -129,8 +151,12 @@ class _Saved:
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
 
-    def __call__(self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
-        for name, parameter in module.named_parameters(prefix.removesuffix("."), remove_duplicate=False):
+    def __call__(
+        self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any
+    ) -> None:
+        for name, parameter in module.named_parameters(
+            prefix.removesuffix("."), remove_duplicate=False
+        ):
             if name in state_dict and parameter.is_floating_point():
                 state_dict[name] = state_dict[name].to(self._dtype)
 
@@ -143,17 +169,25 @@ def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradi
         weights: what parameters were before they became low.
         keep_gradients: whether their gradients are added up in float32.
     """
-    own = {parameter: weights[parameter] for parameter in low_parameters(optimizer) if parameter in weights}
-    optimizer._unamp_masters = Masters({p: master_weight(p, weight) for p, weight in own.items()}, keep_gradients)
+    own = {
+        parameter: weights[parameter]
+        for parameter in low_parameters(optimizer)
+        if parameter in weights
+    }
+    optimizer._unamp_masters = Masters(
+        {p: master_weight(p, weight) for p, weight in own.items()}, keep_gradients
+    )
     optimizer.__class__ = _derived(type(optimizer))  # type: ignore[arg-type]  # a class is hashable, whatever its objects are
-    if (step := vars(optimizer).get("step")) is not None:  # a schedule's, made before, which goes past the class
+    if (step := vars(optimizer).get("step")) is not None:
+        # a schedule's, made before, which goes past the class
         optimizer.step = _within(weakref.ref(optimizer), step)
 
 
 class _Decorated:
     """The base that a decorated optimizer's class has before the optimizer's own class.
 
-    A derived class, and not a wrapper: `isinstance`, schedules, hooks, copies and pickles go on working.
+    A derived class, and not a wrapper: `isinstance`, schedules, hooks, copies and pickles go on
+    working.
     """
 
     _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class
@@ -179,9 +213,12 @@ class _Decorated:
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         loaded: dict[torch.Tensor, torch.Tensor] = {}
         # PyTorch calls it last, after what users hook.
-        handle = self.register_load_state_dict_pre_hook(functools.partial(self._unamp_masters.take, loaded))
+        handle = self.register_load_state_dict_pre_hook(
+            functools.partial(self._unamp_masters.take, loaded)
+        )
         try:
-            with self._unamp_masters.exchanged(self):  # state is cast to the dtype of what it belongs to
+            with self._unamp_masters.exchanged(self):
+                # state is cast to the dtype of what it belongs to
                 super().load_state_dict(state_dict)  # type: ignore[misc]
                 self._unamp_masters.load(loaded)
         finally:

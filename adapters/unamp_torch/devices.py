@@ -10,7 +10,10 @@ import torch
 from unamp_torch.state import CUDA, dispatch_key, without_kernels
 
 #: What asks oneDNN for instructions of this CPU.
-_HAS_INSTRUCTIONS = {"float16": "_is_mkldnn_fp16_supported", "bfloat16": "_is_mkldnn_bf16_supported"}
+_HAS_INSTRUCTIONS = {
+    "float16": "_is_mkldnn_fp16_supported",
+    "bfloat16": "_is_mkldnn_bf16_supported",
+}
 
 
 @cache
@@ -26,7 +29,8 @@ def has_instructions(dtype: str) -> bool | None:
 def accelerator() -> str | None:
     """Return the device type of the accelerator that PyTorch finds; None where there is none.
 
-    ``"cuda"`` is ROCm's too; others are ``"mps"``, ``"xpu"``, and the name of any backend that somebody brought along.
+    ``"cuda"`` is ROCm's too; others are ``"mps"``, ``"xpu"``, and the name of any backend that
+    somebody brought along.
     """
     if torch.cuda.is_available():
         return CUDA

@@ -32,7 +32,9 @@ class Exchange:
         low: the low parameters by their master weights, which are found by identity.
     """
 
-    def __init__(self, low: tuple[torch.Tensor, ...], weights: Mapping[torch.Tensor, torch.Tensor]) -> None:
+    def __init__(
+        self, low: tuple[torch.Tensor, ...], weights: Mapping[torch.Tensor, torch.Tensor]
+    ) -> None:
         self._masters = {parameter: weights[parameter] for parameter in low}
         self.low = {master: parameter for parameter, master in self._masters.items()}
         self._casts: Casts = (Casts if library is None else library.Casts)(low, tuple(self.low))
@@ -60,7 +62,8 @@ class Exchange:
 def _replace(optimizer: torch.optim.Optimizer, others: Mapping[torch.Tensor, torch.Tensor]) -> None:
     """Put others in the places of parameters: in the lists of the groups, and as the keys of the state."""
     for group in optimizer.param_groups:
-        group["params"][:] = [others.get(each, each) for each in group["params"]]  # in place: optimizers hold the lists, too
+        # in place: optimizers hold the lists, too
+        group["params"][:] = [others.get(each, each) for each in group["params"]]
     state = optimizer.state
     replaced = [(others.get(key, key), value) for key, value in state.items()]
     state.clear()

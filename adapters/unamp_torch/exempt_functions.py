@@ -1,9 +1,10 @@
 """Functions of PyTorch's that compute what a program keeps: they run with no policy in force.
 
-Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters that others become (pruned,
-fused with a norm, without their parametrization), the vectors of spectral norms: none of them comes of an operation of the
-vocabulary, so that a policy would round what they compute with, in silence. Where it would, they are replaced while a region is
-open (`unamp_torch.python_functions`).
+Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters
+that others become (pruned, fused with a norm, without their parametrization), the vectors of
+spectral norms: none of them comes of an operation of the vocabulary, so that a policy would round
+what they compute with, in silence. Where it would, they are replaced while a region is open
+(`unamp_torch.python_functions`).
 """
 
 from __future__ import annotations
@@ -39,42 +40,87 @@ class _Kind(NamedTuple):
 
     Attributes:
         functions: the functions, as PyTorch has them.
-        parts: the operations that they compute with: where a policy makes one of them low, the functions are replaced.
+        parts: the operations that they compute with: where a policy makes one of them low, the
+            functions are replaced.
     """
 
     functions: Iterable[Callable[..., Any]]
     parts: Iterable[str]
 
 
-_SCALING, _SCHEDULING, _CLIPPING, _AVERAGING, _MAKING = "scaling", "scheduling", "clipping", "averaging", "making"
+_SCALING, _SCHEDULING, _CLIPPING, _AVERAGING, _MAKING = (
+    "scaling",
+    "scheduling",
+    "clipping",
+    "averaging",
+    "making",
+)
 _FILLING = "filling"
 
 #: Those functions, by a word for what they do. More come with `_LATER` and with `_METHODS`.
 _KINDS = {
     # A scaled float16 loss would overflow, and fused optimizers refuse what was found.
     _SCALING: _Kind((), ("add", "mul")),
-    # A learning rate that is a tensor is computed from the last one: low, it would stay where it is.
+    # A learning rate that is a tensor is computed from the last one: low, it would stay where it
+    # is.
     _SCHEDULING: _Kind((), ("add", "div", "mul", "pow", "sub")),
     # The norm of all gradients would overflow, and clipped by it they would all be zero.
     _CLIPPING: _Kind(
         (nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_),
         ("add", "linalg_vector_norm", "max", "maximum", "mul", "pow", "reciprocal", "stack"),
     ),
-    _AVERAGING: _Kind((AveragedModel.update_parameters,), ("add", "cat", "div", "mul", "reciprocal", "sub")),
+    _AVERAGING: _Kind(
+        (AveragedModel.update_parameters,), ("add", "cat", "div", "mul", "reciprocal", "sub")
+    ),
     # Initial values that are computed, and parameters and buffers that are made of parameters.
     _MAKING: _Kind(
         (
-            *(nn.init.orthogonal_, nn.init.trunc_normal_, nn.utils.spectral_norm, nn.utils.weight_norm),
-            *(parametrizations.spectral_norm, parametrize.register_parametrization, parametrize.remove_parametrizations),
-            *(parametrize.ParametrizationList.right_inverse, SpectralNorm.remove, WeightNorm.remove),
-            *(fusion.fuse_conv_bn_weights, fusion.fuse_linear_bn_weights, nn.utils.parameters_to_vector),
+            *(
+                nn.init.orthogonal_,
+                nn.init.trunc_normal_,
+                nn.utils.spectral_norm,
+                nn.utils.weight_norm,
+            ),
+            *(
+                parametrizations.spectral_norm,
+                parametrize.register_parametrization,
+                parametrize.remove_parametrizations,
+            ),
+            *(
+                parametrize.ParametrizationList.right_inverse,
+                SpectralNorm.remove,
+                WeightNorm.remove,
+            ),
+            *(
+                fusion.fuse_conv_bn_weights,
+                fusion.fuse_linear_bn_weights,
+                nn.utils.parameters_to_vector,
+            ),
         ),
-        ("add", "cat", "diag", "div", "linalg_qr", "mul", "rsqrt", "sign", "sub", "topk", "weight_norm", "where"),
+        (
+            "add",
+            "cat",
+            "diag",
+            "div",
+            "linalg_qr",
+            "mul",
+            "rsqrt",
+            "sign",
+            "sub",
+            "topk",
+            "weight_norm",
+            "where",
+        ),
     ),
-    # Parameters become pieces of a vector that something else computes, and have its dtype from then on.
+    # Parameters become pieces of a vector that something else computes, and have its dtype from
+    # then on.
     _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
-    # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN, and stay so.
-    "iterating": _Kind((SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method), ("clamp", "div")),
+    # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN, and stay
+    # so.
+    "iterating": _Kind(
+        (SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method),
+        ("clamp", "div"),
+    ),
 }
 
 #: Methods of a class and of those derived from it, by the word for their kind.
@@ -83,11 +129,20 @@ _METHODS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     _SCHEDULING: (LRScheduler, ("step",)),
 }
 
-#: Functions of modules that few programs import: the module, the way to the function in it, and the word for its kind.
+#: Functions of modules that few programs import: the module, the way to the function in it, and the
+#: word for its kind.
 _LATER = (
     ("torch.distributed.algorithms.model_averaging.utils", "average_parameters", _AVERAGING),
-    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.__init__", _MAKING),
-    ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel.clip_grad_norm_", _CLIPPING),
+    (
+        "torch.distributed.fsdp.fully_sharded_data_parallel",
+        "FullyShardedDataParallel.__init__",
+        _MAKING,
+    ),
+    (
+        "torch.distributed.fsdp.fully_sharded_data_parallel",
+        "FullyShardedDataParallel.clip_grad_norm_",
+        _CLIPPING,
+    ),
     ("torch.nn.utils.prune", "BasePruningMethod.apply.__func__", _MAKING),
     ("torch.nn.utils.prune", "BasePruningMethod.remove", _MAKING),
     ("torch.nn.utils.prune", "global_unstructured", _MAKING),
@@ -117,7 +172,9 @@ def _reached(policy: Policy) -> tuple[frozenset[str], tuple[tuple[str, FunctionT
     return frozenset(reached), tuple(known)
 
 
-def _of_kind(word: str, functions: Iterable[Callable[..., Any]]) -> Iterator[tuple[str, FunctionType]]:
+def _of_kind(
+    word: str, functions: Iterable[Callable[..., Any]]
+) -> Iterator[tuple[str, FunctionType]]:
     """Yield functions that have code to be replaced: what somebody has put in the place of one may be something else."""
     for function in map(inspect.unwrap, functions):
         if isinstance(function, FunctionType):
@@ -155,7 +212,8 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
             args, kwargs = step.handed(args, kwargs)
             return original(*args, **kwargs)
 
-    run_uncompiled(replacement)  # dynamo lets the scaler alone, and would compile what stands in for it
+    # dynamo lets the scaler alone, and would compile what stands in for it
+    run_uncompiled(replacement)
     return replacement
 
 

@@ -1,8 +1,8 @@
 """Regions and what makes programs of functions: `torch.export`, `make_fx`, `torch.jit.trace` and `torch.jit.freeze`.
 
-Export, and `make_fx` with `pre_dispatch`, record operators above autocast: the program would lose a policy. While one of them
-runs in a region, each operator of the vocabulary therefore gets a handler on the key where they record, which carries the rule
-out first, so that its casts are recorded too.
+Export, and `make_fx` with `pre_dispatch`, record operators above autocast: the program would lose a
+policy. While one of them runs in a region, each operator of the vocabulary therefore gets a handler
+on the key where they record, which carries the rule out first, so that its casts are recorded too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def records_above() -> bool:
 
 
 @standing_in
-def recording(original: Callable[..., Any], f: Any, tensors: Any, tracer: Any, pre_dispatch: bool) -> Callable[..., Any]:
+def recording(
+    original: Callable[..., Any], f: Any, tensors: Any, tracer: Any, pre_dispatch: bool
+) -> Callable[..., Any]:
     """Wrap the function that makes, for `make_fx`, the function to record: above autocast, in a region, it has the handlers."""
     recorded: Callable[..., Any] = original(f, tensors, tracer, pre_dispatch)
     if not pre_dispatch or thread.plan is None:
@@ -52,7 +54,9 @@ def recording(original: Callable[..., Any], f: Any, tensors: Any, tracer: Any, p
 
 
 @standing_in
-def exporting(original: Callable[..., Any], /, mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+def exporting(
+    original: Callable[..., Any], /, mod: torch.nn.Module, *args: Any, **kwargs: Any
+) -> Any:
     """Wrap `torch.export`'s entry: for a call inside a region, the region is opened in the module's forward."""
     region = innermost_region()
     if region is None or thread.plan is None:
@@ -134,8 +138,9 @@ def _handler(operator: Operator) -> Callable[..., Any]:
             handlers[PRE_DISPATCH] = handle
         return original(*args, **kwargs)
 
-    # What is recorded is computed on fake tensors, too. There the rule is not applied again: an operator that computes in
-    # float32, for want of a low kernel, would be recorded as one with a low result, and its result never be rounded.
+    # What is recorded is computed on fake tensors, too. There the rule is not applied again: an
+    # operator that computes in float32, for want of a low kernel, would be recorded as one with a
+    # low result, and its result never be rounded.
     recorded = operator.calling(lambda *args, **kwargs: below_rules(record, args, kwargs))
 
     def handle(*args: Any, **kwargs: Any) -> Any:
@@ -143,23 +148,33 @@ def _handler(operator: Operator) -> Callable[..., Any]:
         device = operator.eligible.device(args, kwargs)
         if plan is None or not plan.autocast or device not in plan.devices:
             return record(*args, **kwargs)
-        # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its lists are carried out here.
+        # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its
+        # lists are carried out here.
         policy = plan.policy.delegated("torch", device)
         if policy is None:
             return record(*args, **kwargs)
         left = plans.is_left_to_pytorch(policy, operator, device)
-        if follows_parts(policy, operator.op) or (left and operator.composite and operator.op in facts().made_of):
+        if follows_parts(policy, operator.op) or (
+            left and operator.composite and operator.op in facts().made_of
+        ):
             return operator.overload.decompose(*args, **kwargs)
         if left or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
-            return record(*args, **kwargs)  # PyTorch's own has lists, and no level for what is on none of them
-        return plans.action_for(policy, operator, device)(recorded, args, kwargs, plan.low_on(device))
+            # PyTorch's own has lists, and no level for what is on none of them
+            return record(*args, **kwargs)
+        return plans.action_for(policy, operator, device)(
+            recorded, args, kwargs, plan.low_on(device)
+        )
 
     return handle
 
 
 def _handlers() -> list[AttributePatch]:
     return [
-        AttributePatch(operator.overload, "_dispatch_cache", functools.partial(_Handlers, ours=_handler(operator)))
+        AttributePatch(
+            operator.overload,
+            "_dispatch_cache",
+            functools.partial(_Handlers, ours=_handler(operator)),
+        )
         for op in vocabulary()
         for operator in operators(op)
     ]

@@ -36,12 +36,16 @@ class Facts:
     @cached_property
     def promoting(self) -> frozenset[str]:
         """The operations that promote in the version that is installed."""
-        return self.promotes - {op for op, version in self.promotes_since.items() if _is_older_than(version)}
+        return self.promotes - {
+            op for op, version in self.promotes_since.items() if _is_older_than(version)
+        }
 
     @cached_property
     def answering(self) -> frozenset[str]:
         """The operations that answer in another dtype than the widest in the version that is installed."""
-        return self.answers | {op for op, version in self.answers_before.items() if _is_older_than(version)}
+        return self.answers | {
+            op for op, version in self.answers_before.items() if _is_older_than(version)
+        }
 
     @cached_property
     def lacking(self) -> Mapping[tuple[str, str], frozenset[str]]:
@@ -50,14 +54,18 @@ class Facts:
         for device, dtypes in self.no_kernel.items():
             for dtype, ops in dtypes.items():
                 since = self.kernel_since.get(device, {}).get(dtype, {})
-                found[device, dtype] = ops | {op for op, version in since.items() if _is_older_than(version)}
+                found[device, dtype] = ops | {
+                    op for op, version in since.items() if _is_older_than(version)
+                }
         return found
 
 
 def follows_parts(policy: Policy, op: str) -> bool:
     """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
     chosen = facts().chooses.get(op, ())
-    return any(policy.rules[other] is not policy.rules[op] for other in chosen) and not is_listed(policy, op)
+    return any(policy.rules[other] is not policy.rules[op] for other in chosen) and not is_listed(
+        policy, op
+    )
 
 
 def _is_older_than(version: str) -> bool:

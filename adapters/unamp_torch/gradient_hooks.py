@@ -16,8 +16,17 @@ from unamp_torch.state import TRACED, dtype_name, thread, without_kernels
 def follow_parameters(path: str, network: torch.nn.Module) -> None:
     """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
     for name, parameter in named_parameters(network):
-        trained = not is_lazy(parameter) and parameter.requires_grad and parameter.is_leaf and not parameter.is_inference()
-        if trained and has_numbers(parameter) and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None:
+        trained = (
+            not is_lazy(parameter)
+            and parameter.requires_grad
+            and parameter.is_leaf
+            and not parameter.is_inference()
+        )
+        if (
+            trained
+            and has_numbers(parameter)
+            and (hook := parameter_hook(f"{path}.{name}", parameter)) is not None
+        ):
             follow(parameter, hook, 0)
 
 
@@ -30,7 +39,10 @@ def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tenso
     if not tensor.requires_grad:
         return tensor
     if not has_numbers(tensor):
-        hook.leave_out("its result has no plain numbers (sparse, nested, inside of a transform of torch.func)", result)
+        hook.leave_out(
+            "its result has no plain numbers (sparse, nested, inside of a transform of torch.func)",
+            result,
+        )
         return tensor
 
     def arrived(gradient: torch.Tensor | None) -> None:

@@ -1,7 +1,8 @@
 """Regions and jagged tensors, whose attention PyTorch writes in Python, with casts of its own in front.
 
-Those ask native autocast whether it is on, and not what the policy says of attention. What is behind them follows it:
-``_scaled_dot_product_attention_math`` is an operator that is called past its operation (`data/operators.toml`).
+Those ask native autocast whether it is on, and not what the policy says of attention. What is
+behind them follows it: ``_scaled_dot_product_attention_math`` is an operator that is called past
+its operation (`data/operators.toml`).
 """
 
 from __future__ import annotations

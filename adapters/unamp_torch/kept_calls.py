@@ -15,11 +15,22 @@ from unamp_torch.numbers import flat, has_numbers
 
 #: Operators whose arguments stand in another order than those of PyTorch's function.
 _ORDER = {
-    "batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+    "batch_norm": (
+        "input",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "training",
+        "momentum",
+        "eps",
+    ),
     "embedding": ("indices", "weight", "padding_idx"),
 }
 #: Operators that take a list of tensors where PyTorch's function takes each by itself.
-_ONE_BY_ONE = frozenset({"block_diag", "broadcast_tensors", "cartesian_prod", "chain_matmul", "einsum"})
+_ONE_BY_ONE = frozenset(
+    {"block_diag", "broadcast_tensors", "cartesian_prod", "chain_matmul", "einsum"}
+)
 #: Attributes that are one number for every dimension, or several.
 _BY_DIMENSION = frozenset({"dilation", "kernel_size", "output_padding", "padding", "stride"})
 #: The words of PyTorch's functions for the numbers of its operators.
@@ -30,7 +41,11 @@ _BY_KEYWORD = frozenset({"dim", "dims", "training", "momentum", "reduction"})
 
 def before(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kept | None:
     """Return the arguments of a call, before it runs; None where no trace keeps calls."""
-    if traces.keeper is None or traces.waiting or torch._guards.TracingContext.try_get() is not None:
+    if (
+        traces.keeper is None
+        or traces.waiting
+        or torch._guards.TracingContext.try_get() is not None
+    ):
         return None
     return traces.keeper.before(operator.op, lambda: _canonical(operator, args, kwargs), _array)
 
@@ -38,22 +53,37 @@ def before(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     """Return a call in the signature of PyTorch's function.
 
-    Tensors, and whatever stands before one, are positional, as is what must be given; other attributes are named, where they
-    are not what they are by themselves.
+    Tensors, and whatever stands before one, are positional, as is what must be given; other
+    attributes are named, where they are not what they are by themselves.
     """
-    schema = {argument.name: argument for argument in operator.overload._schema.arguments if not argument.is_out}
-    given = {**dict(zip(schema, args, strict=False)), **{name: value for name, value in kwargs.items() if name in schema}}
+    schema = {
+        argument.name: argument
+        for argument in operator.overload._schema.arguments
+        if not argument.is_out
+    }
+    given = {
+        **dict(zip(schema, args, strict=False)),
+        **{name: value for name, value in kwargs.items() if name in schema},
+    }
     names = [name for name in _ORDER.get(operator.op, tuple(schema)) if name in schema]
     if operator.op in _ONE_BY_ONE:
         texts = [given["equation"]] if operator.op == "einsum" else []
-        return Arguments([*texts, *next(value for value in given.values() if isinstance(value, (list, tuple)))])
+        return Arguments(
+            [*texts, *next(value for value in given.values() if isinstance(value, (list, tuple)))]
+        )
     if operator.name.startswith("aten::rsub"):
         given = {**given, names[0]: given[names[1]], names[1]: given[names[0]]}
     if operator.op == "rms_norm" and given.get("eps") is None:
-        given["eps"] = torch.finfo(torch.promote_types(given["input"].dtype, torch.float32)).eps  # that of its sums
-    if "pool" in operator.op and one_number(given.get("stride")) == one_number(given.get("kernel_size")):
+        # that of its sums
+        given["eps"] = torch.finfo(torch.promote_types(given["input"].dtype, torch.float32)).eps
+    if "pool" in operator.op and one_number(given.get("stride")) == one_number(
+        given.get("kernel_size")
+    ):
         given.pop("stride", None)
-    last = max((n for n, name in enumerate(names) if next(flat((given.get(name),)), None) is not None), default=-1)
+    last = max(
+        (n for n, name in enumerate(names) if next(flat((given.get(name),)), None) is not None),
+        default=-1,
+    )
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for n, name in enumerate(names):
@@ -65,9 +95,13 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
             value = _REDUCTIONS[value]
         if name in _BY_DIMENSION:
             value = one_number(value)
-        if n <= last or not (argument.has_default_value() or argument.kwarg_only or name in _BY_KEYWORD or named):
+        if n <= last or not (
+            argument.has_default_value() or argument.kwarg_only or name in _BY_KEYWORD or named
+        ):
             positional.append(value)
-        elif name not in _KERNELS_CHOICE and not (argument.has_default_value() and _same(value, argument.default_value)):
+        elif name not in _KERNELS_CHOICE and not (
+            argument.has_default_value() and _same(value, argument.default_value)
+        ):
             named[name] = value
     return Arguments(positional, named)
 
@@ -77,16 +111,24 @@ _KERNELS_CHOICE = frozenset({"cudnn_enable", "cudnn_enabled"})
 
 
 def _same(value: Any, default: Any) -> bool:
-    values, defaults = (list(each) if isinstance(each, (list, tuple)) else [each] for each in (value, default))
+    values, defaults = (
+        list(each) if isinstance(each, (list, tuple)) else [each] for each in (value, default)
+    )
     # One number stands for as many as there are dimensions.
-    return values == defaults or (len({*map(str, values)}) == 1 and {*map(str, values)} == {*map(str, defaults)})
+    return values == defaults or (
+        len({*map(str, values)}) == 1 and {*map(str, values)} == {*map(str, defaults)}
+    )
 
 
 def _array(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
-        raise LeftOut(f"an argument cannot be written down: {str(value)[:40]!r} ({type(value).__name__})")
+        raise LeftOut(
+            f"an argument cannot be written down: {str(value)[:40]!r} ({type(value).__name__})"
+        )
     if not has_numbers(value):
-        raise LeftOut("it has a tensor without plain numbers (sparse, nested, without data, transformed)")
+        raise LeftOut(
+            "it has a tensor without plain numbers (sparse, nested, without data, transformed)"
+        )
     with torch.no_grad():
         tensor = value.detach().resolve_conj().resolve_neg().cpu()
         if tensor.dtype is torch.bfloat16:

@@ -13,7 +13,18 @@ from unamp_torch.compiled import Library, library
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.control_flow import let_pass
 from unamp_torch.listing import Operator
-from unamp_torch.state import CPU, CUDA, KERNEL_KEYS, META, META_IN_PYTHON, TRACED, KernelKey, Plan, autocast_key, lock
+from unamp_torch.state import (
+    CPU,
+    CUDA,
+    KERNEL_KEYS,
+    META,
+    META_IN_PYTHON,
+    TRACED,
+    KernelKey,
+    Plan,
+    autocast_key,
+    lock,
+)
 
 _ATEN = "aten"
 
@@ -56,7 +67,9 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
                 _install_compiled(library, operator, key)
             else:
                 kernel = calls.kernel_of(operator, key.key)
-                _registrations(key.name, namespace).impl(name, kernel, with_keyset=operator.composite)
+                _registrations(key.name, namespace).impl(
+                    name, kernel, with_keyset=operator.composite
+                )
 
 
 @cache
@@ -77,12 +90,15 @@ def _begin(key: KernelKey) -> None:
 def install_on_meta(wanted: Iterable[Operator]) -> None:
     """Register kernels that meta tensors alone reach, so that every other tensor's operators stay as fast as they are.
 
-    In C++ a kernel asks for a region first, and goes on where there is none: it finds what is in Python on another key.
+    In C++ a kernel asks for a region first, and goes on where there is none: it finds what is in
+    Python on another key.
     """
     key = "AutogradMeta" if library is None else META_IN_PYTHON
     with _lock:
         for operator in _new((each for each in wanted if each.name.startswith("aten::")), key):
-            _registrations(key, _ATEN).impl(_without_namespace(operator.name), calls.kernel_on_meta(operator))
+            _registrations(key, _ATEN).impl(
+                _without_namespace(operator.name), calls.kernel_on_meta(operator)
+            )
             if library is not None:
                 library.install_on_meta(_without_namespace(operator.name), operator.composite)
 
@@ -90,7 +106,8 @@ def install_on_meta(wanted: Iterable[Operator]) -> None:
 def let_autocast_pass(device_type: str) -> None:
     """Let operators pass native autocast's key for a device type, where its backend says nothing of autocast.
 
-    That key tells whether somebody inside a region switched mixed precision off by PyTorch's own means.
+    That key tells whether somebody inside a region switched mixed precision off by PyTorch's own
+    means.
     """
     key = autocast_key(device_type)
     with _lock:
@@ -102,7 +119,7 @@ def _without_namespace(name: str) -> str:
     return name.removeprefix("aten::")
 
 
-# --- compiled -----------------------------------------------------------------------------------------------------------------
+# --- compiled -------------------------------------------------------------------------------------
 
 #: The numbers by which `compiled/kernels.h` knows device types and actions.
 _DEVICE_NUMBERS = {CPU: 0, CUDA: 1}
@@ -122,7 +139,9 @@ _numbers: dict[str, int] = {}  # the operators with compiled kernels, by name, a
 def _install_compiled(library: Library, operator: Operator, key: KernelKey) -> None:
     if operator.name not in _numbers:
         _numbers[operator.name] = _add(library, operator)
-    library.install(_without_namespace(operator.name), _numbers[operator.name], KERNEL_KEYS.index(key))
+    library.install(
+        _without_namespace(operator.name), _numbers[operator.name], KERNEL_KEYS.index(key)
+    )
 
 
 def _add(library: Library, operator: Operator) -> int:
@@ -132,18 +151,33 @@ def _add(library: Library, operator: Operator) -> int:
     dtype_position = -1 if operator.dtype_position is None else operator.dtype_position
     sparse_position = -1 if operator.sparse_position is None else operator.sparse_position
     parameters, statistics = operator.eligible.parameters, operator.eligible.statistics
-    return library.add(operator.composite, positions, parameters, statistics, dtype_position, sparse_position, missing)
+    return library.add(
+        operator.composite,
+        positions,
+        parameters,
+        statistics,
+        dtype_position,
+        sparse_position,
+        missing,
+    )
 
 
 def compiled_plan(library: Library, plan: Plan) -> object:
     """Return the compiled form of what a plan does on each kind of device; its operators must be installed."""
-    tables, advice = {device: bytearray(max(_numbers.values(), default=-1) + 1) for device in _DEVICE_NUMBERS}, {}
+    tables, advice = (
+        {device: bytearray(max(_numbers.values(), default=-1) + 1) for device in _DEVICE_NUMBERS},
+        {},
+    )
     for device, table in tables.items():
         for name, action in plan.actions.get(device, {}).items():
             if name not in _numbers:  # an operator of somebody's library: its kernel is in Python
                 continue
-            table[_numbers[name]] = _BANNED_NUMBER if isinstance(action, Banned) else _ACTION_NUMBERS[action]
+            table[_numbers[name]] = (
+                _BANNED_NUMBER if isinstance(action, Banned) else _ACTION_NUMBERS[action]
+            )
             if isinstance(action, Banned):
                 advice[_numbers[name]] = action.message
     on_cpu, on_cuda = map(bytes, tables.values())
-    return library.plan(on_cpu, on_cuda, plan.low_on(CPU), plan.low_on(CUDA), advice, META in plan.actions)
+    return library.plan(
+        on_cpu, on_cuda, plan.low_on(CPU), plan.low_on(CUDA), advice, META in plan.actions
+    )

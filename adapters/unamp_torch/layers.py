@@ -23,7 +23,8 @@ _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _FIXED = (torch.jit.ScriptModule, torch.fx.GraphModule)
 
 
-#: In evaluation PyTorch computes these with one operator, which calls none of their layers, unless one of those has hooks.
+#: In evaluation PyTorch computes these with one operator, which calls none of their layers, unless
+#: one of those has hooks.
 _FAST = nn.TransformerEncoderLayer
 
 _HOOK = "unamp"
@@ -40,16 +41,24 @@ class TorchLayers(Layered):
         while True:
             if isinstance(network, _PARALLEL):
                 network = network.module
-            elif isinstance(compiled := getattr(network, "_orig_mod", None), nn.Module):  # what torch.compile returns
+            elif isinstance(compiled := getattr(network, "_orig_mod", None), nn.Module):
+                # what torch.compile returns
                 network = compiled
             else:
                 return network
 
     def inner(self, layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
         if isinstance(layer, _FAST) or id(layer) in self._in_fast:
-            self._in_fast.update((id(each), each) for each in layer._modules.values() if each is not None)
-        # The last projection of an attention is a holder of parameters, which its functional form takes.
-        return ((name, each) for name, each in within(layer) if not isinstance(each, NonDynamicallyQuantizableLinear))
+            self._in_fast.update(
+                (id(each), each) for each in layer._modules.values() if each is not None
+            )
+        # The last projection of an attention is a holder of parameters, which its functional form
+        # takes.
+        return (
+            (name, each)
+            for name, each in within(layer)
+            if not isinstance(each, NonDynamicallyQuantizableLinear)
+        )
 
     def runs(self, layer: nn.Module) -> bool:
         if keras.is_layer(layer):
@@ -83,8 +92,9 @@ class TorchLayers(Layered):
             layer._forward_pre_hooks[_HOOK] = _do_nothing  # type: ignore[index]
 
 
-#: The rules of Keras' layers. As long as one has a rule the patches are kept: a program that is compiled with no region open
-#: would otherwise be guarded on functions that stand in Keras only while it is traced.
+#: The rules of Keras' layers. As long as one has a rule the patches are kept: a program that is
+#: compiled with no region open would otherwise be guarded on functions that stand in Keras only
+#: while it is traced.
 _in_force, _patched = RulesInForce(), patches.kept_for_keras()
 
 

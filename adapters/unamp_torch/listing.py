@@ -34,13 +34,24 @@ class Operator:
         eligible: the arguments that a rule casts.
         computes: whether it does more than move data or make it, in whatever dtype it is told.
         no_kernel: the device types and low dtypes that it is known to have no kernel for.
-        dtype_position: where an explicit result dtype may stand, or None; a call that gives one keeps its meaning.
-        sparse_position: where sparse gradients may be asked for, or None: PyTorch casts no such gradient, so that the operator
-            computes in the dtype of its first argument.
+        dtype_position: where an explicit result dtype may stand, or None; a call that gives one
+            keeps its meaning.
+        sparse_position: where sparse gradients may be asked for, or None: PyTorch casts no such
+            gradient, so that the operator computes in the dtype of its first argument.
     """
 
     __slots__ = (
-        *("call", "composite", "computes", "dtype_position", "eligible", "name", "no_kernel", "op", "overload"),
+        *(
+            "call",
+            "composite",
+            "computes",
+            "dtype_position",
+            "eligible",
+            "name",
+            "no_kernel",
+            "op",
+            "overload",
+        ),
         "sparse_position",
     )
 
@@ -51,12 +62,23 @@ class Operator:
         self.overload = overload
         self.computes = traced(op)
         self.call = _binding(overload)
-        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(self.name, "CompositeImplicitAutograd")
+        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+            self.name, "CompositeImplicitAutograd"
+        )
         self.eligible = Eligible(schema, activation_only)
-        self.no_kernel = frozenset((device, DTYPES[dtype]) for (device, dtype), ops in facts().lacking.items() if op in ops)
-        self.dtype_position: int | None = next((i for i, a in enumerate(schema.arguments) if a.name == "dtype"), None)
+        self.no_kernel = frozenset(
+            (device, DTYPES[dtype]) for (device, dtype), ops in facts().lacking.items() if op in ops
+        )
+        self.dtype_position: int | None = next(
+            (i for i, a in enumerate(schema.arguments) if a.name == "dtype"), None
+        )
         self.sparse_position: int | None = next(
-            (i for i, a in enumerate(schema.arguments) if a.name in ("sparse", "sparse_grad") and str(a.type) == "bool"), None
+            (
+                i
+                for i, a in enumerate(schema.arguments)
+                if a.name in ("sparse", "sparse_grad") and str(a.type) == "bool"
+            ),
+            None,
         )
 
     def calling(self, call: Callable[..., Any]) -> Operator:
@@ -75,7 +97,9 @@ class Operator:
         """Return whether the caller named the result's dtype: an explicit cast, which no rule changes."""
         if self.dtype_position is None:
             return False
-        return kwargs.get("dtype") is not None or (self.dtype_position < len(args) and args[self.dtype_position] is not None)
+        return kwargs.get("dtype") is not None or (
+            self.dtype_position < len(args) and args[self.dtype_position] is not None
+        )
 
     def has_sparse_gradient(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Return whether the caller asked for sparse gradients."""
@@ -89,15 +113,20 @@ class Operator:
 def _binding(overload: Any) -> Callable[..., Any]:
     """Return the fastest way to call an overload.
 
-    Python's own binding of a function is twice as fast to call as the overload object, and takes the same arguments in the
-    same order. The overload is the only way to functions without one.
+    Python's own binding of a function is twice as fast to call as the overload object, and takes
+    the same arguments in the same order. The overload is the only way to functions without one.
     """
     name = overload._schema.name.removeprefix("aten::")
     own: Callable[..., Any] = overload._op
-    # The dispatcher leaves out arguments that have the schema's default; the binding's default for a reduction is "none".
-    if name in _BINDING_DIFFERS or any(argument.name == "reduction" for argument in overload._schema.arguments):
+    # The dispatcher leaves out arguments that have the schema's default; the binding's default for
+    # a reduction is "none".
+    if name in _BINDING_DIFFERS or any(
+        argument.name == "reduction" for argument in overload._schema.arguments
+    ):
         return own
-    bindings = (getattr(namespace, name, None) for namespace in (torch._C._VariableFunctions, torch._C._nn))
+    bindings = (
+        getattr(namespace, name, None) for namespace in (torch._C._VariableFunctions, torch._C._nn)
+    )
     return next((binding for binding in bindings if binding is not None), own)
 
 
@@ -105,8 +134,9 @@ def _binding(overload: Any) -> Callable[..., Any]:
 def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
     """Return the overloads through which an operation of the vocabulary is reached; none where PyTorch does not have it.
 
-    In-place variants and those with an explicit output are left out: no rule touches them. So are overloads that exist for
-    TorchScript alone, and, unless asked for, operators that are no entry points.
+    In-place variants and those with an explicit output are left out: no rule touches them. So are
+    overloads that exist for TorchScript alone, and, unless asked for, operators that are no entry
+    points.
     """
     return tuple(_overloads(op, inner))
 
@@ -114,7 +144,9 @@ def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
 def _overloads(op: str, inner: bool) -> Iterator[Operator]:
     entry = vocabulary()[op]
     if entry.group == "cast":
-        return  # an explicit cast keeps its meaning, and `detach` from Python would break the making of parameters
+        # an explicit cast keeps its meaning, and `detach` from Python would break the making of
+        # parameters
+        return
     for name in entry.spellings.get("torch", ()):
         packet = None if "." in name else packet_of(name)
         if packet is None or (name in facts().inner and not inner):
@@ -123,7 +155,8 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
             if not _is_for_callers(overload):
                 continue
             operator = Operator(op, overload, activation_only=entry.group in _ACTIVATION_ONLY)
-            # What makes a tensor of none is ours where it is computed with operations that rules would reach.
+            # What makes a tensor of none is ours where it is computed with operations that rules
+            # would reach.
             made_of_others = entry.group == "creation" and op in facts().made_of
             if operator.eligible.positions or operator.eligible.keywords or made_of_others:
                 yield operator
@@ -150,6 +183,9 @@ def _is_for_callers(overload: Any) -> bool:
     if schema.is_mutable or any(argument.is_out for argument in schema.arguments):
         return False
     # Where the result's dtype is named in every call, every call is an explicit cast.
-    if any(argument.name in ("dtype", "out_dtype") and not argument.has_default_value() for argument in schema.arguments):
+    if any(
+        argument.name in ("dtype", "out_dtype") and not argument.has_default_value()
+        for argument in schema.arguments
+    ):
         return False
     return bool(torch._C._dispatch_has_kernel(overload.name()))  # TorchScript's alone have none

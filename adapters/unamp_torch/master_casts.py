@@ -2,10 +2,11 @@
 
 What is kept in memory from one step to the next:
 
-- What parameters were given (2 bytes for each number): if a parameter differs from that, somebody else has changed it.
-  `Tensor._version` cannot say so: it does not move with ``parameter.data.clamp_()``.
-- Float32 gradients on the CPU, up to `KEPT_GRADIENTS` numbers in all: memory that is new in each step comes from the system, a
-  page fault at a time, which costs more than the cast.
+- What parameters were given (2 bytes for each number): if a parameter differs from that, somebody
+  else has changed it. `Tensor._version` cannot say so: it does not move with
+  ``parameter.data.clamp_()``.
+- Float32 gradients on the CPU, up to `KEPT_GRADIENTS` numbers in all: memory that is new in each
+  step comes from the system, a page fault at a time, which costs more than the cast.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from unamp_torch.state import LOW
 #: The most numbers of an optimizer's gradients whose float32 memory is kept between steps: 64 MiB.
 KEPT_GRADIENTS = 1 << 24
 
-_holders = torch._C._storage_Use_Count  # how many tensors have a storage, and PyTorch's own object for it
+# how many tensors have a storage, and PyTorch's own object for it
+_holders = torch._C._storage_Use_Count
 
 
 class Casts:
@@ -26,8 +28,8 @@ class Casts:
 
     def __init__(self, low: tuple[torch.Tensor, ...], wide: tuple[torch.Tensor, ...]) -> None:
         self._pairs = list(zip(low, wide, strict=True))
-        # Of the master weights, so that what came before this is noticed too. None where nothing is compared: the answer of a
-        # GPU would have to be waited for.
+        # Of the master weights, so that what came before this is noticed too. None where nothing is
+        # compared: the answer of a GPU would have to be waited for.
         self._copies = [
             master.detach().to(parameter.dtype) if _on_cpu(parameter) and _on_cpu(master) else None
             for parameter, master in self._pairs
@@ -43,7 +45,9 @@ class Casts:
             n
             for n, ((parameter, _), copy) in enumerate(zip(self._pairs, self._copies, strict=True))
             if copy is None
-            or not (parameter.is_cpu and parameter.is_contiguous() and parameter.nbytes == copy.nbytes)
+            or not (
+                parameter.is_cpu and parameter.is_contiguous() and parameter.nbytes == copy.nbytes
+            )
             or bytes_differ(parameter.data_ptr(), copy.data_ptr(), copy.nbytes)
         ]
 
@@ -70,7 +74,9 @@ class Casts:
         """Return a tensor for a float32 gradient, in the memory of the last step's where nobody has that any more."""
         kept = self._kept[n]
         if kept is not None and gradient.is_contiguous() and _holders(kept._cdata) == 1:
-            return torch.empty(0, dtype=torch.float32).set_(kept, 0, gradient.shape, gradient.stride())
+            return torch.empty(0, dtype=torch.float32).set_(
+                kept, 0, gradient.shape, gradient.stride()
+            )
         made = torch.empty_like(gradient, dtype=torch.float32)
         if self._keeps and _on_cpu(made):
             self._kept[n] = made.untyped_storage()

@@ -1,11 +1,13 @@
 """Optimizers that step the float32 master weights of low parameters.
 
-An optimizer is decorated by giving it a class derived from its own. While that takes its step, a master weight stands in the
-place of each low parameter: in the lists of the groups, and as the key of its state. So the optimizer's own step runs as it
-was written, on float32 weights, gradients and state; then the low parameters take over the rounded values.
+An optimizer is decorated by giving it a class derived from its own. While that takes its step, a
+master weight stands in the place of each low parameter: in the lists of the groups, and as the key
+of its state. So the optimizer's own step runs as it was written, on float32 weights, gradients and
+state; then the low parameters take over the rounded values.
 
-(Exchanging the memory of a parameter by `Tensor.data` instead, for one of another dtype, would have PyTorch forget where its
-gradients are added up, and with it the hooks that `DistributedDataParallel` has there.)
+(Exchanging the memory of a parameter by `Tensor.data` instead, for one of another dtype, would have
+PyTorch forget where its gradients are added up, and with it the hooks that
+`DistributedDataParallel` has there.)
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def masters_of(optimizer: torch.optim.Optimizer) -> Masters | None:
 class Masters:
     """An optimizer's float32 master weights, and their exchange with the low parameters.
 
-    Parameters that come to the optimizer later, or that are made trainable later, get one at their first step.
+    Parameters that come to the optimizer later, or that are made trainable later, get one at their
+    first step.
 
     Args:
         weights: the master weight of each parameter, a parameter itself.
@@ -47,8 +50,10 @@ class Masters:
     def __init__(self, weights: dict[torch.Tensor, torch.Tensor], keep_gradients: bool) -> None:
         self.weights = weights
         self._keep_gradients = keep_gradients
-        self._exchange: Exchange | None = None  # the last one; what it keeps serves the next step, too
-        self._in_place: Mapping[torch.Tensor, torch.Tensor] = {}  # the master weights, while they stand in
+        # the last one; what it keeps serves the next step, too
+        self._exchange: Exchange | None = None
+        # the master weights, while they stand in
+        self._in_place: Mapping[torch.Tensor, torch.Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_exchange": None}  # a copy makes its own
@@ -75,7 +80,9 @@ class Masters:
                 **{name: self._for_step(optimizer, each, policy) for name, each in kwargs.items()},
             )
 
-    def _for_step(self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None) -> Any:
+    def _for_step(
+        self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None
+    ) -> Any:
         """Return an argument of a step; a closure, which computes the loss, sees low parameters and the caller's policy."""
         if not callable(argument):
             return argument
@@ -95,7 +102,8 @@ class Masters:
         """Turn low gradients into float32 ones, which low parameters then hold."""
         for parameter in low_parameters(optimizer):
             if parameter.grad is not None and parameter.grad.dtype in LOW:
-                parameter.grad_dtype = None  # any; it stays so, and what is added up is low as before
+                # any; it stays so, and what is added up is low as before
+                parameter.grad_dtype = None
                 parameter.grad = parameter.grad.float()
 
     def narrow_gradients(self, optimizer: torch.optim.Optimizer) -> None:
@@ -125,7 +133,10 @@ class Masters:
         return {**state_dict, "state": state}
 
     def take(
-        self, found: dict[torch.Tensor, torch.Tensor], optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]
+        self,
+        found: dict[torch.Tensor, torch.Tensor],
+        optimizer: torch.optim.Optimizer,
+        state_dict: dict[str, Any],
     ) -> dict[str, Any]:
         """Return an optimizer's ``state_dict`` without the master weights, which are added to `found`.
 
@@ -182,10 +193,16 @@ def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
     return made
 
 
-def _places(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+def _places(
+    optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]
+) -> Iterator[tuple[Any, torch.Tensor]]:
     """Give the parameters, each after what stands for it in a ``state_dict``."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-    return zip(saved, chain.from_iterable(group["params"] for group in optimizer.param_groups), strict=False)
+    return zip(
+        saved,
+        chain.from_iterable(group["params"] for group in optimizer.param_groups),
+        strict=False,
+    )
 
 
 def _under(policy: Policy | None) -> AbstractContextManager[object]:

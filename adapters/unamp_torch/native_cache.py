@@ -8,11 +8,14 @@ from unamp.adapter import major_minor
 from unamp_torch.compiled import library
 from unamp_torch.state import lock
 
-#: Before 2.11 native autocast keeps a cast made under `torch.no_grad` for later uses, which then have no gradient.
+#: Before 2.11 native autocast keeps a cast made under `torch.no_grad` for later uses, which then
+#: have no gradient.
 _KEEPS_WITHOUT_GRADIENT = major_minor(torch.__version__) < (2, 11)
 
 _lock = lock()
-_sharing: dict[torch.dtype, int] = {}  # how many regions use it, by low dtype: there is one at a time
+_sharing: dict[
+    torch.dtype, int
+] = {}  # how many regions use it, by low dtype: there is one at a time
 
 
 def start_sharing(dtype: torch.dtype, /) -> bool:

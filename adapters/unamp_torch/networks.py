@@ -16,7 +16,11 @@ def within(layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     if not is_layer(layer, "torch"):
         return held
     # What is left of Keras' own attributes is the module in a TorchModuleWrapper.
-    wrapped = [(name, each) for name, each in held if not is_layer(each, "torch") and not isinstance(each, nn.ParameterDict)]
+    wrapped = [
+        (name, each)
+        for name, each in held
+        if not is_layer(each, "torch") and not isinstance(each, nn.ParameterDict)
+    ]
     return [*KerasLayers().inner(layer), *wrapped]
 
 
@@ -38,7 +42,9 @@ def named_layers(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return _named(network, (), {id(network)})
 
 
-def _named(layer: nn.Module, path: tuple[str, ...], seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
+def _named(
+    layer: nn.Module, path: tuple[str, ...], seen: set[int]
+) -> Iterator[tuple[str, nn.Module]]:
     for name, inner in within(layer):
         if id(inner) not in seen:
             seen.add(id(inner))

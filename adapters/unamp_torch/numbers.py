@@ -26,8 +26,8 @@ def floating(value: Any) -> list[torch.Tensor]:
 def has_numbers(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has one number at each place of its shape.
 
-    Sparse, nested and oneDNN's tensors hold them otherwise, those without data hold none, and inside a transform of
-    `torch.func` there are several at a place.
+    Sparse, nested and oneDNN's tensors hold them otherwise, those without data hold none, and
+    inside a transform of `torch.func` there are several at a place.
     """
     plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
     return plain and not isinstance(tensor, FakeTensor) and not _is_transformed(tensor)

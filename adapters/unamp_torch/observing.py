@@ -37,7 +37,8 @@ from unamp_torch.state import (
     without_kernels,
 )
 
-#: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's autograd keys.
+#: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's
+#: autograd keys.
 _NOT_COMPUTING = frozenset(
     "_to_copy alias as_strided clone contiguous copy copy_ detach diagonal empty empty_like empty_strided expand fill_ full "
     "full_like lift_fresh new_empty new_zeros ones_like permute reshape select set_ slice split split_with_sizes squeeze t "
@@ -46,7 +47,8 @@ _NOT_COMPUTING = frozenset(
 
 _TO_COPY = torch.ops.aten._to_copy.default
 
-#: The kernels that read float16 and compute in float32 where their third argument says so, which spares CUDA a copy.
+#: The kernels that read float16 and compute in float32 where their third argument says so, which
+#: spares CUDA a copy.
 WIDENING = frozenset({torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default})
 _has_memory = torch._C._has_storage
 
@@ -90,12 +92,15 @@ def _own_name(layer: torch.nn.Module) -> str:
 def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[None]:
     """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
 
-    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their thread.
+    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their
+    thread.
 
     Args:
         needed: the patches without which something would not be reported as it is.
     """
-    observer = Observer("torch", sink, values, Layers(named_layers, _own_name, gradient_hooks.follow_parameters))
+    observer = Observer(
+        "torch", sink, values, Layers(named_layers, _own_name, gradient_hooks.follow_parameters)
+    )
     with ExitStack() as held:
         for patches in needed:
             held.enter_context(patches.held())
@@ -115,7 +120,11 @@ def reporting(observer: Observer | None) -> Iterator[None]:
 
 
 def report(
-    operator: Operator, run: Callable[[Operator], Any], args: Sequence[Any], kwargs: dict[str, Any], low: shadowing.Low
+    operator: Operator,
+    run: Callable[[Operator], Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    low: shadowing.Low,
 ) -> Any:
     """Run one operation and report what it computed in.
 
@@ -128,7 +137,11 @@ def report(
     spy = _Spy(given, first_only=operator.eligible.single)
 
     original = operator.call
-    if traces.float8 is not None and thread.sink is not None and traces.float8.takes(operator.op, thread.sink.layers.path):
+    if (
+        traces.float8 is not None
+        and thread.sink is not None
+        and traces.float8.takes(operator.op, thread.sink.layers.path)
+    ):
         original = partial(shadowing.product_in_float8, operator, traces.float8.dtype)
 
     def call(*given: Any, **named: Any) -> Any:
@@ -148,7 +161,9 @@ def report(
             result = run(operator.calling(call))
         if _is_running():
             found = floating(result)
-            record = _record(operator, plan, given, spy, found)._replace(equation=equation(operator.op, args))
+            record = _record(operator, plan, given, spy, found)._replace(
+                equation=equation(operator.op, args)
+            )
             shadow = None if second is None else second.beside(record, result)
             written = None if kept is None else kept.after(next(iter(found), None))
             reporter.send(observer, record._replace(shadow=shadow, call=written), found)
@@ -169,7 +184,9 @@ def report_registered(
         return None if low is None else low(dtype)
 
     with _unreported():
-        return reporter.report_registered(observer, record, tensors, results, None if low is None else second)
+        return reporter.report_registered(
+            observer, record, tensors, results, None if low is None else second
+        )
 
 
 @contextmanager
@@ -195,13 +212,23 @@ class _Reporter(Reporter):
         return super().values(found) if all(map(has_numbers, found)) else None
 
 
-reporter = _Reporter(thread, flat, lambda tensor: dtype_name(tensor.dtype), row, gradient_hooks.follow, _is_running)
+reporter = _Reporter(
+    thread, flat, lambda tensor: dtype_name(tensor.dtype), row, gradient_hooks.follow, _is_running
+)
 
 
-def _record(operator: Operator, plan: Plan | None, given: list[torch.Tensor], spy: _Spy, found: list[torch.Tensor]) -> OpRecord:
+def _record(
+    operator: Operator,
+    plan: Plan | None,
+    given: list[torch.Tensor],
+    spy: _Spy,
+    found: list[torch.Tensor],
+) -> OpRecord:
     emulated = thread.emulated and plan is not None
     rule = Rule.UNTOUCHED if plan is None else plan.rule(operator.op)
-    compute = plan.policy.dtype if plan is not None and emulated else spy.compute() if given else None
+    compute = (
+        plan.policy.dtype if plan is not None and emulated else spy.compute() if given else None
+    )
     casts, moved = (0, 0) if plan is None else spy.casts(rule, plan.low, emulated=emulated)
     return OpRecord(
         operator.op, operator.name, rule, reporter.dtypes(given), compute, next(iter(reporter.dtypes(found)), None), emulated,
@@ -219,7 +246,8 @@ class _Step(Enum):
 class _Spy(TorchDispatchMode):
     """Notes the operators below autograd and autocast that one operation runs, with the tensors that kernels are given.
 
-    What a rule says need not be what a kernel gets: native autocast casts on its own, and some operators widen inputs.
+    What a rule says need not be what a kernel gets: native autocast casts on its own, and some
+    operators widen inputs.
 
     Args:
         inputs: the operation's inputs.
@@ -243,31 +271,40 @@ class _Spy(TorchDispatchMode):
             self.arguments = [self._dtype(found)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _TO_COPY and (kwargs or {}).get("dtype") in ELIGIBLE and args[0].dtype in ELIGIBLE:
+        if (
+            func is _TO_COPY
+            and (kwargs or {}).get("dtype") in ELIGIBLE
+            and args[0].dtype in ELIGIBLE
+        ):
             self._note_cast(args[0], kwargs["dtype"])
         given = floating(args) if self.step is _Step.DURING else []
         if given and func.namespace != "prim":  # fake tensors are asked where they are
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
             widened = func in WIDENING and args[2]
-            (self.seen if computes else self.moved).append(torch.float32 if widened else self._dtype(given))
+            (self.seen if computes else self.moved).append(
+                torch.float32 if widened else self._dtype(given)
+            )
         return func(*args, **(kwargs or {}))
 
     def _note_cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-        # During the operation, native autocast casts inputs; what else is cast there is the operation's own affair.
+        # During the operation, native autocast casts inputs; what else is cast there is the
+        # operation's own affair.
         if self.step is not _Step.DURING or _memory(tensor) in self.inputs:
             self.cast.append((self.step, tensor.dtype, dtype, tensor.numel()))
 
     def _dtype(self, tensors: list[torch.Tensor]) -> torch.dtype:
-        # An operator with inputs of differing dtypes computes in float32; parameters and statistics of a norm do not count,
-        # nor do scalars.
+        # An operator with inputs of differing dtypes computes in float32; parameters and statistics
+        # of a norm do not count, nor do scalars.
         counting = tensors[:1] if self.first_only else [t for t in tensors if t.dim()] or tensors
-        return torch.float32 if any(t.dtype is torch.float32 for t in counting) else counting[0].dtype
+        return (
+            torch.float32 if any(t.dtype is torch.float32 for t in counting) else counting[0].dtype
+        )
 
     def compute(self) -> str | None:
         """Return the dtype that the operation computed in; None where nothing that computes got a floating tensor.
 
-        An operation counts as low if it was called in low or any of its steps was low: that is where its precision went.
-        (Some kernels widen what they are given to accumulate.)
+        An operation counts as low if it was called in low or any of its steps was low: that is
+        where its precision went. (Some kernels widen what they are given to accumulate.)
         """
         dtypes = self.seen or self.arguments or self.moved[-1:]
         low = next((d for d in (*self.arguments, *dtypes) if d in LOW), None)
@@ -279,7 +316,8 @@ class _Spy(TorchDispatchMode):
         target = low if rule in (Rule.LOW, Rule.NARROWEST) else wide
         moved = []
         for step, old, new, size in self.cast:
-            # Emulation casts low, back to float32, and the result low again: a device with a kernel would do the first alone.
+            # Emulation casts low, back to float32, and the result low again: a device with a kernel
+            # would do the first alone.
             back = step is _Step.AFTER and not emulated
             if old is not new and (back or (step is not _Step.AFTER and new is target)):
                 moved.append((old.itemsize + new.itemsize) * size)

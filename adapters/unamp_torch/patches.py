@@ -1,16 +1,19 @@
 """The places where PyTorch's own Python code must know about regions, patched while a region is open.
 
-Each is a module attribute that PyTorch looks up at every call (`HOOKS`). `acquire` patches them with the first open region of
-the process, `release` undoes it with the last. A patched function asks first whether the calling thread is in a region, so
-that other threads see the original. Operations cast elsewhere: kernels in `calls`, functions in `python_functions`.
+Each is a module attribute that PyTorch looks up at every call (`HOOKS`). `acquire` patches them
+with the first open region of the process, `release` undoes it with the last. A patched function
+asks first whether the calling thread is in a region, so that other threads see the original.
+Operations cast elsewhere: kernels in `calls`, functions in `python_functions`.
 
-`unamp.adapter.patching.Patches` does the same for other frameworks. Here it would not do: PyTorch imports some of these modules
-when they are first needed, which can be inside a region, and with the compiled kernels opening a region is C++ throughout
-(`compiled/regions.h`), for which `_ready` is a list of plain tuples.
+`unamp.adapter.patching.Patches` does the same for other frameworks. Here it would not do: PyTorch
+imports some of these modules when they are first needed, which can be inside a region, and with the
+compiled kernels opening a region is C++ throughout (`compiled/regions.h`), for which `_ready` is a
+list of plain tuples.
 
-Every hook costs every outermost region. So there are none for what something else tells: operators that take functions have
-kernels of their own on our dispatch keys (`control_flow`), what takes a level of `torch.func` off is patched once one is put
-on (`transforming`), and a hook that only a compiler's modules call waits for these.
+Every hook costs every outermost region. So there are none for what something else tells: operators
+that take functions have kernels of their own on our dispatch keys (`control_flow`), what takes a
+level of `torch.func` off is patched once one is put on (`transforming`), and a hook that only a
+compiler's modules call waits for these.
 """
 
 from __future__ import annotations
@@ -30,7 +33,17 @@ from unamp._forking import at_fork
 from unamp._on_import import Loader
 from unamp.adapter.patching import Patches, missing
 from unamp.errors import BannedOperation, FrameworkNotSupported
-from unamp_torch import backward, compiling, exporting, jagged, keras, native_cache, stepping, transforming, writes
+from unamp_torch import (
+    backward,
+    compiling,
+    exporting,
+    jagged,
+    keras,
+    native_cache,
+    stepping,
+    transforming,
+    writes,
+)
 from unamp_torch.calls import NO_KERNEL, refuse_on_meta
 from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
@@ -47,7 +60,8 @@ class Hook(NamedTuple):
         module: its module, which need not be imported yet: `_Imports` waits for it.
         name: its name there.
         replacement: makes what it is instead, given the original.
-        needed_with: the module without which nothing calls it: until that is imported, it is waited for as well.
+        needed_with: the module without which nothing calls it: until that is imported, it is waited
+            for as well.
     """
 
     module: str
@@ -57,15 +71,24 @@ class Hook(NamedTuple):
 
     def awaited(self) -> str | None:
         """Return the name of a module that is not imported yet, without which nothing is patched; None where all are there."""
-        return next((name for name in (self.module, self.needed_with) if name is not None and name not in sys.modules), None)
+        return next(
+            (
+                name
+                for name in (self.module, self.needed_with)
+                if name is not None and name not in sys.modules
+            ),
+            None,
+        )
 
 
-# From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on to it.
+# From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on
+# to it.
 _GENERATOR = "_checkpoint_without_reentrant_generator_impl"
 if not hasattr(torch.utils.checkpoint, _GENERATOR):
     _GENERATOR = "_checkpoint_without_reentrant_generator"
 
-#: What calls those has it imported: before an exported program or a graph of `make_fx` comes to be, PyTorch does so.
+#: What calls those has it imported: before an exported program or a graph of `make_fx` comes to be,
+#: PyTorch does so.
 _COMPILER = "torch._dynamo"
 
 HOOKS = (
@@ -78,17 +101,26 @@ HOOKS = (
     Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
     Hook("torch._C", "_freeze_module", backward.suspending),
-    Hook("torch._C", "_increment_version", writes.dropping),  # called after a compiled graph has written
+    # called after a compiled graph has written
+    Hook("torch._C", "_increment_version", writes.dropping),
     Hook("torch._C", "_swap_tensor_impl", writes.dropping),
-    Hook("torch.utils", "swap_tensors", writes.dropping),  # it refuses tensors that somebody else keeps
+    # it refuses tensors that somebody else keeps
+    Hook("torch.utils", "swap_tensors", writes.dropping),
     Hook("torch.export._trace", "_export", exporting.exporting),
     Hook("torch.onnx", "export", exporting.to_onnx),
-    Hook("torch.export.exported_program", "_decompose_exported_program", backward.suspending, _COMPILER),
+    Hook(
+        "torch.export.exported_program",
+        "_decompose_exported_program",
+        backward.suspending,
+        _COMPILER,
+    ),
     Hook("torch.fx.experimental.proxy_tensor", "wrap_key", exporting.recording, _COMPILER),
     Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.putting_on),
     Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.putting_on),
     Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.putting_on),
-    Hook("torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key),
+    Hook(
+        "torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key
+    ),
     Hook("torch._dynamo", "allow_in_graph", compiling.calling_registered),
     Hook("torch.nested._internal.sdpa", "_autocast", jagged.casting),
 )
@@ -98,11 +130,13 @@ compiling.patched_names.update(hook.name for hook in HOOKS)
 _lock = lock()
 _open = 0
 
-#: The hooks whose module is imported: the module's namespace, the name, the original, and the replacement.
+#: The hooks whose module is imported: the module's namespace, the name, the original, and the
+#: replacement.
 _ready: list[Ready] = []
 
-#: The others, and the names of the modules that they wait for. The first region finds one that is imported, and looks.
-#: Keras stays among the names where it computes with PyTorch, so that the compiled kernels leave its patches to `_apply`.
+#: The others, and the names of the modules that they wait for. The first region finds one that is
+#: imported, and looks. Keras stays among the names where it computes with PyTorch, so that the
+#: compiled kernels leave its patches to `_apply`.
 _waiting: list[Hook] = list(HOOKS)
 _awaited: list[str] = ["torch"]
 _modules = sys.modules.keys()
@@ -152,7 +186,8 @@ def _undo() -> None:
     if LASTING.applied:
         LASTING.undo()
     for namespace, name, original, replacement in _ready:
-        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside regions.
+        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside
+        # regions.
         if namespace.get(name) is replacement:
             namespace[name] = original
     finders = sys.meta_path
@@ -169,11 +204,13 @@ def _look_for_modules() -> None:
         namespace = module.__dict__
         if hook.name not in namespace:
             if getattr(module.__spec__, "_initializing", False):
-                continue  # in the middle of its own import, on behalf of which another of them was imported
+                # in the middle of its own import, on behalf of which another of them was imported
+                continue
             raise _missing(hook)
         original = namespace[hook.name]
         for _, _, hooked, replacement in _ready:
-            if original is replacement:  # the module was imported inside a region, and took it from another
+            if original is replacement:
+                # the module was imported inside a region, and took it from another
                 original = hooked
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
         _waiting.remove(hook)
@@ -185,7 +222,11 @@ def _look_for_modules() -> None:
 def _replace_anew(place: int) -> None:
     """Patch the object that somebody has put in a hook's place since we looked, on top of it."""
     namespace, name, *_ = _ready[place]
-    hook = next(hook for hook in HOOKS if hook.name == name and sys.modules[hook.module].__dict__ is namespace)
+    hook = next(
+        hook
+        for hook in HOOKS
+        if hook.name == name and sys.modules[hook.module].__dict__ is namespace
+    )
     if name not in namespace:
         raise _missing(hook)
     original = namespace[name]
@@ -207,7 +248,7 @@ def _forget_other_threads() -> None:
 at_fork(after_in_child=_forget_other_threads)
 
 
-# --- Keras in compiled programs ---------------------------------------------------------------------------------------------
+# --- Keras in compiled programs -------------------------------------------------------------------
 
 
 class _AsInARegion:
@@ -241,8 +282,8 @@ _in_graphs = kept_for_keras()
 def make_capturable(region: AbstractContextManager[Any, bool | None]) -> int:
     """Return a number under which a graph can open a region; see `unamp_torch.compiling`.
 
-    From the first on that opens in a graph of Keras's, the patches stay: the graph is guarded on them when none is open. What
-    dynamo had seen before without them, it looks at again.
+    From the first on that opens in a graph of Keras's, the patches stay: the graph is guarded on
+    them when none is open. What dynamo had seen before without them, it looks at again.
     """
     if keras.in_use() and not _in_graphs.open:
         _in_graphs.acquire()
@@ -250,7 +291,7 @@ def make_capturable(region: AbstractContextManager[Any, bool | None]) -> int:
     return compiling.make_capturable(region)
 
 
-# --- modules that come later ------------------------------------------------------------------------------------------------
+# --- modules that come later ----------------------------------------------------------------------
 
 
 class _Imports(importlib.abc.MetaPathFinder):

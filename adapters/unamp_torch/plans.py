@@ -1,7 +1,8 @@
 """Turning a policy into what has to be done about it in PyTorch.
 
-PyTorch's own autocast carries out the rules that its lists contain, in C++ and at no further cost. A plan holds what is
-left: for each kind of device, the operators whose rule differs, each with the action that carries the rule out.
+PyTorch's own autocast carries out the rules that its lists contain, in C++ and at no further cost.
+A plan holds what is left: for each kind of device, the operators whose rule differs, each with the
+action that carries the rule out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from unamp_torch.compiled import library
 from unamp_torch.compiling import guard
 from unamp_torch.devices import accelerator, device_type
 from unamp_torch.facts import facts, follows_parts
-from unamp_torch.kernel_registration import compiled_plan, install, install_on_meta, let_autocast_pass
+from unamp_torch.kernel_registration import (
+    compiled_plan,
+    install,
+    install_on_meta,
+    let_autocast_pass,
+)
 from unamp_torch.listing import Operator, name_operators_of_libraries, operators
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, autocast_key
 
@@ -52,7 +58,11 @@ class Plan(state.Plan):
     @cached_property
     def compiled(self) -> object:
         """The table of the compiled kernels; None where that is nothing."""
-        return None if library is None or self.key is TRACED or not self.intercepted else compiled_plan(library, self)
+        return (
+            None
+            if library is None or self.key is TRACED or not self.intercepted
+            else compiled_plan(library, self)
+        )
 
 
 def plan(policy: Policy, device: str | None) -> Plan:
@@ -111,7 +121,16 @@ def forget() -> None:
     """Make plans anew from now on: operators of somebody's library have other rules."""
     global _changes
     _changes += 1
-    for kept in (_plan, _actions, _plain_actions, _complete_actions, _native_rule, _is_listed, _by_name, operators):
+    for kept in (
+        _plan,
+        _actions,
+        _plain_actions,
+        _complete_actions,
+        _native_rule,
+        _is_listed,
+        _by_name,
+        operators,
+    ):
         kept.cache_clear()
 
 
@@ -121,7 +140,10 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
     left = tuple(device for device in outer.devices if device not in inner.devices)
     if not left or not outer.autocast:
         return inner
-    actions = {**{device: table for device, table in outer.actions.items() if device in left}, **inner.actions}
+    actions = {
+        **{device: table for device, table in outer.actions.items() if device in left},
+        **inner.actions,
+    }
     if left == (META,) and inner.autocast:
         return replace(inner, actions=actions, beside=outer)
     key = TRACED if META in left or TRACED in (outer.key, inner.key) else MANY
@@ -139,7 +161,10 @@ def install_all() -> None:
 def install_traced(plan: state.Plan) -> None:
     """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
     acted = set().union(*plan.actions.values())
-    install((o for o in _all_operators() if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED), TRACED)
+    install(
+        (o for o in _all_operators() if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED),
+        TRACED,
+    )
 
 
 def _named(names: Iterable[str]) -> Iterable[Operator]:
@@ -163,7 +188,8 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     if device == META and to_the_letter(policy, CPU):
         return _as_native_on_cpu(policy)
     table = _own_actions(policy, device)
-    # A rule for something that an operation is made of does not reach into it: where one would, the operation is intercepted.
+    # A rule for something that an operation is made of does not reach into it: where one would, the
+    # operation is intercepted.
     rules = policy.rules
     for op, parts in facts().made_of.items():
         agreed = agree(rules, op, parts) and not _reached_natively(policy, op, parts, device)
@@ -184,13 +210,18 @@ def _own_actions(policy: Policy, device: str) -> dict[str, Action]:
     changed, table = tuple(rules), dict[str, Action]()
     if plain != policy and not to_the_letter(plain, device):
         # The user's lists change a few rules, and the choices of what only chooses between others.
-        changed = tuple(op for op, rule in rules.items() if rule is not plain.rules[op] or op in facts().chooses)
+        changed = tuple(
+            op for op, rule in rules.items() if rule is not plain.rules[op] or op in facts().chooses
+        )
         table.update(_plain_actions(plain, device))
     for op in changed:
         by_parts = follows_parts(policy, op)
         for operator in operators(op):
             table.pop(operator.name, None)
-            if not by_parts and (action := _action(policy, rules[op], operator, device)) is not None:
+            if (
+                not by_parts
+                and (action := _action(policy, rules[op], operator, device)) is not None
+            ):
                 table[operator.name] = action
     return table
 
@@ -209,8 +240,8 @@ def agree(rules: Mapping[str, Rule], op: str, parts: Iterable[str]) -> bool:
 def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
     """Return whether native autocast may carry out another rule than an operation's own for what it is made of.
 
-    Parts that PyTorch computes below autograd (affine_grid's product, mvlgamma's sum) meet native autocast, and no kernel of
-    ours.
+    Parts that PyTorch computes below autograd (affine_grid's product, mvlgamma's sum) meet native
+    autocast, and no kernel of ours.
     """
     if device not in NATIVE_KEYS:
         return False
@@ -223,14 +254,17 @@ def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str
 def _bypassing() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
     """Return the operators that are called past the operation that they belong to, with what they are made of."""
     return tuple(
-        (o, parts) for o in _all_operators() if (parts := facts().bypassing.get(o.overload._schema.name[6:])) is not None
+        (o, parts)
+        for o in _all_operators()
+        if (parts := facts().bypassing.get(o.overload._schema.name[6:])) is not None
     )
 
 
 def to_the_letter(policy: Policy, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists for a device, and nothing else.
 
-    There an operation that PyTorch computes with others does what torch's own autocast makes of it: rules reach into it.
+    There an operation that PyTorch computes with others does what torch's own autocast makes of it:
+    rules reach into it.
     """
     own = without_version(policy.preset) == _NATIVE_LISTS.get(device) and policy.level == "O1"
     return own and not (policy.allow or policy.deny or policy.widen_results)
@@ -239,8 +273,9 @@ def to_the_letter(policy: Policy, device: str) -> bool:
 def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     """Return the work left beside native autocast where a policy is its own lists.
 
-    It changes nothing that PyTorch answers: it widens what single operators refuse, and gives advice on what is banned. Where
-    the lists are those of another version than this PyTorch's, it follows them.
+    It changes nothing that PyTorch answers: it widens what single operators refuse, and gives
+    advice on what is banned. Where the lists are those of another version than this PyTorch's, it
+    follows them.
     """
     table = {}
     native_rules = policy.replace(preset=as_of(_NATIVE_LISTS[device], torch.__version__)).rules
@@ -249,8 +284,14 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
         moved = native_rules[op] is not rule or _low_in_another_dtype(policy, op, device)
         for operator in operators(op) if moved or rule in (Rule.WIDEST, Rule.BANNED) else ():
             native = _listed_rule(operator, device)
-            refused = native is Rule.WIDEST or (native is Rule.UNTOUCHED and not operator.composite and not answered)
-            action = _action(policy, rule, operator, device) if moved or refused or rule is Rule.BANNED else None
+            refused = native is Rule.WIDEST or (
+                native is Rule.UNTOUCHED and not operator.composite and not answered
+            )
+            action = (
+                _action(policy, rule, operator, device)
+                if moved or refused or rule is Rule.BANNED
+                else None
+            )
             if action is not None:
                 table[operator.name] = action
     return table
@@ -260,7 +301,11 @@ def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
     """Return the actions on meta tensors so that they answer as on the CPU, where a policy is native autocast's own lists."""
     table = dict(_actions(policy, CPU))
     for op, rule in policy.rules.items():
-        for operator in operators(op) if rule in (Rule.LOW, Rule.FP32) and vocabulary()[op].group != "recurrent" else ():
+        for operator in (
+            operators(op)
+            if rule in (Rule.LOW, Rule.FP32) and vocabulary()[op].group != "recurrent"
+            else ()
+        ):
             if _has_kernel(operator, NATIVE_KEYS[CPU].name):
                 table.setdefault(operator.name, action_for(policy, operator, META))
     return table
@@ -276,9 +321,15 @@ def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
 def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in () if rule is Rule.UNTOUCHED or follows_parts(policy, op) else operators(op):
+        for operator in (
+            () if rule is Rule.UNTOUCHED or follows_parts(policy, op) else operators(op)
+        ):
             # Under vmap the backward pass of a norm takes no low input with float32 parameters.
-            norm = vocabulary()[op].group == "norm" and rule in (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
+            norm = vocabulary()[op].group == "norm" and rule in (
+                Rule.LOW,
+                Rule.WIDEST,
+                Rule.NARROWEST,
+            )
             if is_left_to_pytorch(policy, operator, device) and not norm:
                 continue
             action = action_for(policy, operator, device)
@@ -289,11 +340,16 @@ def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
     """Return whether PyTorch follows the rule for a composed operation because it follows those for its parts.
 
-    That is how its lists for CUDA cover operations that they do not name, like softmin: as long as nobody changes them.
-    (On the CPU such an operation refuses mixed inputs, or answers in the dtype of its state.) Under the default preset an
-    operation is one whole: `pairwise_distance` subtracts in float32, too.
+    That is how its lists for CUDA cover operations that they do not name, like softmin: as long as
+    nobody changes them. (On the CPU such an operation refuses mixed inputs, or answers in the dtype
+    of its state.) Under the default preset an operation is one whole: `pairwise_distance` subtracts
+    in float32, too.
     """
-    own = device == CUDA and to_the_letter(policy, device) and not _low_in_another_dtype(policy, op, device)
+    own = (
+        device == CUDA
+        and to_the_letter(policy, device)
+        and not _low_in_another_dtype(policy, op, device)
+    )
     return own and op in preset(policy.preset).implied and op not in _STATING_DTYPES
 
 
@@ -302,8 +358,8 @@ def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
     return device == CUDA and policy.dtype != "float16" and op in facts().float16_on_cuda
 
 
-#: The operations that call a part of theirs with a dtype that is stated, their input's: native autocast on CUDA takes it as
-#: asked for, and `log_softmax` stays low.
+#: The operations that call a part of theirs with a dtype that is stated, their input's: native
+#: autocast on CUDA takes it as asked for, and `log_softmax` stays low.
 _STATING_DTYPES = frozenset({"cross_entropy"})
 
 
@@ -323,15 +379,30 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
         return calls.Banned(ban_message(policy, operator.op))
     if rule is Rule.LOW and policy.widen_results:
         return calls.low_widened
-    native = rule if _follows_by_its_parts(policy, operator.op, device) else _native_rule(operator, device)
-    missing = [dtype for kind, dtype in operator.no_kernel if kind == (CPU if device == META else device)]
+    native = (
+        rule
+        if _follows_by_its_parts(policy, operator.op, device)
+        else _native_rule(operator, device)
+    )
+    missing = [
+        dtype for kind, dtype in operator.no_kernel if kind == (CPU if device == META else device)
+    ]
     if rule is Rule.LOW:
-        # Native autocast casts a norm's parameters as well, which stay in float32 here, and does not emulate.
-        followed = native is Rule.LOW and vocabulary()[operator.op].group != "norm" and DTYPES[policy.dtype] not in missing
+        # Native autocast casts a norm's parameters as well, which stay in float32 here, and does
+        # not emulate.
+        followed = (
+            native is Rule.LOW
+            and vocabulary()[operator.op].group != "norm"
+            and DTYPES[policy.dtype] not in missing
+        )
     elif rule is Rule.WIDEST:
         # Native autocast's own promotion raises for the low dtype that is not the region's.
-        alone = operator.eligible.single and not (policy.dtype == "float32" and operator.eligible.parameters)
-        followed = native is Rule.UNTOUCHED and (alone or operator.op in facts().promoting) and not missing
+        alone = operator.eligible.single and not (
+            policy.dtype == "float32" and operator.eligible.parameters
+        )
+        followed = (
+            native is Rule.UNTOUCHED and (alone or operator.op in facts().promoting) and not missing
+        )
     elif rule is Rule.NARROWEST:
         followed = native is Rule.UNTOUCHED and operator.eligible.single and not missing
     else:
@@ -349,11 +420,17 @@ def action_for(policy: Policy, operator: Operator, device: str) -> Action:
 def _native_rule(operator: Operator, device: str) -> Rule | None:
     """Return the rule that native autocast follows; None where this version of PyTorch lists it and our tables do not."""
     if vocabulary()[operator.op].group == "recurrent":
-        # Only oneDNN's and cuDNN's paths, taken for some calls, are listed; the latter is float16 whatever the low dtype.
+        # Only oneDNN's and cuDNN's paths, taken for some calls, are listed; the latter is float16
+        # whatever the low dtype.
         return None
     if device not in NATIVE_KEYS:
-        # Whatever PyTorch's lists for it are, every rule is carried out by a kernel of ours, which emulates where it must.
-        return None if (key := autocast_key(device)) is not None and _has_kernel(operator, key.name) else Rule.UNTOUCHED
+        # Whatever PyTorch's lists for it are, every rule is carried out by a kernel of ours, which
+        # emulates where it must.
+        return (
+            None
+            if (key := autocast_key(device)) is not None and _has_kernel(operator, key.name)
+            else Rule.UNTOUCHED
+        )
     return _listed_rule(operator, device)
 
 
@@ -379,7 +456,11 @@ def _is_listed(operator: Operator, device: str) -> bool:
     key = found.name
     if _has_kernel(operator, key):
         return True
-    others = operators(operator.op, inner=True) if _has_kernel(operator, "CompositeImplicitAutograd") else ()
+    others = (
+        operators(operator.op, inner=True)
+        if _has_kernel(operator, "CompositeImplicitAutograd")
+        else ()
+    )
     return any(_has_kernel(other, key) for other in others)
 
 
@@ -396,8 +477,14 @@ def how(op: str, policy: Policy, device: str) -> How:
     if not policy.active or policy.delegated("torch", device_type(device)) is not policy:
         return How.NATIVE
     table = _actions(policy, device_type(device))
-    called = [operator for operator in found if operator.overload._schema.name.removeprefix("aten::") not in facts().bypassing]
+    called = [
+        operator
+        for operator in found
+        if operator.overload._schema.name.removeprefix("aten::") not in facts().bypassing
+    ]
     if not any(operator.name in table for operator in called):
         return How.NATIVE
-    emulated = policy.rules[op] is Rule.LOW and op in facts().lacking.get((device_type(device), policy.dtype), ())
+    emulated = policy.rules[op] is Rule.LOW and op in facts().lacking.get(
+        (device_type(device), policy.dtype), ()
+    )
     return How.EMULATED if emulated else How.INTERCEPTED

@@ -20,7 +20,8 @@ def probe_effects() -> None:
     """Compute a product and a softmax in a region, but where something records the thread's operations; look at steps.
 
     Raises:
-        FrameworkNotSupported: naming the version of PyTorch and the operation that does not follow its rule, or what it lacks.
+        FrameworkNotSupported: naming the version of PyTorch and the operation that does not follow
+            its rule, or what it lacks.
     """
     probe_steps()
     if is_recorded():

@@ -1,8 +1,8 @@
 """Operations that PyTorch writes in Python, as a function or a layer made of several operators.
 
-The dispatcher never sees such an operation as one, so its parts follow their own rules. That agrees with its own rule unless
-somebody names it: then, while such a region is open, the function is replaced by one that casts its inputs and computes all
-its parts under the rule.
+The dispatcher never sees such an operation as one, so its parts follow their own rules. That agrees
+with its own rule unless somebody names it: then, while such a region is open, the function is
+replaced by one that casts its inputs and computes all its parts under the rule.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
     return tuple(function for path in paths if (function := at_path(torch, path)) is not None)
 
 
-#: Functions and layers that make a tensor of their input's dtype: a result to write into, or random noise.
+#: Functions and layers that make a tensor of their input's dtype: a result to write into, or random
+#: noise.
 _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 
 
@@ -68,15 +69,20 @@ _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return the functions that a policy names, with their operations: none for most that start from PyTorch's own lists.
 
-    Four kinds count as named. All of them under another framework's lists, which know them as operations. Those that
-    make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. Functions that do without their
-    operator, where the rule for what they use instead is another one. And those that compute with more than their operator,
-    where the rule for that is another one.
+    Four kinds count as named. All of them under another framework's lists, which know them as
+    operations. Those that make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all
+    inputs are low. Functions that do without their operator, where the rule for what they use
+    instead is another one. And those that compute with more than their operator, where the rule for
+    that is another one.
     """
     if not policy.active or preset(policy.preset).delegates:
         return ()
     made = _OF_INPUTS_DTYPE if policy.level in ("O2", "O3") else ()
-    others = (op for op in facts().functions if any(_differ(policy, op, part) for part in facts().made_of.get(op, ())))
+    others = (
+        op
+        for op in facts().functions
+        if any(_differ(policy, op, part) for part in facts().made_of.get(op, ()))
+    )
     besides = (op for op, parts in facts().besides.items() if not agree(policy.rules, op, parts))
     foreign = vocabulary() if preset(policy.preset).framework != "torch" else ()
     all_others = (op for op in foreign if op not in facts().functions)
@@ -104,7 +110,9 @@ class FunctionPatch(CodePatch):
 
     __slots__ = ("replacement",)
 
-    def __init__(self, op: str, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
+    def __init__(
+        self, op: str, function: FunctionType, make: Callable[[Any], Callable[..., Any]]
+    ) -> None:
         def code(original: Any) -> CodeType:
             name = f"_unamp_{op}_{next(_numbers)}"
             # A call that begins before the patch is undone may look it up afterwards: it stays.
@@ -125,7 +133,8 @@ Replaced = Sequence[tuple[str, FunctionType]]
 def acquire(policy: Policy, under: Under) -> Replaced:
     """Replace the functions that a policy names and return them; `release` puts them back with the last region that needs them.
 
-    A function keeps its identity and gets other code, so that it is met wherever it was imported to before.
+    A function keeps its identity and gets other code, so that it is met wherever it was imported to
+    before.
     """
     with _lock:
         needed, done = (*named(policy), *exempt_functions.functions(policy)), 0
@@ -133,8 +142,11 @@ def acquire(policy: Policy, under: Under) -> Replaced:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
-                    if patch is None or patch.codes[1] is not function.__code__:  # somebody has given it other code since
-                        make = exempt_functions.REPLACING.get(op) or functools.partial(_under_its_rule, op, under)
+                    if patch is None or patch.codes[1] is not function.__code__:
+                        # somebody has given it other code since
+                        make = exempt_functions.REPLACING.get(op) or functools.partial(
+                            _under_its_rule, op, under
+                        )
                         patch = _made[function] = FunctionPatch(op, function, make)
                     if op not in exempt_functions.REPLACING:
                         call_while_tracing(patch.replacement)
@@ -163,14 +175,21 @@ def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Call
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
-        if plan is None or plan.delegated or (rule := plan.policy.rules[op]) in (Rule.UNTOUCHED, Rule.BANNED):
+        if (
+            plan is None
+            or plan.delegated
+            or (rule := plan.policy.rules[op]) in (Rule.UNTOUCHED, Rule.BANNED)
+        ):
             return original(*args, **kwargs)
         if (args[output] if output < len(args) else kwargs.get("out")) is not None:
-            with under(Policy(enabled=False), plan.device):  # a cast of it would be written to in its place
+            with under(Policy(enabled=False), plan.device):
+                # a cast of it would be written to in its place
                 return original(*args, **kwargs)
         with under(of_every_operation(rule, plan.policy.dtype), plan.device):
             if rule in (Rule.WIDEST, Rule.NARROWEST):
-                tensors = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor))
+                tensors = (
+                    arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor)
+                )
                 dtypes = [tensor.dtype for tensor in tensors if tensor.dtype in ELIGIBLE]
                 dtype = differing(rule, torch.float32, dtypes) if len({*dtypes}) > 1 else None
             else:

@@ -19,7 +19,9 @@ def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
     return (loss.float() if loss.dim() == 0 and loss.dtype in LOW else loss) * scale
 
 
-def backward(compute: Callable[[], tuple[Any, Any]], optimizer: torch.optim.Optimizer) -> tuple[Any, None]:
+def backward(
+    compute: Callable[[], tuple[Any, Any]], optimizer: torch.optim.Optimizer
+) -> tuple[Any, None]:
     """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
     optimizer.zero_grad()
     scaled, loss = compute()
@@ -31,13 +33,18 @@ def all_finite(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return whether all numbers of tensors are finite, as a tensor, so that nobody waits for the device."""
     with torch.no_grad():
         found = [torch.isfinite(_numbers(tensor)).all() for tensor in tensors]
-        return torch.stack([each.to(found[0].device) for each in found]).all() if found else torch.tensor(True)
+        return (
+            torch.stack([each.to(found[0].device) for each in found]).all()
+            if found
+            else torch.tensor(True)
+        )
 
 
 class TorchGradients:
     """The gradients that an optimizer's parameters hold; see `unamp.adapter.Gradients`.
 
-    One operator for each device and dtype, which `torch.amp.GradScaler` uses as well, unscales all of them and checks them.
+    One operator for each device and dtype, which `torch.amp.GradScaler` uses as well, unscales all
+    of them and checks them.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, given: Any) -> None:
@@ -46,13 +53,16 @@ class TorchGradients:
         self.values = None
         self._optimizer = optimizer
         self._groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] | None = None
-        self._found: list[torch.Tensor] = []  # one number for each device; not zero means infinite or NaN
+        # one number for each device; not zero means infinite or NaN
+        self._found: list[torch.Tensor] = []
         self._overflow: bool | None = None
 
     def dtypes(self) -> frozenset[str]:
         self._groups = self._grouped()
         wide = masters_of(self._optimizer) is not None
-        return frozenset("float32" if wide and dtype in LOW else dtype_name(dtype) for _, dtype in self._groups)
+        return frozenset(
+            "float32" if wide and dtype in LOW else dtype_name(dtype) for _, dtype in self._groups
+        )
 
     def unscale(self, scale: float) -> None:
         if (masters := masters_of(self._optimizer)) is not None:
@@ -66,7 +76,8 @@ class TorchGradients:
                 inverse = torch.full((), 1.0 / scale, dtype=torch.float32, device=device)
                 torch._amp_foreach_non_finite_check_and_unscale_(gradients, found[device], inverse)
         self._found = sharding.agreed(self._optimizer, list(found.values()))
-        self._groups = None  # gradients that are cleared before the next update are not kept alive here
+        # gradients that are cleared before the next update are not kept alive here
+        self._groups = None
 
     def overflow(self) -> bool | None:
         if self._overflow is None and self._found:
@@ -74,10 +85,17 @@ class TorchGradients:
         return self._overflow
 
     def first_nonfinite(self, network: Any) -> str | None:
-        names = {} if network is None else {id(parameter): name for name, parameter in network.named_parameters()}
+        names = (
+            {}
+            if network is None
+            else {id(parameter): name for name, parameter in network.named_parameters()}
+        )
         for own_name, parameter in self._named():
             # Of a sharded gradient this rank's part: the other ranks may not be asking.
-            if parameter.grad is not None and not torch.isfinite(_numbers(local(parameter.grad))).all():
+            if (
+                parameter.grad is not None
+                and not torch.isfinite(_numbers(local(parameter.grad))).all()
+            ):
                 name: str = names.get(id(parameter), own_name)
                 return name
         return None
@@ -88,7 +106,9 @@ class TorchGradients:
         # What such an optimizer is told by torch.amp.GradScaler after `unscale_`.
         told: Any = self._optimizer
         told.grad_scale = getattr(told, "grad_scale", None)
-        told.found_inf = torch.stack([found.to(self._found[0].device) for found in self._found]).sum()
+        told.found_inf = torch.stack(
+            [found.to(self._found[0].device) for found in self._found]
+        ).sum()
         try:
             return told.step(*args, **kwargs)
         finally:
@@ -106,7 +126,9 @@ class TorchGradients:
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Give the parameters by the names that the optimizer was given with them, or by their places."""
         for index, group in enumerate(self._optimizer.param_groups):
-            places = (f"parameter {place} of group {index}" for place in range(len(group["params"])))
+            places = (
+                f"parameter {place} of group {index}" for place in range(len(group["params"]))
+            )
             yield from zip(group.get("param_names") or places, group["params"], strict=True)
 
 

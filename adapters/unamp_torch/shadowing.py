@@ -12,7 +12,15 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from unamp.adapter import registered, shadowing
 from unamp.adapter.arguments import mapped
-from unamp.adapter.float8 import GRADIENTS, Arithmetic, Format, contracted, dequantized, format_of, with_factors
+from unamp.adapter.float8 import (
+    GRADIENTS,
+    Arithmetic,
+    Format,
+    contracted,
+    dequantized,
+    format_of,
+    with_factors,
+)
 from unamp.adapter.observing import equation
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, NAMED, LeftOut
@@ -40,13 +48,23 @@ class SecondRun:
         args, kwargs: the call's arguments.
     """
 
-    def __init__(self, operator: Operator, dtype: str, low: Low, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        self._operator, self._dtype, self._low, self._args, self._kwargs = operator, dtype, low, args, kwargs
+    def __init__(
+        self, operator: Operator, dtype: str, low: Low, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self._operator, self._dtype, self._low, self._args, self._kwargs = (
+            operator,
+            dtype,
+            low,
+            args,
+            kwargs,
+        )
         self._run_apart = _apart(flat((args, *kwargs.values())))
 
     def beside(self, record: OpRecord, result: Any) -> Shadow:
         """Return the loss of the second run beside the result of the first."""
-        return shadowing.shadow(self._dtype, record, lambda: list(map(row, floating(result))), lambda: self._run(result))
+        return shadowing.shadow(
+            self._dtype, record, lambda: list(map(row, floating(result))), lambda: self._run(result)
+        )
 
     def _run(self, result: Any) -> list[torch.Tensor]:
         operator, args, kwargs = self._operator, self._args, self._kwargs
@@ -69,15 +87,25 @@ class SecondRun:
 
     def _copies(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with copies of the tensors that are not cast: running statistics change where they are."""
-        eligible, copied = self._operator.eligible, partial(mapped, is_tensor=torch.is_tensor, change=torch.clone)
-        args = [value if i in eligible.positions else copied(value) for i, value in enumerate(self._args)]
-        return args, {k: value if k in eligible.keywords else copied(value) for k, value in self._kwargs.items()}
+        eligible, copied = (
+            self._operator.eligible,
+            partial(mapped, is_tensor=torch.is_tensor, change=torch.clone),
+        )
+        args = [
+            value if i in eligible.positions else copied(value)
+            for i, value in enumerate(self._args)
+        ]
+        return args, {
+            k: value if k in eligible.keywords else copied(value)
+            for k, value in self._kwargs.items()
+        }
 
 
 def _apart(tensors: Iterable[torch.Tensor]) -> Callable[[Callable[[], R]], R]:
     """Return the function that runs an operation again, without gradients; made before the first run, for what goes in.
 
-    It raises LeftOut where the first run drew random numbers, and leaves the generators of them as that did.
+    It raises LeftOut where the first run drew random numbers, and leaves the generators of them as
+    that did.
     """
     generators = list(_generators(tensors))
     before = [generator.get_state() for generator in generators]
@@ -124,14 +152,16 @@ def check_seen(tensors: Iterable[torch.Tensor]) -> None:
         raise LeftOut(f"{type(watching).__name__} would see it run twice")
     for tensor in tensors:
         if not has_numbers(tensor) or _keys_of(tensor).has(_PYTHON):
-            raise LeftOut("it has a tensor without plain numbers (sparse, nested, without data, transformed, a subclass)")
+            raise LeftOut(
+                "it has a tensor without plain numbers (sparse, nested, without data, transformed, a subclass)"
+            )
 
 
 def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any) -> Any:
     """Call a product with its two factors as float8 holds them; it computes in float32, and so does its backward pass.
 
-    In that the gradient of the result is as float8_e5m2 holds it, and the factors as they were here; what was added to the
-    product, a bias, has the gradient as it is.
+    In that the gradient of the result is as float8_e5m2 holds it, and the factors as they were
+    here; what was added to the product, a bias, has the gradient as it is.
 
     Raises:
         LeftOut: where it does not multiply two tensors, or by rows sums over nothing.
@@ -140,14 +170,20 @@ def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any)
     axes: Sequence[Sequence[int] | None] = _summed(operator.op, args) if by_rows else (None, None)
     held: Callable[..., torch.Tensor] = _Held.apply
     followed: Callable[..., torch.Tensor] = _GradientHeld.apply
-    converted = with_factors(operator.op, args, lambda n, tensor: held(tensor.float(), form, axes[n]))
+    converted = with_factors(
+        operator.op, args, lambda n, tensor: held(tensor.float(), form, axes[n])
+    )
     added = _ADDED.get(operator.op)
     if added is None or added >= len(converted) or converted[added] is None:
         return followed(operator.call(*converted, **kwargs))
     addend = converted[added]
     converted[added] = addend.detach()
     result = followed(operator.call(*converted, **kwargs))
-    return result + (addend - addend.detach()) * kwargs.get("beta", 1) if addend.requires_grad else result
+    return (
+        result + (addend - addend.detach()) * kwargs.get("beta", 1)
+        if addend.requires_grad
+        else result
+    )
 
 
 #: The places of what is added to a product.
@@ -158,7 +194,9 @@ class _Held(torch.autograd.Function):
     """A tensor as float8 holds it; its gradient passes as it is."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, form: Format, axes: Sequence[int] | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, form: Format, axes: Sequence[int] | None
+    ) -> torch.Tensor:
         """Return the tensor as float8 holds it."""
         held: torch.Tensor = dequantized(tensor, form, axes, _ARITHMETIC)
         return held
@@ -193,7 +231,9 @@ def _summed(op: str, args: Sequence[Any]) -> Sequence[Sequence[int]]:
 
 
 def _amax(tensor: torch.Tensor, axes: Sequence[int] | None) -> torch.Tensor:
-    return torch.amax(tensor, tuple(range(tensor.dim())) if axes is None else tuple(axes), keepdim=True)
+    return torch.amax(
+        tensor, tuple(range(tensor.dim())) if axes is None else tuple(axes), keepdim=True
+    )
 
 
 _ARITHMETIC = Arithmetic(torch.where, _amax)

@@ -12,8 +12,9 @@ from unamp_torch.hooks import HOOKS
 def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return numbers that are not zero where an overflow was found, on this rank or on another.
 
-    `FullyShardedDataParallel` leaves it to the scaler to ask, as `torch.distributed.fsdp.sharded_grad_scaler` does, of all
-    ranks. With `fully_shard` gradients are distributed tensors, whose operators ask by themselves.
+    `FullyShardedDataParallel` leaves it to the scaler to ask, as
+    `torch.distributed.fsdp.sharded_grad_scaler` does, of all ranks. With `fully_shard` gradients
+    are distributed tensors, whose operators ask by themselves.
     """
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     sharded = next(filter(_is_flattened, parameters), None)
@@ -21,7 +22,8 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
         return found
     if not found:  # small parameters may lie on other ranks altogether
         found = [torch.zeros((), device=sharded.device)]
-    # One exchange, whichever devices this rank has gradients on: every rank must take part in as many.
+    # One exchange, whichever devices this rank has gradients on: every rank must take part in as
+    # many.
     together = torch.stack([each.to(sharded.device) for each in found]).amax()
     torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
     return [together]

@@ -22,8 +22,9 @@ def spelling(value: object) -> str | None:
     """Return an object's spelling, with ``torch.`` in front; None for what is not PyTorch's.
 
     Understood are what the vocabulary's spellings name (``torch.add``, ``torch.nn.Linear``,
-    ``torch.nn.functional.softmax``), methods (``torch.Tensor.add``) and operators (``torch.ops.aten.add``, also with an
-    overload; what `torch.library.custom_op` makes; the qualified name of one, ``"library::name"``).
+    ``torch.nn.functional.softmax``), methods (``torch.Tensor.add``) and operators
+    (``torch.ops.aten.add``, also with an overload; what `torch.library.custom_op` makes; the
+    qualified name of one, ``"library::name"``).
     """
     if isinstance(value, str):
         qualified = _QUALIFIED.fullmatch(value) and packet_of(value)

@@ -1,19 +1,22 @@
 """The state of a thread, and the dispatch keys that unamp's kernels are registered on.
 
-PyTorch's dispatcher sends an operator to a kernel on one of these keys only in threads that include the key, and only if the
-operator has a kernel there: everywhere else, and for every other operator, they cost nothing.
+PyTorch's dispatcher sends an operator to a kernel on one of these keys only in threads that include
+the key, and only if the operator has a kernel there: everywhere else, and for every other operator,
+they cost nothing.
 
-Why these keys. They must lie above the Autocast keys, so that a rule of ours is carried out before the native one, and above
-functorch's, because a kernel written in Python below those cannot be called with a Python scalar inside `torch.func`
-("Cannot access data pointer"). Nothing in PyTorch uses them: c10 reserves them for tests of that mechanism, which cannot run
-in the same process as user code.
+Why these keys. They must lie above the Autocast keys, so that a rule of ours is carried out before
+the native one, and above functorch's, because a kernel written in Python below those cannot be
+called with a Python scalar inside `torch.func` ("Cannot access data pointer"). Nothing in PyTorch
+uses them: c10 reserves them for tests of that mechanism, which cannot run in the same process as
+user code.
 
-Why more than one. PyTorch has no safe way to take a kernel away, so an operator that once has one keeps it. `FEW` is for
-policies that differ from native autocast in some operations, `MANY` for those that take nearly all of them over (O2, O3, OD):
-with one key for both, operations that a policy of the first kind leaves alone would pass through kernels with nothing to do.
-`TRACED` is for `unamp.trace`, whose kernels are always in Python; where the others are, too, it is the same as `MANY`. The
-compiled kernels on `MANY` lie below functorch's keys, as native autocast's do, on a key that c10 reserves for a mechanism
-outside of PyTorch.
+Why more than one. PyTorch has no safe way to take a kernel away, so an operator that once has one
+keeps it. `FEW` is for policies that differ from native autocast in some operations, `MANY` for
+those that take nearly all of them over (O2, O3, OD): with one key for both, operations that a
+policy of the first kind leaves alone would pass through kernels with nothing to do. `TRACED` is for
+`unamp.trace`, whose kernels are always in Python; where the others are, too, it is the same as
+`MANY`. The compiled kernels on `MANY` lie below functorch's keys, as native autocast's do, on a key
+that c10 reserves for a mechanism outside of PyTorch.
 """
 
 from __future__ import annotations
@@ -55,15 +58,16 @@ class KernelKey(NamedTuple):
 
 
 FEW, TRACED, _BELOW_FUNCTORCH = (
-    KernelKey(name, dispatch_key(name)) for name in ("TESTING_ONLY_GenericMode", "TESTING_ONLY_GenericWrapper", "DeferredInit")
+    KernelKey(name, dispatch_key(name))
+    for name in ("TESTING_ONLY_GenericMode", "TESTING_ONLY_GenericWrapper", "DeferredInit")
 )
 MANY = TRACED if library is None else _BELOW_FUNCTORCH
 KERNEL_KEYS = tuple(dict.fromkeys((FEW, MANY, TRACED)))
 
 CPU, CUDA, META = "cpu", "cuda", "meta"
 
-#: Where the compiled kernels for meta tensors find those in Python. No tensor has this key: PyTorch leaves one backend at a
-#: time to strangers, the first of three.
+#: Where the compiled kernels for meta tensors find those in Python. No tensor has this key: PyTorch
+#: leaves one backend at a time to strangers, the first of three.
 META_IN_PYTHON = dispatch_key("AutogradPrivateUse3").name
 
 #: The dispatch keys of the native autocast kernels.
@@ -79,7 +83,9 @@ def autocast_key(device_type: str) -> torch._C.DispatchKey | None:
 
 
 #: PyTorch's dtype for each name of those that rules cast.
-DTYPES = state.Dtypes("torch", {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32})
+DTYPES = state.Dtypes(
+    "torch", {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+)
 LOW = (torch.float16, torch.bfloat16)
 
 excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
@@ -90,12 +96,14 @@ set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
 def without_kernels(key: torch._C.DispatchKey) -> AbstractContextManager[Any]:
     """Have operators go past the kernels on a dispatch key in this thread while the context is open."""
-    guard: AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+    guard: AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(
+        torch._C.DispatchKeySet(key)
+    )
     return guard
 
 
-#: What tells plans apart for `torch.compile`: device types, each with its autocast's dispatch key, the dtype to set, and its
-#: usual dtype. See `unamp_torch.compiling`.
+#: What tells plans apart for `torch.compile`: device types, each with its autocast's dispatch key,
+#: the dtype to set, and its usual dtype. See `unamp_torch.compiling`.
 Guard = tuple[tuple[str, torch._C.DispatchKey, torch.dtype, torch.dtype], ...]
 
 
@@ -109,8 +117,9 @@ class Plan:
         devices: the device types that it covers.
         autocast: whether native autocast is on.
         delegated: whether it is PyTorch's own AMP and nothing else (preset ``native``).
-        actions: for each device type the operators that need more than native autocast, by name, with what is done about them.
-            Beside the CPU and CUDA, every rule that changes anything is carried out by kernels of ours.
+        actions: for each device type the operators that need more than native autocast, by name,
+            with what is done about them. Beside the CPU and CUDA, every rule that changes anything
+            is carried out by kernels of ours.
         guard: what tells it from other plans for `torch.compile`.
         device: the kind of device that was asked for; None for all.
         beside: the plan around it, which stays in force on devices that this one does not cover.
@@ -133,7 +142,9 @@ class Plan:
     def low_on(self, device: str, /) -> torch.dtype:
         """Return the low dtype for a device type."""
         around = self.beside
-        return around.low_on(device) if around is not None and device not in self.devices else self.low
+        return (
+            around.low_on(device) if around is not None and device not in self.devices else self.low
+        )
 
     def rule(self, op: str, /) -> Rule:
         """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
@@ -168,15 +179,19 @@ class Thread(state.ThreadState[Plan]):
     """One thread's state; see `unamp.adapter.state.ThreadState` for what is not told here.
 
     Attributes:
-        weights: casts of float32 parameters made in the outermost region, by the parameter's id, each with the parameter
-            itself (so that the id stays its own) and the version that was cast. None where nothing is to be kept.
+        weights: casts of float32 parameters made in the outermost region, by the parameter's id,
+            each with the parameter itself (so that the id stays its own) and the version that was
+            cast. None where nothing is to be kept.
         emulated: whether the operation that is being reported was emulated.
-        forward_region: the region of the forward of the operator whose backward pass is running; see `control_flow`.
-        transforms: the levels of `torch.func` that were put on in a region, each with the plan to go back to.
+        forward_region: the region of the forward of the operator whose backward pass is running;
+            see `control_flow`.
+        transforms: the levels of `torch.func` that were put on in a region, each with the plan to
+            go back to.
         step: the optimizer's step that is running in a region; see `stepping`.
     """
 
-    # In the thread's own dictionary from the beginning, where regions, which cannot afford more, read and write them.
+    # In the thread's own dictionary from the beginning, where regions, which cannot afford more,
+    # read and write them.
     def __init__(self) -> None:
         self.plan: Plan | None = None
         self.sink = None
@@ -194,7 +209,8 @@ thread = Thread()
 def include_kernels(plan: Plan | None) -> None:
     """Include the key of a plan's kernels in this thread, and no other; while `unamp.trace` is open, that of its own.
 
-    A plan without actions has one, too: in every region somebody looks at writes to parameters (`unamp_torch.writes`).
+    A plan without actions has one, too: in every region somebody looks at writes to parameters
+    (`unamp_torch.writes`).
     """
     if thread.sink is not None:
         wanted: KernelKey | None = TRACED

@@ -1,10 +1,10 @@
 """Optimizers that step inside a region: no policy is in force in a step, whatever the optimizer's class.
 
 PyTorch wraps the `step` of every class of optimizers when the first object of the class is made
-(`Optimizer.profile_hook_step`). The wrapper looks two functions up at each call: `record_function`, whose context
-is open around the step, and `chain`, which strings together the hooks to call before it. The context takes the
-policy out of force, and puts it back whatever happens in the step. One more hook, the last, hands it to the
-closures among the arguments, which compute the loss.
+(`Optimizer.profile_hook_step`). The wrapper looks two functions up at each call: `record_function`,
+whose context is open around the step, and `chain`, which strings together the hooks to call before
+it. The context takes the policy out of force, and puts it back whatever happens in the step. One
+more hook, the last, hands it to the closures among the arguments, which compute the loss.
 
 PyTorch's own AMP (the preset ``native``) stays in force, as under `torch.autocast`.
 """
@@ -39,12 +39,18 @@ def probe_steps() -> None:
     """Look at what PyTorch wraps steps with, but where somebody has replaced that.
 
     Raises:
-        FrameworkNotSupported: where it does not ask for what regions patch: steps would follow the policy in silence.
+        FrameworkNotSupported: where it does not ask for what regions patch: steps would follow the
+            policy in silence.
     """
     wrapper: Any = torch.optim.Optimizer.profile_hook_step(probe_steps)
     for name in ("record_function", "chain"):
-        if wrapper.__globals__["__name__"] == "torch.optim.optimizer" and name not in wrapper.__code__.co_names:
-            raise missing("torch", torch.__version__, f"{name} in torch.optim.Optimizer.profile_hook_step")
+        if (
+            wrapper.__globals__["__name__"] == "torch.optim.optimizer"
+            and name not in wrapper.__code__.co_names
+        ):
+            raise missing(
+                "torch", torch.__version__, f"{name} in torch.optim.Optimizer.profile_hook_step"
+            )
 
 
 class Step(state.Step):
@@ -84,21 +90,32 @@ for _method in (Step.__enter__, Step.__exit__, Step.call_under_policy):
     run_uncompiled(_method)
 
 
-# In place of PyTorch's own stand functions without closures and defaults: where dynamo follows a region that opens inside a
-# compiled function, it writes its guards when the patches are undone again, and asks PyTorch's class for what it met.
-_own_record_function: Callable[..., AbstractContextManager[Any]] = torch.autograd.profiler.record_function
+# In place of PyTorch's own stand functions without closures and defaults: where dynamo follows a
+# region that opens inside a compiled function, it writes its guards when the patches are undone
+# again, and asks PyTorch's class for what it met.
+_own_record_function: Callable[..., AbstractContextManager[Any]] = (
+    torch.autograd.profiler.record_function
+)
 
 
-def suspending_steps(original: Callable[..., AbstractContextManager[Any]]) -> Callable[..., AbstractContextManager[Any]]:
+def suspending_steps(
+    original: Callable[..., AbstractContextManager[Any]],
+) -> Callable[..., AbstractContextManager[Any]]:
     """Replace `record_function`: the context of an optimizer's step has no policy in force."""
-    return _record_function if original is _own_record_function else functools.partial(_record, original)
+    return (
+        _record_function
+        if original is _own_record_function
+        else functools.partial(_record, original)
+    )
 
 
 def _record_function(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
     return _record(_own_record_function, *args, **kwargs)
 
 
-def _record(original: Callable[..., AbstractContextManager[Any]], /, *args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+def _record(
+    original: Callable[..., AbstractContextManager[Any]], /, *args: Any, **kwargs: Any
+) -> AbstractContextManager[Any]:
     name = args[0] if args else kwargs.get("name")
     if not isinstance(name, str) or not name.startswith(_STEP):
         return original(*args, **kwargs)
@@ -108,7 +125,9 @@ def _record(original: Callable[..., AbstractContextManager[Any]], /, *args: Any,
     return recorded if plan is None or plan.delegated else Step(recorded)
 
 
-def handing_policy_to_closures(original: Callable[..., Iterable[Any]]) -> Callable[..., Iterable[Any]]:
+def handing_policy_to_closures(
+    original: Callable[..., Iterable[Any]],
+) -> Callable[..., Iterable[Any]]:
     """Replace `chain` where the hooks of steps are strung together: the last one hands the policy to closures."""
     if original is itertools.chain:
         return _chain
@@ -124,7 +143,9 @@ def _chain(*hooks: Iterable[Callable[..., Any]]) -> Iterable[Callable[..., Any]]
 _chain.from_iterable = itertools.chain.from_iterable  # type: ignore[attr-defined]
 
 
-def _string_together(original: Callable[..., Iterable[Any]], /, *hooks: Iterable[Callable[..., Any]]) -> Iterable[Any]:
+def _string_together(
+    original: Callable[..., Iterable[Any]], /, *hooks: Iterable[Callable[..., Any]]
+) -> Iterable[Any]:
     return original(*hooks, (_hand_policy_to_closures,))
 
 

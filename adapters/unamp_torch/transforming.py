@@ -1,13 +1,15 @@
 """Regions and `torch.func`.
 
-`vmap` takes operations apart above PyTorch's autocast: a product with a bias becomes a product and a sum, a layer norm a norm
-without parameters and more. Their rules would meet the parts, beyond the reach of gradients that were asked for inside. While
-one runs in a region, every rule is therefore carried out by a kernel of ours, which sees operations as they are called
-(`Plan.complete`).
+`vmap` takes operations apart above PyTorch's autocast: a product with a bias becomes a product and
+a sum, a layer norm a norm without parameters and more. Their rules would meet the parts, beyond the
+reach of gradients that were asked for inside. While one runs in a region, every rule is therefore
+carried out by a kernel of ours, which sees operations as they are called (`Plan.complete`).
 
-`grad` and `jvp` take products with a bias apart as well, and call what is below them once more: it is the same there.
+`grad` and `jvp` take products with a bias apart as well, and call what is below them once more: it
+is the same there.
 
-What takes a level off is patched with the first level that was put on in a region, until the last region closes.
+What takes a level off is patched with the first level that was put on in a region, until the last
+region closes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> in
     """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on: a plan in force becomes complete."""
     level, plan = original(*args, **kwargs), thread.plan
     if plan is not None and plan.complete is not plan:
-        LASTING.add(__name__, lambda: (AttributePatch(*place, _taking_off) for place in _TAKING_OFF))
+        LASTING.add(
+            __name__, lambda: (AttributePatch(*place, _taking_off) for place in _TAKING_OFF)
+        )
         thread.transforms = {**thread.transforms, level: plan}
         _put_in_force(plan.complete)
     return level

@@ -11,10 +11,14 @@ from unamp_torch import keras
 from unamp_torch.numbers import local
 
 
-def named_gradients(network: torch.nn.Module, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+def named_gradients(
+    network: torch.nn.Module, optimizer: Any, given: Any
+) -> list[tuple[str, Any, Any]]:
     """See `unamp.adapter.NamesGradients.named_gradients`."""
     # To PyTorch a network of Keras is one list of parameters, whose names are paths.
-    named = keras.trained_parameters(network) if keras.is_layer(network) else network.named_parameters()
+    named = (
+        keras.trained_parameters(network) if keras.is_layer(network) else network.named_parameters()
+    )
     floating = ((name, each) for name, each in named if each.is_floating_point())
     return [(name, each, each.grad) for name, each in floating if each.requires_grad]
 
@@ -34,7 +38,9 @@ def total(numbers: torch.Tensor) -> torch.Tensor:
 def fetched(totals: Sequence[torch.Tensor]) -> list[float]:
     """See `unamp.adapter.NamesGradients.fetched`."""
     found = {
-        device: iter(torch.stack([each.double() for each in totals if each.device == device]).tolist())
+        device: iter(
+            torch.stack([each.double() for each in totals if each.device == device]).tolist()
+        )
         for device in {each.device for each in totals}
     }
     return [next(found[each.device]) for each in totals]

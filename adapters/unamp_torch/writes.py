@@ -1,11 +1,12 @@
 """Writes to the memory of parameters, after which no cast of a parameter that was made before may be used.
 
-Native autocast keeps casts by parameter and never asks whether they still hold, and a parameter's version does not
-tell: fused optimizers and ``parameter.data.add_()`` leave it as it is. So in every region the operators that write to a
-tensor have a kernel that looks at what they wrote to, and drops the casts where that may be a parameter's memory.
+Native autocast keeps casts by parameter and never asks whether they still hold, and a parameter's
+version does not tell: fused optimizers and ``parameter.data.add_()`` leave it as it is. So in every
+region the operators that write to a tensor have a kernel that looks at what they wrote to, and
+drops the casts where that may be a parameter's memory.
 
-What PyTorch's dispatcher does not see (an optimizer with kernels of its own, NumPy on the same memory) comes after a backward
-pass in all training; casts are dropped there, too.
+What PyTorch's dispatcher does not see (an optimizer with kernels of its own, NumPy on the same
+memory) comes after a backward pass in all training; casts are dropped there, too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _has_storage = torch._C._has_storage
 #: What ``parameter.data = tensor`` asks first. Nothing else of it passes the dispatcher.
 _EXCHANGES_MEMORY = "aten::_has_compatible_shallow_copy_type"
 
-#: So many refer to a storage that belongs to one tensor: that, and the object that was made in order to ask.
+#: So many refer to a storage that belongs to one tensor: that, and the object that was made in
+#: order to ask.
 _OF_ONE_TENSOR = 2
 
 
@@ -67,7 +69,11 @@ def _writing() -> Iterator[tuple[str, tuple[int, ...]]]:
         schema = _schema(name)
         if schema is None or not schema.is_mutable:
             continue
-        written = [(n, each) for n, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
+        written = [
+            (n, each)
+            for n, each in enumerate(schema.arguments)
+            if each.alias_info and each.alias_info.is_write
+        ]
         # An explicit output of such an operator is one that PyTorch makes of a copy.
         if written and not (of_others and any(each.is_out for _, each in written)):
             yield name, tuple(n for n, _ in written)
@@ -81,7 +87,9 @@ def _schema(name: str) -> Any:
         return None
 
 
-def kernel_of(name: str, positions: Sequence[int], own_key: torch._C.DispatchKey) -> Callable[..., Any]:
+def kernel_of(
+    name: str, positions: Sequence[int], own_key: torch._C.DispatchKey
+) -> Callable[..., Any]:
     """Return the kernel of an operator that writes, for one of our keys."""
     base, _, overload_name = name.removeprefix("aten::").partition(".")
     overload = getattr(getattr(torch.ops.aten, base), overload_name or "default")
@@ -90,7 +98,10 @@ def kernel_of(name: str, positions: Sequence[int], own_key: torch._C.DispatchKey
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         # Asked before: what autograd knows of a view may be invalid afterwards.
-        drops = any(_may_belong_to_a_parameter(args[n] if n < len(args) else kwargs.get(name)) for n, name in written)
+        drops = any(
+            _may_belong_to_a_parameter(args[n] if n < len(args) else kwargs.get(name))
+            for n, name in written
+        )
         set_excluded(own_key, True)
         try:
             return call(*args, **kwargs)
@@ -105,7 +116,8 @@ def kernel_of(name: str, positions: Sequence[int], own_key: torch._C.DispatchKey
 def _may_belong_to_a_parameter(written: Any) -> bool:
     if isinstance(written, (list, tuple)):
         return any(map(_may_belong_to_a_parameter, written))
-    if not isinstance(written, torch.Tensor) or written.dtype is torch.int64:  # a layer's counter, most of the time
+    if not isinstance(written, torch.Tensor) or written.dtype is torch.int64:
+        # a layer's counter, most of the time
         return False
     if written.requires_grad:
         return written.is_leaf or (not torch.is_grad_enabled() and _shares_memory(written))

@@ -20,7 +20,11 @@ __all__ = ["comparisons", "meter", "prepare"]
 
 
 def comparisons() -> Iterator[Comparison]:
-    own = [Way(network, "jmp", "", dtype) for network in ("encoder", "wide") for dtype in ("bfloat16", "float16")]
+    own = [
+        Way(network, "jmp", "", dtype)
+        for network in ("encoder", "wide")
+        for dtype in ("bfloat16", "float16")
+    ]
     return memory.comparisons("JAX", __name__, own if find_spec("jmp") else ())
 
 
@@ -32,12 +36,16 @@ def meter() -> Meter:
     def told(what: str) -> int:
         return int((device.memory_stats() or {})[what])
 
-    return Meter(lambda: told("bytes_in_use"), lambda: None, lambda: told("peak_bytes_in_use"))  # it forgets no peak
+    # it forgets no peak
+    return Meter(lambda: told("bytes_in_use"), lambda: None, lambda: told("peak_bytes_in_use"))
 
 
 def _weights(*shapes: tuple[int, int]) -> list[jax.Array]:
     keys = jax.random.split(jax.random.key(0), len(shapes))
-    return [jax.random.normal(key, shape) / shape[0] ** 0.5 for key, shape in zip(keys, shapes, strict=True)]
+    return [
+        jax.random.normal(key, shape) / shape[0] ** 0.5
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
 
 
 def _normed(x: jax.Array) -> jax.Array:
@@ -47,7 +55,9 @@ def _normed(x: jax.Array) -> jax.Array:
 def _encoder(parameters: Any, x: jax.Array) -> jax.Array:
     for query, key, value, out, up, down in zip(*[iter(parameters)] * 6, strict=True):
         h = _normed(x)
-        q, k, v = (jnp.matmul(h, weight).reshape(*h.shape[:2], 4, -1) for weight in (query, key, value))
+        q, k, v = (
+            jnp.matmul(h, weight).reshape(*h.shape[:2], 4, -1) for weight in (query, key, value)
+        )
         scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
         mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
         x = x + jnp.matmul(mixed.reshape(x.shape), out)
@@ -61,19 +71,34 @@ def _wide(parameters: Any, x: jax.Array) -> jax.Array:
     return x
 
 
-def _network(way: Way, size: Size) -> tuple[Callable[[Any, jax.Array], jax.Array], list[jax.Array], jax.Array]:
+def _network(
+    way: Way, size: Size
+) -> tuple[Callable[[Any, jax.Array], jax.Array], list[jax.Array], jax.Array]:
     key = jax.random.key(1)
     if way.network == "encoder":
-        shapes = [(size.width, size.width)] * 4 + [(size.width, 4 * size.width), (4 * size.width, size.width)]
-        return _encoder, _weights(*shapes * size.layers), jax.random.normal(key, (size.sequences, size.length, size.width))
-    return _wide, _weights(*[(size.width, size.width)] * size.layers), jax.random.normal(key, (size.sequences, size.width))
+        shapes = [(size.width, size.width)] * 4 + [
+            (size.width, 4 * size.width),
+            (4 * size.width, size.width),
+        ]
+        return (
+            _encoder,
+            _weights(*shapes * size.layers),
+            jax.random.normal(key, (size.sequences, size.length, size.width)),
+        )
+    return (
+        _wide,
+        _weights(*[(size.width, size.width)] * size.layers),
+        jax.random.normal(key, (size.sequences, size.width)),
+    )
 
 
 def _by_jmp(forward: Callable[..., jax.Array], dtype: str) -> Callable[..., jax.Array]:
     import jmp
 
     policy = jmp.get_policy(f"params=float32,compute={dtype},output=float32")
-    return lambda parameters, x: policy.cast_to_output(forward(*policy.cast_to_compute((parameters, x))))
+    return lambda parameters, x: policy.cast_to_output(
+        forward(*policy.cast_to_compute((parameters, x)))
+    )
 
 
 def _optimizer(way: Way) -> Any:

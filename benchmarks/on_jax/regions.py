@@ -15,7 +15,8 @@ def comparisons() -> list[Comparison]:
     region = unamp.autocast(dtype="bfloat16")
     f = jax.jit(lambda x: x)
     names = {"region": region, "jax": jax, "f": f, "x": jnp.ones(())}
-    # JAX has no region like ours; its own context managers for a thread are the least that one can cost.
+    # JAX has no region like ours; its own context managers for a thread are the least that one can
+    # cost.
     theirs = "with jax.default_matmul_precision('float32'): pass"
     opened = [
         Comparison(
@@ -25,10 +26,16 @@ def comparisons() -> list[Comparison]:
                 Contender("unamp", "with region: pass", names, *outer, at_most=at_most),
             ),
         )
-        for where, outer, at_most in (("outermost", (), 300e-6), ("nested", (lambda: region,), 10e-6))
+        for where, outer, at_most in (
+            ("outermost", (), 300e-6),
+            ("nested", (lambda: region,), 10e-6),
+        )
     ]
     called = Comparison(
         "jax: a call of a jitted function that does nothing",
-        (Contender("untouched", "f(x)", names), Contender("unamp, in a region", "f(x)", names, lambda: region, goal=1.5)),
+        (
+            Contender("untouched", "f(x)", names),
+            Contender("unamp, in a region", "f(x)", names, lambda: region, goal=1.5),
+        ),
     )
     return [*opened, called]

@@ -38,7 +38,9 @@ class Step:
 
         def step(parameters: Any, x: jax.Array) -> tuple[jax.Array, Any]:
             value, slopes = jax.value_and_grad(loss)(parameters, x)
-            return value, jax.tree.map(lambda parameter, slope: parameter - 1e-4 * slope, parameters, slopes)
+            return value, jax.tree.map(
+                lambda parameter, slope: parameter - 1e-4 * slope, parameters, slopes
+            )
 
         self._step = jax.jit(step)
         for _ in range(3):  # compiles it
@@ -54,7 +56,10 @@ class Step:
 
 def _weights(*shapes: tuple[int, int]) -> list[jax.Array]:
     keys = jax.random.split(jax.random.key(0), len(shapes))
-    return [jax.random.normal(key, shape) / shape[0] ** 0.5 for key, shape in zip(keys, shapes, strict=True)]
+    return [
+        jax.random.normal(key, shape) / shape[0] ** 0.5
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
 
 
 def _as_it_is(tensor: Any) -> Any:
@@ -86,7 +91,10 @@ def _transformer(low: Cast = _as_it_is) -> Loss:
     def loss(parameters: Any, x: jax.Array) -> jax.Array:
         for query, key, value, out, up, down in zip(*[iter(parameters)] * 6, strict=True):
             h = normed(x)
-            q, k, v = (jnp.matmul(low(h), low(weight)).reshape(*h.shape[:2], 4, -1) for weight in (query, key, value))
+            q, k, v = (
+                jnp.matmul(low(h), low(weight)).reshape(*h.shape[:2], 4, -1)
+                for weight in (query, key, value)
+            )
             scores = wide(jnp.einsum("bqhd,bkhd->bhqk", q, k)) * q.shape[-1] ** -0.5
             mixed = jnp.einsum("bhqk,bkhd->bqhd", low(jax.nn.softmax(scores)), v)
             x = x + jnp.matmul(mixed.reshape(x.shape), low(out))
@@ -120,7 +128,11 @@ def comparisons() -> Iterator[Comparison]:
             f"jax: {title}, a training step in jax.jit",
             (
                 Step("astype by hand", make(_low), *given),
-                *([Step("jmp, compute=bfloat16", _by_jmp(make()), *given)] if find_spec("jmp") else []),
+                *(
+                    [Step("jmp, compute=bfloat16", _by_jmp(make()), *given)]
+                    if find_spec("jmp")
+                    else []
+                ),
                 Step("float32", make(), *given),
                 Step("unamp", make(), *given, lambda: region, goal=1.02),
             ),

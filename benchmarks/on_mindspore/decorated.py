@@ -52,9 +52,17 @@ def _comparison(layers: int, width: int) -> Comparison:
     wide = [mindspore.Tensor(random.standard_normal(shape).astype(np.float32)) for shape in shapes]
     low = tuple(each.astype(mindspore.bfloat16) for each in wide)
 
-    def contender(name: str, optimizer: Any, gradients: Any, goal: float | None = None) -> Contender:
-        names = {"optimizer": optimizer, "gradients": gradients, "finish": mindspore.runtime.synchronize}
-        return Contender(name, "optimizer(gradients); finish()", names, goal=goal, timer=time.process_time)
+    def contender(
+        name: str, optimizer: Any, gradients: Any, goal: float | None = None
+    ) -> Contender:
+        names = {
+            "optimizer": optimizer,
+            "gradients": gradients,
+            "finish": mindspore.runtime.synchronize,
+        }
+        return Contender(
+            name, "optimizer(gradients); finish()", names, goal=goal, timer=time.process_time
+        )
 
     contenders = (
         contender("master weights by hand", by_hand, low),

@@ -34,7 +34,9 @@ def meter() -> Meter:
     if _CPU:
         return memory.resident()
     runtime = mindspore.runtime
-    return Meter(runtime.memory_allocated, runtime.reset_max_memory_allocated, runtime.max_memory_allocated)
+    return Meter(
+        runtime.memory_allocated, runtime.reset_max_memory_allocated, runtime.max_memory_allocated
+    )
 
 
 class _Layer(nn.Cell):  # type: ignore[misc]
@@ -50,8 +52,13 @@ class _Layer(nn.Cell):  # type: ignore[misc]
     def construct(self, x: Any) -> Any:
         batch, length, width = x.shape
         each = (batch, length, self.heads, width // self.heads)
-        q, k, v = (part.reshape(each).transpose(0, 2, 1, 3) for part in ops.split(self.qkv(self.norm_one(x)), width, axis=-1))
-        weights = ops.softmax(ops.matmul(q, k.transpose(0, 1, 3, 2)) * (width // self.heads) ** -0.5, axis=-1)
+        q, k, v = (
+            part.reshape(each).transpose(0, 2, 1, 3)
+            for part in ops.split(self.qkv(self.norm_one(x)), width, axis=-1)
+        )
+        weights = ops.softmax(
+            ops.matmul(q, k.transpose(0, 1, 3, 2)) * (width // self.heads) ** -0.5, axis=-1
+        )
         x = x + self.out(ops.matmul(weights, v).transpose(0, 2, 1, 3).reshape(x.shape))
         return x + self.down(ops.gelu(self.up(self.norm_two(x))))
 
@@ -64,8 +71,14 @@ def _network(way: Way, size: Size) -> tuple[Any, Any, Any]:
     mindspore.set_seed(0)
     if way.network == "encoder":
         network = nn.SequentialCell(*(_Layer(size.width) for _ in range(size.layers)))
-        return network, _random(size.sequences, size.length, size.width), nn.SGD(network.trainable_params(), 1e-4)
-    layers = [layer for _ in range(size.layers) for layer in (nn.Dense(size.width, size.width), nn.ReLU())]
+        return (
+            network,
+            _random(size.sequences, size.length, size.width),
+            nn.SGD(network.trainable_params(), 1e-4),
+        )
+    layers = [
+        layer for _ in range(size.layers) for layer in (nn.Dense(size.width, size.width), nn.ReLU())
+    ]
     network = nn.SequentialCell(*layers)
     return network, _random(size.sequences, size.width), nn.Adam(network.trainable_params(), 1e-4)
 

@@ -51,11 +51,20 @@ def comparisons() -> list[Comparison]:
             (
                 kind("mindspore, float32", statement, _names()),
                 kind("a region in another thread", statement, _names(), _elsewhere, goal=1.05),
-                kind("unamp, in a region", statement, _names(), lambda: unamp.autocast(dtype="float16"), goal),
+                kind(
+                    "unamp, in a region",
+                    statement,
+                    _names(),
+                    lambda: unamp.autocast(dtype="float16"),
+                    goal,
+                ),
             ),
         )
         for statement, goal in _STATEMENTS.items()
-        for until, kind in (("until the kernel is done", Waiting), ("until it is submitted", Contender))
+        for until, kind in (
+            ("until the kernel is done", Waiting),
+            ("until it is submitted", Contender),
+        )
     ]
 
 

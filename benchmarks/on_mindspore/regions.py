@@ -10,7 +10,8 @@ from benchmarks.measure import Comparison, Contender
 
 __all__ = ["comparisons"]
 
-#: MindSpore's own strategy for a stretch of code, as its `auto_mixed_precision` of level "auto" puts it on a function.
+#: MindSpore's own strategy for a stretch of code, as its `auto_mixed_precision` of level "auto"
+#: puts it on a function.
 _THEIRS = "push(level, low, names, []); pop()"
 _LISTED = ("MatMul", "MatMulExt", "BatchMatMul", "Dense", "Conv2D", "Conv3D")
 
@@ -29,5 +30,8 @@ def comparisons() -> list[Comparison]:
                 Contender("unamp", "with region: pass", names, *outer, at_most=at_most),
             ),
         )
-        for where, outer, at_most in (("outermost", (), None), ("nested", (lambda: region,), 2.5e-6))
+        for where, outer, at_most in (
+            ("outermost", (), None),
+            ("nested", (lambda: region,), 2.5e-6),
+        )
     ]

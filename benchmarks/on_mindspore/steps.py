@@ -16,7 +16,9 @@ __all__ = ["comparisons"]
 
 def comparisons() -> list[Comparison]:
     mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
-    network = nn.SequentialCell(nn.Dense(128, 512), nn.ReLU(), nn.LayerNorm((512,)), nn.Dense(512, 128))
+    network = nn.SequentialCell(
+        nn.Dense(128, 512), nn.ReLU(), nn.LayerNorm((512,)), nn.Dense(512, 128)
+    )
     x = mindspore.Tensor(np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32))
 
     def step(region):  # type: ignore[no-untyped-def]
@@ -33,7 +35,9 @@ def comparisons() -> list[Comparison]:
             (
                 Contender("mindspore, float32", "step(nothing)", names),
                 Contender("unamp, emulated bfloat16", "step(region)", names),
-                Contender("its region alone, opened and closed", "with region: pass", names, goal=0.03),
+                Contender(
+                    "its region alone, opened and closed", "with region: pass", names, goal=0.03
+                ),
             ),
         )
     ]

@@ -19,8 +19,8 @@ _LOOPS = 40
 class Waiting(Contender):
     """A contender that is timed by the clock.
 
-    MindSpore's kernels run in threads of their own: a thread's own processor time is only what it takes to put an operation
-    into a queue.
+    MindSpore's kernels run in threads of their own: a thread's own processor time is only what it
+    takes to put an operation into a queue.
     """
 
     def sampler(self, seconds: float) -> Waiting:

@@ -48,7 +48,9 @@ def _comparison(name: str, layers: int, width: int) -> Comparison:
     networks = []
     for _ in range(3):
         paddle.seed(0)
-        networks.append(paddle.nn.Sequential(*(paddle.nn.Linear(width, width) for _ in range(layers))))
+        networks.append(
+            paddle.nn.Sequential(*(paddle.nn.Linear(width, width) for _ in range(layers)))
+        )
     by_hand = _ByHand(networks[0], _OPTIMIZERS[name])
     decorated, plain = (_OPTIMIZERS[name](network.parameters()) for network in networks[1:])
     unamp.decorate(networks[1], decorated, "O2", "bfloat16")
@@ -59,8 +61,12 @@ def _comparison(name: str, layers: int, width: int) -> Comparison:
     for _ in range(3):
         by_hand.step()
         decorated.step()
-    if not all((a == b).all() for a, b in zip(*(each.parameters() for each in networks[:2]), strict=True)):
-        raise RuntimeError("unamp and its baseline do not compute the same; the benchmark would be meaningless")
+    if not all(
+        (a == b).all() for a, b in zip(*(each.parameters() for each in networks[:2]), strict=True)
+    ):
+        raise RuntimeError(
+            "unamp and its baseline do not compute the same; the benchmark would be meaningless"
+        )
     contenders = (
         Contender("master weights by hand", "optimizer.step()", {"optimizer": by_hand}),
         Contender("unamp.decorate", "optimizer.step()", {"optimizer": decorated}, goal=1.3),

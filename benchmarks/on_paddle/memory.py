@@ -50,10 +50,18 @@ class _Layer(nn.Layer):  # type: ignore[misc]
 
     def forward(self, x: Any) -> Any:
         batch, length, width = x.shape
-        split = self.qkv(self.norm_one(x)).reshape([batch, length, 3, self.heads, -1]).transpose([2, 0, 3, 1, 4])
+        split = (
+            self.qkv(self.norm_one(x))
+            .reshape([batch, length, 3, self.heads, -1])
+            .transpose([2, 0, 3, 1, 4])
+        )
         q, k, v = split.unbind(0)
-        weights = F.softmax(paddle.matmul(q, k, transpose_y=True) * (width // self.heads) ** -0.5, axis=-1)
-        x = x + self.out(paddle.matmul(weights, v).transpose([0, 2, 1, 3]).reshape([batch, length, width]))
+        weights = F.softmax(
+            paddle.matmul(q, k, transpose_y=True) * (width // self.heads) ** -0.5, axis=-1
+        )
+        x = x + self.out(
+            paddle.matmul(weights, v).transpose([0, 2, 1, 3]).reshape([batch, length, width])
+        )
         return x + self.down(F.gelu(self.up(self.norm_two(x))))
 
 
@@ -63,7 +71,11 @@ def _network(way: Way, size: Size) -> tuple[Any, Any, Any]:
         network = nn.Sequential(*(_Layer(size.width) for _ in range(size.layers)))
         x = paddle.randn([size.sequences, size.length, size.width])
         return network, x, paddle.optimizer.SGD(1e-4, parameters=network.parameters())
-    layers = [layer for _ in range(size.layers) for layer in (nn.Linear(size.width, size.width), nn.ReLU())]
+    layers = [
+        layer
+        for _ in range(size.layers)
+        for layer in (nn.Linear(size.width, size.width), nn.ReLU())
+    ]
     network = nn.Sequential(*layers)
     x = paddle.randn([size.sequences, size.width])
     return network, x, paddle.optimizer.Adam(1e-4, parameters=network.parameters())
@@ -79,7 +91,9 @@ def prepare(way: Way, size: Size) -> Callable[[], None]:
     network, x, optimizer = _network(way, size)
     if way.decorated:
         decorate = paddle.amp.decorate if way.by == _OWN else unamp.decorate
-        network, optimizer = decorate(network, optimizer, level=way.level, dtype=way.dtype, master_weight=way.masters)
+        network, optimizer = decorate(
+            network, optimizer, level=way.level, dtype=way.dtype, master_weight=way.masters
+        )
     region = _region(way)
 
     def step() -> None:

@@ -12,7 +12,12 @@ from benchmarks.processes import Elsewhere
 
 __all__ = ["aftermath", "comparisons"]
 
-_STATEMENTS = {"x + y": 2.5, "paddle.add(x, y)": 2.5, "paddle.nn.functional.relu(x)": 2.5, "paddle.matmul(x, y)": None}
+_STATEMENTS = {
+    "x + y": 2.5,
+    "paddle.add(x, y)": 2.5,
+    "paddle.nn.functional.relu(x)": 2.5,
+    "paddle.matmul(x, y)": None,
+}
 
 
 def _names() -> dict[str, object]:
@@ -25,7 +30,13 @@ def comparisons() -> list[Comparison]:
             f"paddle: {statement}",
             (
                 Contender("paddle, float32", statement, _names()),
-                Contender("unamp, in a region", statement, _names(), lambda: unamp.autocast(dtype="bfloat16"), goal),
+                Contender(
+                    "unamp, in a region",
+                    statement,
+                    _names(),
+                    lambda: unamp.autocast(dtype="bfloat16"),
+                    goal,
+                ),
             ),
         )
         for statement, goal in _STATEMENTS.items()
@@ -37,7 +48,9 @@ def aftermath() -> list[Comparison]:
         Comparison(
             f"paddle: {statement}, after the last region",
             (
-                Elsewhere("in a process without a region", _nothing, partial(_contender, statement)),
+                Elsewhere(
+                    "in a process without a region", _nothing, partial(_contender, statement)
+                ),
                 Elsewhere("after a region", _region, partial(_contender, statement), goal=1.02),
             ),
         )

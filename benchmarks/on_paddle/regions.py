@@ -23,5 +23,8 @@ def comparisons() -> list[Comparison]:
                 Contender("unamp", "with region: pass", names, *outer, **goal),
             ),
         )
-        for where, outer, goal in (("outermost", (), {"goal": 1.0}), ("nested", (lambda: region,), {"at_most": 2e-6}))
+        for where, outer, goal in (
+            ("outermost", (), {"goal": 1.0}),
+            ("nested", (lambda: region,), {"at_most": 2e-6}),
+        )
     ]

@@ -12,8 +12,9 @@ from benchmarks.measure import Comparison, Contender
 
 __all__ = ["comparisons"]
 
-#: Width, heads, sequences and their length. The first is the width of "Attention Is All You Need" with a small batch; of a
-#: layer as narrow as the last, Python and Paddle's own calls take more time than its products. Each with its goals.
+#: Width, heads, sequences and their length. The first is the width of "Attention Is All You Need"
+#: with a small batch; of a layer as narrow as the last, Python and Paddle's own calls take more
+#: time than its products. Each with its goals.
 _SIZES = {
     (512, 8, 16, 128): {"bfloat16": 1.3, "float16": 1.5},
     (512, 8, 4, 128): {"bfloat16": 1.3, "float16": 1.5},
@@ -25,9 +26,13 @@ def comparisons() -> list[Comparison]:
     return [_comparison(*size, goals) for size, goals in _SIZES.items()]
 
 
-def _comparison(width: int, heads: int, sequences: int, length: int, goals: Mapping[str, float]) -> Comparison:
+def _comparison(
+    width: int, heads: int, sequences: int, length: int, goals: Mapping[str, float]
+) -> Comparison:
     step = _step(width, heads, sequences, length)
-    contenders = [Contender("paddle, float32", "step(nothing)", {"step": step, "nothing": nullcontext()})]
+    contenders = [
+        Contender("paddle, float32", "step(nothing)", {"step": step, "nothing": nullcontext()})
+    ]
     for dtype, goal in goals.items():
         names = {"step": step, "region": unamp.autocast(dtype=dtype)}
         contenders.append(Contender(f"unamp, emulated {dtype}", "step(region)", names, goal=goal))
@@ -35,7 +40,9 @@ def _comparison(width: int, heads: int, sequences: int, length: int, goals: Mapp
     return Comparison(title, tuple(contenders))
 
 
-def _step(width: int, heads: int, sequences: int, length: int) -> Callable[[AbstractContextManager[object]], None]:
+def _step(
+    width: int, heads: int, sequences: int, length: int
+) -> Callable[[AbstractContextManager[object]], None]:
     layer = paddle.nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0)
     x = paddle.rand([sequences, length, width])
 

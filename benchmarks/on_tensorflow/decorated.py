@@ -33,7 +33,9 @@ class _ByHand:
 
 
 def comparisons() -> list[Comparison]:
-    return [_comparison(layers, width, graph) for graph in (False, True) for layers, width in _STACKS]
+    return [
+        _comparison(layers, width, graph) for graph in (False, True) for layers, width in _STACKS
+    ]
 
 
 def _comparison(layers: int, width: int, graph: bool) -> Comparison:
@@ -47,10 +49,15 @@ def _comparison(layers: int, width: int, graph: bool) -> Comparison:
     unamp.decorate(models[1], decorated, "O2", "bfloat16")
     for optimizer, model in zip((decorated, plain), models[1:], strict=True):
         optimizer.build(model.trainable_variables)
-    wide = [tf.random.normal(each.shape, seed=number) for number, each in enumerate(models[0].trainable_variables)]
+    wide = [
+        tf.random.normal(each.shape, seed=number)
+        for number, each in enumerate(models[0].trainable_variables)
+    ]
     low = [tf.cast(each, tf.bfloat16) for each in wide]
 
-    def contender(name: str, step: Callable[[Any], None], gradients: Any, goal: float | None = None) -> Contender:
+    def contender(
+        name: str, step: Callable[[Any], None], gradients: Any, goal: float | None = None
+    ) -> Contender:
         compiled = tf.function(step) if graph else step
         compiled(gradients)
         names = {"step": compiled, "gradients": gradients}
@@ -64,9 +71,18 @@ def _comparison(layers: int, width: int, graph: bool) -> Comparison:
             low,
             1.1 if width >= 1024 else 1.3,
         ),
-        contender("float32", lambda gradients: plain.apply(gradients, models[2].trainable_variables), wide),
+        contender(
+            "float32", lambda gradients: plain.apply(gradients, models[2].trainable_variables), wide
+        ),
     )
     pairs = zip(by_hand.low, models[1].trainable_variables, strict=True)
-    if not all(bool(tf.reduce_all(tf.convert_to_tensor(a) == tf.convert_to_tensor(b))) for a, b in pairs):
-        raise RuntimeError("unamp and its baseline do not compute the same; the benchmark would be meaningless")
-    return Comparison(f"keras: optimizer step, Adam, {layers} layers of {width}, {'graph' if graph else 'eager'}", contenders)
+    if not all(
+        bool(tf.reduce_all(tf.convert_to_tensor(a) == tf.convert_to_tensor(b))) for a, b in pairs
+    ):
+        raise RuntimeError(
+            "unamp and its baseline do not compute the same; the benchmark would be meaningless"
+        )
+    return Comparison(
+        f"keras: optimizer step, Adam, {layers} layers of {width}, {'graph' if graph else 'eager'}",
+        contenders,
+    )

@@ -1,8 +1,8 @@
 """The first trace of a process: what waits for whoever starts a Keras training step in `tf.function`.
 
-Each sample is a fresh process, in which the region is made and entered and the step traced, as in a program; in the float32
-process it is traced alone. Both pay for what TensorFlow and Keras do at their first trace, and for Python's collection of
-garbage, which finds a large heap there.
+Each sample is a fresh process, in which the region is made and entered and the step traced, as in a
+program; in the float32 process it is traced alone. Both pay for what TensorFlow and Keras do at
+their first trace, and for Python's collection of garbage, which finds a large heap there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def comparisons() -> list[Comparison]:
             f"keras: the first trace of a process, a training step of {model} at {size} pixels",
             (
                 FreshInterpreter("float32", _SOURCE.format(model=model, size=size, trace=_PLAIN)),
-                FreshInterpreter("unamp", _SOURCE.format(model=model, size=size, trace=_REGION), goal=goal),
+                FreshInterpreter(
+                    "unamp", _SOURCE.format(model=model, size=size, trace=_REGION), goal=goal
+                ),
             ),
         )
         for model, size, goal in _MODELS

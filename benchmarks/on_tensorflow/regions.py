@@ -13,7 +13,8 @@ __all__ = ["comparisons"]
 def comparisons() -> list[Comparison]:
     region = unamp.autocast(dtype="bfloat16")
     names = {"region": region, "tf": tf}
-    # TensorFlow has no region like ours; its cheapest context manager is the least that one can cost.
+    # TensorFlow has no region like ours; its cheapest context manager is the least that one can
+    # cost.
     theirs = "with tf.name_scope('x'): pass"
     return [
         Comparison(
@@ -23,5 +24,8 @@ def comparisons() -> list[Comparison]:
                 Contender("unamp", "with region: pass", names, *outer, at_most=at_most),
             ),
         )
-        for where, outer, at_most in (("outermost", (), 100e-6), ("nested", (lambda: region,), 10e-6))
+        for where, outer, at_most in (
+            ("outermost", (), 100e-6),
+            ("nested", (lambda: region,), 10e-6),
+        )
     ]

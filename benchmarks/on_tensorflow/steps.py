@@ -47,7 +47,9 @@ def _grappler() -> Iterator[None]:
     try:
         yield
     finally:
-        tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": False})
+        tf.config.optimizer.set_experimental_options(
+            {"auto_mixed_precision_onednn_bfloat16": False}
+        )
 
 
 def _attention_block(x: Any, width: int) -> Any:
@@ -59,17 +61,23 @@ def _attention_block(x: Any, width: int) -> Any:
 
 def _mlp() -> tuple[Any, tf.Tensor]:
     sizes = [layers.Dense(1024, activation="relu") for _ in range(3)]
-    return tf.keras.Sequential([layers.Input([1024]), *sizes, layers.Dense(1024)]), tf.random.normal([256, 1024])
+    return tf.keras.Sequential(
+        [layers.Input([1024]), *sizes, layers.Dense(1024)]
+    ), tf.random.normal([256, 1024])
 
 
 def _conv() -> tuple[Any, tf.Tensor]:
     blocks = [layers.Conv2D(64, 3, padding="same", activation="relu") for _ in range(3)]
-    return tf.keras.Sequential([layers.Input([32, 32, 64]), *blocks]), tf.random.normal([16, 32, 32, 64])
+    return tf.keras.Sequential([layers.Input([32, 32, 64]), *blocks]), tf.random.normal(
+        [16, 32, 32, 64]
+    )
 
 
 def _transformer() -> tuple[Any, tf.Tensor]:
     inputs = layers.Input([64, 256])
-    return tf.keras.Model(inputs, _attention_block(_attention_block(inputs, 256), 256)), tf.random.normal([8, 64, 256])
+    return tf.keras.Model(
+        inputs, _attention_block(_attention_block(inputs, 256), 256)
+    ), tf.random.normal([8, 64, 256])
 
 
 def _step(make: Callable[[], tuple[Any, tf.Tensor]], policy: str = "float32") -> Callable[[], Any]:

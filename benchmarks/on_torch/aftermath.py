@@ -1,7 +1,7 @@
 """The traces of regions in a process: nothing that costs anything.
 
-unamp's kernels stay registered for good. So the same operation is timed in processes that never had an O2 region, which
-needs a kernel for nearly every operation, and in processes that had one.
+unamp's kernels stay registered for good. So the same operation is timed in processes that never had
+an O2 region, which needs a kernel for nearly every operation, and in processes that had one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _REGIONS = {
     "outside regions": nullcontext,
     "in plain torch.autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "in unamp": lambda: unamp.autocast("cpu", dtype="bfloat16"),
-    "in unamp, custom lists": lambda: unamp.autocast("cpu", dtype="bfloat16", preset="torch-cpu", **_LISTS),
+    "in unamp, custom lists": lambda: unamp.autocast(
+        "cpu", dtype="bfloat16", preset="torch-cpu", **_LISTS
+    ),
 }
 
 
@@ -37,7 +39,12 @@ def _o2_region() -> None:
 
 
 def _contender(where: str, source: str) -> Contender:
-    return Contender("", source, {"torch": torch, "a": torch.randn(4, 4), "b": torch.randn(4, 4)}, _REGIONS[where])
+    return Contender(
+        "",
+        source,
+        {"torch": torch, "a": torch.randn(4, 4), "b": torch.randn(4, 4)},
+        _REGIONS[where],
+    )
 
 
 def comparisons() -> list[Comparison]:
@@ -45,8 +52,14 @@ def comparisons() -> list[Comparison]:
         Comparison(
             f"{source.split('(')[0].removeprefix('torch.')} {where}",
             (
-                Elsewhere("in a process without an O2 region", _nothing, partial(_contender, where, source)),
-                Elsewhere("after an O2 region", _o2_region, partial(_contender, where, source), goal=1.02),
+                Elsewhere(
+                    "in a process without an O2 region",
+                    _nothing,
+                    partial(_contender, where, source),
+                ),
+                Elsewhere(
+                    "after an O2 region", _o2_region, partial(_contender, where, source), goal=1.02
+                ),
             ),
         )
         for where in _REGIONS

@@ -39,7 +39,8 @@ class _Lists(TorchFunctionMode):
         dtype = self.dtypes.get(func)
         if dtype is None:
             return func(*args, **(kwargs or {}))
-        if func in _NORMS and self.device == "cpu":  # CUDA has no kernel for a low input beside float32 parameters
+        if func in _NORMS and self.device == "cpu":
+            # CUDA has no kernel for a low input beside float32 parameters
             args = (_cast(args[0], dtype), *args[1:])
         else:
             args = [_cast(a, dtype) for a in args]
@@ -56,7 +57,9 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def function_mode(allow: Iterable[str], deny: Iterable[str], device: str = "cpu") -> Callable[[], AbstractContextManager[Any]]:
+def function_mode(
+    allow: Iterable[str], deny: Iterable[str], device: str = "cpu"
+) -> Callable[[], AbstractContextManager[Any]]:
     """Regions of `torch.autocast` with a `TorchFunctionMode` on top that carries out the lists."""
     dtypes = {function: torch.bfloat16 for op in allow for function in _FUNCTIONS[op]}
     dtypes |= {function: torch.float32 for op in deny for function in _FUNCTIONS[op]}

@@ -1,6 +1,7 @@
 """Steps of decorated optimizers, beside float32 master weights written by hand with PyTorch's own operators for lists.
 
-No forward and no backward pass: what is compared is what a step adds, and gradients stay as they are.
+No forward and no backward pass: what is compared is what a step adds, and gradients stay as they
+are.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 class _ByHand:
     """The code that a user would write: float32 copies, an optimizer of those, one operator for all casts each way."""
 
-    def __init__(self, network: torch.nn.Module, make: Callable[[Any], torch.optim.Optimizer]) -> None:
+    def __init__(
+        self, network: torch.nn.Module, make: Callable[[Any], torch.optim.Optimizer]
+    ) -> None:
         self.low = list(network.parameters())
         self.masters = [torch.nn.Parameter(parameter.detach().float()) for parameter in self.low]
         self.optimizer = make(self.masters)
@@ -54,7 +57,9 @@ def comparisons() -> list[Comparison]:
 def _comparison(name: str, layers: int, width: int) -> Comparison:
     def stack() -> torch.nn.Module:
         torch.manual_seed(0)
-        return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers))).to(DEVICE)
+        return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers))).to(
+            DEVICE
+        )
 
     networks = [stack(), stack(), stack()]
     by_hand = _ByHand(networks[0], OPTIMIZERS[name])
@@ -68,7 +73,9 @@ def _comparison(name: str, layers: int, width: int) -> Comparison:
         by_hand.step()
         decorated.step()
     if not all(map(torch.equal, networks[0].parameters(), networks[1].parameters())):
-        raise RuntimeError("unamp and its baseline do not compute the same; the benchmark would be meaningless")
+        raise RuntimeError(
+            "unamp and its baseline do not compute the same; the benchmark would be meaningless"
+        )
     goal = 1.15 if library is not None else 1.05 if width >= 1024 else 1.4
     contenders = (
         Contender("master weights by hand", "optimizer.step()", {"optimizer": by_hand}),

@@ -1,7 +1,8 @@
 """Costs that grow with something: for each size the seconds of the whole, which must not grow faster than the size.
 
-A contender's name is its size. Its goal is linear growth from the smallest size on, with a tenth for the noise; where what
-grows is no part of the work (policies that take turns), the goal is that there is no cliff.
+A contender's name is its size. Its goal is linear growth from the smallest size on, with a tenth
+for the noise; where what grows is no part of the work (policies that take turns), the goal is that
+there is no cliff.
 """
 
 from __future__ import annotations
@@ -44,18 +45,30 @@ class _Size:
         return (time.process_time() - began) / times
 
 
-def _growth(title: str, make: Callable[[int], Callable[[], int]], sizes: tuple[int, ...], *, same: bool = False) -> Comparison:
+def _growth(
+    title: str,
+    make: Callable[[int], Callable[[], int]],
+    sizes: tuple[int, ...],
+    *,
+    same: bool = False,
+) -> Comparison:
     goals = (_CLIFF if same else _NOISE * size / sizes[0] for size in sizes)
-    contenders = (_Size(str(size), make(size), goal) for size, goal in zip(sizes, goals, strict=True))
+    contenders = (
+        _Size(str(size), make(size), goal) for size, goal in zip(sizes, goals, strict=True)
+    )
     return Comparison(f"growth: {title}", tuple(contenders))
 
 
 def comparisons() -> Iterator[Comparison]:
     """Each is made when it is its turn: the largest would disturb the others."""
     yield _growth("operations in an allow list, the policy made", _made, (1, 3, 10, 30, 100, 300))
-    yield _growth("operations in an allow list, its region opened", _listed, (1, 3, 10, 30, 100, 300))
+    yield _growth(
+        "operations in an allow list, its region opened", _listed, (1, 3, 10, 30, 100, 300)
+    )
     yield _growth("regions inside each other", _nested, (1, 2, 5, 10, 20, 50))
-    yield _growth("policies that take turns, one region", _policies, (1, 10, 100, 256, 257, 500), same=True)
+    yield _growth(
+        "policies that take turns, one region", _policies, (1, 10, 100, 256, 257, 500), same=True
+    )
     yield _growth("threads, a thousand regions in each", _threads, (1, 2, 4, 8, 16))
     for what, make in (("recorded", _recorded), ("as JSON", _as_json), ("as a page", _as_page)):
         yield _growth(f"records of a trace, {what}", make, (10, 100, 1000, 10_000, 100_000))
@@ -64,7 +77,11 @@ def comparisons() -> Iterator[Comparison]:
 
 
 def _names(count: int) -> tuple[str, ...]:
-    return tuple(itertools.islice((name for name, operation in vocabulary().items() if not operation.is_cast), count))
+    return tuple(
+        itertools.islice(
+            (name for name, operation in vocabulary().items() if not operation.is_cast), count
+        )
+    )
 
 
 def _made(size: int) -> Callable[[], int]:

@@ -28,7 +28,11 @@ def comparisons() -> list[Comparison]:
     low = _ruled(result="low")[1]
 
     def contender(
-        name: str, layer: torch.nn.Module, region: Any, goal: float | None, at_most: float | None = None
+        name: str,
+        layer: torch.nn.Module,
+        region: Any,
+        goal: float | None,
+        at_most: float | None = None,
     ) -> Contender:
         return Contender(name, "layer(x)", {"layer": layer, "x": x}, region, goal, at_most)
 

@@ -21,14 +21,22 @@ _DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def comparisons() -> Iterator[Comparison]:
-    own = [Way(network, "torch.autocast", "", dtype) for network in ("encoder", "wide") for dtype in ("bfloat16", "float16")]
+    own = [
+        Way(network, "torch.autocast", "", dtype)
+        for network in ("encoder", "wide")
+        for dtype in ("bfloat16", "float16")
+    ]
     return memory.comparisons("PyTorch", __name__, own)
 
 
 def meter() -> Meter:
     if _DEVICE == "cpu":
         return memory.resident()
-    return Meter(torch.cuda.memory_allocated, torch.cuda.reset_peak_memory_stats, torch.cuda.max_memory_allocated)
+    return Meter(
+        torch.cuda.memory_allocated,
+        torch.cuda.reset_peak_memory_stats,
+        torch.cuda.max_memory_allocated,
+    )
 
 
 class _Layer(nn.Module):
@@ -43,7 +51,9 @@ class _Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        split = self.qkv(self.norm_one(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        split = (
+            self.qkv(self.norm_one(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        )
         q, k, v = split.unbind(0)
         weights = F.softmax(q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5, dim=-1)
         x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
@@ -56,9 +66,17 @@ def _network(way: Way, size: Size) -> tuple[nn.Module, Tensor, torch.optim.Optim
         network = nn.Sequential(*(_Layer(size.width) for _ in range(size.layers))).to(_DEVICE)
         x = torch.randn(size.sequences, size.length, size.width, device=_DEVICE)
         return network, x, torch.optim.SGD(network.parameters(), lr=1e-4)
-    layers = [layer for _ in range(size.layers) for layer in (nn.Linear(size.width, size.width), nn.ReLU())]
+    layers = [
+        layer
+        for _ in range(size.layers)
+        for layer in (nn.Linear(size.width, size.width), nn.ReLU())
+    ]
     network = nn.Sequential(*layers).to(_DEVICE)
-    return network, torch.randn(size.sequences, size.width, device=_DEVICE), torch.optim.Adam(network.parameters(), lr=1e-4)
+    return (
+        network,
+        torch.randn(size.sequences, size.width, device=_DEVICE),
+        torch.optim.Adam(network.parameters(), lr=1e-4),
+    )
 
 
 def _region(way: Way) -> Callable[[], AbstractContextManager[Any]]:

@@ -28,7 +28,11 @@ class Mlp(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.last = nn.Linear(512, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 10)
+        self.first, self.second, self.last = (
+            nn.Linear(512, 1024),
+            nn.Linear(1024, 1024),
+            nn.Linear(1024, 10),
+        )
 
     @staticmethod
     def data() -> tuple[Tensor, Tensor]:
@@ -57,7 +61,9 @@ class ConvNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.one, self.two = (nn.Conv2d(c, 32, 3, padding=1, bias=False) for c in (3, 32, 32))
+        self.stem, self.one, self.two = (
+            nn.Conv2d(c, 32, 3, padding=1, bias=False) for c in (3, 32, 32)
+        )
         self.norm_stem, self.norm_one, self.norm_two = (nn.BatchNorm2d(32) for _ in range(3))
         self.last = nn.Linear(32 * 16, 10)
 
@@ -106,7 +112,11 @@ class Block(nn.Module):
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, ...]:
         batch, length, width = qkv.shape
-        return qkv.view(batch, length, 3, self.heads, width // (3 * self.heads)).permute(2, 0, 3, 1, 4).unbind(0)
+        return (
+            qkv.view(batch, length, 3, self.heads, width // (3 * self.heads))
+            .permute(2, 0, 3, 1, 4)
+            .unbind(0)
+        )
 
     @staticmethod
     def _join(heads: Tensor) -> Tensor:
@@ -124,7 +134,9 @@ class Block(nn.Module):
         q, k, v = self._split(_low_linear(self.qkv, _low_norm(self.norm_one, x)))
         weights = F.softmax((q @ k.transpose(-1, -2) * self.scale).float(), dim=-1)
         x = x.to(_LOW) + _low_linear(self.out, self._join(weights.to(_LOW) @ v))
-        x = x + _low_linear(self.down, F.gelu(_low_linear(self.up, _low_norm(self.norm_two, x)).float()))
+        x = x + _low_linear(
+            self.down, F.gelu(_low_linear(self.up, _low_norm(self.norm_two, x)).float())
+        )
         return F.cross_entropy(_low_linear(self.last, x[:, 0]).float(), labels)
 
     def by_hand_low(self, x: Tensor, labels: Tensor) -> Tensor:
@@ -136,7 +148,11 @@ class Block(nn.Module):
         return F.cross_entropy(_low_linear(self.last, x[:, 0]).float(), labels)
 
 
-NETWORKS: dict[str, Callable[[], Mlp | ConvNet | Block]] = {"MLP": Mlp, "conv net": ConvNet, "transformer block": Block}
+NETWORKS: dict[str, Callable[[], Mlp | ConvNet | Block]] = {
+    "MLP": Mlp,
+    "conv net": ConvNet,
+    "transformer block": Block,
+}
 
 
 # Functions, not layers: a layer's call costs something too, and what is compared is the casts.

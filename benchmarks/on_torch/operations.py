@@ -60,7 +60,10 @@ def native() -> list[Comparison]:
     return [
         Comparison(
             f"policy that torch realises, {what}, {mode}",
-            tuple(Contender(name, source, names, within(region), goal) for name, (region, goal) in regions.items()),
+            tuple(
+                Contender(name, source, names, within(region), goal)
+                for name, (region, goal) in regions.items()
+            ),
         )
         for mode, within, names in _modes()
         for what, source in (
@@ -78,13 +81,23 @@ def custom() -> list[Comparison]:
     mode = function_mode(ALLOW, DENY)
     found = []
     for label, within, names in _modes():
-        for what, source in (("mul", "torch.mul(a, b)"), ("relu", "torch.relu(a)"), ("mm", "torch.mm(a, b)")):
+        for what, source in (
+            ("mul", "torch.mul(a, b)"),
+            ("relu", "torch.relu(a)"),
+            ("mm", "torch.mm(a, b)"),
+        ):
             found.append(
                 Comparison(
                     f"custom lists, unrelated {what}, {label}",
                     (
                         Contender("torch.autocast", source, names, within(_torch)),
-                        Contender("unamp, preset torch-cpu", source, names, within(_unamp(preset="torch-cpu", **lists)), 1.05),
+                        Contender(
+                            "unamp, preset torch-cpu",
+                            source,
+                            names,
+                            within(_unamp(preset="torch-cpu", **lists)),
+                            1.05,
+                        ),
                         Contender("unamp", source, names, within(_unamp(**lists)), 1.05),
                         Contender("TorchFunctionMode", source, names, within(mode)),
                         Contender("float32, no region", source, names, within(nullcontext)),
@@ -92,12 +105,29 @@ def custom() -> list[Comparison]:
                 )
             )
         listed = Contender("mm, 2 casts, torch.autocast", "torch.mm(a, b)", names, within(_torch))
-        linear = Contender("linear, 3 casts, torch.autocast", "F.linear(a, b)", names, within(_torch))
+        linear = Contender(
+            "linear, 3 casts, torch.autocast", "F.linear(a, b)", names, within(_torch)
+        )
         for what, source, baseline, plain in (
-            ("add, 2 casts", "torch.add(a, b)", listed, "torch.add(a.to(torch.bfloat16), b.to(torch.bfloat16))"),
+            (
+                "add, 2 casts",
+                "torch.add(a, b)",
+                listed,
+                "torch.add(a.to(torch.bfloat16), b.to(torch.bfloat16))",
+            ),
             ("add, already low", "torch.add(a_low, b_low)", listed, "torch.add(a_low, b_low)"),
-            ("softmax denied, 1 cast", "torch.softmax(a_low, -1)", listed, "torch.softmax(a_low.float(), -1)"),
-            ("linear denied, 2 casts", "F.linear(a_low, b_low)", linear, "F.linear(a_low.float(), b_low.float())"),
+            (
+                "softmax denied, 1 cast",
+                "torch.softmax(a_low, -1)",
+                listed,
+                "torch.softmax(a_low.float(), -1)",
+            ),
+            (
+                "linear denied, 2 casts",
+                "F.linear(a_low, b_low)",
+                linear,
+                "F.linear(a_low.float(), b_low.float())",
+            ),
             ("linear denied, no cast", "F.linear(a, b)", linear, "F.linear(a, b)"),
         ):
             found.append(
@@ -120,10 +150,18 @@ def in_python() -> list[Comparison]:
         Comparison(
             f"custom lists, changed {what}, {label}",
             (
-                Contender("listed mm, unamp", "torch.mm(a, b)", names, within(_unamp(allow=ALLOW, deny=DENY))),
+                Contender(
+                    "listed mm, unamp",
+                    "torch.mm(a, b)",
+                    names,
+                    within(_unamp(allow=ALLOW, deny=DENY)),
+                ),
                 Contender(what, source, names, within(_unamp(allow=ALLOW, deny=DENY)), 1.85),
             ),
         )
         for label, within, names in _modes()
-        for what, source in (("add, 2 casts", "torch.add(a, b)"), ("add, already low", "torch.add(a_low, b_low)"))
+        for what, source in (
+            ("add, 2 casts", "torch.add(a, b)"),
+            ("add, already low", "torch.add(a_low, b_low)"),
+        )
     ]

@@ -20,7 +20,8 @@ def _outer_torch() -> AbstractContextManager[Any]:
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-#: The highest acceptable ratios: of an outermost region that is made anew, of one that is used again, of a nested one.
+#: The highest acceptable ratios: of an outermost region that is made anew, of one that is used
+#: again, of a nested one.
 COMPILED, PYTHON = (1.0, 1.0, 1.0), (2.3, 3.0, 3.0)
 
 
@@ -49,15 +50,27 @@ def comparisons(goals: tuple[float, float, float] = COMPILED) -> list[Comparison
                 Comparison(
                     f"region enter and exit, {how}, {where}",
                     (
-                        _contender("torch.autocast", how, "torch.autocast('cpu', dtype=bf16)", names, torch_outer, None),
-                        *(_contender(name, how, source, names, unamp_outer, goal) for name, source in fresh.items()),
+                        _contender(
+                            "torch.autocast",
+                            how,
+                            "torch.autocast('cpu', dtype=bf16)",
+                            names,
+                            torch_outer,
+                            None,
+                        ),
+                        *(
+                            _contender(name, how, source, names, unamp_outer, goal)
+                            for name, source in fresh.items()
+                        ),
                     ),
                 )
             )
     return found
 
 
-def _contender(name: str, how: str, source: str, names: dict[str, Any], outer: Region, goal: float | None) -> Contender:
+def _contender(
+    name: str, how: str, source: str, names: dict[str, Any], outer: Region, goal: float | None
+) -> Contender:
     if how == "fresh":
         return Contender(name, f"with {source}: pass", names, outer, goal)
     return Contender(name, "with region: pass", {"region": eval(source, dict(names))}, outer, goal)

@@ -31,9 +31,13 @@ def _idle(parameters: int) -> _Idle:
     return _Idle(held, lr=0.1)
 
 
-def _contender(name: str, scaler: Any, statement: str, optimizer: _Idle, goal: float | None = None) -> Contender:
+def _contender(
+    name: str, scaler: Any, statement: str, optimizer: _Idle, goal: float | None = None
+) -> Contender:
     loss = torch.ones((), device=DEVICE, requires_grad=True)
-    return Contender(name, statement, {"scaler": scaler, "optimizer": optimizer, "loss": loss}, goal=goal)
+    return Contender(
+        name, statement, {"scaler": scaler, "optimizer": optimizer, "loss": loss}, goal=goal
+    )
 
 
 def comparisons() -> list[Comparison]:
@@ -48,5 +52,7 @@ def comparisons() -> list[Comparison]:
                 _contender("torch.amp.GradScaler", theirs, statement, optimizer),
                 _contender("unamp.GradScaler", ours, statement, optimizer, 1.05),
             )
-            found.append(Comparison(f"loss scaling, {parameters} gradients of 64 x 64{what}", contenders))
+            found.append(
+                Comparison(f"loss scaling, {parameters} gradients of 64 x 64{what}", contenders)
+            )
     return found

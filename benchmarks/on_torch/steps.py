@@ -46,13 +46,20 @@ class _Training:
         loss.backward()
         return loss
 
-    def contender(self, name: str, forward: str, region: Region, goal: float | None = None) -> Contender:
+    def contender(
+        self, name: str, forward: str, region: Region, goal: float | None = None
+    ) -> Contender:
         source = "training.loss(forward, region); training.optimizer.step()"
-        return Contender(name, source, {"training": self, "forward": forward, "region": region}, goal=goal)
+        return Contender(
+            name, source, {"training": self, "forward": forward, "region": region}, goal=goal
+        )
 
     def check_equal(self, one: tuple[str, Region], other: tuple[str, Region]) -> None:
         """Two forwards that do not compute the same would be no comparison."""
-        results = [[self.loss(*each), *(p.grad for p in self.network.parameters())] for each in (one, other)]
+        results = [
+            [self.loss(*each), *(p.grad for p in self.network.parameters())]
+            for each in (one, other)
+        ]
         if not all(torch.equal(a, b) for a, b in zip(*results, strict=True)):
             raise RuntimeError(
                 f"{self.name}: unamp and its baseline do not compute the same; the benchmark would be meaningless"
@@ -72,7 +79,9 @@ def native() -> list[Comparison]:
             training.contender(f"unamp, preset {_LISTS}", "forward", listed, 1.02),
             training.contender("float32", "forward", nullcontext),
         )
-        found.append(Comparison(f"train step, policy that torch realises, {training.name}", contenders))
+        found.append(
+            Comparison(f"train step, policy that torch realises, {training.name}", contenders)
+        )
     return found
 
 
@@ -86,7 +95,9 @@ def custom() -> list[Comparison]:
             training.contender("casts written by hand", "by_hand", nullcontext),
             training.contender("unamp", "forward", lists, 1.05),
             training.contender(
-                "TorchFunctionMode", "forward", function_mode(ALLOW, (*DENY, "softmax", "cross_entropy"), DEVICE)
+                "TorchFunctionMode",
+                "forward",
+                function_mode(ALLOW, (*DENY, "softmax", "cross_entropy"), DEVICE),
             ),
             training.contender("float32", "forward", nullcontext),
         )

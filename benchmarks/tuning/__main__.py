@@ -1,6 +1,7 @@
 """Tune networks of one framework, and print a table: ``python -m benchmarks.tuning torch``.
 
-``torch --small`` holds the searches against all subsets of networks of up to 11 places, ``torch --facts`` compares them.
+``torch --small`` holds the searches against all subsets of networks of up to 11 places, ``torch
+--facts`` compares them.
 """
 
 from __future__ import annotations
@@ -26,20 +27,36 @@ from unamp.tuning.trials import Trials
 
 DTYPES = ("float16", "bfloat16")
 FRESH = 60
-HEAD = ("network", "dtype", "places", "all low", "tolerance", "search", "low", "in float32", "runs", "seconds", "fresh within")
+HEAD = (
+    "network",
+    "dtype",
+    "places",
+    "all low",
+    "tolerance",
+    "search",
+    "low",
+    "in float32",
+    "runs",
+    "seconds",
+    "fresh within",
+)
 
 
 def main() -> None:
     """Read the arguments, and print a row for each search."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("framework", choices=("torch", "paddle", "mindspore", "tensorflow"))
-    parser.add_argument("--small", action="store_true", help="hold the searches against all subsets")
+    parser.add_argument(
+        "--small", action="store_true", help="hold the searches against all subsets"
+    )
     parser.add_argument("--facts", action="store_true", help="the networks of the first comparison")
     parser.add_argument("--json", type=Path, help="write the rows here, too")
     asked = parser.parse_args()
     warnings.filterwarnings("ignore", category=unamp.AmpWarning)
     module = importlib.import_module(f"benchmarks.tuning.on_{asked.framework}")
-    subjects = module.small() if asked.small else module.facts() if asked.facts else module.networks()
+    subjects = (
+        module.small() if asked.small else module.facts() if asked.facts else module.networks()
+    )
     rows = []
     for row in _rows(subjects, small=asked.small, few=asked.facts):
         if not rows:
@@ -74,7 +91,9 @@ def _half_of_all_low(subject: Subject, dtype: str, batches: int) -> float:
     return 1e-2 if math.isinf(max(errors)) else float(f"{max(errors) / 2:.0e}")
 
 
-def _row(subject: Subject, dtype: str, tolerance: float, effort: str, by: str, count: int) -> dict[str, Any]:
+def _row(
+    subject: Subject, dtype: str, tolerance: float, effort: str, by: str, count: int
+) -> dict[str, Any]:
     batches = [subject.batch(seed) for seed in range(count)]
     began = time.perf_counter()
     tuned = unamp.tune(
@@ -99,7 +118,10 @@ def _row(subject: Subject, dtype: str, tolerance: float, effort: str, by: str, c
     ops: dict[str, int] = {}
     for place in report.held:
         ops[place.op] = ops.get(place.op, 0) + 1
-    kept = ", ".join(f"{op} {count}" if by == "place" else op for op, count in sorted(ops.items(), key=lambda item: -item[1]))
+    kept = ", ".join(
+        f"{op} {count}" if by == "place" else op
+        for op, count in sorted(ops.items(), key=lambda item: -item[1])
+    )
     values = (
         subject.name, dtype, len(report.places), f"{report.all_low:.1e}", f"{tolerance:.0e}",
         effort if by == "place" else "by operation", f"{report.low:.1%}", kept or "nothing", report.runs, f"{seconds:.1f}",
@@ -113,7 +135,15 @@ def _beside_all_subsets(subject: Subject, dtype: str, tolerance: float) -> Itera
     batch = subject.batch(0)
     best, places, runs, all_low = _best_of_all(subject, dtype, tolerance, batch)
     for effort in ("halves", "ranked"):
-        tuned = unamp.tune(subject.run, subject.network, [batch], dtype=dtype, tolerance=tolerance, effort=effort, margin=1.0)
+        tuned = unamp.tune(
+            subject.run,
+            subject.network,
+            [batch],
+            dtype=dtype,
+            tolerance=tolerance,
+            effort=effort,
+            margin=1.0,
+        )
         held = sum(place.share for place in tuned.report.held)
         tried = sum(1 for trial in tuned.report.tried if 0 < trial.held < places)
         values = (
@@ -143,7 +173,9 @@ def _beside_all_subsets(subject: Subject, dtype: str, tolerance: float) -> Itera
         yield dict(zip(head, values, strict=True))
 
 
-def _best_of_all(subject: Subject, dtype: str, tolerance: float, batch: Any) -> tuple[float, int, int, float]:
+def _best_of_all(
+    subject: Subject, dtype: str, tolerance: float, batch: Any
+) -> tuple[float, int, int, float]:
     """Return the largest share of the work that can be low, the places, how many subsets were run, and the error all low."""
     searched = Searched(subject.run, subject.network, unamp.Policy("O3", dtype), None)
     reference, ran = searched.exact(batch)
@@ -154,8 +186,12 @@ def _best_of_all(subject: Subject, dtype: str, tolerance: float, batch: Any) -> 
     searched.learn_places(low, ran)
     units = units_of(searched.places, "place")
     work = {unit: sum(searched.work[place] for place in unit) for unit in units}
-    trials = Trials(lambda held, n: searched.error(frozenset().union(*held), batch, reference), 1, tolerance)
-    sets = [frozenset(held) for n in range(len(units) + 1) for held in itertools.combinations(units, n)]
+    trials = Trials(
+        lambda held, n: searched.error(frozenset().union(*held), batch, reference), 1, tolerance
+    )
+    sets = [
+        frozenset(held) for n in range(len(units) + 1) for held in itertools.combinations(units, n)
+    ]
     sets.sort(key=lambda held: sum(work[unit] for unit in held))
     best = next(held for held in sets if trials.holds(held))
     share = 1 - sum(work[unit] for unit in best) / sum(work.values())

@@ -27,7 +27,9 @@ class ResNet(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 16, 3)
-        self.blocks = nn.SequentialCell(Block(16, 16, 1), Block(16, 32, 2), Block(32, 32, 1), Block(32, 64, 2))
+        self.blocks = nn.SequentialCell(
+            Block(16, 16, 1), Block(16, 32, 2), Block(32, 32, 1), Block(32, 64, 2)
+        )
         self.fc = nn.Dense(64, 10)
 
     def construct(self, x: Any) -> Any:
@@ -40,7 +42,9 @@ class Classifier(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(128, 64)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2
+        )
         self.head = nn.Dense(64, 3)
 
     def construct(self, tokens: Any) -> Any:
@@ -53,7 +57,11 @@ def networks() -> Iterator[Subject]:
     ms.set_seed(0)
     for name, network, batch in (
         ("ResNet, 4 blocks", ResNet(), lambda seed: ms.Tensor(images(seed, 4, 3, 16, 16))),
-        ("TransformerEncoder, 2 layers", Classifier(), lambda seed: ms.Tensor(words(seed, 128, 4, 16).astype("int32"))),
+        (
+            "TransformerEncoder, 2 layers",
+            Classifier(),
+            lambda seed: ms.Tensor(words(seed, 128, 4, 16).astype("int32")),
+        ),
     ):
         network.set_train(False)
         yield Subject(name, network, network, batch)

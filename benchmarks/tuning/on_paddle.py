@@ -17,7 +17,9 @@ class Classifier(nn.Layer):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(128, 64)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 256, activation="gelu"), 3)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(64, 4, 256, activation="gelu"), 3
+        )
         self.head = nn.Linear(64, 3)
 
     def forward(self, tokens: Any) -> Any:
@@ -35,7 +37,12 @@ def networks() -> Iterator[Subject]:
     classifier = Classifier()
     for network, name, batch, batches in (
         (resnet, "ResNet-18 of paddle.vision", pictures, 7),
-        (classifier, "TransformerEncoder, 3 layers", lambda seed: paddle.to_tensor(words(seed, 128, 4, 24)), 15),
+        (
+            classifier,
+            "TransformerEncoder, 3 layers",
+            lambda seed: paddle.to_tensor(words(seed, 128, 4, 24)),
+            15,
+        ),
     ):
         network.eval()
         yield Subject(name, network, paddle.no_grad()(network.__call__), batch, batches=batches)

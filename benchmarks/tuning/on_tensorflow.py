@@ -26,12 +26,16 @@ def _transformer() -> keras.Model:
 def networks() -> Iterator[Subject]:
     """Give networks of the usual kinds."""
     keras.utils.set_random_seed(0)
-    mobile = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=10, classifier_activation=None)
+    mobile = keras.applications.MobileNetV2(
+        (32, 32, 3), alpha=0.35, weights=None, classes=10, classifier_activation=None
+    )
     transformer = _transformer()
     pictures = lambda seed: tf.constant(images(seed, 4, 32, 32, 3))  # noqa: E731
     for seed in range(1000, 1020):
         mobile(pictures(seed), training=True)
-    yield Subject("MobileNetV2 of keras.applications", mobile, lambda x: mobile(x, training=False), pictures)
+    yield Subject(
+        "MobileNetV2 of keras.applications", mobile, lambda x: mobile(x, training=False), pictures
+    )
     yield Subject(
         "a transformer of MultiHeadAttention, 3 layers", transformer, lambda x: transformer(x, training=False),
         lambda seed: tf.constant(words(seed, 128, 4, 24).astype("int32")), batches=15,

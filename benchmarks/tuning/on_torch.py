@@ -18,11 +18,19 @@ WORDS, WIDTH = 128, 64
 class BasicBlock(nn.Module):
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside)
-        self.conv2, self.bn2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
+        self.conv2, self.bn2 = (
+            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.conv1(x)))
@@ -61,7 +69,10 @@ class SelfAttention(nn.Module):
         self.heads = heads
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value))
+        q, k, v = (
+            each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for each in (self.query, self.key, self.value)
+        )
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + mask
         return self.out((torch.softmax(scores, -1) @ v).transpose(1, 2).flatten(2))
 
@@ -69,7 +80,11 @@ class SelfAttention(nn.Module):
 class BertLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attention, self.norm1, self.norm2 = SelfAttention(), nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attention, self.norm1, self.norm2 = (
+            SelfAttention(),
+            nn.LayerNorm(WIDTH),
+            nn.LayerNorm(WIDTH),
+        )
         self.intermediate, self.output = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -132,7 +147,11 @@ class DoubleConv(nn.Sequential):
 class UNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.down1, self.down2, self.bottom = DoubleConv(3, 16), DoubleConv(16, 32), DoubleConv(32, 64)
+        self.down1, self.down2, self.bottom = (
+            DoubleConv(3, 16),
+            DoubleConv(16, 32),
+            DoubleConv(32, 64),
+        )
         self.up2, self.merge2 = nn.ConvTranspose2d(64, 32, 2, 2), DoubleConv(64, 32)
         self.up1, self.merge1 = nn.ConvTranspose2d(32, 16, 2, 2), DoubleConv(32, 16)
         self.head = nn.Conv2d(16, 2, 1)
@@ -150,7 +169,11 @@ class ResidualBlock(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.wi, self.wo = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.norm, self.wi, self.wo = (
+            nn.LayerNorm(WIDTH),
+            nn.Linear(WIDTH, 2 * WIDTH),
+            nn.Linear(2 * WIDTH, WIDTH),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.wo(F.relu(self.wi(self.norm(x))))
@@ -166,7 +189,12 @@ class ByHand(nn.Module):
 
 def _overflowing(linears: int, extra: bool = False) -> nn.Module:
     """A product that overflows, before a norm: 6 places, or more with further layers."""
-    parts: list[nn.Module] = [nn.Linear(32, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)]
+    parts: list[nn.Module] = [
+        nn.Linear(32, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH),
+        nn.LayerNorm(WIDTH),
+    ]
     for _ in range(linears):
         parts += [nn.Linear(WIDTH, WIDTH), nn.Tanh()]
     with torch.no_grad():
@@ -174,7 +202,9 @@ def _overflowing(linears: int, extra: bool = False) -> nn.Module:
     return nn.Sequential(*parts, nn.Linear(WIDTH, 10), *([nn.Softmax(-1)] if extra else []))
 
 
-def _trained(network: nn.Module, batches: Iterable[Tensor], loss: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
+def _trained(
+    network: nn.Module, batches: Iterable[Tensor], loss: Callable[[Tensor, Tensor], Tensor]
+) -> nn.Module:
     """Train a network for a moment, so that its numbers are not those that it was made with."""
     optimizer = torch.optim.Adam(network.parameters(), 1e-3)
     for batch in batches:
@@ -200,7 +230,9 @@ def _tokens(seed: int) -> Tensor:
     return torch.from_numpy(words(seed, WORDS, 4, 24))
 
 
-def _subject(name: str, network: nn.Module, batch: Callable[[int], Tensor], **tolerance: float) -> Subject:
+def _subject(
+    name: str, network: nn.Module, batch: Callable[[int], Tensor], **tolerance: float
+) -> Subject:
     network.eval()
     return Subject(name, network, torch.no_grad()(network.__call__), batch, tolerance)
 
@@ -208,16 +240,29 @@ def _subject(name: str, network: nn.Module, batch: Callable[[int], Tensor], **to
 def small() -> Iterator[Subject]:
     """Give networks of which all subsets can be run."""
     torch.manual_seed(0)
-    yield _subject("a product that overflows (6)", _overflowing(1), _rows, float16=1e-2, bfloat16=2e-3)
+    yield _subject(
+        "a product that overflows (6)", _overflowing(1), _rows, float16=1e-2, bfloat16=2e-3
+    )
     yield _subject(
         "a softmax by hand (9)",
-        nn.Sequential(_overflowing(1)[0], nn.Tanh(), nn.Linear(WIDTH, 16), ByHand(), nn.Linear(16, 16), nn.Tanh()),
+        nn.Sequential(
+            _overflowing(1)[0],
+            nn.Tanh(),
+            nn.Linear(WIDTH, 16),
+            ByHand(),
+            nn.Linear(16, 16),
+            nn.Tanh(),
+        ),
         _rows,
         float16=1e-2,
         bfloat16=2e-3,
     )  # type: ignore[index]
     yield _subject(
-        "both (11)", nn.Sequential(*_overflowing(0), nn.Tanh(), ByHand(), nn.Linear(10, 4)), _rows, float16=1e-2, bfloat16=2e-3
+        "both (11)",
+        nn.Sequential(*_overflowing(0), nn.Tanh(), ByHand(), nn.Linear(10, 4)),
+        _rows,
+        float16=1e-2,
+        bfloat16=2e-3,
     )
 
 
@@ -225,7 +270,9 @@ def facts() -> Iterator[Subject]:
     """Give networks like those of the first comparison of searches."""
     yield from itertools.islice(small(), 2)
     torch.manual_seed(0)
-    blocks = nn.Sequential(nn.Linear(32, WIDTH), *(ResidualBlock() for _ in range(12)), nn.Linear(WIDTH, 10))
+    blocks = nn.Sequential(
+        nn.Linear(32, WIDTH), *(ResidualBlock() for _ in range(12)), nn.Linear(WIDTH, 10)
+    )
     yield _subject("12 residual blocks", blocks, _rows)
     gpt = _trained(Gpt(2), map(_tokens, range(1000, 1050)), _next_word)
     yield _subject("a small GPT, trained", gpt, _tokens)
@@ -239,5 +286,9 @@ def networks() -> Iterator[Subject]:
         resnet(_pictures(seed))  # its norms take over statistics
     yield _subject("ResNet-20", resnet, _pictures)
     yield _subject("BERT, 4 layers", Bert(), _tokens)
-    yield _subject("GPT, 4 layers, trained", _trained(Gpt(), map(_tokens, range(1000, 1050)), _next_word), _tokens)
+    yield _subject(
+        "GPT, 4 layers, trained",
+        _trained(Gpt(), map(_tokens, range(1000, 1050)), _next_word),
+        _tokens,
+    )
     yield _subject("U-Net", UNet(), _pictures)

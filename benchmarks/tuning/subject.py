@@ -18,8 +18,10 @@ class Subject(NamedTuple):
         network: the network, in evaluation mode.
         run: runs it on a batch.
         batch: makes the batch of a seed.
-        tolerance: the error that is allowed, by dtype; where a dtype has none, half of the error with everything low.
-        batches: how many batches to search with; more where the results are few numbers, whose errors differ much.
+        tolerance: the error that is allowed, by dtype; where a dtype has none, half of the error
+            with everything low.
+        batches: how many batches to search with; more where the results are few numbers, whose
+            errors differ much.
     """
 
     name: str

@@ -48,23 +48,37 @@ Names = list[str] | None
 @app.callback()
 def conformance(
     context: typer.Context,
-    framework: Annotated[Names, typer.Option(help="A framework; all installed ones unless said.")] = None,
+    framework: Annotated[
+        Names, typer.Option(help="A framework; all installed ones unless said.")
+    ] = None,
     device: Annotated[
-        Names, typer.Option(help=f"cpu, gpu, second (kept on the CPU), {', '.join(READABLE)} (not here: decisions are read).")
+        Names,
+        typer.Option(
+            help=f"cpu, gpu, second (kept on the CPU), {', '.join(READABLE)} (not here: decisions are read)."
+        ),
     ] = None,
     preset: Annotated[Names, typer.Option(help="A preset.")] = None,
     level: Annotated[Names, typer.Option(help="A level: O0, OD, O1, O2 or O3.")] = None,
     dtype: Annotated[Names, typer.Option(help="float16 or bfloat16.")] = None,
     network: Annotated[Names, typer.Option(help="A network.")] = None,
     check: Annotated[Names, typer.Option(help=f"A kind of check: {', '.join(CHECKS)}.")] = None,
-    op: Annotated[Names, typer.Option(help="An operation in any spelling; * is a wildcard.")] = None,
+    op: Annotated[
+        Names, typer.Option(help="An operation in any spelling; * is a wildcard.")
+    ] = None,
     way: Annotated[Names, typer.Option(help="A way of a framework; * is a wildcard.")] = None,
     imports: Annotated[
         Names,
-        typer.Option("--import", help="A module or file of yours that registers operations with examples."),
+        typer.Option(
+            "--import", help="A module or file of yours that registers operations with examples."
+        ),
     ] = None,
-    thorough: Annotated[bool, typer.Option("--thorough", help="Run all that a brief run draws from.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Probe every operation under every level of every preset.")] = False,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Run all that a brief run draws from.")
+    ] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Probe every operation under every level of every preset."),
+    ] = False,
     sample: Annotated[
         int | None,
         typer.Option(min=1, help="Draw so many items, where a brief run takes too long."),
@@ -72,24 +86,39 @@ def conformance(
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
     jobs: Annotated[
         int,
-        typer.Option("--jobs", "-j", min=1, show_default="as many as cores, 8 at most", help="How many processes at a time."),
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            show_default="as many as cores, 8 at most",
+            help="How many processes at a time.",
+        ),
     ] = min(cores(), 8),
-    timeout: Annotated[float, typer.Option(min=1.0, help="After how many seconds a check hangs.")] = 300.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run of the same checks was.")] = False,
-    output: Annotated[Path, typer.Option(help="The folder for report.html, results.json and junit.xml.")] = Path(
-        "conformance-results"
-    ),
-    matrices: Annotated[bool, typer.Option("--matrices", help="Print each framework's matrix of networks too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON instead of tables.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="After how many seconds a check hangs.")
+    ] = 300.0,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on where an interrupted run of the same checks was."),
+    ] = False,
+    output: Annotated[
+        Path, typer.Option(help="The folder for report.html, results.json and junit.xml.")
+    ] = Path("conformance-results"),
+    matrices: Annotated[
+        bool, typer.Option("--matrices", help="Print each framework's matrix of networks too.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a summary as JSON instead of tables.")
+    ] = False,
 ) -> None:
     """Check that policies take effect, operation by operation, and write a report.
 
-    A run is brief unless something is selected: the matrix of networks, and a draw of operations and of all else that has
-    every check, network, level, dtype and way. Where levels, presets, networks, checks, operations or ways are named, all
-    that fits is run.
+    A run is brief unless something is selected: the matrix of networks, and a draw of operations
+    and of all else that has every check, network, level, dtype and way. Where levels, presets,
+    networks, checks, operations or ways are named, all that fits is run.
 
-    Exits with 0 where it conforms, 1 where something failed that is no known gap, 2 for wrong arguments, 3 where a framework
-    could not run, and 4 where nothing was selected.
+    Exits with 0 where it conforms, 1 where something failed that is no known gap, 2 for wrong
+    arguments, 3 where a framework could not run, and 4 where nothing was selected.
     """
     if context.invoked_subcommand is not None:
         return
@@ -97,25 +126,40 @@ def conformance(
     frameworks = _chosen("framework", framework, installed(), present)
     devices = _chosen("device", device, (*DEVICES, SECOND, *READABLE), (*DEVICES, SECOND, *ABSENT))
     if imports and resume:
-        raise typer.BadParameter("--resume cannot tell whether what --import names is as it was; leave one of them out")
+        raise typer.BadParameter(
+            "--resume cannot tell whether what --import names is as it was; leave one of them out"
+        )
     for module in imports or ():
         module_named(module)
     try:
-        chosen = {"levels": level, "dtypes": dtype, "presets": preset, "networks": network, "checks": check}
+        chosen = {
+            "levels": level,
+            "dtypes": dtype,
+            "presets": preset,
+            "networks": network,
+            "checks": check,
+        }
         chosen |= {"ops": op, "ways": way}
-        named = any(chosen[name] for name in ("levels", "presets", "networks", "checks", "ops", "ways"))
+        named = any(
+            chosen[name] for name in ("levels", "presets", "networks", "checks", "ops", "ways")
+        )
         brief = not (named or thorough or full or sample)
         numbers = {"full": full, "brief": brief, "sample": sample or 0, "seed": seed}
-        selection = Selection.from_dict({**{name: values or [] for name, values in chosen.items()}, **numbers})
+        selection = Selection.from_dict(
+            {**{name: values or [] for name, values in chosen.items()}, **numbers}
+        )
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     if selection.nothing():
         print(f"{Verdict.NOTHING_SELECTED}: {NOTHING_SELECTED}", file=sys.stderr)
         raise typer.Exit(Verdict.NOTHING_SELECTED)
     _check_folder(output)
-    options = runner.Options(jobs, timeout, keep=output / _KEPT, resume=resume, imports=imports or ())
+    options = runner.Options(
+        jobs, timeout, keep=output / _KEPT, resume=resume, imports=imports or ()
+    )
     report = _run(frameworks, devices, selection, options, quiet=as_json)
-    output.mkdir(parents=True, exist_ok=True)  # it is there where anything was kept: not where no framework could be opened
+    # it is there where anything was kept: not where no framework could be opened
+    output.mkdir(parents=True, exist_ok=True)
     save(report, output / "results.json")
     shutil.rmtree(output / _KEPT, ignore_errors=True)
     junit.write(report, output / "junit.xml")
@@ -150,7 +194,9 @@ def compare(
 
 def _chosen(what: str, given: Names, valid: Iterable[str], otherwise: Iterable[str]) -> list[str]:
     if unknown := [name for name in given or () if name not in valid]:
-        raise typer.BadParameter(f"unknown {what} {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none is installed'}")
+        raise typer.BadParameter(
+            f"unknown {what} {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none is installed'}"
+        )
     if not (chosen := list(dict.fromkeys(given or otherwise))):
         raise typer.BadParameter(f"no {what} is installed; pip install 'unamp[torch]'")
     return chosen
@@ -166,12 +212,22 @@ def _check_folder(output: Path) -> None:
         raise typer.BadParameter(f"--output {output} cannot be made: {error.strerror}") from error
 
 
-def _run(frameworks: list[str], devices: list[str], selection: Selection, options: runner.Options, *, quiet: bool) -> Report:
+def _run(
+    frameworks: list[str],
+    devices: list[str],
+    selection: Selection,
+    options: runner.Options,
+    *,
+    quiet: bool,
+) -> Report:
     with Shown(product(frameworks, devices), Console(stderr=True), quiet=quiet) as shown:
         try:
             return runner.run(frameworks, devices, selection, replace(options, progress=shown))
         except KeyboardInterrupt:
-            print("interrupted; what is finished is kept, and the same command with --resume goes on", file=sys.stderr)
+            print(
+                "interrupted; what is finished is kept, and the same command with --resume goes on",
+                file=sys.stderr,
+            )
             raise typer.Exit(130) from None
 
 
@@ -186,7 +242,10 @@ def _brief(report: Report) -> dict[str, Any]:
                 "device": run.device,
                 "ended": run.ended,
                 "checks": dict(summary.totals(run.results)),
-                "unexpected": [{"key": r.key, "status": r.status, "message": r.message} for r in summary.unexpected(run)],
+                "unexpected": [
+                    {"key": r.key, "status": r.status, "message": r.message}
+                    for r in summary.unexpected(run)
+                ],
                 "problems": list(run.problems),
                 "seconds": run.seconds,
                 "facts": dict(run.facts),

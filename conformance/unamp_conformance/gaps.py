@@ -1,8 +1,8 @@
 """Known gaps: what is expected to fail, with the reason, in one file per framework.
 
-A gap must say exactly what fails: where one of its checks passes, or where it matches no check at all, that is an error.
-Gaps of ``agreement`` say where a framework's function is another than the canonical one: they are held against its
-comparisons with the frameworks that have no such gap.
+A gap must say exactly what fails: where one of its checks passes, or where it matches no check at
+all, that is an error. Gaps of ``agreement`` say where a framework's function is another than the
+canonical one: they are held against its comparisons with the frameworks that have no such gap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from unamp.adapter.machine import INSTRUCTION_SETS
 from unamp.adapter.registry import installed
 from unamp_conformance.results import Result
 
-__all__ = ["BadGaps", "KnownGap", "apply", "fits", "gaps_of", "in_vain", "mark", "parse", "that_hold"]
+__all__ = [
+    "BadGaps",
+    "KnownGap",
+    "apply",
+    "fits",
+    "gaps_of",
+    "in_vain",
+    "mark",
+    "parse",
+    "that_hold",
+]
 
 _VERSION = re.compile(r"\d+(\.\d+)*")
 _CONDITION = re.compile(r"(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)")
@@ -41,9 +51,10 @@ class KnownGap:
         policies, devices: likewise.
         reason, link: why, and where that is written down.
         versions: the framework's versions that have the gap, e.g. ``">=2.6,<3"``.
-        where: what of the machine and of the framework on it the gap needs, by the names of `unamp.adapter.machine.facts`,
-            e.g. ``{onednn_bfloat16 = false}``. All must hold: a value is what the fact is, a list what it is one of, and for
-            a number a range such as ``">=2"``.
+        where: what of the machine and of the framework on it the gap needs, by the names of
+            `unamp.adapter.machine.facts`, e.g. ``{onednn_bfloat16 = false}``. All must hold: a
+            value is what the fact is, a list what it is one of, and for a number a range such as
+            ``">=2"``.
         ways: the ways in which it is so, where the check is ``ways``.
     """
 
@@ -60,10 +71,16 @@ class KnownGap:
     def covers(self, result: Result) -> bool:
         """Return whether a result is of this gap."""
         pairs = (
-            *((result.subject, self.subjects), (result.policy, self.policies), (result.device, self.devices)),
+            *(
+                (result.subject, self.subjects),
+                (result.policy, self.policies),
+                (result.device, self.devices),
+            ),
             (result.way, self.ways),
         )
-        return result.check == self.check and all(any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs)
+        return result.check == self.check and all(
+            any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs
+        )
 
     def is_of(self, devices: Iterable[str]) -> bool:
         """Return whether one of some devices can have the gap."""
@@ -81,7 +98,11 @@ def gaps_of(framework: str) -> tuple[KnownGap, ...]:
         BadGaps: where the file is wrong.
     """
     file = _beside_the_adapter(framework)
-    return parse(file.read_text("utf-8"), f"{file.parent.name}/{file.name}") if file is not None and file.is_file() else ()
+    return (
+        parse(file.read_text("utf-8"), f"{file.parent.name}/{file.name}")
+        if file is not None and file.is_file()
+        else ()
+    )
 
 
 def _beside_the_adapter(framework: str) -> Path | None:
@@ -104,7 +125,9 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
     defaults = data.get("defaults", {})
     if not isinstance(defaults, dict):
         raise BadGaps(f"{name}: defaults must be a table, not {defaults!r}")
-    return tuple(_gap(entry, defaults, f"{name}: gap {n}") for n, entry in enumerate(data.get("gap", []), 1))
+    return tuple(
+        _gap(entry, defaults, f"{name}: gap {n}") for n, entry in enumerate(data.get("gap", []), 1)
+    )
 
 
 def fits(where: Mapping[str, Any], facts: Mapping[str, Fact]) -> bool:
@@ -120,9 +143,18 @@ def that_hold(framework: str, version: str, facts: Mapping[str, Fact]) -> list[K
 def in_vain(gaps: Iterable[KnownGap], version: str, facts: Mapping[str, Fact]) -> list[str]:
     """Return a sentence for each gap of a version that asks for a fact of a name that nobody tells."""
     valid = {*facts, *INSTRUCTION_SETS}
-    asked = [(gap, name) for gap in gaps if _within(version, gap.versions) for name in gap.where if name not in valid]
+    asked = [
+        (gap, name)
+        for gap in gaps
+        if _within(version, gap.versions)
+        for name in gap.where
+        if name not in valid
+    ]
     known = ", ".join(sorted(valid))
-    return [f"the known gap {g.check} {' '.join(g.subjects)} asks for {name!r}; known are {known}" for g, name in asked]
+    return [
+        f"the known gap {g.check} {' '.join(g.subjects)} asks for {name!r}; known are {known}"
+        for g, name in asked
+    ]
 
 
 def apply(
@@ -142,10 +174,12 @@ def apply(
         version: the framework's version.
         facts: what is known of the machine and of the framework on it.
         whole: whether nothing was deselected; only then can a gap that matches nothing be told.
-        others: gives what was not run all the same, because only a full run does; a gap may be of that.
+        others: gives what was not run all the same, because only a full run does; a gap may be of
+            that.
 
     Returns:
-        The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence for each useless gap.
+        The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence
+        for each useless gap.
     """
     current = [gap for gap in gaps if gap.applies_to(version, facts)]
     used: set[int] = set()
@@ -158,7 +192,9 @@ def apply(
         else:
             marked.append(result)
     ran = {result.device for result in marked}
-    unused = [gap for n, gap in enumerate(current) if n not in used and gap.is_of(ran)] if whole else []
+    unused = (
+        [gap for n, gap in enumerate(current) if n not in used and gap.is_of(ran)] if whole else []
+    )
     elsewhere = list(others()) if unused else []
     useless = [gap for gap in unused if not any(map(gap.covers, elsewhere))]
     said = [f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless]
@@ -170,7 +206,12 @@ def mark(result: Result, gap: KnownGap) -> Result:
     if result.status in ("lost", "failed", "crashed", "hung"):
         return replace(result, status="gap", reason=f"{gap.reason} {gap.link}".strip())
     if result.status == "passed":
-        return replace(result, status="fixed", message="passes; take it out of the known gaps", reason=gap.reason)
+        return replace(
+            result,
+            status="fixed",
+            message="passes; take it out of the known gaps",
+            reason=gap.reason,
+        )
     return result
 
 
@@ -181,7 +222,9 @@ def _gap(entry: object, defaults: Mapping[str, object], where: str) -> KnownGap:
     known = {f.name: f for f in fields(KnownGap)}
     if wrong := sorted(set(entry) - set(known)):
         raise BadGaps(f"{where}: unknown key {wrong[0]!r}; valid: {', '.join(known)}")
-    if missing := [n for n in ("check", "subjects", "reason", "link", "versions") if not entry.get(n)]:
+    if missing := [
+        n for n in ("check", "subjects", "reason", "link", "versions") if not entry.get(n)
+    ]:
         raise BadGaps(f"{where}: needs {missing[0]!r}")
     _check_kinds(entry, where)
     if not _CONDITION.match(entry["versions"]):
@@ -189,8 +232,14 @@ def _gap(entry: object, defaults: Mapping[str, object], where: str) -> KnownGap:
     asked = entry.get("where", {})
     if not isinstance(asked, dict):
         raise BadGaps(f"{where}: where must be a table such as {{onednn = false}}, not {asked!r}")
-    if wrong := [n for n, wanted in asked.items() if not all(isinstance(w, bool | int | str) for w in _listed(wanted))]:
-        raise BadGaps(f"{where}: where, {wrong[0]}: {asked[wrong[0]]!r} is no boolean, number, text or list of them")
+    if wrong := [
+        n
+        for n, wanted in asked.items()
+        if not all(isinstance(w, bool | int | str) for w in _listed(wanted))
+    ]:
+        raise BadGaps(
+            f"{where}: where, {wrong[0]}: {asked[wrong[0]]!r} is no boolean, number, text or list of them"
+        )
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in entry.items()}
     return KnownGap(**values)
 
@@ -200,7 +249,9 @@ def _check_kinds(entry: Mapping[str, object], where: str) -> None:
     for name, value in entry.items():
         if name in ("subjects", "policies", "devices", "ways"):
             if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-                raise BadGaps(f"{where}: {name} must be a list of texts such as ['fft_*'], not {value!r}")
+                raise BadGaps(
+                    f"{where}: {name} must be a list of texts such as ['fft_*'], not {value!r}"
+                )
         elif name != "where" and not isinstance(value, str):
             raise BadGaps(f"{where}: {name} must be text, not {value!r}")
 
@@ -208,7 +259,9 @@ def _check_kinds(entry: Mapping[str, object], where: str) -> None:
 def _is(fact: Fact, wanted: Any) -> bool:
     """Return whether a fact is what a gap asks for."""
     return any(
-        _within(str(fact), one) if _is_range(one) and type(fact) is int else type(fact) is type(one) and fact == one
+        _within(str(fact), one)
+        if _is_range(one) and type(fact) is int
+        else type(fact) is type(one) and fact == one
         for one in _listed(wanted)
     )
 

@@ -19,7 +19,8 @@ def host() -> dict[str, str]:
         "system": _system(),
         "machine": platform.machine(),
         "processor": processor(),
-        "instruction sets": " ".join(name for name, there in instruction_sets().items() if there) or "not told",
+        "instruction sets": " ".join(name for name, there in instruction_sets().items() if there)
+        or "not told",
         "cores": str(cores()),
     }
     return found | ({"gpu": found_gpus} if (found_gpus := gpus()) else {})
@@ -36,7 +37,11 @@ def cores() -> int:
 def _system() -> str:
     """Return the operating system, with its C library where that is told: exp and log are of it, and nothing of the kernel."""
     library = " ".join(platform.libc_ver())
-    return f"{platform.system()}, {library}" if library.strip() else f"{platform.system()} {platform.release()}"
+    return (
+        f"{platform.system()}, {library}"
+        if library.strip()
+        else f"{platform.system()} {platform.release()}"
+    )
 
 
 def gpus() -> str:
@@ -46,7 +51,9 @@ def gpus() -> str:
         return ""
     try:
         command = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=20
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
     return "; ".join(line.strip() for line in said.splitlines())

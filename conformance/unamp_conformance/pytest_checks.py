@@ -56,7 +56,10 @@ class Check:
         """Run the item; what is wrong fails the calling test."""
         result = next((result for result in self.work.results if result.check == self.kind), None)
         if result is None:
-            pytest.fail(f"its example call cannot be used: see the test coverage-{self.work.item.subject}", pytrace=False)
+            pytest.fail(
+                f"its example call cannot be used: see the test coverage-{self.work.item.subject}",
+                pytrace=False,
+            )
         if result.status == "not applicable":
             pytest.skip(f"not applicable: {result.message}")
         if result.status == "not run":
@@ -69,7 +72,9 @@ class Check:
         """A test's name, without spaces, so that it can be pasted into a command."""
         subject, policy = self.work.subject, self.policy.split() if self.policy != "-" else ()
         way = self.work.item.way.replace(",", "").split()
-        return "-".join((subject.framework, subject.device, self.kind, *way, self.work.item.subject, *policy))
+        return "-".join(
+            (subject.framework, subject.device, self.kind, *way, self.work.item.subject, *policy)
+        )
 
 
 def _told(details: Mapping[str, Any]) -> Iterator[str]:
@@ -89,22 +94,44 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
         pytest.UsageError: for names that nothing has, and where the framework cannot be used.
     """
     if framework is None or framework not in installed():
-        given = f"unknown framework {framework!r}" if framework else "name a framework, with --unamp-framework"
-        raise pytest.UsageError(f"{given}; adapters are installed for: {', '.join(sorted(installed())) or 'none'}")
+        given = (
+            f"unknown framework {framework!r}"
+            if framework
+            else "name a framework, with --unamp-framework"
+        )
+        raise pytest.UsageError(
+            f"{given}; adapters are installed for: {', '.join(sorted(installed())) or 'none'}"
+        )
     if "agreement" in selected["checks"]:
-        raise pytest.UsageError("agreement needs several frameworks, each in a process of its own: unamp conformance has it")
+        raise pytest.UsageError(
+            "agreement needs several frameworks, each in a process of its own: unamp conformance has it"
+        )
     subject = Subject(framework, device)
     try:
         selection = Selection(**selected)
-        version, present, facts = subject.adapter.version(), subject.present(), machine.facts(subject.adapter)
+        version, present, facts = (
+            subject.adapter.version(),
+            subject.present(),
+            machine.facts(subject.adapter),
+        )
     except (TypeError, ValueError, ImportError, AdapterError) as error:
         raise pytest.UsageError(f"{framework}: {error}") from error
     if not present:
-        return [pytest.param(None, id=f"{framework}-{device}", marks=pytest.mark.skip(f"not run: there is no {device} here"))]
+        return [
+            pytest.param(
+                None,
+                id=f"{framework}-{device}",
+                marks=pytest.mark.skip(f"not run: there is no {device} here"),
+            )
+        ]
     if wrong := in_vain(gaps_of(framework), version, facts):
         raise pytest.UsageError(wrong[0])
     known = that_hold(framework, version, facts)
-    work = (check for item in planned(subject, selection) for check in _checks(subject, item, selection.full, known))
+    work = (
+        check
+        for item in planned(subject, selection)
+        for check in _checks(subject, item, selection.full, known)
+    )
     found = [_parameter(check, known) for check in work]
     if not found:
         raise pytest.UsageError(f"nothing was selected: {NOTHING_SELECTED}")
@@ -113,7 +140,9 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
 
 def _checks(subject: Subject, item: Item, full: bool, known: Sequence[KnownGap]) -> Iterator[Check]:
     if "coverage" in item.checks:
-        coverage = Check(_Work(subject, replace(item, policies={}, checks=("coverage",)), full), "coverage", "-")
+        coverage = Check(
+            _Work(subject, replace(item, policies={}, checks=("coverage",)), full), "coverage", "-"
+        )
         yield coverage
         if _gap(coverage, known):  # there is no example call to probe it with
             return

@@ -1,8 +1,8 @@
 """The suite as ordinary tests: ``pytest --pyargs unamp_conformance --unamp-framework=torch``.
 
-This module is loaded with every run of pytest wherever unamp is installed, so it imports nothing of unamp: the suite is
-imported, and the framework, once its tests are collected. For the tests of whoever uses unamp there is the fixture
-`assert_computed`.
+This module is loaded with every run of pytest wherever unamp is installed, so it imports nothing of
+unamp: the suite is imported, and the framework, once its tests are collected. For the tests of
+whoever uses unamp there is the fixture `assert_computed`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options; those that select can be repeated."""
     group = parser.getgroup("unamp", "unamp's conformance suite (with --pyargs unamp_conformance)")
     group.addoption("--unamp-framework", metavar="NAME", help="the framework, by its import name")
-    group.addoption("--unamp-device", metavar="DEVICE", default="cpu", choices=("cpu", "gpu"), help="cpu (the default) or gpu")
-    group.addoption("--unamp-full", action="store_true", help="every policy and every feed, for every operation")
+    group.addoption(
+        "--unamp-device",
+        metavar="DEVICE",
+        default="cpu",
+        choices=("cpu", "gpu"),
+        help="cpu (the default) or gpu",
+    )
+    group.addoption(
+        "--unamp-full", action="store_true", help="every policy and every feed, for every operation"
+    )
     for name, what in _SELECTING.items():
-        group.addoption(f"--unamp-{name}", metavar="NAME", action="append", default=[], help=f"{what}; all unless said")
+        group.addoption(
+            f"--unamp-{name}",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help=f"{what}; all unless said",
+        )
 
 
 @pytest.fixture
@@ -51,7 +65,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         option = metafunc.config.getoption
         selected = {f"{name}s": tuple(option(f"unamp_{name}")) for name in _SELECTING}
         try:
-            chosen = parameters(option("unamp_framework"), option("unamp_device"), {**selected, "full": option("unamp_full")})
-        except pytest.UsageError as error:  # pytest shows it with a traceback, this with its words alone
+            chosen = parameters(
+                option("unamp_framework"),
+                option("unamp_device"),
+                {**selected, "full": option("unamp_full")},
+            )
+        except pytest.UsageError as error:
+            # pytest shows it with a traceback, this with its words alone
             raise pytest.Collector.CollectError(str(error)) from error
         metafunc.parametrize("unamp_check", chosen)

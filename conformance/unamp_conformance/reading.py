@@ -8,7 +8,18 @@ from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
-from unamp._strict_json import BadJSON, Reader, each, expect, fields, mapping, number, optional, parsed, text
+from unamp._strict_json import (
+    BadJSON,
+    Reader,
+    each,
+    expect,
+    fields,
+    mapping,
+    number,
+    optional,
+    parsed,
+    text,
+)
 from unamp_conformance.results import READABLE, STATUSES, BadResults, FrameworkRun, Report, Result
 
 __all__ = ["load", "results_from"]
@@ -47,12 +58,24 @@ def _report(data: Any) -> Report:
     if not isinstance(data, dict) or "schema" not in data:
         raise BadJSON("no results file of unamp conformance: it has no 'schema'")
     if (schema := data.pop("schema")) not in READABLE:
-        raise BadJSON(f"written by another version of unamp, with schema {str(schema)[:20]}; this one reads schemas {_LISTED}")
-    return Report(**_object(Report, data, {"host": mapping(text), "selection": mapping(_anything), "runs": each(_run)}))
+        raise BadJSON(
+            f"written by another version of unamp, with schema {str(schema)[:20]}; this one reads schemas {_LISTED}"
+        )
+    return Report(
+        **_object(
+            Report,
+            data,
+            {"host": mapping(text), "selection": mapping(_anything), "runs": each(_run)},
+        )
+    )
 
 
 def _run(where: str, data: Any) -> FrameworkRun:
-    kinds: dict[str, Reader[Any]] = {"results": each(_result), "problems": each(text), "seconds": number}
+    kinds: dict[str, Reader[Any]] = {
+        "results": each(_result),
+        "problems": each(text),
+        "seconds": number,
+    }
     kinds |= {"facts": mapping(_fact), "variables": mapping(text)}
     return FrameworkRun(**_object(FrameworkRun, data, kinds, where))
 
@@ -60,21 +83,34 @@ def _run(where: str, data: Any) -> FrameworkRun:
 def _result(where: str, data: Any) -> Result:
     found = Result(**_object(Result, data, {"details": _details, "seconds": number}, where))
     if found.status not in STATUSES:
-        raise BadJSON(f"{where}: unknown status {found.status[:40]!r}; valid: {', '.join(STATUSES)}")
+        raise BadJSON(
+            f"{where}: unknown status {found.status[:40]!r}; valid: {', '.join(STATUSES)}"
+        )
     return found
 
 
-def _object(kind: type, data: Any, kinds: Mapping[str, Reader[Any]], where: str = "the file") -> dict[str, Any]:
+def _object(
+    kind: type, data: Any, kinds: Mapping[str, Reader[Any]], where: str = "the file"
+) -> dict[str, Any]:
     """Return the fields of a dataclass: those that are named, each read by its reader, and all others text."""
     known = {field.name: field for field in fields_of(kind)}
-    needed = [n for n, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
+    needed = [
+        n
+        for n, field in known.items()
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
     readers: dict[str, Reader[Any]] = {**dict.fromkeys(known, text), **kinds}
-    return {name: readers[name](f"{where}, {name}", value) for name, value in fields(where, data, known, needed).items()}
+    return {
+        name: readers[name](f"{where}, {name}", value)
+        for name, value in fields(where, data, known, needed).items()
+    }
 
 
 def _fact(where: str, value: Any) -> bool | int | str:
     if not isinstance(value, bool | int | str):
-        raise BadJSON(f"{where}: must be a boolean, a whole number or text, not {type(value).__name__}")
+        raise BadJSON(
+            f"{where}: must be a boolean, a whole number or text, not {type(value).__name__}"
+        )
     return value
 
 

@@ -1,6 +1,7 @@
 """The findings of a run, as values, and the versioned file that keeps them.
 
-The file's layout is ``data/results.schema.json``; `unamp_conformance.reading` reads it and trusts nothing in it.
+The file's layout is ``data/results.schema.json``; `unamp_conformance.reading` reads it and trusts
+nothing in it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ __all__ = [
 #: The version of the file's layout. A reader refuses every other one.
 SCHEMA = 3
 
-#: The versions that a reader takes. Before 2 there was no status "not applicable"; before 3 there were no ways, and with them
-#: no status "lost" and none "refused".
+#: The versions that a reader takes. Before 2 there was no status "not applicable"; before 3 there
+#: were no ways, and with them no status "lost" and none "refused".
 READABLE = (1, 2, SCHEMA)
 
 #: What a check can come to.
@@ -111,7 +112,8 @@ class Result:
         status: one of `STATUSES`.
         message: what is wrong, for a person; empty where nothing is.
         reason: for a known gap, why.
-        details: observations; ``error`` and ``bound`` where numbers were compared, ``trace`` where one helps.
+        details: observations; ``error`` and ``bound`` where numbers were compared, ``trace`` where
+            one helps.
         seconds: how long it took.
         way: the way of the framework in which the subject ran, where that is what was checked.
     """
@@ -137,7 +139,8 @@ class Result:
 class FrameworkRun:
     """One framework's part of a run: where it ran, and how that ended (``"finished"``, or what went wrong).
 
-    The facts are those of `unamp.adapter.machine.facts`, the variables those of the environment that change them.
+    The facts are those of `unamp.adapter.machine.facts`, the variables those of the environment
+    that change them.
     """
 
     framework: str
@@ -186,7 +189,9 @@ class Report:
         """The verdict on the run; what failed weighs more than what could not run."""
         if any(run.wrong for run in self.runs):
             return Verdict.DOES_NOT_CONFORM
-        statuses = {result.status for run in self.runs for result in run.results} - {"not applicable"}
+        statuses = {result.status for run in self.runs for result in run.results} - {
+            "not applicable"
+        }
         could_not = all(run.ended == "not run" for run in self.runs) or statuses == {"not run"}
         if could_not or not all(run.ok for run in self.runs):
             return Verdict.COULD_NOT_RUN
@@ -203,4 +208,6 @@ def save(report: Report, path: Path) -> None:
     runs = [{**vars(run), "results": list(map(sayable, run.results))} for run in report.runs]
     text = {**vars(report), "runs": runs}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"schema": SCHEMA, **text}, indent=1, allow_nan=False) + "\n", "utf-8")
+    path.write_text(
+        json.dumps({"schema": SCHEMA, **text}, indent=1, allow_nan=False) + "\n", "utf-8"
+    )

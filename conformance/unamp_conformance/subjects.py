@@ -24,10 +24,12 @@ from unamp.vocabulary import vocabulary
 
 __all__ = ["ABSENT", "READABLE", "SECOND", "Subject", "WithExamples", "is_absent", "policy_name"]
 
-#: A device beside the CPU that a framework can be given wherever there is one; see `Subject.present`.
+#: A device beside the CPU that a framework can be given wherever there is one; see
+#: `Subject.present`.
 SECOND = "second"
 
-#: The devices that are not here and that a run reads where none is named: one for each framework that can be read.
+#: The devices that are not here and that a run reads where none is named: one for each framework
+#: that can be read.
 ABSENT = ("lowered:cuda", "fake:cuda", "placed:gpu")
 
 #: The devices that are not here which some adapter knows how to read.
@@ -127,7 +129,9 @@ class Subject:
     def _listed(self, name: str, what: str) -> dict[str, Any]:
         """Return the list that a function of the operations gives, by name; an empty one without such a function."""
         listed: Iterable[Any] = getattr(self.operations, name, tuple)()
-        if twice := [each for each, count in Counter(one.name for one in listed).items() if count > 1]:
+        if twice := [
+            each for each, count in Counter(one.name for one in listed).items() if count > 1
+        ]:
             raise AdapterError(f"{self.framework}: two {what} have the name {twice[0]!r}")
         return {one.name: one for one in listed}
 
@@ -157,14 +161,19 @@ class Subject:
         """
         bound = self.operations.names()
         return [
-            op.name for op in vocabulary().values() if op.name in bound or (self.framework in op.spellings and not op.is_added)
+            op.name
+            for op in vocabulary().values()
+            if op.name in bound or (self.framework in op.spellings and not op.is_added)
         ]
 
     def region(self, policy: Policy) -> AbstractContextManager[object]:
         """Return a region for a policy on this framework and device."""
         if self.device in self.absent_devices:
             return self.region_for(policy, self.absent_devices[self.device])
-        chosen = {name: getattr(policy, name) for name in ("dtype", "enabled", "level", "allow", "deny", "preset", "promote")}
+        chosen = {
+            name: getattr(policy, name)
+            for name in ("dtype", "enabled", "level", "allow", "deny", "preset", "promote")
+        }
         return unamp.autocast(self.device, framework=self.framework, **chosen)
 
     def region_for(self, policy: Policy, device: AbsentDevice) -> AbstractContextManager[object]:
@@ -180,8 +189,9 @@ class Subject:
     def rule(self, policy: Policy, op: str) -> Rule | None:
         """Return the rule for an operation; None where it is the framework's own affair.
 
-        The framework's own affair is everything that the lists of the framework's own AMP do not name, under the preset
-        ``native``: the framework has no levels, and a policy delegated to it says nothing about the rest.
+        The framework's own affair is everything that the lists of the framework's own AMP do not
+        name, under the preset ``native``: the framework has no levels, and a policy delegated to it
+        says nothing about the rest.
         """
         stated = self.stated(policy)
         if preset(policy.preset).delegates and stated.active:

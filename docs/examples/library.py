@@ -1,8 +1,8 @@
 """A library for PyTorch, PaddlePaddle, MindSpore and TensorFlow: attention, a norm, a loss, a training step.
 
-It imports none of them: who calls it brings tensors, and with them a framework. It has a policy of its own, which is in force
-where its caller has said nothing. A region of the caller's, one that switches mixed precision off, and the framework's own
-AMP all go before.
+It imports none of them: who calls it brings tensors, and with them a framework. It has a policy of
+its own, which is in force where its caller has said nothing. A region of the caller's, one that
+switches mixed precision off, and the framework's own AMP all go before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import unamp
 
 __all__ = ["DEFAULT", "attention", "cross_entropy", "functions_of", "rms_norm", "training_step"]
 
-#: All in bfloat16, but for what loses most in it: losses and norms, which level O2 knows of, and attention's weights.
+#: All in bfloat16, but for what loses most in it: losses and norms, which level O2 knows of, and
+#: attention's weights.
 DEFAULT = unamp.Policy("O2", "bfloat16", deny=["softmax"])
 
 
@@ -24,15 +25,17 @@ def attention(query: Any, key: Any, value: Any, policy: unamp.Policy = DEFAULT) 
     f = functions_of(query)
     with unamp.default_region(policy, like=query):
         scores = query @ f.swapaxes(key, -1, -2) * query.shape[-1] ** -0.5
-        # softmax is called by its name: written out as exp, sum and a division, no rule for softmax could reach it.
+        # softmax is called by its name: written out as exp, sum and a division, no rule for softmax
+        # could reach it.
         return f.softmax(scores, -1) @ value
 
 
 def rms_norm(x: Any, gain: Any, epsilon: float = 1e-6) -> Any:
     """Return numbers divided by their root mean square, in float32 whatever policy is in force."""
     f = functions_of(x)
-    # The frameworks' own versions of this norm differ in arguments and devices, so it is written out. A written-out formula has
-    # no name that a policy could decide about, so it decides for itself: its squares would overflow float16.
+    # The frameworks' own versions of this norm differ in arguments and devices, so it is written
+    # out. A written-out formula has no name that a policy could decide about, so it decides for
+    # itself: its squares would overflow float16.
     with unamp.autocast(enabled=False):
         x = f.float32(x)
         return x * (f.mean(x * x, -1, True) + epsilon) ** -0.5 * gain
@@ -43,7 +46,8 @@ def cross_entropy(logits: Any, labels: Any, policy: unamp.Policy = DEFAULT) -> A
     f = functions_of(logits)
     with unamp.default_region(policy, like=logits):
         losses = f.cross_entropies(logits, labels)
-    with unamp.autocast(enabled=False):  # a policy decides about the loss; the mean is ours, and O2 would take it low
+    with unamp.autocast(enabled=False):
+        # a policy decides about the loss; the mean is ours, and O2 would take it low
         return f.mean(losses, 0, False)
 
 
@@ -55,13 +59,16 @@ def training_step(
     *batch: Any,
     policy: unamp.Policy = DEFAULT,
 ) -> tuple[Any, bool]:
-    """Take one step, and return the loss and whether the step was taken: one whose gradients overflow is not.
+    """Take one step, and return the loss and whether the step was taken.
+
+    A step whose gradients overflow is skipped.
 
     Args:
         loss_of: computes the loss of a batch.
         parameters: what the optimizer steps.
         optimizer: one of the framework's own.
-        scaler: scales the loss, which float16 needs and bfloat16 does not: there, ``GradScaler(enabled=False)``.
+        scaler: scales the loss, which float16 needs and bfloat16 does not: there,
+            ``GradScaler(enabled=False)``.
         *batch: tensors.
         policy: what is in force where nothing is yet.
     """
@@ -100,7 +107,8 @@ def functions_of(tensor: Any) -> Functions:
     raise TypeError(f"expected a tensor of {', '.join(_FRAMEWORKS)}; got {type(tensor).__name__}")
 
 
-# What follows imports a framework only when somebody has called with its tensors, so it is imported already.
+# What follows imports a framework only when somebody has called with its tensors, so it is imported
+# already.
 
 
 @cache
@@ -137,8 +145,12 @@ def _paddle() -> Functions:
 def _mindspore() -> Functions:
     import mindspore
 
-    def backward(compute: Callable[[], tuple[Any, Any]], parameters: Sequence[Any], optimizer: Any) -> tuple[Any, Any]:
-        (_, loss), gradients = mindspore.value_and_grad(compute, None, optimizer.parameters, has_aux=True)()
+    def backward(
+        compute: Callable[[], tuple[Any, Any]], parameters: Sequence[Any], optimizer: Any
+    ) -> tuple[Any, Any]:
+        (_, loss), gradients = mindspore.value_and_grad(
+            compute, None, optimizer.parameters, has_aux=True
+        )()
         return loss, gradients
 
     return Functions(
@@ -156,7 +168,9 @@ def _mindspore() -> Functions:
 def _tensorflow() -> Functions:
     import tensorflow as tf
 
-    def backward(compute: Callable[[], tuple[Any, Any]], parameters: Sequence[Any], optimizer: Any) -> tuple[Any, Any]:
+    def backward(
+        compute: Callable[[], tuple[Any, Any]], parameters: Sequence[Any], optimizer: Any
+    ) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
             scaled, loss = compute()
         if not optimizer.built:
@@ -168,13 +182,17 @@ def _tensorflow() -> Functions:
         mean=tf.reduce_mean,
         swapaxes=lambda x, *axes: tf.experimental.numpy.swapaxes(x, *axes),
         float32=lambda x: tf.cast(x, tf.float32),
-        cross_entropies=lambda logits, labels: tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits),
+        cross_entropies=lambda logits, labels: tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=labels, logits=logits
+        ),
         backward=backward,
         clear=lambda optimizer: None,
     )
 
 
-def _held(compute: Callable[[], tuple[Any, Any]], parameters: Sequence[Any], optimizer: Any) -> tuple[Any, Any]:
+def _held(
+    compute: Callable[[], tuple[Any, Any]], parameters: Sequence[Any], optimizer: Any
+) -> tuple[Any, Any]:
     """PyTorch and Paddle: parameters hold their gradients, and nobody hands them over."""
     scaled, loss = compute()
     scaled.backward()

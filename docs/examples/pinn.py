@@ -1,6 +1,7 @@
 """A library of physics-informed networks that offers "mixed" on PyTorch, PaddlePaddle, MindSpore, TensorFlow and JAX.
 
-It imports none of them: its users bring points and a network. Only derivatives are another few lines for each.
+It imports none of them: its users bring points and a network. Only derivatives are another few
+lines for each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class Problem:
     """
 
     def __init__(
-        self, network: Function, residual: Callable[[Function, Any], Any], precision: Literal["float32", "mixed"] = "float32"
+        self,
+        network: Function,
+        residual: Callable[[Function, Any], Any],
+        precision: Literal["float32", "mixed"] = "float32",
     ) -> None:
         self.network, self.residual = network, residual
         self.policy = POLICIES[precision]
@@ -60,7 +64,14 @@ class Backend(NamedTuple):
 
 
 def _backend_of(x: Any) -> Backend:
-    name = next((name for each in type(x).__mro__ if (name := each.__module__.partition(".")[0]) in _BACKENDS), None)
+    name = next(
+        (
+            name
+            for each in type(x).__mro__
+            if (name := each.__module__.partition(".")[0]) in _BACKENDS
+        ),
+        None,
+    )
     if name is None:
         raise TypeError(f"expected an array of {', '.join(_BACKENDS)}; got {type(x).__name__}")
     return _BACKENDS[name]()

@@ -18,7 +18,9 @@ def pictures(seed: int) -> np.ndarray:
 
 
 keras.utils.set_random_seed(0)
-net = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, classes=10, classifier_activation=None)
+net = keras.applications.MobileNetV2(
+    (32, 32, 3), alpha=0.35, weights=None, classes=10, classifier_activation=None
+)
 for seed in range(1000, 1020):
     net(pictures(seed), training=True)  # running statistics of what comes
 

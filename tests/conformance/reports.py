@@ -10,7 +10,8 @@ from unamp_conformance.results import FrameworkRun, Report, Result
 
 HOST = {"python": "3.11.7", "system": "Linux", "processor": "a processor"}
 
-#: Each would set `window.hacked`, leave its element, reach the page's own objects, or be wider than any window.
+#: Each would set `window.hacked`, leave its element, reach the page's own objects, or be wider than
+#: any window.
 HOSTILE = (
     "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"'&",
     "</script></style></title><svg onload=window.hacked=1>",
@@ -23,7 +24,10 @@ HOSTILE = (
 
 LOW = ("float16", "bfloat16")
 NETWORKS = ("mlp", "transformer", "unet")
-TRACE = ("linear: low, float32 float32 -> bfloat16 -> bfloat16", "softmax: low, bfloat16 -> bfloat16 -> bfloat16")
+TRACE = (
+    "linear: low, float32 float32 -> bfloat16 -> bfloat16",
+    "softmax: low, bfloat16 -> bfloat16 -> bfloat16",
+)
 
 
 def network_results(status: str = "passed", size: float = 0.5) -> Iterator[Result]:
@@ -32,23 +36,50 @@ def network_results(status: str = "passed", size: float = 0.5) -> Iterator[Resul
             for dtype in LOW:
                 for preset in ("unamp", "paddle"):
                     policy = f"{level} {dtype} {preset}"
-                    yield Result("decisions", name, policy, "cpu", "passed", details={"trace": TRACE})
-                    details = {"error": 0.01 * size, "bound": 0.01, "worst": "output", "sample": [1.0, 2.0]}
+                    yield Result(
+                        "decisions", name, policy, "cpu", "passed", details={"trace": TRACE}
+                    )
+                    details = {
+                        "error": 0.01 * size,
+                        "bound": 0.01,
+                        "worst": "output",
+                        "sample": [1.0, 2.0],
+                    }
                     yield Result("outputs", name, policy, "cpu", status, details=details)
     yield Result("behaviour", "nesting", "O1 bfloat16 unamp", "cpu", "passed")
 
 
 def probes(count: int = 20) -> Iterator[Result]:
     for number in range(count):
-        yield Result("coverage", f"op_{number}", "-", "cpu", "passed", details={"sample": [1.0], "count": 1})
+        yield Result(
+            "coverage", f"op_{number}", "-", "cpu", "passed", details={"sample": [1.0], "count": 1}
+        )
         yield Result("probe", f"op_{number}", "allow bfloat16", "cpu", "passed")
 
 
 def good() -> Report:
-    runs = [run(name, *network_results(size=size), *probes()) for name, size in (("torch", 0.2), ("paddle", 0.6))]
+    runs = [
+        run(name, *network_results(size=size), *probes())
+        for name, size in (("torch", 0.2), ("paddle", 0.6))
+    ]
     absent = FrameworkRun("torch", "2.13.0", "gpu", "not run")
-    agreed = Result("agreement", "mlp", "O1 bfloat16 unamp", "cpu", "passed", details={"error": 0.001, "bound": 0.01})
-    gap = Result("probe", "op_3", "deny float16", "cpu", "gap", "computed in float16", "it is so https://example.org/why")
+    agreed = Result(
+        "agreement",
+        "mlp",
+        "O1 bfloat16 unamp",
+        "cpu",
+        "passed",
+        details={"error": 0.001, "bound": 0.01},
+    )
+    gap = Result(
+        "probe",
+        "op_3",
+        "deny float16",
+        "cpu",
+        "gap",
+        "computed in float16",
+        "it is so https://example.org/why",
+    )
     first = FrameworkRun("torch", "2.13.0", "cpu", "finished", (*runs[0].results, gap), (), 3.0)
     return report(first, absent, runs[1], run("paddle and torch", agreed))
 
@@ -75,33 +106,61 @@ WRONG = (
 
 
 def broken() -> Report:
-    bad = FrameworkRun("torch", "2.13.0", "cpu", "finished", (*network_results(), *WRONG), ("a gap matches no check",), 3.0)
-    return report(bad, run("paddle", *network_results(), ended="given up: its process ended early 9 times"))
+    bad = FrameworkRun(
+        "torch",
+        "2.13.0",
+        "cpu",
+        "finished",
+        (*network_results(), *WRONG),
+        ("a gap matches no check",),
+        3.0,
+    )
+    return report(
+        bad, run("paddle", *network_results(), ended="given up: its process ended early 9 times")
+    )
 
 
 def hostile() -> Report:
     ends = ("finished", HOSTILE[0])
-    runs = [FrameworkRun(name, name, name, ends[n % 2], tuple(_harm(name)), (name,), 1.0) for n, name in enumerate(HOSTILE)]
+    runs = [
+        FrameworkRun(name, name, name, ends[n % 2], tuple(_harm(name)), (name,), 1.0)
+        for n, name in enumerate(HOSTILE)
+    ]
     first = HOSTILE[0]
-    return Report(first, first, dict.fromkeys(HOSTILE, first), {name: [name] for name in HOSTILE}, tuple(runs))
+    return Report(
+        first, first, dict.fromkeys(HOSTILE, first), {name: [name] for name in HOSTILE}, tuple(runs)
+    )
 
 
 def _harm(name: str) -> Iterator[Result]:
     trace = [name, f"{name}: low, float32 -> {name} -> {name}"]
     odd = {name: name, "list": [name, None], "trace": trace, "wrong": [{"of": name}, 3]}
-    numbers = ({"error": 3.0, "bound": 2.0}, {"error": name, "bound": 1}, {"error": 1, "bound": 10**400})
+    numbers = (
+        {"error": 3.0, "bound": 2.0},
+        {"error": name, "bound": 1},
+        {"error": 1, "bound": 10**400},
+    )
     kinds = product(
-        ("decisions", "outputs", "probe", "coverage", "behaviour", name), ("passed", "failed", "gap", "not run", "hung")
+        ("decisions", "outputs", "probe", "coverage", "behaviour", name),
+        ("passed", "failed", "gap", "not run", "hung"),
     )
     for n, (check, status) in enumerate(kinds):
         policy = (f"O1 {name}", name, "-")[n % 3]
-        yield Result(check, name, policy, name, status, name, f"{name} https://{name}", odd | numbers[n % 3])
+        yield Result(
+            check, name, policy, name, status, name, f"{name} https://{name}", odd | numbers[n % 3]
+        )
 
 
 def many(checks: int, failing: int) -> Report:
     """As many probes, some of which failed."""
-    passed = [Result("probe", f"op_{n % 600}", f"O1 float16 preset_{n // 600}", "cpu", "passed") for n in range(checks)]
-    failed = [replace(WRONG[0], subject=result.subject, policy=result.policy) for result in passed[:failing]]
+    passed = [
+        Result("probe", f"op_{n % 600}", f"O1 float16 preset_{n // 600}", "cpu", "passed")
+        for n in range(checks)
+    ]
+    failed = [
+        replace(WRONG[0], subject=result.subject, policy=result.policy)
+        for result in passed[:failing]
+    ]
     results = failed + passed[failing:]
     return report(run("torch", *results, *network_results()))
 

@@ -17,12 +17,16 @@ from unamp_conformance.run.plan import Selection, items_to_read
 from unamp.vocabulary import vocabulary
 
 LOWERED = "lowered:cuda"
-DECIDED = Result("decisions", "mlp", "O1 bfloat16 unamp", LOWERED, "passed", details={"trace": reports.TRACE})
+DECIDED = Result(
+    "decisions", "mlp", "O1 bfloat16 unamp", LOWERED, "passed", details={"trace": reports.TRACE}
+)
 
 
 def read(*results: Result) -> Report:
     first = reports.run("jax", *reports.network_results())
-    return reports.report(first, FrameworkRun("jax", "2.13.0", LOWERED, "finished", results, (), 1.0))
+    return reports.report(
+        first, FrameworkRun("jax", "2.13.0", LOWERED, "finished", results, (), 1.0)
+    )
 
 
 def test_what_is_read_is_no_device_of_the_framework() -> None:
@@ -71,14 +75,25 @@ def test_a_brief_run_draws_some_operations_and_as_few_networks_as_meet_all() -> 
 def test_operations_are_read_in_every_dtype_but_in_a_brief_run() -> None:
     def dtypes(selection: Selection) -> set[int]:
         found = items_to_read(selection, ["add", "exp", "matmul"])
-        return {len({policy.dtype for policy in item.policies.values()}) for item in found if item.kind == "operation"}
+        return {
+            len({policy.dtype for policy in item.policies.values()})
+            for item in found
+            if item.kind == "operation"
+        }
 
     assert dtypes(Selection(brief=True)) == {1}
     assert dtypes(Selection()) == {2}
 
 
 def test_what_is_read_and_wrong_fails_the_run() -> None:
-    wrong = Result("decisions", "mlp", "O1 bfloat16 unamp", LOWERED, "failed", "0 linear, forward: dot_general in float32")
+    wrong = Result(
+        "decisions",
+        "mlp",
+        "O1 bfloat16 unamp",
+        LOWERED,
+        "failed",
+        "0 linear, forward: dot_general in float32",
+    )
     report = read(wrong)
     assert report.verdict is Verdict.DOES_NOT_CONFORM
     assert "0 linear, forward: dot_general in float32" in render(report)
@@ -92,6 +107,9 @@ def test_what_cannot_be_read_is_not_run_and_says_why() -> None:
         ("paddle", "not run", 0),
     ]
     assert report.ok
-    assert "of what paddle would run on a device that is not here nothing is read: a program of Paddle" in render(report)
+    assert (
+        "of what paddle would run on a device that is not here nothing is read: a program of Paddle"
+        in render(report)
+    )
     alone = Report(report.unamp, report.started, report.host, report.selection, report.runs[1:])
     assert alone.verdict is Verdict.COULD_NOT_RUN

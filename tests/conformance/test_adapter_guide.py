@@ -31,7 +31,16 @@ def written(tmp_path_factory):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     site = folder / "site"
-    install = ["install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(site), str(folder)]
+    install = [
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(site),
+        str(folder),
+    ]
     subprocess.run([sys.executable, "-m", "pip", *install], check=True, capture_output=True)
     (folder / "toy.py").unlink()  # what is tested is what was installed
     shutil.rmtree(folder / "unamp_toy")
@@ -43,7 +52,9 @@ def run(written):
     def started(*arguments, code=0):
         environment = {**os.environ, "PYTHONPATH": str(written / "site")}
         command = [sys.executable, *arguments]
-        done = subprocess.run(command, cwd=written, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=written, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
@@ -52,7 +63,14 @@ def run(written):
 
 def plugin(run, written, *arguments, code=0):
     """How many tests ended how."""
-    options = ["--pyargs", "unamp_conformance", "--unamp-framework=toy", "--junitxml=j.xml", "-p", "no:cacheprovider"]
+    options = [
+        "--pyargs",
+        "unamp_conformance",
+        "--unamp-framework=toy",
+        "--junitxml=j.xml",
+        "-p",
+        "no:cacheprovider",
+    ]
     run("-m", "pytest", *options, *arguments, code=code)
     suite = ET.parse(written / "j.xml").getroot()[0]
     return {key: int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped")}
@@ -69,23 +87,49 @@ def test_the_adapter_conforms(run, written):
 
 
 def test_regions_behave(run, written):
-    counts = plugin(run, written, "--unamp-check=behaviour", "-k", "nesting or exceptions or threads")
+    counts = plugin(
+        run, written, "--unamp-check=behaviour", "-k", "nesting or exceptions or threads"
+    )
     assert counts == {"tests": 6, "failures": 0, "errors": 0, "skipped": 0}
 
 
 def test_the_command_knows_it(run):
     assert '"ok": true' in run(
-        "-m", "unamp", "conformance", "--framework", "toy", "--device", "cpu", "--op", "exp", "--op", "matmul", "--json"
+        "-m",
+        "unamp",
+        "conformance",
+        "--framework",
+        "toy",
+        "--device",
+        "cpu",
+        "--op",
+        "exp",
+        "--op",
+        "matmul",
+        "--json",
     )
 
 
 def test_what_it_has_no_operations_for_is_not_applicable(run, written):
-    run("-m", "unamp", "conformance", "--framework", "toy", "--device", "cpu", "--output", "out", code=0)
+    run(
+        "-m",
+        "unamp",
+        "conformance",
+        "--framework",
+        "toy",
+        "--device",
+        "cpu",
+        "--output",
+        "out",
+        code=0,
+    )
     (ran,) = load(written / "out/results.json").runs
     counts = Counter(result.status for result in ran.results)
     assert set(counts) == {"passed", "not applicable"}
     lacking = [result for result in ran.results if result.status == "not applicable"]
-    assert {result.message for result in lacking if result.subject == "mlp"} == {"toy has no operation relu"}
+    assert {result.message for result in lacking if result.subject == "mlp"} == {
+        "toy has no operation relu"
+    }
     assert {result.check for result in lacking}.isdisjoint({"coverage", "probe"})
 
 
@@ -104,11 +148,19 @@ assert unamp.Policy(deny=toy.mul).deny == ("mul",)
 @pytest.mark.parametrize(
     ("line", "instead", "message"),
     [
-        ('add    = ["add"]', 'addd = ["add"]', "line 6: unknown operation 'addd'; did you mean 'add'"),
+        (
+            'add    = ["add"]',
+            'addd = ["add"]',
+            "line 6: unknown operation 'addd'; did you mean 'add'",
+        ),
         ('mul    = ["mul"]', 'mul = ["add"]', "line 7: 'add' is spelled for 'add' already"),
         ('mul    = ["mul"]', "mul = 3", "line 7: mul must be a list of spellings"),
         ('version   = "1.0"', "version = 1", "line 2: version must be a string"),
-        ('framework = "toy"', 'framework = "boy"', "line 1: it is for 'boy', and the adapter is 'toy''s"),
+        (
+            'framework = "toy"',
+            'framework = "boy"',
+            "line 1: it is for 'boy', and the adapter is 'toy''s",
+        ),
         ("[spellings]", "[spelling]", "line 5: unknown key 'spelling'"),
         ("[spellings]", "[spellings", "spellings.toml: "),
     ],
@@ -119,9 +171,11 @@ def test_bad_spellings_are_named_by_file_and_line(run, written, line, instead, m
     try:
         file.write_text(text.replace(line, instead))
         said = run(
-            "-c", "import toy, unamp\ntry:\n unamp.autocast(framework='toy')\nexcept unamp.AdapterError as e:\n print(e)"
+            "-c",
+            "import toy, unamp\ntry:\n unamp.autocast(framework='toy')\nexcept unamp.AdapterError as e:\n print(e)",
         )
-        run("-c", "import unamp\nunamp.Policy(deny='torch.add')")  # whoever does not use the framework goes on
+        # whoever does not use the framework goes on
+        run("-c", "import unamp\nunamp.Policy(deny='torch.add')")
     finally:
         file.write_text(text)
     assert str(file) in said
@@ -133,8 +187,12 @@ def test_an_operation_that_is_forgotten_fails_by_name(run, written):
     text = adapter.read_text()
     try:
         adapter.write_text(text.replace("for op in OPS]", 'for op in OPS if op != "exp"]'))
-        counts = plugin(run, written, "--unamp-check=probe", "--unamp-op=exp", "--unamp-op=add", code=1)
-        failed = [case.get("name") for case in ET.parse(written / "j.xml").iter("testcase") if len(case)]
+        counts = plugin(
+            run, written, "--unamp-check=probe", "--unamp-op=exp", "--unamp-op=add", code=1
+        )
+        failed = [
+            case.get("name") for case in ET.parse(written / "j.xml").iter("testcase") if len(case)
+        ]
     finally:
         adapter.write_text(text)
     assert counts["failures"] == len(failed) > 0

@@ -15,11 +15,22 @@ from unamp_conformance.run import runner
 from unamp_conformance.run.plan import Selection, items
 from unamp_torch.conformance.operations import TorchOperations
 
-TRACE = ["linear: low, float32 float32 float32 -> bfloat16 -> bfloat16", "softmax: float32, bfloat16 -> float32 -> float32"]
+TRACE = [
+    "linear: low, float32 float32 float32 -> bfloat16 -> bfloat16",
+    "softmax: float32, bfloat16 -> float32 -> float32",
+]
 SAMPLE = [1.0, -2.0, 0.5, 4.0]
 
 
-def ran(framework, *, policy="O1 bfloat16 unamp", sample=SAMPLE, trace=TRACE, device="cpu", status="passed"):
+def ran(
+    framework,
+    *,
+    policy="O1 bfloat16 unamp",
+    sample=SAMPLE,
+    trace=TRACE,
+    device="cpu",
+    status="passed",
+):
     details = {"error": 0.001, "bound": 0.1, "output bound": 0.02, "sample": sample}
     found = (
         Result("decisions", "mlp", policy, device, "passed", details={"trace": trace}),
@@ -55,7 +66,9 @@ def test_those_that_agree_pass():
     ],
 )
 def test_numbers_are_held_to_the_bound_of_the_dtype(policy, factor, status):
-    result = compared(ran("torch", policy=policy), ran("paddle", policy=policy, sample=scaled(factor)))
+    result = compared(
+        ran("torch", policy=policy), ran("paddle", policy=policy, sample=scaled(factor))
+    )
     assert result.status == status
     assert ("apart" in result.message) == (status == "failed")
 
@@ -74,7 +87,12 @@ def test_another_decision_is_a_failure(line, says):
 
 
 def test_other_inputs_of_an_operation_are_no_other_decision():
-    assert compared(ran("torch"), ran("paddle", trace=["linear: low, float32 -> bfloat16 -> bfloat16"])).status == "passed"
+    assert (
+        compared(
+            ran("torch"), ran("paddle", trace=["linear: low, float32 -> bfloat16 -> bfloat16"])
+        ).status
+        == "passed"
+    )
 
 
 def test_an_output_of_another_length_is_a_failure():
@@ -88,7 +106,10 @@ def test_what_one_of_them_got_wrong_already_is_not_compared():
 
 
 def test_what_neither_tells_is_not_compared():
-    first, second = (replace(run, results=run.results[1:2]) for run in (ran("torch", sample=[]), ran("paddle", sample=[])))
+    first, second = (
+        replace(run, results=run.results[1:2])
+        for run in (ran("torch", sample=[]), ran("paddle", sample=[]))
+    )
     assert compared(first, second).status == "not run"
 
 
@@ -105,10 +126,14 @@ def test_every_two_frameworks_on_one_device_are_compared():
 
 
 def test_the_devices_of_a_framework_are_compared_too():
-    other = ran("torch", device="second", trace=[TRACE[0], "softmax: low, bfloat16 -> bfloat16 -> bfloat16"])
+    other = ran(
+        "torch", device="second", trace=[TRACE[0], "softmax: low, bfloat16 -> bfloat16 -> bfloat16"]
+    )
     (run,) = agreement.pairs([ran("torch"), other, ran("paddle", device="gpu")])
     assert (run.framework, run.device, run.ok) == ("torch and torch", "cpu and second", False)
-    assert run.results[0].message == "softmax is float32 -> float32 on cpu, low -> bfloat16 on second"
+    assert (
+        run.results[0].message == "softmax is float32 -> float32 on cpu, low -> bfloat16 on second"
+    )
     (comparison,) = of_devices(Report("1", "", {}, {}, (ran("torch"), other, run)))
     assert len(comparison.decisions) == 1
 
@@ -116,7 +141,13 @@ def test_the_devices_of_a_framework_are_compared_too():
 def test_two_devices_in_one_run(monkeypatch):
     """PyTorch's second device is given to a process of its own, where there is no GPU, and held against the CPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    asked = Selection(networks=("lstm",), ops=("softmax",), levels=("O1",), dtypes=("bfloat16",), presets=("unamp",))
+    asked = Selection(
+        networks=("lstm",),
+        ops=("softmax",),
+        levels=("O1",),
+        dtypes=("bfloat16",),
+        presets=("unamp",),
+    )
     report = runner.run(["torch"], ["cpu", "gpu", "second"], asked, runner.Options(jobs=2))
     ended = {run.device: run.ended for run in report.runs}
     assert ended["second"] == ended["cpu and second"] == "finished"
@@ -128,12 +159,19 @@ def test_one_that_deviates_fails_the_whole_run(monkeypatch):
     """The frameworks' own checks all pass; only side by side it shows."""
     deviating = ran("paddle", trace=[TRACE[0], "softmax: low, bfloat16 -> bfloat16 -> bfloat16"])
     found = {"torch": ran("torch"), "paddle": deviating, "mindspore": ran("mindspore")}
-    monkeypatch.setattr(runner, "_runs", lambda subjects, *_: [found[framework] for framework, _ in subjects])
+    monkeypatch.setattr(
+        runner, "_runs", lambda subjects, *_: [found[framework] for framework, _ in subjects]
+    )
     report = runner.run(list(found), ["cpu"], Selection())
     assert all(run.ok for run in report.runs if run.framework in found)
-    assert [run.framework for run in report.runs if not run.ok] == ["torch and paddle", "paddle and mindspore"]
+    assert [run.framework for run in report.runs if not run.ok] == [
+        "torch and paddle",
+        "paddle and mindspore",
+    ]
     assert not report.ok
-    assert "softmax is float32 -&gt; float32 on torch, low -&gt; bfloat16 on paddle" in render(report)
+    assert "softmax is float32 -&gt; float32 on torch, low -&gt; bfloat16 on paddle" in render(
+        report
+    )
     alone = runner.run(list(found), ["cpu"], Selection(checks=("outputs",)))
     assert [run.framework for run in alone.runs] == list(found)
 
@@ -150,7 +188,13 @@ def test_frameworks_that_ran_nothing_are_not_compared():
 
 def looked_at(framework, op, details, status="passed"):
     version = {"tensorflow": "2.21.0", "mindspore": "2.10.0"}.get(framework, "1.0")
-    return FrameworkRun(framework, version, "cpu", "finished", (Result("coverage", op, "-", "cpu", status, details=details),))
+    return FrameworkRun(
+        framework,
+        version,
+        "cpu",
+        "finished",
+        (Result("coverage", op, "-", "cpu", status, details=details),),
+    )
 
 
 def sampled(op, operations):
@@ -159,7 +203,9 @@ def sampled(op, operations):
 
 @pytest.mark.parametrize("op", ["sub", "pixel_shuffle", "sum", "std", "leaky_relu"])
 def test_an_operation_that_is_bound_to_another_function_is_a_failure(op):
-    right, wrong = (looked_at("torch", op, sampled(op, made)) for made in (TorchOperations(), Confused()))
+    right, wrong = (
+        looked_at("torch", op, sampled(op, made)) for made in (TorchOperations(), Confused())
+    )
     assert compared(right, replace(right, framework="paddle")).status == "passed"
     found = compared(right, replace(wrong, framework="paddle"))
     assert (found.check, found.subject, found.status) == ("agreement", op, "failed")
@@ -167,18 +213,26 @@ def test_an_operation_that_is_bound_to_another_function_is_a_failure(op):
 
 def test_an_operation_that_gives_more_numbers_is_a_failure():
     found = compared(
-        looked_at("torch", "sum", {"count": 8, "sample": SAMPLE}), looked_at("paddle", "sum", {"count": 4, "sample": SAMPLE})
+        looked_at("torch", "sum", {"count": 8, "sample": SAMPLE}),
+        looked_at("paddle", "sum", {"count": 4, "sample": SAMPLE}),
     )
     assert (found.status, found.message) == ("failed", "8 numbers on torch, 4 on paddle")
 
 
 def test_an_operation_of_which_too_few_numbers_are_told_is_not_compared():
-    found = compared(*(looked_at(f, "sum", {"count": 4, "sample": SAMPLE[:n]}) for f, n in (("torch", 4), ("paddle", 0))))
+    found = compared(
+        *(
+            looked_at(f, "sum", {"count": 4, "sample": SAMPLE[:n]})
+            for f, n in (("torch", 4), ("paddle", 0))
+        )
+    )
     assert found.status == "not run"
 
 
 def test_numbers_that_are_none_are_no_agreement():
-    found = compared(*(looked_at(f, "sum", {"count": 1, "sample": [float("nan")]}) for f in ("torch", "paddle")))
+    found = compared(
+        *(looked_at(f, "sum", {"count": 1, "sample": [float("nan")]}) for f in ("torch", "paddle"))
+    )
     assert found.status == "failed"
 
 
@@ -190,7 +244,12 @@ def test_what_is_random_or_one_of_several_answers_is_not_compared(op):
 
 def test_an_operation_whose_example_call_fails_is_not_compared():
     details = {"count": 4, "sample": SAMPLE}
-    assert agreement.pairs([looked_at("torch", "sum", details), looked_at("paddle", "sum", details, status="gap")]) == ()
+    assert (
+        agreement.pairs(
+            [looked_at("torch", "sum", details), looked_at("paddle", "sum", details, status="gap")]
+        )
+        == ()
+    )
 
 
 @pytest.mark.parametrize(("factor", "status"), [(2.0, "gap"), (1.0, "fixed")])
@@ -202,7 +261,10 @@ def test_another_function_that_is_known_is_a_gap_and_must_be_one(factor, status)
 
 def test_two_that_are_both_known_to_differ_are_not_compared():
     details = {"count": 4, "sample": SAMPLE}
-    assert agreement.pairs([looked_at(f, "unique", details) for f in ("tensorflow", "mindspore")]) == ()
+    assert (
+        agreement.pairs([looked_at(f, "unique", details) for f in ("tensorflow", "mindspore")])
+        == ()
+    )
 
 
 def test_operations_that_were_compared_are_shown_as_operations():

@@ -45,7 +45,10 @@ def test_a_wrong_name_starts_nothing(arguments, message, tmp_path):
 
 
 def test_every_spelling_is_taken():
-    asked = Selection(ops=("paddle.matmul_v2", "LayerNorm", "nn.Dense", "group:softmax"), dtypes=("fp16", "torch.bfloat16"))
+    asked = Selection(
+        ops=("paddle.matmul_v2", "LayerNorm", "nn.Dense", "group:softmax"),
+        dtypes=("fp16", "torch.bfloat16"),
+    )
     assert {"matmul", "layer_norm", "linear", "log_softmax"} <= set(asked.ops)
     assert asked.dtypes == ("float16", "bfloat16")
     assert Selection.from_dict(asked.as_dict()) == asked
@@ -87,12 +90,27 @@ def test_a_framework_that_cannot_be_imported_is_in_every_file(tmp_path, monkeypa
     assert errors == [why]
     assert ET.parse(output / "junit.xml").getroot()[0].get("errors") == "1"
     assert "libcuda is broken" in (output / "report.html").read_text("utf-8")
-    brief = json.loads(ask("--framework", "torch", "--device", "cpu", "--op", "add", "--output", output, "--json", code=3))
+    brief = json.loads(
+        ask(
+            "--framework",
+            "torch",
+            "--device",
+            "cpu",
+            "--op",
+            "add",
+            "--output",
+            output,
+            "--json",
+            code=3,
+        )
+    )
     assert (brief["verdict"], brief["runs"][0]["ended"]) == ("could not run", why)
 
 
 def test_a_device_that_is_absent_could_not_run(tmp_path):
-    said = ask("--framework", "paddle", "--device", "gpu", "--op", "add", "--output", tmp_path, code=3)
+    said = ask(
+        "--framework", "paddle", "--device", "gpu", "--op", "add", "--output", tmp_path, code=3
+    )
     assert "not run, for there is no such device here: paddle on gpu" in said
     (suite,) = ET.parse(tmp_path / "junit.xml").getroot()
     assert (suite.get("tests"), suite.get("skipped")) == ("1", "1")
@@ -125,10 +143,15 @@ def test_the_end_of_a_run_is_read_in_80_columns(report, tmp_path):
     lines = console.export_text().rstrip().splitlines()
     said = " ".join(lines)
     assert f"{report.verdict}; the report is" in said[said.rindex(str(report.verdict)) - 1 :]
-    overview = [line for line in lines if line.strip().startswith(("torch", "paddle")) and line.rstrip()[-1].isdigit()]
+    overview = [
+        line
+        for line in lines
+        if line.strip().startswith(("torch", "paddle")) and line.rstrip()[-1].isdigit()
+    ]
     assert len(overview) >= 2
     assert max(map(len, overview)) <= 80
-    assert not any("O1" in line and "OD" in line for line in lines)  # no matrix that nobody asked for
+    # no matrix that nobody asked for
+    assert not any("O1" in line and "OD" in line for line in lines)
 
 
 def test_matrices_are_shown_to_whom_asks_and_fit_in_80_columns(tmp_path):
@@ -141,7 +164,10 @@ def test_matrices_are_shown_to_whom_asks_and_fit_in_80_columns(tmp_path):
 
 
 def test_long_names_are_folded_and_never_cut():
-    names = [f"torch.compile_of_a_region_in_a_function_of_a_module_{end}" for end in ("called_again", "called_once")]
+    names = [
+        f"torch.compile_of_a_region_in_a_function_of_a_module_{end}"
+        for end in ("called_again", "called_once")
+    ]
     results = [replace(PASSED, check="ways", way=name) for name in names]
     console = Console(width=50, record=True, file=io.StringIO())
     show_report(console, reports.report(reports.run("torch", *results)), Path("out"), matrices=True)
@@ -152,11 +178,17 @@ def test_long_names_are_folded_and_never_cut():
 def test_a_comparison_cuts_no_name():
     names = [f"a_network_with_a_long_name_that_ends_in_{end}" for end in ("one", "two")]
     first, second = (
-        reports.report(reports.run("torch", *(replace(PASSED, subject=name, status=status) for name in names)))
+        reports.report(
+            reports.run("torch", *(replace(PASSED, subject=name, status=status) for name in names))
+        )
         for status in ("passed", "failed")
     )
     console = Console(width=70, record=True, file=io.StringIO())
     (found,) = compare(first, second)
     show_comparison(console, found)
-    columns = [line.split("│")[2].strip() for line in console.export_text().splitlines() if line.count("│") == 7]
+    columns = [
+        line.split("│")[2].strip()
+        for line in console.export_text().splitlines()
+        if line.count("│") == 7
+    ]
     assert [name for name in names if name not in "".join(columns)] == []

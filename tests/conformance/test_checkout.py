@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-#: Every process of the test starts with this: what is hidden is not there, as a package and as a distribution.
+#: Every process of the test starts with this: what is hidden is not there, as a package and as a
+#: distribution.
 HIDING = """
 import importlib.machinery, importlib.metadata
 
@@ -29,12 +30,16 @@ importlib.metadata.MetadataPathFinder.find_distributions = classmethod(
 @pytest.fixture
 def run(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(HIDING)
-    path = os.pathsep.join([str(tmp_path), *(str(ROOT / folder) for folder in (".", "adapters", "conformance"))])
+    path = os.pathsep.join(
+        [str(tmp_path), *(str(ROOT / folder) for folder in (".", "adapters", "conformance"))]
+    )
 
     def started(*arguments, code=0):
         command = [sys.executable, *arguments]
         environment = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
@@ -43,13 +48,17 @@ def run(tmp_path):
 
 def test_what_is_hidden_is_hidden(run):
     run("-c", "import ml_dtypes", code=1)
-    said = run("-c", "from importlib import metadata as m; print(*m.entry_points(group='unamp.adapters'), '.')")
+    said = run(
+        "-c",
+        "from importlib import metadata as m; print(*m.entry_points(group='unamp.adapters'), '.')",
+    )
     assert said.strip() == "."
 
 
 def test_the_suite_runs(run):
     options = ["--device", "cpu", "--op", "matmul", "--op", "softmax", "--json", "-j", "1"]
-    (found,) = json.loads(run("-m", "unamp_conformance", *options))["runs"]  # of what is installed: the others are hidden
+    # of what is installed: the others are hidden
+    (found,) = json.loads(run("-m", "unamp_conformance", *options))["runs"]
     assert found["ended"] == "finished"
     assert found["checks"]["passed"] > 15
     assert found["unexpected"] == []
@@ -62,4 +71,6 @@ def test_commands_and_adapters_are_those_that_the_checkout_declares(run):
 
 
 def test_the_plugin_is_there_by_its_name(run):
-    assert "--unamp-framework=NAME" in run("-m", "pytest", "-p", "unamp_conformance.pytest_plugin", "--help")
+    assert "--unamp-framework=NAME" in run(
+        "-m", "pytest", "-p", "unamp_conformance.pytest_plugin", "--help"
+    )

@@ -47,7 +47,9 @@ def test_rounded_inputs_alone_are_no_low_computation(products, low):
 
 
 def test_the_other_low_dtype_is_not_mistaken_for_it(factors, products):
-    assert "bfloat16" not in explain(round_to(computed(factors, "float16"), "bfloat16"), products)[0]
+    assert (
+        "bfloat16" not in explain(round_to(computed(factors, "float16"), "bfloat16"), products)[0]
+    )
 
 
 def test_a_single_forgotten_element_shows(factors, products):
@@ -74,7 +76,11 @@ def test_good_inputs_tell_and_dull_ones_do_not(factors, products):
 
 def test_truth_values_must_agree_exactly():
     prediction = Prediction(
-        {"float32": np.array([0.0, 1.0, 1.0]), "bfloat16": np.zeros(3), "float16": np.array([0.0, 0.0, 1.0])},
+        {
+            "float32": np.array([0.0, 1.0, 1.0]),
+            "bfloat16": np.zeros(3),
+            "float16": np.array([0.0, 0.0, 1.0]),
+        },
         np.zeros(3),
         exact=True,
     )
@@ -100,7 +106,9 @@ def test_inputs_change_by_nearly_as_much_as_rounding_can(low):
 
 def test_rounding_to_bfloat16_is_that_of_ml_dtypes():
     bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32)
-    values = np.concatenate([bits.view(np.float32), np.array([np.inf, -np.inf, 3.4028235e38, 1e-45, -0.0], np.float32)])
+    values = np.concatenate(
+        [bits.view(np.float32), np.array([np.inf, -np.inf, 3.4028235e38, 1e-45, -0.0], np.float32)]
+    )
     with np.errstate(all="ignore"):
         expected = values.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert np.array_equal(round_to(values, "bfloat16"), expected, equal_nan=True)

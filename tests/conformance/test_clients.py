@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def clients(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "conformance"))
-    spec = importlib.util.spec_from_file_location("conformance_clients", ROOT / "conformance/clients.py")
+    spec = importlib.util.spec_from_file_location(
+        "conformance_clients", ROOT / "conformance/clients.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

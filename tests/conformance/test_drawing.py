@@ -18,7 +18,14 @@ def everything(items):
 def test_every_check_network_level_dtype_and_way_is_met_however_few_are_drawn():
     few = sample(PLAN, 1, seed=3)
     assert everything(few) == everything(PLAN)
-    assert {kind for kind, _ in everything(PLAN)} == {"check", "network", "level", "dtype", "way for way", "way for layers"}
+    assert {kind for kind, _ in everything(PLAN)} == {
+        "check",
+        "network",
+        "level",
+        "dtype",
+        "way for way",
+        "way for layers",
+    }
     assert len(few) < len(PLAN) / 4
 
 
@@ -33,13 +40,20 @@ def test_a_brief_run_has_the_whole_matrix_everything_once_and_a_number_of_operat
     plan = list(items(Selection(), list(vocabulary())[:300], ["jit", "a loop"]))
     found = brief(plan, seed=3)
     assert everything(found) == everything(plan)
-    cells = [item for item in plan if item.kind == "network" and next(iter(item.policies)).endswith(" unamp")]
+    cells = [
+        item
+        for item in plan
+        if item.kind == "network" and next(iter(item.policies)).endswith(" unamp")
+    ]
     assert cells
     assert all(item in found for item in cells)
     assert Counter(item.kind for item in found)["operation"] == OPERATIONS
     assert found == [item for item in plan if item in found]
     assert found != brief(plan, seed=4)
-    assert told(found, plan, 3) == f"60 of 300 operations, {len(found):,} of {len(plan):,} items, seed 3"
+    assert (
+        told(found, plan, 3)
+        == f"60 of 300 operations, {len(found):,} of {len(plan):,} items, seed 3"
+    )
 
 
 def test_a_selection_says_what_is_drawn():

@@ -29,7 +29,9 @@ exec -a "$name" "$@"
 @pytest.fixture(scope="module")
 def emulation():
     sys.path.insert(0, str(CONFORMANCE))  # a script finds those beside it
-    spec = importlib.util.spec_from_file_location("conformance_emulation", CONFORMANCE / "emulation.py")
+    spec = importlib.util.spec_from_file_location(
+        "conformance_emulation", CONFORMANCE / "emulation.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -66,18 +68,25 @@ if len(sys.argv) == 1:
 """
 
 
-def test_what_an_emulated_python_starts_is_emulated_and_has_the_same_packages(emulation, slow, tmp_path):
+def test_what_an_emulated_python_starts_is_emulated_and_has_the_same_packages(
+    emulation, slow, tmp_path
+):
     import numpy
 
     python = emulation.environment(slow)
     (tmp_path / "asked.py").write_text(ASKED)
     before = len((tmp_path / "log").read_text().splitlines())
-    said = subprocess.run([python, tmp_path / "asked.py"], capture_output=True, text=True, check=True).stdout.splitlines()
+    said = subprocess.run(
+        [python, tmp_path / "asked.py"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert [line.split()[0] for line in said] == [str(python)] * 2
     assert {Path(line.split()[1]).resolve() for line in said} == {Path(numpy.__file__).resolve()}
     calls = (tmp_path / "log").read_text().splitlines()[before:]
     assert len(calls) == 2
-    assert all(f"-cpu Slow,pcid=off -L {python.parents[1] / 'system'} -0 {python} " in call for call in calls)
+    assert all(
+        f"-cpu Slow,pcid=off -L {python.parents[1] / 'system'} -0 {python} " in call
+        for call in calls
+    )
 
 
 def test_programs_are_shown_the_emulated_processor(emulation, slow):
@@ -87,14 +96,19 @@ def test_programs_are_shown_the_emulated_processor(emulation, slow):
 
 def test_without_an_emulator_it_says_how_to_get_one(emulation, slow, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(emulation.NotHere, match=r"qemu-x86_64 10 or newer is missing \(on Debian in the package qemu-user"):
+    with pytest.raises(
+        emulation.NotHere,
+        match=r"qemu-x86_64 10 or newer is missing \(on Debian in the package qemu-user",
+    ):
         emulation.environment(slow)
 
 
 @pytest.mark.parametrize("version", [7])
 def test_an_emulator_that_computes_wrong_is_not_used(emulation, slow, monkeypatch):
     which = emulation.shutil.which
-    monkeypatch.setattr(emulation.shutil, "which", lambda name: None if name == "apt-get" else which(name))
+    monkeypatch.setattr(
+        emulation.shutil, "which", lambda name: None if name == "apt-get" else which(name)
+    )
     with pytest.raises(emulation.NotHere, match="qemu-x86_64 10 or newer is missing"):
         emulation.environment(slow)
 
@@ -105,11 +119,16 @@ def test_a_compiler_is_asked_for_the_emulated_processor(emulation, tmp_path, mon
     (tmp_path / "bin/g++").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     compiler = emulation._compilers(tmp_path) / "g++"
-    said = subprocess.run([compiler, "-O3", "-march=native", "a file.cpp"], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [compiler, "-O3", "-march=native", "a file.cpp"], capture_output=True, text=True, check=True
+    )
     assert said.stdout.splitlines() == ["-O3", "-march=x86-64-v3", "a file.cpp"]
 
 
 def test_elsewhere_nothing_is_emulated(emulation, slow, monkeypatch):
     monkeypatch.setattr(emulation.platform, "machine", lambda: "arm64")
-    with pytest.raises(emulation.NotHere, match="processors are emulated on Linux on x86_64, and this is Linux arm64"):
+    with pytest.raises(
+        emulation.NotHere,
+        match="processors are emulated on Linux on x86_64, and this is Linux arm64",
+    ):
         emulation.environment(slow)

@@ -30,14 +30,26 @@ def test_a_gap_that_passes_is_an_error():
     assert marked.status == "fixed"
 
 
-@pytest.mark.parametrize("other", [result("matmul"), result(policy="deny float16"), result(check="coverage")])
+@pytest.mark.parametrize(
+    "other", [result("matmul"), result(policy="deny float16"), result(check="coverage")]
+)
 def test_a_gap_covers_only_what_it_says(other):
     (marked, _), _ = apply(parse(TEXT, "t"), [other, result()], "2.13.0", {}, whole=True)
     assert marked.status == "failed"
 
 
 def test_a_gap_of_what_only_a_full_run_checks_is_not_useless():
-    assert apply(parse(TEXT, "t"), [result("matmul")], "2.13.0", {}, whole=True, others=lambda: [result()])[1] == ()
+    assert (
+        apply(
+            parse(TEXT, "t"),
+            [result("matmul")],
+            "2.13.0",
+            {},
+            whole=True,
+            others=lambda: [result()],
+        )[1]
+        == ()
+    )
 
 
 def test_a_gap_of_another_device_is_not_useless():
@@ -54,7 +66,8 @@ def test_a_gap_that_matches_nothing_is_an_error_in_a_whole_run():
 
 
 @pytest.mark.parametrize(
-    ("version", "status"), [("2.6", "gap"), ("2.5.1", "failed"), ("3.0.0", "failed"), ("2.13.0a0+git", "gap")]
+    ("version", "status"),
+    [("2.6", "gap"), ("2.5.1", "failed"), ("3.0.0", "failed"), ("2.13.0a0+git", "gap")],
 )
 def test_a_gap_is_of_some_versions(version, status):
     assert apply(parse(TEXT, "t"), [result()], version, {}, whole=False)[0][0].status == status
@@ -74,28 +87,41 @@ def test_a_gap_is_of_some_versions(version, status):
         ('{threads = ">=2"}', {"threads": 16}, "gap"),
         ('{threads = ">=2"}', {"threads": 1}, "failed"),
         ('{onednn = true, capability = "AVX2"}', {"onednn": True, "capability": "AVX2"}, "gap"),
-        ('{onednn = true, capability = "AVX2"}', {"onednn": True, "capability": "AVX512"}, "failed"),
+        (
+            '{onednn = true, capability = "AVX2"}',
+            {"onednn": True, "capability": "AVX512"},
+            "failed",
+        ),
     ],
 )
 def test_a_gap_is_of_some_machines(where, facts, status):
-    (marked,), problems = apply(parse(f"{TEXT}where = {where}", "t"), [result()], "2.13.0", facts, whole=False)
+    (marked,), problems = apply(
+        parse(f"{TEXT}where = {where}", "t"), [result()], "2.13.0", facts, whole=False
+    )
     assert (marked.status, problems) == (status, ())
 
 
 def test_a_gap_of_this_machine_that_passes_is_an_error():
     gaps = parse(f"{TEXT}where = {{onednn = false}}", "t")
     for onednn, status in ((False, "fixed"), (True, "passed")):
-        (marked,), _ = apply(gaps, [result(status="passed")], "2.13.0", {"onednn": onednn}, whole=True)
+        (marked,), _ = apply(
+            gaps, [result(status="passed")], "2.13.0", {"onednn": onednn}, whole=True
+        )
         assert marked.status == status
 
 
 def test_a_gap_that_asks_for_what_nobody_tells_is_an_error():
     gaps = parse(f"{TEXT}where = {{onednn_bf17 = false}}", "t")
-    (marked,), (problem,) = apply(gaps, [result()], "2.13.0", {"onednn_bfloat16": False}, whole=False)
+    (marked,), (problem,) = apply(
+        gaps, [result()], "2.13.0", {"onednn_bfloat16": False}, whole=False
+    )
     assert marked.status == "failed"
-    assert problem.startswith("the known gap probe fft_* asks for 'onednn_bf17'; known are amx_bf16, ")
+    assert problem.startswith(
+        "the known gap probe fft_* asks for 'onednn_bf17'; known are amx_bf16, "
+    )
     assert "onednn_bfloat16" in problem
-    assert apply(gaps, [result()], "3.1", {"threads": 1}, whole=False)[1] == ()  # another version may tell something else
+    # another version may tell something else
+    assert apply(gaps, [result()], "3.1", {"threads": 1}, whole=False)[1] == ()
 
 
 @pytest.mark.parametrize(
@@ -106,11 +132,23 @@ def test_a_gap_that_asks_for_what_nobody_tells_is_an_error():
         (('versions = ">=2.6,<3"', 'versions = "new"'), "is no range"),
         (("check =", "checks ="), "unknown key 'checks'"),
         (("[[gap]]", "[[gap"), "t: "),
-        (("versions = ", 'where = "avx2"\nversions = '), "where must be a table such as {onednn = false}, not 'avx2'"),
-        (("versions = ", "where = {avx = 0.5}\nversions = "), "where, avx: 0.5 is no boolean, number, text or list of them"),
+        (
+            ("versions = ", 'where = "avx2"\nversions = '),
+            "where must be a table such as {onednn = false}, not 'avx2'",
+        ),
+        (
+            ("versions = ", "where = {avx = 0.5}\nversions = "),
+            "where, avx: 0.5 is no boolean, number, text or list of them",
+        ),
         (("versions = ", "where = {avx = [{}]}\nversions = "), "where, avx: .* is no boolean"),
-        (('subjects = ["fft_*"]', 'subjects = "fft_*"'), "subjects must be a list of texts such as .*, not 'fft_.'"),
-        (('policies = ["allow *"]', "policies = [1]"), r"policies must be a list of texts such as .*, not \[1\]"),
+        (
+            ('subjects = ["fft_*"]', 'subjects = "fft_*"'),
+            "subjects must be a list of texts such as .*, not 'fft_.'",
+        ),
+        (
+            ('policies = ["allow *"]', "policies = [1]"),
+            r"policies must be a list of texts such as .*, not \[1\]",
+        ),
         (('versions = ">=2.6,<3"', "versions = 2.6"), "versions must be text, not 2.6"),
         (('reason = "no kernel"', 'reason = ["no kernel"]'), "reason must be text, not"),
     ],

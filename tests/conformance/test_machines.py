@@ -13,13 +13,17 @@ ROOT = Path(__file__).parents[2]
 NETWORKS = ("transformer", "lstm")
 OPS = "add bmm conv2d correlation cosh exp layer_norm linear lstm matmul mean mse_loss rnn softmax sum".split()
 SAMPLE = ["--level", "O1", "--preset", "unamp", "--preset", "native"]
-SAMPLE += [word for name in NETWORKS for word in ("--network", name)] + [word for op in OPS for word in ("--op", op)]
+SAMPLE += [word for name in NETWORKS for word in ("--network", name)] + [
+    word for op in OPS for word in ("--op", op)
+]
 
 
 @pytest.fixture(scope="module")
 def machines():
     sys.path.insert(0, str(ROOT / "conformance"))  # a script finds those beside it
-    spec = importlib.util.spec_from_file_location("conformance_machines", ROOT / "conformance/machines.py")
+    spec = importlib.util.spec_from_file_location(
+        "conformance_machines", ROOT / "conformance/machines.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclass asks for it
     spec.loader.exec_module(module)
@@ -37,9 +41,13 @@ def test_every_framework_conforms_with_its_plainest_kernels(machines, settings, 
         pytest.skip(f"{framework} offers no wheel for this Python")
     found = machines.examined(framework, settings["plainest"], *SAMPLE)
     assert machines.sentence({**found, "checks": {}}) == "conforms"
-    assert found["checks"]["passed"] >= 70  # of some 100, of which a preset may leave some to its framework
+    # of some 100, of which a preset may leave some to its framework
+    assert found["checks"]["passed"] >= 70
     assert 0.0 < found["largest error"] <= 1.0
-    told = {"torch": {"capability": "DEFAULT", "onednn_bfloat16": False}, "tensorflow": {"onednn": False}}
+    told = {
+        "torch": {"capability": "DEFAULT", "onednn_bfloat16": False},
+        "tensorflow": {"onednn": False},
+    }
     assert told.get(framework, {}).items() <= found["computes with"].items()
 
 
@@ -53,12 +61,19 @@ if "unamp_conformance.run.worker" in sys.orig_argv:
 @pytest.mark.parametrize(
     ("number", "listed", "result", "says"),
     [
-        (4, (), "fails", "dies of SIGILL; not opened: the framework's process died (signal SIGILL)"),
+        (
+            4,
+            (),
+            "fails",
+            "dies of SIGILL; not opened: the framework's process died (signal SIGILL)",
+        ),
         (4, ("SIGILL", "no such kernel"), "dies", "SIGILL: no such kernel"),
         (11, ("SIGILL", "no such kernel"), "fails", "dies of SIGSEGV; not opened"),
     ],
 )
-def test_a_framework_that_dies_is_a_row_that_names_the_signal(machines, tmp_path, number, listed, result, says):
+def test_a_framework_that_dies_is_a_row_that_names_the_signal(
+    machines, tmp_path, number, listed, result, says
+):
     (tmp_path / "sitecustomize.py").write_text(DYING.replace("WHICH", str(number)))
     dies = {"torch": machines.Death(*listed)} if listed else {}
     setting = machines.Setting("deadly", "none", {"torch": {"PYTHONPATH": str(tmp_path)}}, dies)
@@ -68,8 +83,15 @@ def test_a_framework_that_dies_is_a_row_that_names_the_signal(machines, tmp_path
 
 
 def judged(machines, *unexpected, ended="finished", listed=("SIGSEGV", "no kernel")):
-    said = {"ended": ended, "unexpected": [{"status": status, "message": message} for status, message in unexpected]}
-    row = {"result": "fails" if unexpected else "conforms", "message": "" if ended == "finished" else ended, "wrong": ["x"]}
+    said = {
+        "ended": ended,
+        "unexpected": [{"status": status, "message": message} for status, message in unexpected],
+    }
+    row = {
+        "result": "fails" if unexpected else "conforms",
+        "message": "" if ended == "finished" else ended,
+        "wrong": ["x"],
+    }
     return machines._judged(row, said, listed and machines.Death(*listed))
 
 
@@ -78,7 +100,11 @@ DIED = ("crashed", "the framework's process died (signal SIGSEGV): oh")
 
 def test_only_what_is_listed_is_expected_of_a_framework_that_dies(machines):
     ended = "given up: its process ended early 9 times"
-    assert judged(machines, DIED, DIED, ended=ended) == {"result": "dies", "message": "SIGSEGV: no kernel", "wrong": []}
+    assert judged(machines, DIED, DIED, ended=ended) == {
+        "result": "dies",
+        "message": "SIGSEGV: no kernel",
+        "wrong": [],
+    }
     assert judged(machines, DIED, listed=None)["message"] == "dies of SIGSEGV"
     another = judged(machines, DIED, ("failed", "far off"))
     assert (another["result"], another["message"]) == ("fails", "dies of SIGSEGV")
@@ -90,20 +116,28 @@ def test_only_what_is_listed_is_expected_of_a_framework_that_dies(machines):
 
 def test_a_listed_death_that_does_not_come_is_told(machines):
     found = judged(machines)
-    assert (found["result"], found["message"]) == ("conforms", "although listed as dying of SIGSEGV: no kernel")
+    assert (found["result"], found["message"]) == (
+        "conforms",
+        "although listed as dying of SIGSEGV: no kernel",
+    )
 
 
 def test_a_run_that_says_nothing_is_a_row(machines):
     row = {"result": "conformance fails to run", "message": "signal SIGKILL"}
     assert machines._judged(row, {}, None) == row
-    assert machines._judged(row, {}, machines.Death("SIGSEGV", "no kernel"))["result"] == "conformance fails to run"
+    assert (
+        machines._judged(row, {}, machines.Death("SIGSEGV", "no kernel"))["result"]
+        == "conformance fails to run"
+    )
 
 
 def test_arguments_choose(machines, settings):
     everything = [(framework, setting.name) for framework, setting in machines.chosen([], settings)]
     assert len(everything) == sum(len(setting.variables) for setting in settings.values())
     assert {framework for framework, _ in everything} == set(machines.FRAMEWORKS)
-    assert [(f, s.name) for f, s in machines.chosen(["default", "torch"], settings)] == [("torch", "default")]
+    assert [(f, s.name) for f, s in machines.chosen(["default", "torch"], settings)] == [
+        ("torch", "default")
+    ]
     assert {s.name for f, s in machines.chosen(["paddle"], settings)} == {
         setting.name for setting in settings.values() if "paddle" in setting.variables
     }
@@ -155,7 +189,10 @@ def test_a_file_of_settings_is_read(machines):
     death = machines.Death("SIGILL", "no kernel", {"avx2": True}, ("--dtype", "float16"))
     assert machines.read(GOOD) == {
         "calm": machines.Setting(
-            "calm", "a calm machine", {"torch": {"MKL_CBWR": "COMPATIBLE"}, "paddle": {}}, {"paddle": death}
+            "calm",
+            "a calm machine",
+            {"torch": {"MKL_CBWR": "COMPATIBLE"}, "paddle": {}},
+            {"paddle": death},
         )
     }
 
@@ -168,23 +205,50 @@ def test_a_file_of_settings_is_read(machines):
         (('stands_for = "a calm machine"', ""), "calm: needs 'stands_for'"),
         (('"a calm machine"', '""'), "calm: stands_for must be text, not ''"),
         (('"a calm machine"', "3"), "calm: stands_for must be text, not 3"),
-        (("stands_for", "stand_for"), "calm: unknown key 'stand_for'; valid: stands_for, variables, dies, emulated, device"),
-        (("[calm.variables]", 'device = "npu"\n[calm.variables]'), "calm: unknown device 'npu'; valid: cpu, gpu"),
-        (("paddle = {}", "caffe = {}"), "calm: unknown framework 'caffe'; valid: torch, paddle, mindspore, tensorflow, jax"),
+        (
+            ("stands_for", "stand_for"),
+            "calm: unknown key 'stand_for'; valid: stands_for, variables, dies, emulated, device",
+        ),
+        (
+            ("[calm.variables]", 'device = "npu"\n[calm.variables]'),
+            "calm: unknown device 'npu'; valid: cpu, gpu",
+        ),
+        (
+            ("paddle = {}", "caffe = {}"),
+            "calm: unknown framework 'caffe'; valid: torch, paddle, mindspore, tensorflow, jax",
+        ),
         (("paddle = {}", "paddle = 1"), "calm, paddle: must be a table of variables, not 1"),
         (('"COMPATIBLE"', "1"), "calm, torch, MKL_CBWR: must be text, not 1"),
         (("MKL_CBWR", "PATH"), "calm, torch: PATH is not recorded with a run"),
         (("paddle = {}", ""), "calm: 'paddle' dies, but has no variables; valid: torch"),
         (('signal = "SIGILL"', ""), "calm, dies, paddle: needs 'signal'"),
-        (('signal = "SIGILL"', "signals = 1"), "calm, dies, paddle: unknown key 'signals'; valid: signal, reason, where, run"),
+        (
+            ('signal = "SIGILL"', "signals = 1"),
+            "calm, dies, paddle: unknown key 'signals'; valid: signal, reason, where, run",
+        ),
         (("avx2 =", "avx3 ="), "calm, dies, paddle: where asks for 'avx3'; valid: sse4_1, "),
-        (("avx2 = true", "avx2 = 1"), "calm, dies, paddle: where, avx2: must be true or false, not 1"),
+        (
+            ("avx2 = true", "avx2 = 1"),
+            "calm, dies, paddle: where, avx2: must be true or false, not 1",
+        ),
         (('"--dtype"', "1"), "calm, dies, paddle: run must be texts, not 1"),
-        (('["--dtype", "float16"]', '"float16"'), "calm, dies, paddle: run must be a list, not 'float16'"),
-        (("aarch64", "riscv"), "calm, emulated: unknown architecture 'riscv'; valid: x86_64, aarch64"),
+        (
+            ('["--dtype", "float16"]', '"float16"'),
+            "calm, dies, paddle: run must be a list, not 'float16'",
+        ),
+        (
+            ("aarch64", "riscv"),
+            "calm, emulated: unknown architecture 'riscv'; valid: x86_64, aarch64",
+        ),
         (("asimd", "simd"), "calm, emulated: has 'simd'; valid: sse4_1, "),
-        (("model", "modell"), "calm, emulated: unknown key 'modell'; valid: architecture, model, has, checks, tests"),
-        (("torch = 9, ", ""), "calm, emulated, checks: must be of the frameworks that it has variables for: torch, paddle"),
+        (
+            ("model", "modell"),
+            "calm, emulated: unknown key 'modell'; valid: architecture, model, has, checks, tests",
+        ),
+        (
+            ("torch = 9, ", ""),
+            "calm, emulated, checks: must be of the frameworks that it has variables for: torch, paddle",
+        ),
         (("torch = 7", "torch = 0"), "calm, emulated, tests: must be numbers of 1 and more, not 0"),
     ],
 )
@@ -204,7 +268,9 @@ def test_an_emulated_processor_has_instruction_sets_of_its_own(machines):
     assert machines.where(setting.emulated).startswith("max, emulated by qemu, ")
 
 
-def test_a_processor_that_cannot_be_emulated_is_not_run_and_never_passed(machines, tmp_path, monkeypatch, capsys):
+def test_a_processor_that_cannot_be_emulated_is_not_run_and_never_passed(
+    machines, tmp_path, monkeypatch, capsys
+):
     def missing(emulated):
         raise machines.NotHere("qemu-x86_64 is missing")
 
@@ -218,7 +284,9 @@ def test_a_processor_that_cannot_be_emulated_is_not_run_and_never_passed(machine
     assert not machines.RESULTS.exists()
 
 
-def test_a_machine_without_a_gpu_runs_nothing_on_one(machines, settings, tmp_path, monkeypatch, capsys):
+def test_a_machine_without_a_gpu_runs_nothing_on_one(
+    machines, settings, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(machines, "RESULTS", tmp_path / "machines.json")
     monkeypatch.setattr(machines, "gpus", lambda: "")
     assert machines.main(["torch", "gpu"]) == 1
@@ -249,27 +317,43 @@ def test_a_test_that_fails_on_an_emulated_processor_fails_its_row(machines, sett
 
 def test_a_death_is_of_some_processors(machines, monkeypatch):
     setting = machines.read(GOOD)["calm"]
-    for there, expected in (({"avx2": True}, setting.dies["paddle"]), ({"avx2": False}, None), ({}, None)):
+    for there, expected in (
+        ({"avx2": True}, setting.dies["paddle"]),
+        ({"avx2": False}, None),
+        ({}, None),
+    ):
         monkeypatch.setattr(machines.machine, "instruction_sets", lambda there=there: there)
         assert setting.death("paddle") == expected
         assert setting.death("torch") is None
 
 
 def test_a_setting_for_nobody_is_refused(machines):
-    with pytest.raises(machines.BadSettings, match="calm: variables names no framework; valid: torch"):
+    with pytest.raises(
+        machines.BadSettings, match="calm: variables names no framework; valid: torch"
+    ):
         machines.read('[calm]\nstands_for = "none"\n[calm.variables]\n')
 
 
 def test_every_setting_was_run_and_none_fails(machines, settings):
     known = json.loads(machines.RESULTS.read_text("utf-8"))
-    rows = {(framework, name): found for framework, found_of in known.items() for name, found in found_of.items()}
+    rows = {
+        (framework, name): found
+        for framework, found_of in known.items()
+        for name, found in found_of.items()
+    }
     every = {(framework, setting.name) for framework, setting in machines.chosen([], settings)}
     assert every >= set(rows)
-    # What is emulated takes too long to be run after every change, and not every machine has a GPU: the table says what was
-    # run, and at which commit.
-    rare = {name for name, setting in settings.items() if setting.emulated or setting.device == "gpu"}
+    # What is emulated takes too long to be run after every change, and not every machine has a GPU:
+    # the table says what was run, and at which commit.
+    rare = {
+        name for name, setting in settings.items() if setting.emulated or setting.device == "gpu"
+    }
     assert {name for _, name in every - set(rows)} <= rare
-    assert {name: found["result"] for name, found in rows.items() if found["result"] not in ("conforms", "dies")} == {}
+    assert {
+        name: found["result"]
+        for name, found in rows.items()
+        if found["result"] not in ("conforms", "dies")
+    } == {}
     for (framework, name), found in rows.items():
         assert found["variables"] == settings[name].variables[framework], (framework, name)
         assert found["result"] == "conforms" or framework in settings[name].dies
@@ -289,10 +373,15 @@ def test_a_row_says_what_was_counted(machines):
     }  # fmt: skip
     line = machines._line("torch", "calm", found, 1)
     said = "fails: dies of SIGFPE; 5 not run; first: probe/add\\|or"
-    assert line == f"| torch 1.0 | calm | {said} | 7 | 2 | 4 | all | 0.50 | 61 | onednn: no, threads: 2 | 1 | 0123abc |"
+    assert (
+        line
+        == f"| torch 1.0 | calm | {said} | 7 | 2 | 4 | all | 0.50 | 61 | onednn: no, threads: 2 | 1 | 0123abc |"
+    )
 
 
-def test_a_framework_that_is_not_installed_is_left_out_and_others_go_on(machines, settings, tmp_path, monkeypatch, capsys):
+def test_a_framework_that_is_not_installed_is_left_out_and_others_go_on(
+    machines, settings, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(machines, "RESULTS", tmp_path / "results/machines.json")
     monkeypatch.setattr(machines, "TABLE", tmp_path / "machines.md")
     monkeypatch.setattr(machines, "find_spec", lambda name: None if name == "paddle" else name)
@@ -304,7 +393,11 @@ def test_a_framework_that_is_not_installed_is_left_out_and_others_go_on(machines
     said = capsys.readouterr().out
     assert "paddle under plainest: left out: it is not installed" in said
     assert "tensorflow under plainest: conforms: 9 passed" in said
-    assert set(json.loads(machines.RESULTS.read_text("utf-8"))) == {"torch", "mindspore", "tensorflow"}
+    assert set(json.loads(machines.RESULTS.read_text("utf-8"))) == {
+        "torch",
+        "mindspore",
+        "tensorflow",
+    }
     assert machines.TABLE.read_text("utf-8").count("| plainest | conforms |") == 3
     monkeypatch.setattr(machines, "examined", lambda framework, setting, *_: {
         **json.loads(machines.RESULTS.read_text("utf-8"))["torch"]["plainest"], "result": "fails",

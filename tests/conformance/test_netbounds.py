@@ -30,7 +30,11 @@ def rounding(dtype):
 
 def crossed(reference, observed, precision):
     bounds = reference.bounds(precision)
-    return {entry: error / bounds[entry] for entry, error in reference.errors(observed).items() if not error <= bounds[entry]}
+    return {
+        entry: error / bounds[entry]
+        for entry, error in reference.errors(observed).items()
+        if not error <= bounds[entry]
+    }
 
 
 def test_it_is_what_torch_computes_in_float64(reference):
@@ -55,17 +59,27 @@ def test_there_are_bounds_for_every_network_and_precision():
 
 def sequential(a, b):
     """The product of matrices, term after term in their own dtype: the worst order that a sum of so many terms can have."""
-    return np.add.accumulate(a[..., :, :, None] * b[..., None, :, :], axis=-2, dtype=a.dtype)[..., -1, :]
+    return np.add.accumulate(a[..., :, :, None] * b[..., None, :, :], axis=-2, dtype=a.dtype)[
+        ..., -1, :
+    ]
 
 
 @pytest.mark.parametrize("product", [functions.product, sequential])
-def test_float32_is_within_its_bounds_in_whatever_order_sums_are_added_up(reference, product, monkeypatch):
+def test_float32_is_within_its_bounds_in_whatever_order_sums_are_added_up(
+    reference, product, monkeypatch
+):
     _ = reference.exact
     monkeypatch.setattr(functions, "product", product)
     observed = run(reference.network, NumpyOperations(), dtype="float32")
     assert reference.errors(observed)["output"] > PRECISIONS["float64"].unit_roundoff
     assert crossed(reference, observed, "float32") == {}
-    assert max(error / reference.bounds("float32")[entry] for entry, error in reference.errors(observed).items()) < 0.25
+    assert (
+        max(
+            error / reference.bounds("float32")[entry]
+            for entry, error in reference.errors(observed).items()
+        )
+        < 0.25
+    )
 
 
 @pytest.mark.parametrize("dtype", LOW_DTYPES)
@@ -90,7 +104,14 @@ def test_a_running_variance_may_be_a_samples_or_a_populations():
     reference = Reference(NETWORKS["residual"])
     for unbiased in (False, True):
         observed = run(reference.network, NumpyOperations(unbiased=unbiased), dtype="float64")
-        assert max(error for entry, error in reference.errors(observed).items() if entry.startswith("buffer")) == 0.0
+        assert (
+            max(
+                error
+                for entry, error in reference.errors(observed).items()
+                if entry.startswith("buffer")
+            )
+            == 0.0
+        )
 
 
 def test_what_no_network_asks_for_is_refused():

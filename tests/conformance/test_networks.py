@@ -17,11 +17,16 @@ def test_parameters_and_data_are_the_same_to_the_bit(name):
     network = NETWORKS[name]
     for make in (network.parameters, network.inputs, network.statistics):
         first, second = make(), make()
-        assert {n: a.tobytes() for n, a in first.items()} == {n: a.tobytes() for n, a in second.items()}
+        assert {n: a.tobytes() for n, a in first.items()} == {
+            n: a.tobytes() for n, a in second.items()
+        }
 
 
 def test_the_numbers_have_not_moved():
-    found = {name: zlib.crc32(b"".join(a.tobytes() for a in n.parameters().values())) for name, n in NETWORKS.items()}
+    found = {
+        name: zlib.crc32(b"".join(a.tobytes() for a in n.parameters().values()))
+        for name, n in NETWORKS.items()
+    }
     assert found["mlp"] == MLP
 
 

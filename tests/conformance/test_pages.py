@@ -24,14 +24,24 @@ from unamp_conformance.subjects import Subject
 
 from unamp.policy import Policy, Rule
 
-RELABELLED = "no known way (computed in float32; only the result was rounded to bfloat16), tag bfloat16"
+RELABELLED = (
+    "no known way (computed in float32; only the result was rounded to bfloat16), tag bfloat16"
+)
 
 
-@pytest.mark.parametrize(("manner", "observed"), [(relabelling, RELABELLED), (forgetful, "float32, tag float32")])
+@pytest.mark.parametrize(
+    ("manner", "observed"), [(relabelling, RELABELLED), (forgetful, "float32, tag float32")]
+)
 def test_a_failing_probe_says_what_was_expected_and_what_was_seen(manner, observed):
     subject = Pretender(manner)
-    _, details = check_operation(subject, Probe(cases()["matmul"], subject), Policy("O1", "bfloat16", allow=("matmul",)))
-    assert {"of": "float32 inputs, forward", "expected": "bfloat16", "observed": observed} in details["wrong"]
+    _, details = check_operation(
+        subject, Probe(cases()["matmul"], subject), Policy("O1", "bfloat16", allow=("matmul",))
+    )
+    assert {
+        "of": "float32 inputs, forward",
+        "expected": "bfloat16",
+        "observed": observed,
+    } in details["wrong"]
 
 
 def test_a_failing_decision_says_what_was_expected_and_what_was_seen():
@@ -49,15 +59,21 @@ def test_a_failing_decision_says_what_was_expected_and_what_was_seen():
     assert found["outputs"][1]["precision"] == "bfloat16"
     assert "wrong" not in found["dtypes"][1]
 
-    decisions = Result("decisions", "mlp", "O1 bfloat16 unamp", "cpu", "failed", message, details=details)
+    decisions = Result(
+        "decisions", "mlp", "O1 bfloat16 unamp", "cpu", "failed", message, details=details
+    )
     (shown,) = evidence([decisions], [decisions])
     assert {d.op for d in shown.decisions if d.suspect} == {"linear"}
-    assert {(d.rule, d.output) for d in shown.decisions if d.op == "linear"} == {("low", "bfloat16")}
+    assert {(d.rule, d.output) for d in shown.decisions if d.op == "linear"} == {
+        ("low", "bfloat16")
+    }
 
 
 def test_a_trace_explains_the_other_checks_of_its_run():
     run = reports.broken().runs[0]
-    wrong = [result for result in run.results if result.key == "outputs/transformer/O1 bfloat16 apex/cpu"]
+    wrong = [
+        result for result in run.results if result.key == "outputs/transformer/O1 bfloat16 apex/cpu"
+    ]
     (shown,) = evidence(wrong, run.results)
     assert [(d.op, d.rule, d.inputs, d.compute) for d in shown.decisions] == [
         ("linear", "low", "float32 float32", "bfloat16"),
@@ -81,7 +97,10 @@ def test_a_trace_explains_the_other_checks_of_its_run():
     ],
 )
 def test_an_error_is_a_multiple_of_its_bound(details, expected):
-    assert ratio(Result("outputs", "mlp", "O1 float16 unamp", "cpu", "failed", details=details)) == expected
+    assert (
+        ratio(Result("outputs", "mlp", "O1 float16 unamp", "cpu", "failed", details=details))
+        == expected
+    )
 
 
 def test_marks_stand_where_their_errors_are():
@@ -89,9 +108,13 @@ def test_marks_stand_where_their_errors_are():
     assert (float32.dtype, bfloat16.dtype, float16.dtype) == ("float32", "bfloat16", "float16")
     decade = next(tick.x for tick in float32.ticks if tick.label == "10 %")
     share = (float32.marks[0].largest - decade) / (float32.bound - decade)
-    assert math.isclose(share, math.log10(0.5 / 0.1), abs_tol=0.005)  # every error is half its bound
+    # every error is half its bound
+    assert math.isclose(share, math.log10(0.5 / 0.1), abs_tol=0.005)
     beyond = [mark for panel in (float32, bfloat16, float16) for mark in panel.marks if mark.label]
-    assert [(mark.label, mark.status) for mark in beyond] == [("3\N{MULTIPLICATION SIGN}", "failed"), ("not finite", "failed")]
+    assert [(mark.label, mark.status) for mark in beyond] == [
+        ("3\N{MULTIPLICATION SIGN}", "failed"),
+        ("not finite", "failed"),
+    ]
     assert all(mark.largest > bfloat16.bound for mark in beyond[:1])
 
 
@@ -111,7 +134,9 @@ def test_a_page_is_written_again_from_its_results(tmp_path):
     assert "Does not conform" in page.read_text("utf-8")
 
     (tmp_path / "results.json").write_text('{"schema": 1, "runs', "utf-8")
-    ran = CliRunner().invoke(app, ["page", str(tmp_path / "results.json"), "--output", str(page)], env={"COLUMNS": "300"})
+    ran = CliRunner().invoke(
+        app, ["page", str(tmp_path / "results.json"), "--output", str(page)], env={"COLUMNS": "300"}
+    )
     assert ran.exit_code == 2
     assert "results.json: not JSON" in ran.output
 
@@ -121,7 +146,11 @@ def test_a_page_is_written_again_from_its_results(tmp_path):
     [
         ({"ops": [], "full": False}, "", False),
         ({"ops": [], "full": True}, "", True),
-        ({"ops": ["exp", "log"], "dtypes": ["float16"], "full": True}, "ops exp, log; dtypes float16", True),
+        (
+            {"ops": ["exp", "log"], "dtypes": ["float16"], "full": True},
+            "ops exp, log; dtypes float16",
+            True,
+        ),
     ],
 )
 def test_the_page_says_what_part_of_the_suite_ran(selection, part, full, tmp_path):

@@ -21,7 +21,9 @@ class Seen:
     def pytest_runtest_logreport(self, report):
         if report.when == "call" or report.outcome == "skipped":
             name = report.nodeid.partition("[")[2].rstrip("]")
-            self.outcomes[name] = f"expected: {report.wasxfail}" if hasattr(report, "wasxfail") else report.outcome
+            self.outcomes[name] = (
+                f"expected: {report.wasxfail}" if hasattr(report, "wasxfail") else report.outcome
+            )
             self.texts.append(report.longreprtext)
 
     def pytest_collectreport(self, report):
@@ -35,8 +37,18 @@ def run(tmp_path):
 
     def started(*options, code=0):
         seen = Seen()
-        place = ["-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-q"]
-        assert pytest.main([*place, "--pyargs", "unamp_conformance", *options], plugins=[seen]) == code
+        place = [
+            "-c",
+            str(tmp_path / "pytest.ini"),
+            "--rootdir",
+            str(tmp_path),
+            "-p",
+            "no:cacheprovider",
+            "-q",
+        ]
+        assert (
+            pytest.main([*place, "--pyargs", "unamp_conformance", *options], plugins=[seen]) == code
+        )
         return seen
 
     return started
@@ -49,20 +61,38 @@ def test_checks_are_tests_with_names_and_gaps_are_expected_failures(run):
     seen = run(TORCH, "--unamp-op=matmul", "--unamp-op=conj")
     assert seen.outcomes["torch-cpu-coverage-matmul"] == "passed"
     assert seen.outcomes["torch-cpu-probe-matmul-O1-bfloat16-unamp"] == "passed"
-    assert seen.outcomes["torch-cpu-probe-conj-deny-float16"].startswith("expected: moves or marks data")
+    assert seen.outcomes["torch-cpu-probe-conj-deny-float16"].startswith(
+        "expected: moves or marks data"
+    )
     assert len(seen.outcomes) > 20
 
 
 def test_options_select(run):
-    chosen = ["--unamp-network=mlp", "--unamp-level=O1", "--unamp-dtype=float16", "--unamp-preset=paddle"]
+    chosen = [
+        "--unamp-network=mlp",
+        "--unamp-level=O1",
+        "--unamp-dtype=float16",
+        "--unamp-preset=paddle",
+    ]
     seen = run(TORCH, *chosen)
     kinds = ("decisions", "outputs", "gradients", "dtypes")
     assert seen.outcomes == {f"torch-cpu-{kind}-mlp-O1-float16-paddle": "passed" for kind in kinds}
 
 
 def test_a_wrong_result_fails_with_what_was_seen(run, monkeypatch):
-    monkeypatch.setattr(worker, "check_operation", lambda *_, **__: ("computed in float32", {"seen": ["tag float32"]}))
-    seen = run(TORCH, "--unamp-op=matmul", "--unamp-check=probe", "--unamp-preset=unamp", "--unamp-level=O1", code=1)
+    monkeypatch.setattr(
+        worker,
+        "check_operation",
+        lambda *_, **__: ("computed in float32", {"seen": ["tag float32"]}),
+    )
+    seen = run(
+        TORCH,
+        "--unamp-op=matmul",
+        "--unamp-check=probe",
+        "--unamp-preset=unamp",
+        "--unamp-level=O1",
+        code=1,
+    )
     assert set(seen.outcomes.values()) == {"failed"}
     assert "computed in float32\nseen: tag float32" in seen.texts[-1]
 
@@ -75,7 +105,9 @@ def test_a_known_gap_that_passes_is_a_failure(run, monkeypatch):
 
 
 def test_a_known_gap_that_asks_for_what_nobody_tells_is_named(run, monkeypatch):
-    gap = KnownGap("probe", ("matmul",), "no kernel", "https://example.org", ">=2", where={"onednn_bf17": True})
+    gap = KnownGap(
+        "probe", ("matmul",), "no kernel", "https://example.org", ">=2", where={"onednn_bf17": True}
+    )
     monkeypatch.setattr(pytest_checks, "gaps_of", lambda framework: (gap,))
     said = "".join(run(TORCH, "--unamp-op=matmul", code=2).texts)
     assert "the known gap probe matmul asks for 'onednn_bf17'; known are amx_bf16," in said
@@ -114,5 +146,7 @@ def test_another_projects_tests_do_not_notice_it(tmp_path):
     )
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", "pytest", "-p", "unamp_conformance.pytest_plugin", "-q"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout

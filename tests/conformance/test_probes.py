@@ -3,7 +3,15 @@
 from contextlib import nullcontext
 
 import pytest
-from pretenders import Pretender, emulating, forgetful, honest, mistaken, relabelling, rounding_inputs_only
+from pretenders import (
+    Pretender,
+    emulating,
+    forgetful,
+    honest,
+    mistaken,
+    relabelling,
+    rounding_inputs_only,
+)
 from unamp_conformance.check.cases import Case, cases
 from unamp_conformance.check.opchecks import check_operation, expected_precision
 from unamp_conformance.check.probes import Probe, Unsuitable
@@ -75,7 +83,9 @@ def test_forgetting_shows_in_what_only_moves_values(op):
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_forgotten_deny_is_caught(op):
-    assert "low inputs, forward: computed in bfloat16" in complaint(forgetful, op, Policy("O1", "bfloat16", deny=(op,)))
+    assert "low inputs, forward: computed in bfloat16" in complaint(
+        forgetful, op, Policy("O1", "bfloat16", deny=(op,))
+    )
 
 
 def test_a_gradient_in_the_wrong_precision_is_caught():
@@ -94,7 +104,11 @@ def test_a_gradient_in_the_wrong_precision_is_caught():
             a, b = ctx.saved_tensors
             return g.float() * b, g.float() * a
 
-    message = complaint(lambda call, args, dtype: Straight.apply(*args), "mul", Policy("O1", "bfloat16", allow=("mul",)))
+    message = complaint(
+        lambda call, args, dtype: Straight.apply(*args),
+        "mul",
+        Policy("O1", "bfloat16", allow=("mul",)),
+    )
     assert "float32 inputs, forward" not in message
     assert "float32 inputs, backward of input 0" in message
 
@@ -107,7 +121,9 @@ def test_widest_needs_mixed_inputs_in_float32():
     class Narrowing(Pretender):
         def __getitem__(self, op):
             function = TorchBinding(op)
-            return lambda *args, **kw: function(*(a.bfloat16() if self.policy else a for a in args), **kw)
+            return lambda *args, **kw: function(
+                *(a.bfloat16() if self.policy else a for a in args), **kw
+            )
 
     from unamp_torch.conformance.operations import TorchOperations
 
@@ -115,7 +131,9 @@ def test_widest_needs_mixed_inputs_in_float32():
     subject = Narrowing(honest)
     probe = Probe(cases()["add"], subject)
     probe.ready()
-    assert "mixed inputs, forward: computed in bfloat16" in check_operation(subject, probe, policy)[0]
+    assert (
+        "mixed inputs, forward: computed in bfloat16" in check_operation(subject, probe, policy)[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,15 +169,25 @@ def test_an_adapter_without_an_optimizer_does_not_pass_the_check_of_one():
 
     subject = Subject("torch", "cpu")
     vars(subject)["operations"] = Bare()
-    item = Item("behaviour", "optimizer_in_one_region", {"O1 bfloat16 unamp": Policy("O1", "bfloat16")}, ("behaviour",))
+    item = Item(
+        "behaviour",
+        "optimizer_in_one_region",
+        {"O1 bfloat16 unamp": Policy("O1", "bfloat16")},
+        ("behaviour",),
+    )
     (found,) = perform(subject, item)
     assert (found.status, found.message) == ("not applicable", "torch has no operation adam")
 
 
 def test_an_operation_that_a_policy_says_nothing_about_does_not_pass():
-    policies = {f"O1 bfloat16 {name}": Policy("O1", "bfloat16", preset=name) for name in ("native", "unamp")}
+    policies = {
+        f"O1 bfloat16 {name}": Policy("O1", "bfloat16", preset=name) for name in ("native", "unamp")
+    }
     left, stated = perform(Subject("torch", "cpu"), Item("operation", "zeta", policies, ("probe",)))
-    assert (left.status, left.message) == ("not applicable", "the preset leaves it to the framework")
+    assert (left.status, left.message) == (
+        "not applicable",
+        "the preset leaves it to the framework",
+    )
     assert stated.status == "passed"
 
 
@@ -178,7 +206,9 @@ def test_every_operation_of_torch_has_a_case_or_a_reason():
 def test_outside_every_region_torch_computes_in_float32():
     operations = Pretender(honest)
     for op in OPS:
-        assert {f.precisions for f in Probe(cases()[op], operations).look(nullcontext)} == {frozenset({"float32"})}, op
+        assert {f.precisions for f in Probe(cases()[op], operations).look(nullcontext)} == {
+            frozenset({"float32"})
+        }, op
 
 
 @pytest.mark.parametrize("feed", ["float32", "low", "mixed"])
@@ -189,7 +219,9 @@ def test_a_rule_that_is_broken_for_one_feed_alone_is_caught(rule, feed):
     from unamp_conformance.meta.noticing import NOTICED, Bench
 
     kind = KINDS[f"forward, {feed} inputs, rule {rule}"]
-    assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("atan2", [kind])) == {kind.name: NOTICED}
+    assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("atan2", [kind])) == {
+        kind.name: NOTICED
+    }
 
 
 def test_eigenvalues_are_held_against_each_other_in_whatever_order_they_come():
@@ -207,7 +239,9 @@ def test_float32_that_is_low_on_its_way_is_caught_where_values_only_move(op):
         return emulating(lambda *given: mistaken(call, given, dtype), args, dtype)
 
     assert complaint(honest, op, Policy("O1", "bfloat16", deny=(op,))) == ""
-    assert "float32 inputs, forward: computed in" in complaint(narrowing, op, Policy("O1", "bfloat16", deny=(op,)))
+    assert "float32 inputs, forward: computed in" in complaint(
+        narrowing, op, Policy("O1", "bfloat16", deny=(op,))
+    )
 
 
 def test_a_later_call_is_looked_at_where_numbers_are_random():
@@ -215,7 +249,9 @@ def test_a_later_call_is_looked_at_where_numbers_are_random():
     from unamp_conformance.meta.noticing import NOTICED, Bench
 
     kind = KINDS["second call"]
-    assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("normal", [kind])) == {kind.name: NOTICED}
+    assert dict(Bench(MutableSubject("torch", "cpu")).verdicts("normal", [kind])) == {
+        kind.name: NOTICED
+    }
 
 
 def test_an_old_input_is_a_defect_where_chance_has_its_numbers_from_there_alone():
@@ -233,4 +269,6 @@ def test_a_result_of_another_size_is_caught_where_its_numbers_do_not_tell():
         return honest(call, args, dtype)[:-1]
 
     assert complaint(honest, "rand_like", Policy("O1", "bfloat16", allow=("rand_like",))) == ""
-    assert "numbers, and" in complaint(cutting, "rand_like", Policy("O1", "bfloat16", allow=("rand_like",)))
+    assert "numbers, and" in complaint(
+        cutting, "rand_like", Policy("O1", "bfloat16", allow=("rand_like",))
+    )

@@ -24,13 +24,30 @@ unamp.register_operation("mine::scores", scores, rule="low").example(
 )
 """
 FOLLOWED = "scores(q, k, **kw)"
-ITS_PARTS = "q @ k"  # of the default lists low as well, but no list that names the registered operation reaches it
+# of the default lists low as well, but no list that names the registered operation reaches it
+ITS_PARTS = "q @ k"
 
 
 def ask(folder, framework, *options):
-    command = [sys.executable, "-m", "unamp_conformance", "--framework", framework, "--device", "cpu", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "unamp_conformance",
+        "--framework",
+        framework,
+        "--device",
+        "cpu",
+        "--json",
+    ]
     environment = {**os.environ, "COLUMNS": "300"}
-    return subprocess.run([*command, *options], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*command, *options],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
@@ -40,7 +57,9 @@ def test_an_example_is_probed(tmp_path, framework):
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = load(tmp_path / "out/results.json").runs
     assert {result.subject for result in run.results} == {"mine::scores"}
-    assert {"allow", "deny", "O1", "O2"} <= {r.policy.partition(" ")[0] for r in run.results if r.check == "probe"}
+    assert {"allow", "deny", "O1", "O2"} <= {
+        r.policy.partition(" ")[0] for r in run.results if r.check == "probe"
+    }
 
 
 def test_an_operation_that_does_not_follow_its_rule_is_a_failure(tmp_path):

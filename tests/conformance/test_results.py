@@ -16,23 +16,51 @@ from unamp_conformance.reading import load
 from unamp_conformance.report import junit
 from unamp_conformance.report.compare import compare
 from unamp_conformance.report.html import render
-from unamp_conformance.results import READABLE, STATUSES, BadResults, FrameworkRun, Report, Result, Verdict, save
+from unamp_conformance.results import (
+    READABLE,
+    STATUSES,
+    BadResults,
+    FrameworkRun,
+    Report,
+    Result,
+    Verdict,
+    save,
+)
 
 EVIL = "<script>alert(1)</script>\"'&\x00]]>"
 
 
 def outputs(sample, policy="O1 bfloat16 unamp"):
-    return Result("outputs", "mlp", policy, "cpu", "passed", details={"error": 0.01, "bound": 0.02, "sample": sample})
+    return Result(
+        "outputs",
+        "mlp",
+        policy,
+        "cpu",
+        "passed",
+        details={"error": 0.01, "bound": 0.02, "sample": sample},
+    )
 
 
 def report(*results, framework="torch", ended="finished"):
-    facts, variables = {"onednn": True, "threads": 1, "capability": "AVX2"}, {"OMP_NUM_THREADS": "1"}
+    facts, variables = (
+        {"onednn": True, "threads": 1, "capability": "AVX2"},
+        {"OMP_NUM_THREADS": "1"},
+    )
     run = FrameworkRun(framework, "2.13.0", "cpu", ended, results, (), 1.5, facts, variables)
-    return Report("0.1.0", "2026-01-01T00:00:00+00:00", {"python": "3.11"}, {"ops": [], "full": False}, (run,))
+    return Report(
+        "0.1.0", "2026-01-01T00:00:00+00:00", {"python": "3.11"}, {"ops": [], "full": False}, (run,)
+    )
 
 
 FAILED = Result(
-    "probe", "matmul", "deny float16", "cpu", "failed", "computed in float16", details={"seen": ["a", "b"]}, seconds=0.5
+    "probe",
+    "matmul",
+    "deny float16",
+    "cpu",
+    "failed",
+    "computed in float16",
+    details={"seen": ["a", "b"]},
+    seconds=0.5,
 )
 
 
@@ -59,7 +87,10 @@ def test_only_what_went_well_is_ok():
         ('{"schema": 1, "runs', "not JSON"),
         ("\udcff", "no UTF-8"),
         ("[]", "has no 'schema'"),
-        ('{"schema": 99}', "another version of unamp, with schema 99; this one reads schemas 1 and 2"),
+        (
+            '{"schema": 99}',
+            "another version of unamp, with schema 99; this one reads schemas 1 and 2",
+        ),
         ('{"schema": 1}', "'unamp' is missing"),
         ('{"schema": 1, "surprise": 3}', "unknown field 'surprise'"),
         ('{"schema": 1, "schema": 1}', "the same field twice"),
@@ -94,12 +125,28 @@ def test_a_damaged_file_is_refused(tmp_path, text, message):
             {"threads": 1.5},
             "facts, threads: must be a boolean, a whole number or text, not float",
         ),
-        (("runs", 0, "variables"), {"MKL_CBWR": 1}, "runs 1, variables, MKL_CBWR: must be text, not int"),
+        (
+            ("runs", 0, "variables"),
+            {"MKL_CBWR": 1},
+            "runs 1, variables, MKL_CBWR: must be text, not int",
+        ),
         (("runs", 0, "results", 0, "details"), [], "runs 1, results 1, details: must be an object"),
-        (("runs", 0, "results", 0, "details", "error"), "0", "details, error: must be a number, not str"),
-        (("runs", 0, "results", 0, "details", "sample"), [1, "2"], "details, sample 2: must be a number, not str"),
+        (
+            ("runs", 0, "results", 0, "details", "error"),
+            "0",
+            "details, error: must be a number, not str",
+        ),
+        (
+            ("runs", 0, "results", 0, "details", "sample"),
+            [1, "2"],
+            "details, sample 2: must be a number, not str",
+        ),
         (("runs", 0, "results", 0, "details", "trace"), "add", "details, trace: must be a list"),
-        (("runs", 0, "results", 0, "status"), "excellent", "unknown status 'excellent'; valid: passed,"),
+        (
+            ("runs", 0, "results", 0, "status"),
+            "excellent",
+            "unknown status 'excellent'; valid: passed,",
+        ),
     ],
 )
 def test_a_field_of_another_kind_is_refused_and_named(tmp_path, place, value, message):
@@ -126,12 +173,20 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, cut):
 
 
 def test_the_schema_says_what_is_written():
-    schema = json.loads(resources.files("unamp_conformance").joinpath("data/results.schema.json").read_text("utf-8"))
-    described = {Report: schema, FrameworkRun: schema["$defs"]["run"], Result: schema["$defs"]["result"]}
+    schema = json.loads(
+        resources.files("unamp_conformance").joinpath("data/results.schema.json").read_text("utf-8")
+    )
+    described = {
+        Report: schema,
+        FrameworkRun: schema["$defs"]["run"],
+        Result: schema["$defs"]["result"],
+    }
     for kind, part in described.items():
         names = {f.name for f in fields(kind)} | ({"schema"} if kind is Report else set())
         assert set(part["properties"]) == names
-        required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+        required = {
+            f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
+        }
         assert set(part["required"]) - {"schema"} == required
     assert schema["properties"]["schema"]["enum"] == list(READABLE)
     assert schema["$defs"]["result"]["properties"]["status"]["enum"] == list(STATUSES)
@@ -139,7 +194,9 @@ def test_the_schema_says_what_is_written():
 
 @pytest.mark.parametrize("status", ["failed", "gap", "fixed"])
 def test_hostile_names_never_become_markup(status):
-    hostile = Result(EVIL, EVIL, EVIL, EVIL, status, EVIL, EVIL, {EVIL: EVIL, "list": [EVIL], "error": EVIL})
+    hostile = Result(
+        EVIL, EVIL, EVIL, EVIL, status, EVIL, EVIL, {EVIL: EVIL, "list": [EVIL], "error": EVIL}
+    )
     run = FrameworkRun(EVIL, EVIL, EVIL, EVIL, (hostile,), (EVIL,), 0.0, {EVIL: EVIL}, {EVIL: EVIL})
     page = render(Report(EVIL, EVIL, {EVIL: EVIL}, {EVIL: [EVIL]}, (run,)))
     assert page.count("<script") == 2  # the page's own
@@ -169,7 +226,11 @@ def test_junit_counts_and_survives_hostile_names(tmp_path):
 def test_comparing_tells_what_changed():
     (found,) = compare(report(FAILED), report(replace(FAILED, status="passed", message="")))
     (difference,) = found.changed
-    assert (difference.subject, difference.first, difference.second) == ("matmul", "failed", "passed")
+    assert (difference.subject, difference.first, difference.second) == (
+        "matmul",
+        "failed",
+        "passed",
+    )
     assert difference.message == "computed in float16"
     assert not found.ok
     (found,) = compare(report(FAILED), report(FAILED))
@@ -189,15 +250,27 @@ def test_comparing_what_neither_ran_is_no_agreement():
 
 def test_a_run_that_ended_early_differs():
     (found,) = compare(report(FAILED), report(FAILED, ended="given up"))
-    assert [(d.check, d.first, d.second) for d in found.changed] == [("process", "finished", "given up")]
+    assert [(d.check, d.first, d.second) for d in found.changed] == [
+        ("process", "finished", "given up")
+    ]
 
 
 def traced(line, policy="O1 bfloat16 unamp", device="cpu"):
-    return Result("decisions", "mlp", policy, device, "passed", details={"trace": ["linear: low, a -> b -> bfloat16", line]})
+    return Result(
+        "decisions",
+        "mlp",
+        policy,
+        device,
+        "passed",
+        details={"trace": ["linear: low, a -> b -> bfloat16", line]},
+    )
 
 
 def test_decisions_that_differ_are_told_operation_by_operation():
-    before, after = traced("softmax: float32, x -> y -> float32"), traced("softmax: widest, x -> y -> bfloat16")
+    before, after = (
+        traced("softmax: float32, x -> y -> float32"),
+        traced("softmax: widest, x -> y -> bfloat16"),
+    )
     (found,) = compare(report(before), report(after))
     (difference,) = found.decisions
     assert (difference.subject, difference.policy) == ("softmax in mlp", "O1 bfloat16 unamp")
@@ -206,7 +279,10 @@ def test_decisions_that_differ_are_told_operation_by_operation():
 
 
 def test_the_frameworks_own_lists_may_depend_on_the_device():
-    before, after = (traced(f"softmax: {rule}, x -> y -> float32", "O1 bfloat16 native") for rule in ("float32", "widest"))
+    before, after = (
+        traced(f"softmax: {rule}, x -> y -> float32", "O1 bfloat16 native")
+        for rule in ("float32", "widest")
+    )
     on_cpu, on_gpu = report(before), report(after)
     on_gpu = replace(on_gpu, runs=(replace(on_gpu.runs[0], device="gpu"),))
     assert compare(on_cpu, on_gpu)[0].ok
@@ -214,7 +290,9 @@ def test_the_frameworks_own_lists_may_depend_on_the_device():
 
 
 def test_frameworks_may_differ_by_their_bounds_and_no_more():
-    assert compare(report(outputs([1.0, 2.0])), report(outputs([1.01, 2.01]), framework="paddle"))[0].ok
+    assert compare(report(outputs([1.0, 2.0])), report(outputs([1.01, 2.01]), framework="paddle"))[
+        0
+    ].ok
     (found,) = compare(report(outputs([1.0, 2.0])), report(outputs([1.0, 2.5]), framework="paddle"))
     assert [d.check for d in found.apart] == ["agreement"]
     assert not found.ok
@@ -229,16 +307,30 @@ def test_errors_are_held_against_each_other():
 
 
 def test_every_framework_is_compared_with_itself():
-    runs = {(f, d): replace(report(FAILED).runs[0], framework=f, device=d) for f in ("torch", "paddle") for d in ("cpu", "gpu")}
+    runs = {
+        (f, d): replace(report(FAILED).runs[0], framework=f, device=d)
+        for f in ("torch", "paddle")
+        for d in ("cpu", "gpu")
+    }
     several = lambda *names: replace(report(), runs=tuple(runs[name] for name in names))  # noqa: E731
-    found = compare(several(("torch", "cpu"), ("paddle", "cpu")), several(("paddle", "cpu"), ("torch", "gpu")))
+    found = compare(
+        several(("torch", "cpu"), ("paddle", "cpu")), several(("paddle", "cpu"), ("torch", "gpu"))
+    )
     assert [(c.first, c.second) for c in found] == [
         ("torch 2.13.0, cpu", "torch 2.13.0, gpu"),
         ("paddle 2.13.0, cpu", "paddle 2.13.0, cpu"),
     ]
     found = compare(several(*runs), several(("torch", "gpu"), ("torch", "cpu")))
-    assert [(c.first, c.second) for c in found] == [(f"torch 2.13.0, {d}",) * 2 for d in ("cpu", "gpu")]
-    assert compare(several(("torch", "cpu"), ("torch", "gpu")), several(("paddle", "cpu"), ("paddle", "gpu"))) == []
+    assert [(c.first, c.second) for c in found] == [
+        (f"torch 2.13.0, {d}",) * 2 for d in ("cpu", "gpu")
+    ]
+    assert (
+        compare(
+            several(("torch", "cpu"), ("torch", "gpu")),
+            several(("paddle", "cpu"), ("paddle", "gpu")),
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(("status", "code"), [("failed", 0), ("passed", 1)])
@@ -260,7 +352,9 @@ def test_hostile_names_do_nothing_to_the_terminal(tmp_path):
     for name, status in (("a", "failed"), ("b", "passed")):
         run = FrameworkRun(evil, evil, evil, "finished", (replace(hostile, status=status),))
         save(replace(report(), runs=(run,)), tmp_path / f"{name}.json")
-    found = CliRunner().invoke(app, ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")], env={"COLUMNS": "900"})
+    found = CliRunner().invoke(
+        app, ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")], env={"COLUMNS": "900"}
+    )
     assert found.exit_code == 1, found.output
     assert "[/red][bold]" in found.output
     assert not {"\x1b", "\x9b", "\x00"} & set(found.output)
@@ -269,7 +363,9 @@ def test_hostile_names_do_nothing_to_the_terminal(tmp_path):
 def test_the_command_refuses_what_it_cannot_read(tmp_path):
     save(report(FAILED), tmp_path / "a.json")
     (tmp_path / "b.json").write_text('{"schema": 99}')
-    found = CliRunner().invoke(app, ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")], env={"COLUMNS": "300"})
+    found = CliRunner().invoke(
+        app, ["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")], env={"COLUMNS": "300"}
+    )
     assert found.exit_code == 2
     assert "another version of unamp" in found.output
 

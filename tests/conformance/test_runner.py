@@ -56,7 +56,11 @@ def log(tmp_path):
 @pytest.fixture
 def run(log):
     def started(code, device="cpu", **options):
-        command = (sys.executable, "-c", textwrap.dedent(START + code.replace("LOG", repr(str(log)))))
+        command = (
+            sys.executable,
+            "-c",
+            textwrap.dedent(START + code.replace("LOG", repr(str(log)))),
+        )
         return run_framework("test", device, Selection(), Options(command=command, **options))
 
     return started
@@ -88,7 +92,10 @@ def test_where_checks_may_take_long_opening_the_framework_may_too(run, monkeypat
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("os.kill(os.getpid(), 11)", "signal SIGSEGV"), ("print('oh', file=sys.stderr); os._exit(3)", "exit status 3): oh")],
+    [
+        ("os.kill(os.getpid(), 11)", "signal SIGSEGV"),
+        ("print('oh', file=sys.stderr); os._exit(3)", "exit status 3): oh"),
+    ],
 )
 def test_a_crash_is_a_result_of_its_check_and_all_others_go_on(run, what, says, jobs):
     found = run(bad(what), jobs=jobs)
@@ -125,7 +132,11 @@ def test_a_process_that_keeps_dying_is_given_up(run):
 def test_known_gaps_of_a_run_that_was_given_up_are_no_failures(run, monkeypatch):
     gap = gaps.KnownGap("outputs", ("a",), "it dies", "", ">=1")
     monkeypatch.setattr(gaps, "gaps_of", lambda framework: (gap,))
-    found = run(OPEN.replace('(name, policy) == ("b", "p")', "True").replace("BAD", "os._exit(1)").replace("abc", "abcdefghi"))
+    found = run(
+        OPEN.replace('(name, policy) == ("b", "p")', "True")
+        .replace("BAD", "os._exit(1)")
+        .replace("abc", "abcdefghi")
+    )
     assert "given up" in found.ended
     assert {r.status for r in found.results if r.subject == "a"} == {"gap"}
     assert {r.status for r in found.results if r.subject == "b"} == {"crashed"}
@@ -144,8 +155,14 @@ def test_an_absent_device_is_not_run_and_never_passed(run):
 
 
 def test_a_framework_is_not_opened_for_a_device_that_it_has_not(log):
-    command = (sys.executable, "-c", START + OPEN.replace("LOG", repr(str(log))).replace("BAD", "pass"))
-    report = run_all(["test"], ["cpu", "gpu", "second"], Selection(), Options(jobs=3, command=command))
+    command = (
+        sys.executable,
+        "-c",
+        START + OPEN.replace("LOG", repr(str(log))).replace("BAD", "pass"),
+    )
+    report = run_all(
+        ["test"], ["cpu", "gpu", "second"], Selection(), Options(jobs=3, command=command)
+    )
     assert {run.device: (run.ended, run.version) for run in report.runs} == {
         "cpu": ("finished", "1.0"),
         "gpu": ("not run", "1.0"),
@@ -177,8 +194,13 @@ def meet():
     many = OPEN.replace('for name in "abc"', "for name in map(str, range(200))").replace(
         '"abc"[order["item"]]', 'str(order["item"])'
     )
-    noted = meets + many.replace("BAD", "pass").replace('file.write(str(order["item"]))', 'file.write(f"{os.getpid()}\\n")')
-    both = noted.replace("for line in sys.stdin:", "for number, line in enumerate(sys.stdin):\n    if not number: meet()")
+    noted = meets + many.replace("BAD", "pass").replace(
+        'file.write(str(order["item"]))', 'file.write(f"{os.getpid()}\\n")'
+    )
+    both = noted.replace(
+        "for line in sys.stdin:",
+        "for number, line in enumerate(sys.stdin):\n    if not number: meet()",
+    )
     assert set(outcome(run(both, device, jobs=2)).values()) == {"passed"}
     assert len(set(log.read_text().split())) == 2
     log.unlink()
@@ -191,12 +213,20 @@ def meet():
 
 def test_a_worker_takes_memory_as_it_needs_it_unless_the_user_says_otherwise(run, monkeypatch):
     names = ("XLA_PYTHON_CLIENT_PREALLOCATE", "TF_FORCE_GPU_ALLOW_GROWTH")
-    told = bad("pass").replace("present=True", f"present=True, facts={{n: os.environ[n] for n in {names}}}")
+    told = bad("pass").replace(
+        "present=True", f"present=True, facts={{n: os.environ[n] for n in {names}}}"
+    )
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    assert run(told).facts == {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    assert run(told).facts == {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
-    assert run(told).facts == {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    assert run(told).facts == {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "true",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
 
 
 def interrupted(run, log, tmp_path):
@@ -205,7 +235,8 @@ def interrupted(run, log, tmp_path):
     run(bad("os._exit(1)"), keep=kept)
     (file,) = kept.iterdir()
     lines = file.read_text().splitlines()
-    file.write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])  # the key, one item, and half of another
+    # the key, one item, and half of another
+    file.write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])
     log.unlink()
     return kept
 
@@ -217,7 +248,9 @@ def test_an_interrupted_run_goes_on_where_it_was(run, log, tmp_path):
     assert log.read_text() == "bbc"  # what crashed was not kept, and is tried again
 
 
-@pytest.mark.parametrize("change", ["version", "setting", "machine", "plan", "not asked for", "damaged", "foreign"])
+@pytest.mark.parametrize(
+    "change", ["version", "setting", "machine", "plan", "not asked for", "damaged", "foreign"]
+)
 def test_results_of_another_run_are_never_used(run, log, tmp_path, monkeypatch, change):
     kept = interrupted(run, log, tmp_path)
     (file,) = kept.iterdir()
@@ -271,7 +304,9 @@ def test_the_whole_run_can_be_interrupted(tmp_path):
     """Ctrl-C ends every process, says how to go on, and what was finished is there."""
     arguments = ["--framework", "torch", "--device", "cpu", "--output", str(tmp_path)]
     arguments += ["--op", "ab*", "--op", "ac*", "--op", "ad*", "--preset", "unamp", "-j", "1"]
-    process = subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, text=True, check=False
+    )
     assert process.returncode == 130, process.stderr
     assert "--resume" in process.stderr
     file = tmp_path / "unfinished" / "torch-cpu.jsonl"
@@ -286,27 +321,53 @@ def test_the_whole_run_can_be_interrupted(tmp_path):
 def test_the_whole_matrix_is_planned():
     found = list(items(Selection(), ["add", "matmul"]))
     networks = {item.subject for item in found if item.kind == "network"}
-    assert networks == {"mlp", "conv", "lenet5", "residual", "transformer", "lstm", "ranking", "unet"}
+    assert networks == {
+        "mlp",
+        "conv",
+        "lenet5",
+        "residual",
+        "transformer",
+        "lstm",
+        "ranking",
+        "unet",
+    }
     names = {name for item in found if item.subject == "mlp" for name in item.policies}
     assert len(names) == 2 * (1 + 4 * 8)
-    assert {"allow bfloat16", "deny float16", "O1 float16 unamp", "O1 bfloat16 native"} <= set(found[-1].policies)
+    assert {"allow bfloat16", "deny float16", "O1 float16 unamp", "O1 bfloat16 native"} <= set(
+        found[-1].policies
+    )
 
 
 def test_casts_are_probed_under_no_list_of_their_own():
-    found = list(items(Selection(ops=("cast", "bitc*")), ["add", "bitcast", "cast"], tensor_kinds={"kind": ["add", "cast"]}))
+    found = list(
+        items(
+            Selection(ops=("cast", "bitc*")),
+            ["add", "bitcast", "cast"],
+            tensor_kinds={"kind": ["add", "cast"]},
+        )
+    )
     assert {item.subject for item in found if item.kind == "operation"} == {"bitcast", "cast"}
-    assert not [name for item in found for name in item.policies if name.startswith(("allow", "deny"))]
+    assert not [
+        name for item in found for name in item.policies if name.startswith(("allow", "deny"))
+    ]
     assert all(item.policies for item in found)
 
 
 def test_a_thorough_run_looks_at_every_rule_and_every_list():
     ops = [op.name for op in vocabulary().values()]
-    quick, full = ([i for i in items(Selection(full=full), ops) if i.kind == "operation"] for full in (False, True))
+    quick, full = (
+        [i for i in items(Selection(full=full), ops) if i.kind == "operation"]
+        for full in (False, True)
+    )
     seen = set()
     for few, all_ in zip(quick, full, strict=True):
         assert set(few.policies) < set(all_.policies)
         rules = [
-            {p.decide(few.subject) for name, p in item.policies.items() if name.startswith("O1") and p.preset != "native"}
+            {
+                p.decide(few.subject)
+                for name, p in item.policies.items()
+                if name.startswith("O1") and p.preset != "native"
+            }
             for item in (few, all_)
         ]
         assert rules[0] == rules[1]
@@ -319,37 +380,61 @@ def test_a_thorough_run_looks_at_every_rule_and_every_list():
             *(("O1", f" {name}") for name in LISTED),
         )
     }
-    assert 2 * sum(len(item.policies) for item in quick) < sum(len(item.policies) for item in full) / 3
+    assert (
+        2 * sum(len(item.policies) for item in quick) < sum(len(item.policies) for item in full) / 3
+    )
 
 
 def test_where_dtypes_cost_time_a_thorough_run_gives_each_subject_one():
     ops = ["add", "matmul", "exp"]
     checks = ("decisions", "probe", "training")
-    quick, full = (list(items(Selection(checks=checks, full=full), ops, sparing=True)) for full in (False, True))
+    quick, full = (
+        list(items(Selection(checks=checks, full=full), ops, sparing=True))
+        for full in (False, True)
+    )
     kinds = {(item.kind, item.subject) for item in full}
     assert {(item.kind, item.subject) for item in quick if item.kind != "training"} <= kinds
     for kind in ("operation", "network", "training"):
         met = {}
         for item in quick:
             if item.kind == kind:
-                met.setdefault(item.subject, set()).update(policy.dtype for policy in item.policies.values())
+                met.setdefault(item.subject, set()).update(
+                    policy.dtype for policy in item.policies.values()
+                )
         assert {len(dtypes) for dtypes in met.values()} == {1}
         assert set().union(*met.values()) == {"float16", "bfloat16"}
     assert full == list(items(Selection(checks=checks, full=True), ops))
-    (chosen,) = items(Selection(ops=("add",), dtypes=("float16",), checks=("probe",)), ops, sparing=True)
+    (chosen,) = items(
+        Selection(ops=("add",), dtypes=("float16",), checks=("probe",)), ops, sparing=True
+    )
     assert {policy.dtype for policy in chosen.policies.values()} == {"float16"}
 
 
 def test_a_selected_preset_is_run_on_every_operation():
     found = list(items(Selection(presets=("apex",)), ["add", "matmul"]))
-    assert all({"O1 float16 apex", "O1 bfloat16 apex"} <= set(i.policies) for i in found if i.kind == "operation")
+    assert all(
+        {"O1 float16 apex", "O1 bfloat16 apex"} <= set(i.policies)
+        for i in found
+        if i.kind == "operation"
+    )
 
 
 def test_a_selection_narrows_the_plan():
-    found = list(items(Selection(levels=("O1",), dtypes=("float16",), presets=("unamp",), networks=("mlp",)), ["add"]))
-    assert [(item.kind, item.subject, list(item.policies)) for item in found] == [("network", "mlp", ["O1 float16 unamp"])]
-    assert [item.subject for item in items(Selection(ops=("mat*",)), ["add", "matmul"])] == ["matmul"]
-    both = Selection(levels=("O1",), dtypes=("float16",), presets=("unamp",), networks=("mlp",), ops=("mat*",))
+    found = list(
+        items(
+            Selection(levels=("O1",), dtypes=("float16",), presets=("unamp",), networks=("mlp",)),
+            ["add"],
+        )
+    )
+    assert [(item.kind, item.subject, list(item.policies)) for item in found] == [
+        ("network", "mlp", ["O1 float16 unamp"])
+    ]
+    assert [item.subject for item in items(Selection(ops=("mat*",)), ["add", "matmul"])] == [
+        "matmul"
+    ]
+    both = Selection(
+        levels=("O1",), dtypes=("float16",), presets=("unamp",), networks=("mlp",), ops=("mat*",)
+    )
     assert [item.subject for item in items(both, ["add", "matmul"])] == ["mlp", "matmul"]
 
 
@@ -371,20 +456,43 @@ def test_bad_arguments_are_named(arguments, message):
 
 
 def test_one_network_on_torch(tmp_path):
-    chosen = ["--framework", "torch", "--device", "cpu", "--network", "mlp", "--level", "O1", "--dtype", "bfloat16"]
+    chosen = [
+        "--framework",
+        "torch",
+        "--device",
+        "cpu",
+        "--network",
+        "mlp",
+        "--level",
+        "O1",
+        "--dtype",
+        "bfloat16",
+    ]
     found = CliRunner().invoke(app, [*chosen, "--preset", "unamp", "--output", str(tmp_path)])
     assert found.exit_code == 0, found.output
     assert "conforms" in found.output
     (ran,) = load(tmp_path / "results.json").runs
     assert ran.facts["threads"] == int(ran.variables["OMP_NUM_THREADS"])
     assert ran.facts["capability"] in ("DEFAULT", "AVX2", "AVX512")
-    assert {result.check for result in ran.results} == {"decisions", "outputs", "gradients", "dtypes"}
-    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "report.html", "junit.xml"}
+    assert {result.check for result in ran.results} == {
+        "decisions",
+        "outputs",
+        "gradients",
+        "dtypes",
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "results.json",
+        "report.html",
+        "junit.xml",
+    }
 
 
 def test_a_process_goes_on_with_the_network_that_it_has_compiled():
     task = Task("test", "cpu", Selection())
-    items = [{"kind": "network", "subject": name, "policies": ["p"], "checks": ["outputs"]} for name in "aabbc"]
+    items = [
+        {"kind": "network", "subject": name, "policies": ["p"], "checks": ["outputs"]}
+        for name in "aabbc"
+    ]
     task.hear(None, {"event": "planned", "items": items})
     first, second = task.take(), task.take()
     assert (first, second) == (0, 2)

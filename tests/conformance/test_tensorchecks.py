@@ -72,7 +72,15 @@ DONE = {"followed": followed, "refused": refused, "left alone": left_alone}
 
 
 def found(call, declared, policy):
-    kind = TensorKind("sparse", made, {"mul": call}, {"mul": declared}, "a reason", values, lambda t: str(t.dtype)[6:])
+    kind = TensorKind(
+        "sparse",
+        made,
+        {"mul": call},
+        {"mul": declared},
+        "a reason",
+        values,
+        lambda t: str(t.dtype)[6:],
+    )
     return check_tensors(SUBJECT, kind, "mul", policy)
 
 
@@ -82,7 +90,10 @@ def found(call, declared, policy):
 def test_a_treatment_is_held_against_the_declaration(done, declared, policy):
     result = found(DONE[done], declared, policy)
     if done != declared:
-        assert (result.status, result.message) == ("failed", f"the adapter says {declared}; it is {done}")
+        assert (result.status, result.message) == (
+            "failed",
+            f"the adapter says {declared}; it is {done}",
+        )
     else:
         assert result.status == ("refused" if done == "refused" else "passed")
 
@@ -94,7 +105,9 @@ def test_what_is_none_of_them_is_said(declared, policy):
     if policy.deny:
         other = "computed in bfloat16, and only the result was widened"
     assert found(relabelled, declared, policy).message.endswith(f"it is neither: {other}")
-    assert found(raising, declared, policy).message.endswith("it is raised: RuntimeError: no kernel")
+    assert found(raising, declared, policy).message.endswith(
+        "it is raised: RuntimeError: no kernel"
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=["allow", "deny"])
@@ -109,18 +122,42 @@ def test_a_dtype_that_a_kind_has_not_is_not_applicable():
             raise TypeError("no bfloat16")
         return made(dtype, device)
 
-    kind = TensorKind("sparse", none, {"mul": followed}, {"mul": "followed"}, "", values, lambda t: str(t.dtype)[6:])
-    assert [check_tensors(SUBJECT, kind, "mul", policy).status for policy in POLICIES] == ["passed", "not applicable"]
+    kind = TensorKind(
+        "sparse",
+        none,
+        {"mul": followed},
+        {"mul": "followed"},
+        "",
+        values,
+        lambda t: str(t.dtype)[6:],
+    )
+    assert [check_tensors(SUBJECT, kind, "mul", policy).status for policy in POLICIES] == [
+        "passed",
+        "not applicable",
+    ]
 
 
 def test_a_run_walks_every_kind_and_operation(monkeypatch):
     kinds = [
-        TensorKind(name, made, dict.fromkeys(ops, followed), dict.fromkeys(ops, "followed"), "", values, str)
+        TensorKind(
+            name,
+            made,
+            dict.fromkeys(ops, followed),
+            dict.fromkeys(ops, "followed"),
+            "",
+            values,
+            str,
+        )
         for name, ops in (("sparse", ("mul", "exp")), ("ragged", ("mul",)))
     ]
     monkeypatch.setattr(type(SUBJECT.operations), "tensor_kinds", lambda self: kinds, raising=False)
     asked = [
-        (item.way, item.subject, *item.policies) for item in planned(Subject("torch", "cpu"), Selection(checks=("tensors",)))
+        (item.way, item.subject, *item.policies)
+        for item in planned(Subject("torch", "cpu"), Selection(checks=("tensors",)))
     ]
     policies = ("allow float16", "deny float16", "allow bfloat16", "deny bfloat16")
-    assert asked == [("sparse", "mul", *policies), ("sparse", "exp", *policies), ("ragged", "mul", *policies)]
+    assert asked == [
+        ("sparse", "mul", *policies),
+        ("sparse", "exp", *policies),
+        ("ragged", "mul", *policies),
+    ]

@@ -60,7 +60,12 @@ def _with_a_fixed_scale(original):
 def test_a_checkpoint_that_is_not_whole_is_found(monkeypatch, lost):
     def saved(self):
         network = NETWORKS["residual"]
-        fresh = State(*(getattr(State.of(network) if name == lost else self, name) for name in ("weights", "buffers")))
+        fresh = State(
+            *(
+                getattr(State.of(network) if name == lost else self, name)
+                for name in ("weights", "buffers")
+            )
+        )
         fresh.scale, fresh.step = self.scale, self.step
         return whole(fresh)
 

@@ -21,7 +21,15 @@ NEXT = 1.7614881992340088
 
 def complaint(loss, gradient=GRADIENT):
     way = Way("a step", "transformed", value_and_grad=lambda *_: None)
-    found = judged(Subject("torch", "cpu"), way, "lstm", Policy(), seen(1.7614880800247192), seen(loss, gradient), {})
+    found = judged(
+        Subject("torch", "cpu"),
+        way,
+        "lstm",
+        Policy(),
+        seen(1.7614880800247192),
+        seen(loss, gradient),
+        {},
+    )
     assert found.status == ("failed" if found.message else "passed")
     return found.message
 
@@ -32,10 +40,16 @@ def complaint(loss, gradient=GRADIENT):
         (1.7614880800247192, GRADIENT, ""),
         (NEXT, GRADIENT, ""),
         (1.7614880800247192 * (1 + 2**-20), GRADIENT, "other bits than eagerly: the result"),
-        (1.7614880800247192, np.nextafter(GRADIENT, 1), "other bits than eagerly: the gradient of table"),
+        (
+            1.7614880800247192,
+            np.nextafter(GRADIENT, 1),
+            "other bits than eagerly: the gradient of table",
+        ),
     ],
 )
-def test_a_loss_may_differ_in_its_last_bits_where_none_is_repeated_and_a_gradient_may_not(loss, gradient, says, monkeypatch):
+def test_a_loss_may_differ_in_its_last_bits_where_none_is_repeated_and_a_gradient_may_not(
+    loss, gradient, says, monkeypatch
+):
     monkeypatch.setattr(NamedOperations, "repeats", False)
     assert complaint(loss, gradient) == says
 

@@ -66,7 +66,9 @@ class FakeGradients:
         return self.found
 
     def first_nonfinite(self, network: Any) -> str | None:
-        found = next((name for name, g in self._named().items() if not math.isfinite(g.value)), None)
+        found = next(
+            (name for name, g in self._named().items() if not math.isfinite(g.value)), None
+        )
         return found if found is None or network is None else network[found]
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -82,7 +84,10 @@ class FakeNetwork:
         self.seen: list[tuple[str, Policy | None]] = []
 
     def forward(self, *tensors: FakeTensor, scale: FakeTensor | None = None) -> Any:
-        self.seen += [(tensor.dtype, unamp.current_policy()) for tensor in (*tensors, *([scale] if scale else ()))]
+        self.seen += [
+            (tensor.dtype, unamp.current_policy())
+            for tensor in (*tensors, *([scale] if scale else ()))
+        ]
         return {"out": [FakeTensor(tensor.dtype) for tensor in tensors]}
 
 
@@ -162,7 +167,9 @@ class FakeAdapter:
     def slowdown(self, device: str, dtype: str) -> float:
         return self.slow.get(dtype, 1.0) if device == "cpu" else 1.0
 
-    def observe(self, sink: Callable[[OpRecord], None], values: bool) -> AbstractContextManager[None]:
+    def observe(
+        self, sink: Callable[[OpRecord], None], values: bool
+    ) -> AbstractContextManager[None]:
         @contextmanager
         def observing() -> Iterator[None]:
             self.sinks.append(sink)
@@ -200,7 +207,9 @@ class FakeAdapter:
         return isinstance(value, FakeNetwork)
 
     def wrap(self, network: FakeNetwork, policy: Policy) -> Any:
-        return with_method(network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy))
+        return with_method(
+            network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy)
+        )
 
     def is_optimizer(self, value: object) -> bool:
         return isinstance(value, self.optimizer)
@@ -209,7 +218,9 @@ class FakeAdapter:
         self.scaled_under.append(unamp.is_autocast_enabled())
         return FakeTensor("float32", loss.value * scale)
 
-    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: FakeOptimizer) -> tuple[Any, Any]:
+    def backward(
+        self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: FakeOptimizer
+    ) -> tuple[Any, Any]:
         scaled, loss = compute()
         optimizer.gradients = dict.fromkeys(optimizer.gradients, scaled)
         return loss, None

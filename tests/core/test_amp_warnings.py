@@ -24,12 +24,19 @@ def open_and_close(*regions: Any) -> None:
 
 def test_a_dtype_that_is_many_times_slower_is_named_once(make_adapter: Callable[..., Any]) -> None:
     make_adapter(slow={"float16": 28.0})
-    with pytest.warns(AmpWarning, match="on a CPU fake is about 28 times slower in float16 than in float32; bfloat16") as given:
-        open_and_close(*(unamp.autocast(dtype="float16", preset=preset) for preset in ("unamp", "paddle")))
+    with pytest.warns(
+        AmpWarning,
+        match="on a CPU fake is about 28 times slower in float16 than in float32; bfloat16",
+    ) as given:
+        open_and_close(
+            *(unamp.autocast(dtype="float16", preset=preset) for preset in ("unamp", "paddle"))
+        )
     assert [warning.filename for warning in given] == [__file__]
 
 
-def test_where_the_other_dtype_is_as_slow_only_float32_is_advised(make_adapter: Callable[..., Any]) -> None:
+def test_where_the_other_dtype_is_as_slow_only_float32_is_advised(
+    make_adapter: Callable[..., Any],
+) -> None:
     make_adapter(slow={"float16": 28.0, "bfloat16": 22.0})
     with (
         pytest.warns(AmpWarning, match="slower in bfloat16 than in float32; float32 is faster"),
@@ -44,11 +51,14 @@ def test_where_the_other_dtype_is_as_slow_only_float32_is_advised(make_adapter: 
         lambda: policy_region(Policy("O1", "bfloat16")),
         lambda: policy_region(Policy("O0", "float16")),
         lambda: policy_region(Policy("O1", "float16", enabled=False)),
-        lambda: policy_region(Policy("O1", "float16", preset="native")),  # the fake framework has nothing of its own
+        # the fake framework has nothing of its own
+        lambda: policy_region(Policy("O1", "float16", preset="native")),
         lambda: unamp.Region(Policy("O1", "float16"), device="gpu"),
     ],
 )
-def test_what_is_not_slow_is_not_warned_of(region: Callable[[], Any], make_adapter: Callable[..., Any]) -> None:
+def test_what_is_not_slow_is_not_warned_of(
+    region: Callable[[], Any], make_adapter: Callable[..., Any]
+) -> None:
     make_adapter(slow={"float16": 28.0, "bfloat16": amp_warnings.SLOW - 0.1})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -56,7 +66,9 @@ def test_what_is_not_slow_is_not_warned_of(region: Callable[[], Any], make_adapt
             pass
 
 
-def test_with_a_gpu_there_nobody_knows_where_tensors_will_be(make_adapter: Callable[..., Any]) -> None:
+def test_with_a_gpu_there_nobody_knows_where_tensors_will_be(
+    make_adapter: Callable[..., Any],
+) -> None:
     make_adapter(slow={"float16": 28.0}, has_gpu=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -99,12 +111,16 @@ def test_a_warning_made_an_error_leaves_no_region_open(make_adapter: Callable[..
 def test_what_could_be_faster_is_a_hint_given_once(make_adapter: Callable[..., Any]) -> None:
     make_adapter(faster=lambda: "python -m fake builds it")
     with pytest.warns(AmpHint, match="python -m fake builds it") as given:
-        open_and_close(*(unamp.autocast(dtype="float16", preset=preset) for preset in ("unamp", "paddle")))
+        open_and_close(
+            *(unamp.autocast(dtype="float16", preset=preset) for preset in ("unamp", "paddle"))
+        )
     assert [warning.filename for warning in given] == [__file__]
 
 
 @pytest.mark.parametrize(("how", "level"), [(None, "O1"), ("build it", "O0")])
-def test_no_hint_where_there_is_nothing_to_say(how: str | None, level: str, make_adapter: Callable[..., Any]) -> None:
+def test_no_hint_where_there_is_nothing_to_say(
+    how: str | None, level: str, make_adapter: Callable[..., Any]
+) -> None:
     make_adapter(faster=lambda: how)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -120,7 +136,7 @@ def test_hints_are_silenced_by_their_own_category(make_adapter: Callable[..., An
     assert [warning.category for warning in given] == [AmpWarning]
 
 
-# --- regions that cover nothing -------------------------------------------------------------------------------------------
+# --- regions that cover nothing -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -134,7 +150,9 @@ def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_imported")
 def test_a_region_without_any_framework() -> None:
-    with pytest.warns(AmpWarning, match="a region changed nothing: no framework was imported") as given:
+    with pytest.warns(
+        AmpWarning, match="a region changed nothing: no framework was imported"
+    ) as given:
         open_and_close(policy_region(Policy()), policy_region(Policy()))
     assert [warning.filename for warning in given] == [__file__]
 
@@ -142,13 +160,19 @@ def test_a_region_without_any_framework() -> None:
 @pytest.mark.usefixtures("nothing_imported")
 def test_a_region_around_a_framework_without_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
-    with pytest.warns(AmpWarning, match="no adapter is installed for jax; `unamp doctor`"), policy_region(Policy()):
+    with (
+        pytest.warns(AmpWarning, match="no adapter is installed for jax; `unamp doctor`"),
+        policy_region(Policy()),
+    ):
         pass
 
 
 @pytest.mark.usefixtures("nothing_imported")
 def test_a_region_in_which_a_framework_is_imported(fake_class: Any) -> None:
-    with pytest.warns(AmpWarning, match="late was imported inside a region, which did not cover it"), policy_region(Policy()):
+    with (
+        pytest.warns(AmpWarning, match="late was imported inside a region, which did not cover it"),
+        policy_region(Policy()),
+    ):
         registry.register(fake_class("late"))
 
 

@@ -30,7 +30,10 @@ def test_gaps_are_read_in_their_order(package: Path) -> None:
     first = '[[declared]]\nwhat = "b"\nreason = "it is so"\nlink = "https://example.org"\n'
     text = f'{first}\n[[gap]]\ncheck = "probe"\n\n[[declared]]\nwhat = "a"\nreason = "so too"\n'
     (package / "gaps.toml").write_text(text, "utf-8")
-    assert read_gaps(package.name) == (Gap("b", "it is so", "https://example.org"), Gap("a", "so too"))
+    assert read_gaps(package.name) == (
+        Gap("b", "it is so", "https://example.org"),
+        Gap("a", "so too"),
+    )
 
 
 def test_without_a_file_nothing_is_declared(package: Path) -> None:
@@ -43,7 +46,10 @@ def test_without_a_file_nothing_is_declared(package: Path) -> None:
         ("declared = 1", "must hold tables"),
         ('[[declared]]\nwhat = "a"\nreason = "b"\n[other]\n', "it has declared, other"),
         ('[[declared]]\nwhat = "a"\n', "has strings what and reason"),
-        ('[[declared]]\nwhat = "a"\nreason = "b"\ncheck = "probe"\n', "has strings what and reason"),
+        (
+            '[[declared]]\nwhat = "a"\nreason = "b"\ncheck = "probe"\n',
+            "has strings what and reason",
+        ),
         ('[[declared]]\nwhat = "a"\nreason = 3\n', "has strings what and reason"),
         ("declared = [1]", "has strings what and reason"),
     ],

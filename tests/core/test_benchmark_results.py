@@ -30,7 +30,11 @@ def outcome(name: str, ratio: float, noise: float = 0.1, goal: float | None = 1.
 
 
 def standing(*ratios: float, title: str = "an <add> & more") -> Standing:
-    return Standing(title, 10, (outcome("by hand", 1.0, 0.0, None), *(outcome(str(n), r) for n, r in enumerate(ratios))))
+    return Standing(
+        title,
+        10,
+        (outcome("by hand", 1.0, 0.0, None), *(outcome(str(n), r) for n, r in enumerate(ratios))),
+    )
 
 
 MACHINE = {"cpu_model_name": "one", "cpu_count": 2, "date": "2026-11-23 03:00"}
@@ -42,7 +46,11 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    found = [standing(1.2), standing(0.5, 3.0, title="another"), replace(standing(2.0, title="large"), unit="bytes")]
+    found = [
+        standing(1.2),
+        standing(0.5, 3.0, title="another"),
+        replace(standing(2.0, title="large"), unit="bytes"),
+    ]
     run = Run(MACHINE, "laptop", {"torch": {"MKL_CBWR": "AVX2"}}, {"regions": 3.5}, found)
     results.write(tmp_path / "run.json", run)
     assert results.read(tmp_path / "run.json") == run
@@ -60,10 +68,16 @@ def test_files_from_before_there_was_memory_are_read(tmp_path: Path) -> None:
     assert results.read(tmp_path / "old.json") == Run(MACHINE, standings=[standing(1.2)])
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "nul", "[" * 100_000, '{"machine": {}, "comparisons": [{"title": "x"}]}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "nul", "[" * 100_000, '{"machine": {}, "comparisons": [{"title": "x"}]}'],
+)
 def test_a_file_of_something_else_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(text)
-    with pytest.raises(ValueError, match=r"other.json is no file of results that `python -m benchmarks --json FILE` wrote"):
+    with pytest.raises(
+        ValueError,
+        match=r"other.json is no file of results that `python -m benchmarks --json FILE` wrote",
+    ):
         results.read(tmp_path / "other.json")
 
 
@@ -91,12 +105,21 @@ def test_a_wrong_number_is_named(key: str, value: Any, says: str, tmp_path: Path
 
 def test_only_what_is_beyond_the_noise_is_a_change() -> None:
     found = list(results.changes([standing(1.0, 1.0, 1.0)], [standing(1.15, 1.3, 0.7, 5.0)]))
-    assert [(change.name, change.verdict) for change in found] == [("0", ""), ("1", "slower"), ("2", "faster")]
+    assert [(change.name, change.verdict) for change in found] == [
+        ("0", ""),
+        ("1", "slower"),
+        ("2", "faster"),
+    ]
 
 
-@pytest.mark.parametrize(("after", "verdict"), [(1.04, ""), (0.96, ""), (1.07, "slower"), (0.93, "faster")])
+@pytest.mark.parametrize(
+    ("after", "verdict"), [(1.04, ""), (0.96, ""), (1.07, "slower"), (0.93, "faster")]
+)
 def test_what_two_processes_differ_by_is_noise(after: float, verdict: str) -> None:
-    before, now = (Standing("add", 9, (outcome("by hand", 1.0), outcome("unamp", ratio, 0.005))) for ratio in (1.0, after))
+    before, now = (
+        Standing("add", 9, (outcome("by hand", 1.0), outcome("unamp", ratio, 0.005)))
+        for ratio in (1.0, after)
+    )
     (change,) = results.changes([before], [now])
     assert change.verdict == verdict
 
@@ -110,7 +133,10 @@ def test_ratios_to_another_baseline_are_not_compared() -> None:
 @pytest.mark.parametrize(("after", "status"), [(1.05, 0), (2.0, 1)])
 def test_the_command_compares(after: float, status: int, tmp_path: Path) -> None:
     for name, ratio in (("old", 1.0), ("new", after)):
-        results.write(tmp_path / f"{name}.json", Run({**MACHINE, "versions": {"unamp": name}}, standings=[standing(ratio)]))
+        results.write(
+            tmp_path / f"{name}.json",
+            Run({**MACHINE, "versions": {"unamp": name}}, standings=[standing(ratio)]),
+        )
     done = command("compare", tmp_path / "old.json", tmp_path / "new.json")
     assert done.returncode == status, done.stderr
     assert f"{status} slower, 0 faster" in done.stdout
@@ -120,7 +146,9 @@ def test_the_command_compares(after: float, status: int, tmp_path: Path) -> None
 def test_the_command_refuses_runs_of_another_machine_or_setting_unless_told(tmp_path: Path) -> None:
     runs = {
         "old": Run(MACHINE),
-        "new": Run({**MACHINE, "cpu_count": 64}, "laptop", {"torch": {"MKL_CBWR": "AVX2"}, "paddle": {}}),
+        "new": Run(
+            {**MACHINE, "cpu_count": 64}, "laptop", {"torch": {"MKL_CBWR": "AVX2"}, "paddle": {}}
+        ),
     }
     for name, run in runs.items():
         run.standings.append(standing(1.0))
@@ -142,7 +170,10 @@ def test_the_command_refuses_runs_of_another_machine_or_setting_unless_told(tmp_
         (["compare", "nowhere.json", "nowhere.json"], "No such file"),
         (["region"], "unknown: region; valid: regions, "),
         (["--only", "waits"], "unknown selection 'waits'; valid: waiting, "),
-        (["--only", "waiting", "regions"], "--only waiting and sections (regions): give one of them"),
+        (
+            ["--only", "waiting", "regions"],
+            "--only waiting and sections (regions): give one of them",
+        ),
         (["--machine", "abacus"], "unknown setting 'abacus'; valid: as-it-is, "),
     ],
 )
@@ -157,7 +188,10 @@ def test_a_setting_says_which_sections_it_leaves_out_and_is_kept(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert "not run: onednn-sse41 says nothing to jax" in done.stdout
     run = results.read(tmp_path / "run.json")
-    assert (run.setting, run.variables) == ("onednn-sse41", {"torch": {"ONEDNN_MAX_CPU_ISA": "SSE41"}})
+    assert (run.setting, run.variables) == (
+        "onednn-sse41",
+        {"torch": {"ONEDNN_MAX_CPU_ISA": "SSE41"}},
+    )
 
 
 def test_selections_name_sections() -> None:
@@ -165,7 +199,9 @@ def test_selections_name_sections() -> None:
         assert selection, name
         assert not set(selection) - set(SECTIONS), name
     assert set(chosen([], None, quick=False)) == set(SECTIONS)
-    assert set(chosen([], None, quick=True)) == {name for name, section in SECTIONS.items() if section.quick}
+    assert set(chosen([], None, quick=True)) == {
+        name for name, section in SECTIONS.items() if section.quick
+    }
     assert chosen(["memory"], None, quick=True) == {"memory": "*"}
 
 
@@ -173,7 +209,11 @@ def test_sections_know_their_framework() -> None:
     for name, section in SECTIONS.items():
         assert isinstance(section, Section)
         folder = section.place.partition(".")[0]
-        assert folder in (f"on_{framework_of(name)}", "starting:importing", "starting:first_region"), name
+        assert folder in (
+            f"on_{framework_of(name)}",
+            "starting:importing",
+            "starting:first_region",
+        ), name
 
 
 def test_a_peak_of_memory_is_forgotten_and_seen() -> None:
@@ -187,10 +227,21 @@ def test_a_peak_of_memory_is_forgotten_and_seen() -> None:
 
 
 def test_pictures_are_whole_and_name_everything(tmp_path: Path) -> None:
-    grown = Standing("growth: regions, nested", 5, tuple(outcome(str(size), size**1.5) for size in (1, 10, 1000)))
-    kept = [replace(standing(2.0, title=f"memory, {name}: a <wide> network"), unit="bytes") for name in ("PyTorch", "JAX")]
-    written = pictures.write(tmp_path, Run(MACHINE, "laptop", standings=[standing(0.9, 7.0), grown, *kept]))
-    assert [path.name for path in written] == ["growth-regions-nested.svg", "ratios-torch.svg", "memory-a-<wide>-network.svg"]
+    grown = Standing(
+        "growth: regions, nested", 5, tuple(outcome(str(size), size**1.5) for size in (1, 10, 1000))
+    )
+    kept = [
+        replace(standing(2.0, title=f"memory, {name}: a <wide> network"), unit="bytes")
+        for name in ("PyTorch", "JAX")
+    ]
+    written = pictures.write(
+        tmp_path, Run(MACHINE, "laptop", standings=[standing(0.9, 7.0), grown, *kept])
+    )
+    assert [path.name for path in written] == [
+        "growth-regions-nested.svg",
+        "ratios-torch.svg",
+        "memory-a-<wide>-network.svg",
+    ]
     for path in written:
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
     assert "an &lt;add&gt; &amp; more" in written[1].read_text()
@@ -201,6 +252,12 @@ def test_pictures_are_whole_and_name_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["results", "memory"])
-def test_the_pictures_of_the_documentation_are_those_of_its_results(name: str, tmp_path: Path) -> None:
-    for path in pictures.write(tmp_path, results.read(ROOT / "docs" / "performance" / f"{name}.json")):
-        assert path.read_text() == (ROOT / "docs" / "performance" / path.name).read_text(), path.name
+def test_the_pictures_of_the_documentation_are_those_of_its_results(
+    name: str, tmp_path: Path
+) -> None:
+    for path in pictures.write(
+        tmp_path, results.read(ROOT / "docs" / "performance" / f"{name}.json")
+    ):
+        assert path.read_text() == (ROOT / "docs" / "performance" / path.name).read_text(), (
+            path.name
+        )

@@ -18,8 +18,12 @@ from unamp.cli import arguments as cli_arguments
 from unamp.explaining import differences
 
 
-def run(*arguments: str, code: int = 0, command: tuple[str, ...] = ("-m", "unamp")) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, check=False)
+def run(
+    *arguments: str, code: int = 0, command: tuple[str, ...] = ("-m", "unamp")
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, *command, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -53,7 +57,18 @@ def test_version() -> None:
 
 def test_help_lists_the_commands() -> None:
     text = run("--help").stdout
-    for command in ("doctor", "ops", "explain", "diff", "drift", "trace", "compare", "migrate", "onnx", "conformance"):
+    for command in (
+        "doctor",
+        "ops",
+        "explain",
+        "diff",
+        "drift",
+        "trace",
+        "compare",
+        "migrate",
+        "onnx",
+        "conformance",
+    ):
         assert command in text
 
 
@@ -84,12 +99,32 @@ def test_ops_shows_one_operation_in_any_spelling() -> None:
 
 def test_explain_says_rule_and_origin() -> None:
     explained = data_of(
-        "explain", "--level", "O2", "--dtype", "bf16", "--deny", "linear", "--deny", "AddV2", "--allow", "softmax"
+        "explain",
+        "--level",
+        "O2",
+        "--dtype",
+        "bf16",
+        "--deny",
+        "linear",
+        "--deny",
+        "AddV2",
+        "--allow",
+        "softmax",
     )
-    assert explained["linear"] == {"rule": "float32", "origin": "your deny list", "how": {}, "versions": {}}
+    assert explained["linear"] == {
+        "rule": "float32",
+        "origin": "your deny list",
+        "how": {},
+        "versions": {},
+    }
     assert explained["add"]["origin"] == "your deny list"
     assert explained["softmax"]["rule"] == "low"
-    assert explained["relu"] == {"rule": "low", "origin": "level O2: on no list", "how": {}, "versions": {}}
+    assert explained["relu"] == {
+        "rule": "low",
+        "origin": "level O2: on no list",
+        "how": {},
+        "versions": {},
+    }
     assert "your deny list" in text_of("explain", "--deny", "linear")
 
 
@@ -103,11 +138,16 @@ def test_explain_says_rule_and_origin() -> None:
         (("explain", "--preset", "native"), "name a framework, with --framework"),
         (("explain", "--allow", "linear", "--deny", "linear"), "in allow and in deny: linear"),
         (("explain", "--device", "tpu"), "unknown device 'tpu'; valid: cpu, gpu"),
-        (("explain", "--framework", "mxnet"), "unknown framework 'mxnet'; adapters are installed for:"),
+        (
+            ("explain", "--framework", "mxnet"),
+            "unknown framework 'mxnet'; adapters are installed for:",
+        ),
         (("no-such-command",), "No such command"),
     ],
 )
-def test_bad_arguments_are_one_message_and_no_traceback(arguments: tuple[str, ...], says: str) -> None:
+def test_bad_arguments_are_one_message_and_no_traceback(
+    arguments: tuple[str, ...], says: str
+) -> None:
     assert says in refused(*arguments)
 
 
@@ -123,7 +163,9 @@ def recorded(tmp_path: Path) -> Path:
     trace = unamp.Trace(values=True)
     values = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0))
     for op, layer, times in (("bmm", "Net.attention", 3), ("relu", "Net.1", 1), ("mean", None, 1)):
-        record = OpRecord(op, op, unamp.Rule.LOW, ("float32",), "bfloat16", "bfloat16", layer=layer, values=values)
+        record = OpRecord(
+            op, op, unamp.Rule.LOW, ("float32",), "bfloat16", "bfloat16", layer=layer, values=values
+        )
         trace.records += [record] * times
     path = tmp_path / "run.json"
     path.write_text(trace.to_json())
@@ -133,9 +175,13 @@ def recorded(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("level", [level for level in unamp.LEVELS if level != "O0"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_diff_is_where_the_decisions_differ(level: str, dtype: str) -> None:
-    found = differences(*(unamp.Policy(level, dtype, preset=name) for name in ("paddle", "torch-cuda")))
+    found = differences(
+        *(unamp.Policy(level, dtype, preset=name) for name in ("paddle", "torch-cuda"))
+    )
     for op in unamp.vocabulary():
-        before, after = (unamp.Policy(level, dtype, preset=name).decide(op) for name in ("paddle", "torch-cuda"))
+        before, after = (
+            unamp.Policy(level, dtype, preset=name).decide(op) for name in ("paddle", "torch-cuda")
+        )
         assert (op in found) is (before is not after)
         assert op not in found or tuple(decision.rule for decision in found[op]) == (before, after)
 
@@ -143,7 +189,9 @@ def test_diff_is_where_the_decisions_differ(level: str, dtype: str) -> None:
 def test_diff_says_both_rules_and_where_they_come_from() -> None:
     data = data_of("diff", "paddle", "torch-cuda")
     assert (data["before"], data["after"]) == ("paddle", "torch-cuda")
-    assert [(policy["level"], policy["dtype"]) for policy in data["policies"]] == [("O1", "float16")]
+    assert [(policy["level"], policy["dtype"]) for policy in data["policies"]] == [
+        ("O1", "float16")
+    ]
     (mean,) = data["operations"]["mean"]
     assert mean == {
         "before": {"rule": "float32", "origin": "preset paddle: deny list", "advice": ""},
@@ -159,7 +207,10 @@ def test_diff_says_both_rules_and_where_they_come_from() -> None:
 
 def test_diff_for_what_ran(recorded: Path) -> None:
     data = data_of("diff", "paddle", "torch-cuda", "--trace", str(recorded))
-    assert {op: entry[0]["times"] for op, entry in data["operations"].items()} == {"bmm": 3, "mean": 1}
+    assert {op: entry[0]["times"] for op, entry in data["operations"].items()} == {
+        "bmm": 3,
+        "mean": 1,
+    }
     lines = text_of("diff", "paddle", "torch-cuda", "--trace", str(recorded)).splitlines()
     assert lines[0].strip() == "2 operations change at O1 in float16, of the 3 that ran"
     assert lines[2].split()[:4] == ["bmm", "3", "widest", "low"]
@@ -175,7 +226,9 @@ def test_diff_of_a_trace_uses_its_policies(tmp_path: Path, recorded: Path) -> No
     assert data["policies"] == [under.to_data()]
     title = text_of("diff", "unamp", "paddle", "--trace", str(path)).splitlines()[0].strip()
     assert title.endswith("at O2 in bfloat16, of the 3 that ran")
-    denied = data_of("diff", "unamp", "paddle", "--trace", str(path), "--deny", "mean", "--level", "O1")
+    denied = data_of(
+        "diff", "unamp", "paddle", "--trace", str(path), "--deny", "mean", "--level", "O1"
+    )
     assert denied["policies"] == [under.replace(level="O1").to_data()]
     assert "mean" not in denied["operations"]
 
@@ -183,12 +236,18 @@ def test_diff_of_a_trace_uses_its_policies(tmp_path: Path, recorded: Path) -> No
 def test_diff_takes_lists() -> None:
     assert "mean" in data_of("diff", "paddle", "torch-cuda")["operations"]
     assert "mean" not in data_of("diff", "paddle", "torch-cuda", "--deny", "mean")["operations"]
-    assert "mean" not in data_of("diff", "paddle", "torch-cuda", "--allow", "reduce_mean")["operations"]
+    assert (
+        "mean"
+        not in data_of("diff", "paddle", "torch-cuda", "--allow", "reduce_mean")["operations"]
+    )
 
 
 def test_compare_has_a_verdict_and_an_exit_code(tmp_path: Path, recorded: Path) -> None:
     trace = unamp.Trace.from_json(recorded.read_text())
-    moved = [r._replace(values=r.values and r.values._replace(norm=r.values.norm * 2)) for r in trace.records]
+    moved = [
+        r._replace(values=r.values and r.values._replace(norm=r.values.norm * 2))
+        for r in trace.records
+    ]
     trace.records = moved
     other = tmp_path / "other.json"
     other.write_text(trace.to_json())
@@ -201,7 +260,10 @@ def test_compare_has_a_verdict_and_an_exit_code(tmp_path: Path, recorded: Path) 
 
 
 def test_a_trace_is_shown(recorded: Path, tmp_path: Path) -> None:
-    assert text_of("trace", str(recorded)).splitlines() == unamp.Trace.from_json(recorded.read_text()).table().splitlines()
+    assert (
+        text_of("trace", str(recorded)).splitlines()
+        == unamp.Trace.from_json(recorded.read_text()).table().splitlines()
+    )
     assert [(line["op"], line["layer"], line["times"]) for line in data_of("trace", str(recorded))["lines"]] == [
         ("bmm", "Net.attention", 3), ("relu", "Net.1", 1), ("mean", None, 1),
     ]  # fmt: skip
@@ -211,7 +273,9 @@ def test_a_trace_is_shown(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_traces_are_compared(recorded: Path) -> None:
-    assert [o["error"] for o in data_of("compare", str(recorded), str(recorded))["operations"]] == [0.0] * 5
+    assert [o["error"] for o in data_of("compare", str(recorded), str(recorded))["operations"]] == [
+        0.0
+    ] * 5
     assert len(text_of("compare", str(recorded), str(recorded), "--limit", "2").splitlines()) == 4
 
 
@@ -221,7 +285,10 @@ def test_traces_are_compared(recorded: Path) -> None:
         (("diff", "paddle", "x"), "unknown preset 'x'; valid: unamp, torch-cuda"),
         (("diff", "paddle", "native"), "preset 'native' has no lists of its own"),
         (("diff", "paddle", "apex", "--level", "O9"), "unknown level 'O9'"),
-        (("diff", "paddle", "apex", "--trace", "absent.json"), "absent.json: No such file or directory"),
+        (
+            ("diff", "paddle", "apex", "--trace", "absent.json"),
+            "absent.json: No such file or directory",
+        ),
         (("trace", __file__), "this is no trace"),
         (("compare", "absent.json", "absent.json"), "absent.json: No such file or directory"),
     ],
@@ -259,7 +326,9 @@ def test_a_command_of_another_distribution_that_lacks_something_says_so() -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_a_command_of_another_distribution_that_is_broken_takes_no_other_down(tmp_path: Path) -> None:
+def test_a_command_of_another_distribution_that_is_broken_takes_no_other_down(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "broken.py").write_text("from json import absent\n", "utf-8")
     found = tmp_path / "broken-1.0.dist-info"
     found.mkdir()
@@ -271,17 +340,26 @@ def test_a_command_of_another_distribution_that_is_broken_takes_no_other_down(tm
     )
     assert run(code, "--version", command=("-c",)).stdout
     done = run(code, "broken", "--anything", code=1, command=("-c",))
-    assert "`unamp broken` cannot be imported (cannot import name 'absent' from 'json'" in done.stderr
+    assert (
+        "`unamp broken` cannot be imported (cannot import name 'absent' from 'json'" in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
-def test_a_framework_that_lacks_something_is_not_called_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_framework_that_lacks_something_is_not_called_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "strange.py").write_text("import no_such_dependency\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(cli_arguments, "installed", lambda: {"strange": None, "gone": None})
-    with pytest.raises(typer.BadParameter, match="strange is installed and cannot be imported: No module named 'no_such_dep"):
+    with pytest.raises(
+        typer.BadParameter,
+        match="strange is installed and cannot be imported: No module named 'no_such_dep",
+    ):
         cli_arguments.import_framework("strange")
-    with pytest.raises(typer.BadParameter, match=r"gone is not installed; pip install 'unamp\[gone\]'"):
+    with pytest.raises(
+        typer.BadParameter, match=r"gone is not installed; pip install 'unamp\[gone\]'"
+    ):
         cli_arguments.import_framework("gone")
 
 
@@ -308,10 +386,19 @@ def test_drift_shows_what_changes_between_versions() -> None:
     ("arguments", "says"),
     [
         (("torch==2.9", "torch==2.13"), "unknown version of torch '2.9'; valid: 2.8, 2.10, 2.11"),
-        (("torch==2.11", "paddle==3.3"), "are two frameworks; `unamp diff` shows how presets differ"),
-        (("jax==0.9", "jax==0.10"), "unknown framework 'jax'; there are lists of versions of: mindspore, paddle"),
+        (
+            ("torch==2.11", "paddle==3.3"),
+            "are two frameworks; `unamp diff` shows how presets differ",
+        ),
+        (
+            ("jax==0.9", "jax==0.10"),
+            "unknown framework 'jax'; there are lists of versions of: mindspore, paddle",
+        ),
         (("torch>=2", "torch==2.13"), "'torch>=2' names no version; write it as torch==2.11"),
-        (("torch==2.11", "torch==2.13", "train"), "name a function as module:function or file.py:function"),
+        (
+            ("torch==2.11", "torch==2.13", "train"),
+            "name a function as module:function or file.py:function",
+        ),
         (("torch==2.11", "torch==2.13", "none.py:step"), "none.py: there is no such file"),
     ],
 )
@@ -320,8 +407,15 @@ def test_drift_says_what_is_wrong(arguments: tuple[str, ...], says: str) -> None
 
 
 def test_explain_and_ops_say_which_versions_differ() -> None:
-    row = next(line for line in text_of("explain", "--preset", "torch-cuda").splitlines() if line.startswith("rms_norm"))
+    row = next(
+        line
+        for line in text_of("explain", "--preset", "torch-cuda").splitlines()
+        if line.startswith("rms_norm")
+    )
     assert "widest in 2.8, 2.10, 2.11" in row
-    assert data_of("explain", "--preset", "torch-cuda@2.11")["rms_norm"]["versions"]["2.12"] == "float32"
+    assert (
+        data_of("explain", "--preset", "torch-cuda@2.11")["rms_norm"]["versions"]["2.12"]
+        == "float32"
+    )
     assert "in other versions" not in text_of("explain")
     assert "float32 at O1; widest in 2.8, 2.10, 2.11" in text_of("ops", "rms_norm")

@@ -25,22 +25,33 @@ def trace_of(*records: OpRecord) -> Trace:
 
 
 def test_operations_are_ranked_by_relative_error() -> None:
-    reference = trace_of(record("linear", "Net.0", [1.0, 2.0]), record("exp", "Net.1", [100.0]), record("sum", None, [3.0]))
-    other = trace_of(record("linear", "Net.0", [1.0, 2.2]), record("exp", "Net.1", [101.0]), record("sum", None, [3.0]))
+    reference = trace_of(
+        record("linear", "Net.0", [1.0, 2.0]),
+        record("exp", "Net.1", [100.0]),
+        record("sum", None, [3.0]),
+    )
+    other = trace_of(
+        record("linear", "Net.0", [1.0, 2.2]),
+        record("exp", "Net.1", [101.0]),
+        record("sum", None, [3.0]),
+    )
     compared = compare_traces(reference, other)
     assert [c.reference.op for c in compared.operations] == ["linear", "exp", "sum"]
     assert [c.error for c in compared.operations] == pytest.approx([0.2 / 5**0.5, 0.01, 0.0])
     assert (compared.only_in_reference, compared.only_in_other) == ([], [])
     row = ["Net.0", "linear", "8.94e-02", "2.70e-06", "beyond", "float32", "float32", "2", "2.2"]
     assert compared.table().splitlines()[1].split() == row
-    assert len(compared.table(limit=1).splitlines()) == 5  # the head, a row, the verdict, and the two sides of the first
+    # the head, a row, the verdict, and the two sides of the first
+    assert len(compared.table(limit=1).splitlines()) == 5
 
 
 def test_the_error_is_that_of_the_whole_result_within_what_a_sample_can_tell() -> None:
     rng = np.random.default_rng(0)
     exact = rng.normal(size=5000)
     rounded = exact * (1 + rng.normal(scale=1e-2, size=5000))
-    (compared,) = compare_traces(trace_of(record("exp", None, exact)), trace_of(record("exp", None, rounded))).operations
+    (compared,) = compare_traces(
+        trace_of(record("exp", None, exact)), trace_of(record("exp", None, rounded))
+    ).operations
     true = np.linalg.norm(exact - rounded) / np.linalg.norm(exact)
     assert compared.error == pytest.approx(true, rel=0.5)
 
@@ -50,7 +61,9 @@ def test_a_sample_of_zeros_does_not_make_an_infinite_error() -> None:
     exact[1::100] = 1.0  # nowhere where the sample looks
     moved = exact.copy()
     moved[0] = 1e-3
-    (compared,) = compare_traces(trace_of(record("relu", None, exact)), trace_of(record("relu", None, moved))).operations
+    (compared,) = compare_traces(
+        trace_of(record("relu", None, exact)), trace_of(record("relu", None, moved))
+    ).operations
     assert 0 < compared.error < 0.1
 
 
@@ -66,29 +79,49 @@ def test_a_sample_of_zeros_does_not_make_an_infinite_error() -> None:
     ],
 )
 def test_special_cases(exact: object, other: object, error: float) -> None:
-    (compared,) = compare_traces(trace_of(record("exp", None, exact)), trace_of(record("exp", None, other))).operations
+    (compared,) = compare_traces(
+        trace_of(record("exp", None, exact)), trace_of(record("exp", None, other))
+    ).operations
     assert compared.error == pytest.approx(error)
 
 
 def test_results_without_floats_are_matched_and_come_last() -> None:
     none = OpRecord("argmax", "argmax", Rule.UNTOUCHED, ("float32",), "float32", None)
-    compared = compare_traces(trace_of(none, record("exp", None, [1.0])), trace_of(none, record("exp", None, [1.0])))
+    compared = compare_traces(
+        trace_of(none, record("exp", None, [1.0])), trace_of(none, record("exp", None, [1.0]))
+    )
     assert [c.error for c in compared.operations] == [0.0, None]
     assert compared.table().splitlines()[-2].split()[2] == "-"
     assert compared.within
 
 
 def test_operations_are_matched_by_layer_and_by_how_often_they_ran() -> None:
-    reference = trace_of(*(record("linear", layer, [n]) for n, layer in enumerate(("Net.a", "Net.b", "Net.a"), 1)))
-    other = trace_of(*(record("linear", layer, [n]) for layer, n in (("Twin.b", 2), ("Twin.a", 1), ("Twin.a", 3))))
+    reference = trace_of(
+        *(record("linear", layer, [n]) for n, layer in enumerate(("Net.a", "Net.b", "Net.a"), 1))
+    )
+    other = trace_of(
+        *(
+            record("linear", layer, [n])
+            for layer, n in (("Twin.b", 2), ("Twin.a", 1), ("Twin.a", 3))
+        )
+    )
     compared = compare_traces(reference, other)
     assert [c.error for c in compared.operations] == [0.0, 0.0, 0.0]
-    assert {(c.reference.layer, c.other.layer) for c in compared.operations} == {("Net.a", "Twin.a"), ("Net.b", "Twin.b")}
+    assert {(c.reference.layer, c.other.layer) for c in compared.operations} == {
+        ("Net.a", "Twin.a"),
+        ("Net.b", "Twin.b"),
+    }
 
 
 def test_layers_with_other_names_are_matched_in_order() -> None:
-    reference = trace_of(record("linear", "Net.0", [1]), record("relu", "Net.1", [2]), record("linear", "Net.2", [3]))
-    other = trace_of(record("linear", "Net.dense", [1]), record("cast_here", None, [9]), record("linear", "Net.dense_1", [3]))
+    reference = trace_of(
+        record("linear", "Net.0", [1]), record("relu", "Net.1", [2]), record("linear", "Net.2", [3])
+    )
+    other = trace_of(
+        record("linear", "Net.dense", [1]),
+        record("cast_here", None, [9]),
+        record("linear", "Net.dense_1", [3]),
+    )
     compared = compare_traces(reference, other)
     assert [(c.reference.layer, c.other.layer) for c in compared.operations] == [
         ("Net.0", "Net.dense"),
@@ -120,7 +153,9 @@ def test_one_operation_more_shifts_nothing() -> None:
 def test_a_layer_that_runs_many_times_is_paired_in_order_whatever_the_sizes() -> None:
     sizes = 2 ** ((np.arange(6) + 0.49) / 16)
     rounded = sizes * 1.001  # as large, by a sixteenth of a power of two, as the next was before
-    traces = [trace_of(*(record("linear", "Net.0", [size]) for size in each)) for each in (sizes, rounded)]
+    traces = [
+        trace_of(*(record("linear", "Net.0", [size]) for size in each)) for each in (sizes, rounded)
+    ]
     compared = compare_traces(*traces)
     assert max(c.error for c in compared.operations if c.error is not None) == pytest.approx(1e-3)
     assert all(traces[0].records[c.position] is c.reference for c in compared.operations)
@@ -129,13 +164,18 @@ def test_a_layer_that_runs_many_times_is_paired_in_order_whatever_the_sizes() ->
 def test_shapes_of_another_layout_are_the_same() -> None:
     pictures = np.arange(24.0).reshape(2, 3, 4)
     compared = compare_traces(
-        trace_of(record("conv2d", None, pictures)), trace_of(record("conv2d", None, pictures.transpose(1, 2, 0)))
+        trace_of(record("conv2d", None, pictures)),
+        trace_of(record("conv2d", None, pictures.transpose(1, 2, 0))),
     )
     assert [c.error for c in compared.operations] == [0.0]
 
 
 def test_the_verdict_is_about_what_the_precision_of_each_operation_explains() -> None:
-    exact = [record("linear", "Net.0", [1.0, 2.0]), record("linear", "Net.1", [3.0]), record("sub", None, [0.5])]
+    exact = [
+        record("linear", "Net.0", [1.0, 2.0]),
+        record("linear", "Net.1", [3.0]),
+        record("sub", None, [0.5]),
+    ]
     low = [
         record("linear", "Net.0", [1.001, 2.0], "bfloat16"),
         record("linear", "Net.1", [3.03], "bfloat16"),
@@ -148,26 +188,41 @@ def test_the_verdict_is_about_what_the_precision_of_each_operation_explains() ->
     assert by_op["Net.0"] == pytest.approx(4 * 2 * 2**-8, rel=1e-6)
     assert by_op["Net.1"] == pytest.approx(4 * 2 * 2**-8 * 2**0.5, rel=1e-6)
     verdict, *sides = compared.remarks()
-    assert verdict.startswith("3 operations ran in both; 1 moved further than their precision explains, first sub: ")
+    assert verdict.startswith(
+        "3 operations ran in both; 1 moved further than their precision explains, first sub: "
+    )
     assert sides == [
         "  the reference: sub, computed in float32, rule low: no region was open",
         "  the other: sub, computed in bfloat16, rule low: no region was open",
     ]
     assert compare_traces(trace_of(*exact[:2]), trace_of(*low[:2])).within
-    assert not compare_traces(trace_of(*exact), trace_of(*exact[:2], record("sub", None, [0.5001]))).within
+    assert not compare_traces(
+        trace_of(*exact), trace_of(*exact[:2], record("sub", None, [0.5001]))
+    ).within
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"other kept no values to compare; open it with unamp.trace\(values=True\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"other kept no values to compare; open it with unamp.trace\(values=True\)",
+    ):
         compare_traces(trace_of(), Trace())
-    with pytest.raises(TypeError, match=r"reference must be an unamp.Trace, not str; read one with Trace.from_json\(text\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"reference must be an unamp.Trace, not str; read one with Trace.from_json\(text\)",
+    ):
         compare_traces("a.json", trace_of())  # type: ignore[arg-type]
 
 
 def test_traces_from_files_compare_like_those_in_memory() -> None:
-    exact, other = trace_of(record("exp", None, [1.0, 3.0])), trace_of(record("exp", None, [1.0, 3.1]))
+    exact, other = (
+        trace_of(record("exp", None, [1.0, 3.0])),
+        trace_of(record("exp", None, [1.0, 3.1])),
+    )
     again = compare_traces(Trace.from_json(exact.to_json()), Trace.from_json(other.to_json()))
-    assert again.operations[0].error == pytest.approx(compare_traces(exact, other).operations[0].error)
+    assert again.operations[0].error == pytest.approx(
+        compare_traces(exact, other).operations[0].error
+    )
     (compared,) = again.operations
     side = {
         "layer": None, "framework": "", "native": "exp", "compute": "float32", "rule": "low", "reason": "no region was open"
@@ -189,7 +244,9 @@ def test_traces_from_files_compare_like_those_in_memory() -> None:
 
 
 def test_an_infinite_error_is_json() -> None:
-    data = compare_traces(trace_of(record("exp", None, [0.0])), trace_of(record("exp", None, [1.0]))).to_data()
+    data = compare_traces(
+        trace_of(record("exp", None, [0.0])), trace_of(record("exp", None, [1.0]))
+    ).to_data()
     assert data["operations"][0]["error"] == "inf"
     assert unamp.TraceComparison is type(compare_traces(trace_of(), trace_of()))
 
@@ -198,9 +255,25 @@ def test_what_ran_outside_of_layers_and_regions_is_listed_and_not_compared() -> 
     """Each framework clips gradients in its own way; a run without regions has no such outside."""
     values = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0))
     low = OpRecord(
-        "linear", "linear", Rule.LOW, ("float32",), "bfloat16", "bfloat16", layer="Net.0", values=values, policy=Policy()
+        "linear",
+        "linear",
+        Rule.LOW,
+        ("float32",),
+        "bfloat16",
+        "bfloat16",
+        layer="Net.0",
+        values=values,
+        policy=Policy(),
     )
-    clip = OpRecord("stack", "stack", Rule.UNTOUCHED, ("float32",), "float32", "float32", values=values._replace(norm=99.0))
+    clip = OpRecord(
+        "stack",
+        "stack",
+        Rule.UNTOUCHED,
+        ("float32",),
+        "float32",
+        "float32",
+        values=values._replace(norm=99.0),
+    )
     mine, theirs, plain = (Trace(values=True) for _ in range(3))
     mine.records += [low, clip]
     theirs.records += [low, clip._replace(values=values), clip]

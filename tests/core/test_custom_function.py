@@ -19,7 +19,9 @@ def ctx() -> Any:
     return types.SimpleNamespace()
 
 
-def test_without_cast_inputs_forward_and_backward_run_under_the_forwards_policy(fake: Any, tensor: Any, ctx: Any) -> None:
+def test_without_cast_inputs_forward_and_backward_run_under_the_forwards_policy(
+    fake: Any, tensor: Any, ctx: Any
+) -> None:
     given = tensor("float32")
 
     @custom_fwd
@@ -37,7 +39,9 @@ def test_without_cast_inputs_forward_and_backward_run_under_the_forwards_policy(
         assert backward(ctx) == O1
 
 
-def test_backward_of_a_forward_outside_regions_runs_with_mixed_precision_off(fake: Any, ctx: Any) -> None:
+def test_backward_of_a_forward_outside_regions_runs_with_mixed_precision_off(
+    fake: Any, ctx: Any
+) -> None:
     custom_fwd(lambda ctx: None)(ctx)
     with policy_region(O1):
         assert custom_bwd(lambda ctx: unamp.is_autocast_enabled())(ctx) is False

@@ -11,13 +11,58 @@ import pytest
 DATA = resources.files("unamp").joinpath("data")
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
 GROUPS = {
-    *("matmul", "conv", "recurrent", "attention", "norm", "activation", "softmax", "loss", "elementwise", "reduction"),
-    *("pooling", "linalg", "fft", "indexing", "shape", "creation", "random", "cast", "comparison", "embedding", "resize"),
+    *(
+        "matmul",
+        "conv",
+        "recurrent",
+        "attention",
+        "norm",
+        "activation",
+        "softmax",
+        "loss",
+        "elementwise",
+        "reduction",
+    ),
+    *(
+        "pooling",
+        "linalg",
+        "fft",
+        "indexing",
+        "shape",
+        "creation",
+        "random",
+        "cast",
+        "comparison",
+        "embedding",
+        "resize",
+    ),
     *("quantize", "special", "other"),
 }
-PRESETS = ("apex", "mindspore", "native", "none", "paddle", "tensorflow", "torch-cpu", "torch-cuda", "torch-mps", "unamp")
+PRESETS = (
+    "apex",
+    "mindspore",
+    "native",
+    "none",
+    "paddle",
+    "tensorflow",
+    "torch-cpu",
+    "torch-cuda",
+    "torch-mps",
+    "unamp",
+)
 RULES = ("allow", "deny", "promote", "banned", "infer", "clear")
-KEYS = {"schema", "name", "title", "framework", "version", "source", "advice", "implied", "delegates", *RULES}
+KEYS = {
+    "schema",
+    "name",
+    "title",
+    "framework",
+    "version",
+    "source",
+    "advice",
+    "implied",
+    "delegates",
+    *RULES,
+}
 VARIANTS = ("bfloat16", "o2", "auto")
 
 
@@ -39,9 +84,9 @@ def rule_lists(preset: dict) -> dict[str, list[str]]:
     return {key: names for key, names in preset.items() if key.partition("_")[0] in RULES}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The vocabulary
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_vocabulary_states_its_schema_and_sources() -> None:
@@ -63,7 +108,9 @@ def test_groups_are_valid_and_all_used() -> None:
 
 
 def test_every_operation_has_a_spelling() -> None:
-    assert not [name for name, op in OPS.items() if not any(op.get(framework) for framework in FRAMEWORKS)]
+    assert not [
+        name for name, op in OPS.items() if not any(op.get(framework) for framework in FRAMEWORKS)
+    ]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -81,7 +128,13 @@ def test_native_spellings_come_before_public_paths(framework: str) -> None:
 
 def test_spellings_do_not_repeat_their_package() -> None:
     heads = {"torch", "aten", "paddle", "mindspore", "tensorflow", "tf"}
-    spelled = [s for op in OPS.values() for framework in FRAMEWORKS for s in op.get(framework, ()) if "." in s]
+    spelled = [
+        s
+        for op in OPS.values()
+        for framework in FRAMEWORKS
+        for s in op.get(framework, ())
+        if "." in s
+    ]
     assert not [spelling for spelling in spelled if spelling.partition(".")[0] in heads]
 
 
@@ -127,13 +180,15 @@ def test_well_known_spellings(framework: str, spelling: str, name: str) -> None:
     assert spelling in OPS[name][framework]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The presets
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_presets_are_the_documented_ones() -> None:
-    files = {entry.name for entry in DATA.joinpath("presets").iterdir() if entry.name.endswith(".toml")}
+    files = {
+        entry.name for entry in DATA.joinpath("presets").iterdir() if entry.name.endswith(".toml")
+    }
     assert files == {f"{name}.toml" for name in PRESETS}
 
 
@@ -189,7 +244,9 @@ def test_members_follow_their_collective_name(preset: dict) -> None:
 def test_apex_lists_what_apex_spelled() -> None:
     """apex cannot be installed for a comparison; its spellings and its lists are two readings of the same files."""
     apex = table("presets/apex.toml")
-    listed = {name for rule in ("allow", "deny", "promote", "banned") for name in apex[rule]} - apex["implied"].keys()
+    listed = {
+        name for rule in ("allow", "deny", "promote", "banned") for name in apex[rule]
+    } - apex["implied"].keys()
     assert listed == {name for name, op in OPS.items() if "apex" in op}
 
 

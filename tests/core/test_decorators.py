@@ -150,7 +150,12 @@ def test_decorated_generator_delegates_with_yield_from() -> None:
         yield current_policy()
 
     generator = outer()
-    assert [next(generator), next(generator), generator.send("sent"), next(generator)] == [O2, O1, "sent", O2]
+    assert [next(generator), next(generator), generator.send("sent"), next(generator)] == [
+        O2,
+        O1,
+        "sent",
+        O2,
+    ]
 
 
 def test_regions_inside_a_decorated_function_that_waits_wait_with_it(fake: Any) -> None:

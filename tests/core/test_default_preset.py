@@ -1,6 +1,7 @@
 """The decision of the default preset about every operation that computes something, by the principle of docs/design.md.
 
-A new operation fails here until it is decided: a product, something in float32, or something that follows its inputs.
+A new operation fails here until it is decided: a product, something in float32, or something that
+follows its inputs.
 """
 
 from __future__ import annotations
@@ -200,7 +201,8 @@ DECIDED = {
     },
 }
 
-#: Kept in float32 at O2 as well: losses, norms, clipping by one, draws, and sums that are added up one after another.
+#: Kept in float32 at O2 as well: losses, norms, clipping by one, draws, and sums that are added up
+#: one after another.
 KEPT_AT_O2 = """
     batch_norm bernoulli binary_cross_entropy binary_cross_entropy_with_logits bincount binomial circle_loss
     clip_by_norm compute_average_loss cosine_embedding_loss cosine_similarity cross_entropy ctc_loss cumsum
@@ -218,7 +220,10 @@ KEPT_AT_O2 = """
 @pytest.mark.parametrize("group", DECIDED)
 def test_every_operation_is_decided(group: str, dtype: str) -> None:
     policy = Policy("O1", dtype)
-    found = {rule: {op for op in vocabulary().groups[group] if policy.decide(op) is rule} for rule in DECIDED[group]}
+    found = {
+        rule: {op for op in vocabulary().groups[group] if policy.decide(op) is rule}
+        for rule in DECIDED[group]
+    }
     assert found == {rule: set(ops.split()) for rule, ops in DECIDED[group].items()}
     assert set().union(*found.values()) == set(vocabulary().groups[group])
 

@@ -16,7 +16,9 @@ from documents import ROOT
 import unamp.onnx
 from unamp._deprecation import Deprecation, deprecated_names
 
-SOURCES = sorted(path for room in ("unamp", "adapters", "conformance") for path in (ROOT / room).rglob("*.py"))
+SOURCES = sorted(
+    path for room in ("unamp", "adapters", "conformance") for path in (ROOT / room).rglob("*.py")
+)
 DEPRECATION = Deprecation(since="1.1.0", until="2.0.0", instead="wanted")
 SAID = "is deprecated since unamp 1.1.0 and will be gone in 2.0.0; use wanted"
 
@@ -24,7 +26,9 @@ SAID = "is deprecated since unamp 1.1.0 and will be gone in 2.0.0; use wanted"
 def deprecations(source: str) -> list[Deprecation]:
     """The deprecations that a source makes; each part has to be a text that is written out."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Deprecation"]
+    made = [
+        call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Deprecation"
+    ]
     return [
         Deprecation(
             *(ast.literal_eval(each) for each in call.args),
@@ -51,21 +55,34 @@ def seen_from_here() -> Iterator[list[tuple[str, str]]]:
         warnings.simplefilter("always")
         yield found
     assert {(each.category, each.filename) for each in seen} == {(DeprecationWarning, __file__)}
-    found += [(str(each.message), linecache.getline(each.filename, each.lineno).strip()) for each in seen]
+    found += [
+        (str(each.message), linecache.getline(each.filename, each.lineno).strip()) for each in seen
+    ]
 
 
 @cache
 def all_deprecations() -> list[tuple[Path, Deprecation]]:
     texts = {path: path.read_text("utf-8") for path in SOURCES}
-    return [(path, found) for path, text in texts.items() if "Deprecation(" in text for found in deprecations(text)]
+    return [
+        (path, found)
+        for path, text in texts.items()
+        if "Deprecation(" in text
+        for found in deprecations(text)
+    ]
 
 
 def test_nothing_is_past_its_time() -> None:
-    assert [(path, found) for path, found in all_deprecations() if overdue(found, unamp.__version__)] == []
+    assert [
+        (path, found) for path, found in all_deprecations() if overdue(found, unamp.__version__)
+    ] == []
 
 
 def test_there_is_a_major_release_between() -> None:
-    assert [(path, found) for path, found in all_deprecations() if _numbers(found.since)[0] >= _numbers(found.until)[0]] == []
+    assert [
+        (path, found)
+        for path, found in all_deprecations()
+        if _numbers(found.since)[0] >= _numbers(found.until)[0]
+    ] == []
 
 
 def test_the_page_names_every_deprecation() -> None:
@@ -76,7 +93,8 @@ def test_the_page_names_every_deprecation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "late"), [("0.1.0", False), ("1.1.0", False), ("1.10.0", False), ("2.0.0", True), ("10.0.0", True)]
+    ("version", "late"),
+    [("0.1.0", False), ("1.1.0", False), ("1.10.0", False), ("2.0.0", True), ("10.0.0", True)],
 )
 def test_what_is_past_its_time_is_noticed(version: str, late: bool) -> None:
     source = 'OLD = {"f": Deprecation("1.1.0", until="2.0.0", instead="a")}\n'
@@ -86,7 +104,9 @@ def test_what_is_past_its_time_is_noticed(version: str, late: bool) -> None:
 
 
 def test_a_name_warns_where_it_is_taken() -> None:
-    found = deprecated_names("some.module", {"Dot": DEPRECATION._replace(instead="unamp.onnx.CheckedModel")})
+    found = deprecated_names(
+        "some.module", {"Dot": DEPRECATION._replace(instead="unamp.onnx.CheckedModel")}
+    )
     with seen_from_here() as seen:
         assert found("Dot") is unamp.onnx.CheckedModel
     said = f"some.module.Dot {SAID.replace('wanted', 'unamp.onnx.CheckedModel')}"

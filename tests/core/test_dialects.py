@@ -19,20 +19,37 @@ import unamp
 from unamp._data import load_table
 from unamp.vocabulary import vocabulary
 
-#: For each module the installed files that define what it offers; the last is the one that lists it.
+#: For each module the installed files that define what it offers; the last is the one that lists
+#: it.
 MODULES = {
-    "torch.amp": ("torch/amp/autocast_mode.py", "torch/amp/grad_scaler.py", "torch/amp/__init__.py"),
+    "torch.amp": (
+        "torch/amp/autocast_mode.py",
+        "torch/amp/grad_scaler.py",
+        "torch/amp/__init__.py",
+    ),
     "torch.cuda.amp": (
-        *("torch/cuda/amp/autocast_mode.py", "torch/cuda/amp/common.py", "torch/cuda/amp/grad_scaler.py"),
+        *(
+            "torch/cuda/amp/autocast_mode.py",
+            "torch/cuda/amp/common.py",
+            "torch/cuda/amp/grad_scaler.py",
+        ),
         "torch/cuda/amp/__init__.py",
     ),
-    "torch.cpu.amp": ("torch/cpu/amp/autocast_mode.py", "torch/cpu/amp/grad_scaler.py", "torch/cpu/amp/__init__.py"),
+    "torch.cpu.amp": (
+        "torch/cpu/amp/autocast_mode.py",
+        "torch/cpu/amp/grad_scaler.py",
+        "torch/cpu/amp/__init__.py",
+    ),
     "paddle.amp": (
         *("paddle/amp/auto_cast.py", "paddle/amp/grad_scaler.py", "paddle/amp/amp_lists.py"),
         "paddle/amp/__init__.py",
     ),
     "paddle.amp.debugging": ("paddle/amp/debugging.py",),
-    "mindspore.amp": ("mindspore/train/amp.py", "mindspore/train/loss_scale_manager.py", "mindspore/amp.py"),
+    "mindspore.amp": (
+        "mindspore/train/amp.py",
+        "mindspore/train/loss_scale_manager.py",
+        "mindspore/amp.py",
+    ),
     "keras.mixed_precision": (
         *("keras/src/dtype_policies/dtype_policy.py", "keras/src/optimizers/base_optimizer.py"),
         *("keras/src/optimizers/loss_scale_optimizer.py", "keras/mixed_precision/__init__.py"),
@@ -41,7 +58,12 @@ MODULES = {
 
 #: Methods that have to do with Keras' layers, variables and saved models.
 KERAS_ALONE = {
-    *("DTypePolicy.convert_input", "Policy.convert_input", "LossScaleOptimizer.build", "LossScaleOptimizer.check_finite"),
+    *(
+        "DTypePolicy.convert_input",
+        "Policy.convert_input",
+        "LossScaleOptimizer.build",
+        "LossScaleOptimizer.check_finite",
+    ),
     *("LossScaleOptimizer.finalize_variable_values", "LossScaleOptimizer.stateless_apply"),
 }
 
@@ -59,7 +81,8 @@ def theirs(module: str) -> dict[str, list[tuple[str, str, object]]]:
     for path in MODULES[module]:
         for node in parsed(path).body:
             if isinstance(node, ast.FunctionDef):
-                found[node.name] = written(node.args)  # the last of several overloads is the function itself
+                # the last of several overloads is the function itself
+                found[node.name] = written(node.args)
             elif isinstance(node, ast.ClassDef):
                 for method in node.body:
                     if isinstance(method, ast.FunctionDef) and not _is_property(method):
@@ -72,7 +95,11 @@ def theirs(module: str) -> dict[str, list[tuple[str, str, object]]]:
         if alias.asname and alias.asname != alias.name
     }
     for alias, name in aliases.items():
-        found |= {alias + key.removeprefix(name): value for key, value in found.items() if key.partition(".")[0] == name}
+        found |= {
+            alias + key.removeprefix(name): value
+            for key, value in found.items()
+            if key.partition(".")[0] == name
+        }
     return found
 
 
@@ -80,7 +107,10 @@ def written(args: ast.arguments) -> list[tuple[str, str, object]]:
     """Parameters as (name, kind, default), from their definition."""
     places = [*args.posonlyargs, *args.args]
     defaults = [None] * (len(places) - len(args.defaults)) + [*args.defaults]
-    found = [(arg.arg, "positional or keyword", _value(default)) for arg, default in zip(places, defaults, strict=True)]
+    found = [
+        (arg.arg, "positional or keyword", _value(default))
+        for arg, default in zip(places, defaults, strict=True)
+    ]
     found += [(args.vararg.arg, "variadic positional", NONE)] if args.vararg else []
     keywords = zip(args.kwonlyargs, args.kw_defaults, strict=True)
     found += [(arg.arg, "keyword-only", _value(default)) for arg, default in keywords]
@@ -91,7 +121,10 @@ NONE = "no default"
 
 
 def _is_property(method: ast.FunctionDef) -> bool:
-    return any("property" in (text := ast.unparse(each)) or text.endswith(".setter") for each in method.decorator_list)
+    return any(
+        "property" in (text := ast.unparse(each)) or text.endswith(".setter")
+        for each in method.decorator_list
+    )
 
 
 def _value(default: ast.expr | None) -> object:
@@ -105,7 +138,10 @@ def _value(default: ast.expr | None) -> object:
 def ours(thing: object) -> list[tuple[str, str, object]]:
     """Parameters as (name, kind, default), of what can be called."""
     parameters = inspect.signature(thing).parameters.values()  # type: ignore[arg-type]
-    return [(p.name, p.kind.description, NONE if p.default is p.empty else _named(p.default)) for p in parameters]
+    return [
+        (p.name, p.kind.description, NONE if p.default is p.empty else _named(p.default))
+        for p in parameters
+    ]
 
 
 def _named(default: object) -> object:
@@ -119,8 +155,17 @@ def dialect(module: str) -> Any:
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_is_there(module: str) -> None:
     body = parsed(MODULES[module][-1]).body
-    listed = [node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
-    imported = [alias.asname or alias.name for n in body if isinstance(n, ast.ImportFrom) for alias in n.names]
+    listed = [
+        node.value
+        for node in body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    imported = [
+        alias.asname or alias.name
+        for n in body
+        if isinstance(n, ast.ImportFrom)
+        for alias in n.names
+    ]
     public = set(ast.literal_eval(listed[0]) if listed else imported)
     assert public <= set(dialect(module).__all__)
     assert all(hasattr(dialect(module), name) for name in dialect(module).__all__)
@@ -131,14 +176,23 @@ def test_the_signatures_are_the_frameworks_own(module: str) -> None:
     compared = set()
     for key, wanted in theirs(module).items():
         name, _, method = key.partition(".")
-        if name not in dialect(module).__all__ or key in KERAS_ALONE or (method.startswith("_") and method != "__init__"):
+        if (
+            name not in dialect(module).__all__
+            or key in KERAS_ALONE
+            or (method.startswith("_") and method != "__init__")
+        ):
             continue
-        found = ours(getattr(dialect(module), name) if method in ("", "__init__") else _bound(module, name, method))
+        found = ours(
+            getattr(dialect(module), name)
+            if method in ("", "__init__")
+            else _bound(module, name, method)
+        )
         assert found == wanted, f"{module}.{key}"
         compared.add(name)
     unseen = set(dialect(module).__all__) - compared
     assert unseen <= {
-        *("debugging", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype"),  # a module, and two other names
+        # a module, and two other names
+        *("debugging", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype"),
         *("DebugMode", "OperatorStats"),  # no functions
     }
 
@@ -150,7 +204,9 @@ def _bound(module: str, name: str, method: str) -> Any:
     return functools.partial(function, None)
 
 
-@pytest.mark.parametrize("name", ["torch.amp", "paddle.amp", "mindspore.amp", "keras.mixed_precision"])
+@pytest.mark.parametrize(
+    "name", ["torch.amp", "paddle.amp", "mindspore.amp", "keras.mixed_precision"]
+)
 def test_the_names_are_in_the_dialect_itself_too(name: str) -> None:
     whole, module = getattr(unamp.dialects, name.partition(".")[0]), dialect(name)
     assert all(getattr(whole, each) is getattr(module, each) for each in module.__all__)
@@ -164,12 +220,16 @@ def test_a_dialect_imports_no_framework() -> None:
     assert python("-c", code).strip() == ""
 
 
-# --- the lists ---------------------------------------------------------------------------------------------------------------
+# --- the lists ------------------------------------------------------------------------------------
 
 
 def assigned(path: str) -> dict[str, ast.expr]:
     """Return what a file of an installed framework assigns at the top level."""
-    return {ast.unparse(node.targets[0]): node.value for node in parsed(path).body if isinstance(node, ast.Assign)}
+    return {
+        ast.unparse(node.targets[0]): node.value
+        for node in parsed(path).body
+        if isinstance(node, ast.Assign)
+    }
 
 
 def test_paddles_lists() -> None:
@@ -197,11 +257,14 @@ def test_the_lists_that_are_handed_out_are_copies() -> None:
     mindspore.get_white_list().clear()
     assert "conv2d" in paddle.white_list()["float16"]["O1"]
     assert "mindspore.nn.Conv2d" in mindspore.get_white_list()
-    assert "fused_attention" in paddle.white_list()["float16"]["OD"] - paddle.white_list()["bfloat16"]["OD"]
+    assert (
+        "fused_attention"
+        in paddle.white_list()["float16"]["OD"] - paddle.white_list()["bfloat16"]["OD"]
+    )
     assert paddle.black_list()["bfloat16"]["OD"] == set() != paddle.black_list()["bfloat16"]["O2"]
 
 
-# --- policies where there is no Keras ----------------------------------------------------------------------------------------
+# --- policies where there is no Keras -------------------------------------------------------------
 
 
 def test_a_global_policy_needs_keras() -> None:
@@ -209,7 +272,9 @@ def test_a_global_policy_needs_keras() -> None:
     assert "keras" not in sys.modules
     assert keras.global_policy().name == "float32"
     keras.set_global_policy("float32")
-    with pytest.raises(unamp.NotExpressible, match=r"with unamp.autocast\(level='O2', dtype='float16'\)"):
+    with pytest.raises(
+        unamp.NotExpressible, match=r"with unamp.autocast\(level='O2', dtype='float16'\)"
+    ):
         keras.set_global_policy("mixed_float16")
     with pytest.raises(unamp.NotExpressible, match="dtype='bfloat16'"):
         keras.set_global_policy(keras.Policy("mixed_bfloat16"))
@@ -219,8 +284,16 @@ def test_a_global_policy_needs_keras() -> None:
 def test_a_policy_is_a_value() -> None:
     policy = unamp.dialects.keras.DTypePolicy
     mixed = policy("mixed_bfloat16")
-    assert (mixed.name, mixed.compute_dtype, mixed.variable_dtype) == ("mixed_bfloat16", "bfloat16", "float32")
-    assert (policy().name, policy("float16").variable_dtype, mixed.quantization_mode) == ("float32", "float16", None)
+    assert (mixed.name, mixed.compute_dtype, mixed.variable_dtype) == (
+        "mixed_bfloat16",
+        "bfloat16",
+        "float32",
+    )
+    assert (policy().name, policy("float16").variable_dtype, mixed.quantization_mode) == (
+        "float32",
+        "float16",
+        None,
+    )
     assert repr(mixed) == '<DTypePolicy "mixed_bfloat16">'
     assert mixed == policy.from_config(mixed.get_config()) != policy("float32")
     assert hash(mixed) == hash(policy("mixed_bfloat16"))
@@ -232,7 +305,7 @@ def test_a_policy_is_a_value() -> None:
         unamp.dialects.keras.set_dtype_policy(3)
 
 
-# --- checkpoints -------------------------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
 def test_a_state_moves_through_every_dialect() -> None:
@@ -247,7 +320,12 @@ def test_a_state_moves_through_every_dialect() -> None:
     assert second.get_init_loss_scaling() == 1024.0
     third = mindspore.DynamicLossScaler(1, 3, 1)
     third.load_state_dict(second.state_dict())
-    assert third.state_dict() == {"scale_value": 1024.0, "scale_factor": 2.0, "scale_window": 5, "counter": 3}
+    assert third.state_dict() == {
+        "scale_value": 1024.0,
+        "scale_factor": 2.0,
+        "scale_window": 5,
+        "counter": 3,
+    }
     fourth = unamp.GradScaler(growth_factor=4.0)
     fourth.load_state_dict(third.state_dict())
     keras = fourth.state_dict("keras")
@@ -260,16 +338,23 @@ def test_a_state_moves_through_every_dialect() -> None:
 
 
 def test_a_state_is_not_saved_for_who_would_go_on_with_other_rules() -> None:
-    with pytest.raises(ValueError, match=r"keras's scalers go on with growth_factor=2.0; they cannot take over 4.0"):
+    with pytest.raises(
+        ValueError, match=r"keras's scalers go on with growth_factor=2.0; they cannot take over 4.0"
+    ):
         unamp.GradScaler(growth_factor=4.0).state_dict("keras")
     with pytest.raises(ValueError, match="backoff_factor=0.25"):
         unamp.GradScaler(growth_factor=4.0).state_dict("mindspore")
-    assert unamp.GradScaler(growth_factor=4.0, backoff_factor=0.25).state_dict("mindspore")["scale_factor"] == 4.0
+    assert (
+        unamp.GradScaler(growth_factor=4.0, backoff_factor=0.25).state_dict("mindspore")[
+            "scale_factor"
+        ]
+        == 4.0
+    )
     with pytest.raises(ValueError, match="backoff_interval=1"):
         unamp.GradScaler(backoff_interval=2).state_dict("keras")
 
 
-# --- devices -----------------------------------------------------------------------------------------------------------------
+# --- devices --------------------------------------------------------------------------------------
 
 
 def test_torchs_devices(make_adapter: Any) -> None:
@@ -278,16 +363,22 @@ def test_torchs_devices(make_adapter: Any) -> None:
     with pytest.warns(UserWarning, match="CUDA is not available"):
         region = torch.autocast("cuda")
     with torch.autocast("cpu"), region:
-        assert unamp.get_autocast_dtype() == "bfloat16"  # a region for another device changes nothing here
+        # a region for another device changes nothing here
+        assert unamp.get_autocast_dtype() == "bfloat16"
     with pytest.warns(UserWarning, match="CUDA is not available"):
         assert not torch.GradScaler().is_enabled()
     adapter.has_gpu = True
     with torch.autocast("cuda:0") as opened:
         assert opened.fast_dtype == unamp.get_autocast_dtype() == "float16"
         assert unamp.current_policy() == unamp.Policy("O1", "float16", preset="torch-cuda")
-        with torch.cuda.amp.autocast(dtype="bfloat16", cache_enabled=False), torch.autocast("cuda") as inner:
+        with (
+            torch.cuda.amp.autocast(dtype="bfloat16", cache_enabled=False),
+            torch.autocast("cuda") as inner,
+        ):
             assert inner.fast_dtype == "bfloat16"  # None is the dtype around it, as in torch
-            assert unamp.current_policy() == unamp.Policy("O1", "bfloat16", preset="torch-cuda", cache=False)
+            assert unamp.current_policy() == unamp.Policy(
+                "O1", "bfloat16", preset="torch-cuda", cache=False
+            )
         with torch.autocast("cpu") as cpu:
             assert cpu.fast_dtype == "bfloat16"
     assert torch.GradScaler().is_enabled()
@@ -301,7 +392,11 @@ def test_torchs_tensors_are_left_to_torch_and_others_follow_its_lists(make_adapt
     late = make_adapter("late")
     with region, region:
         assert torch.in_force == [unamp.Policy("O1", "float16", preset="native")] * 2
-        assert others.in_force == late.in_force == [unamp.Policy("O1", "float16", preset="torch-cpu")] * 2
+        assert (
+            others.in_force
+            == late.in_force
+            == [unamp.Policy("O1", "float16", preset="torch-cpu")] * 2
+        )
     others.fails_on_enter = unamp.NotExpressible("not here")
     with pytest.raises(unamp.NotExpressible), region:
         raise AssertionError
@@ -313,7 +408,9 @@ def test_paddles_levels_and_dtypes(fake: Any) -> None:
     paddle = unamp.dialects.paddle
     for level in ("O1", "o2", "OD"):
         with paddle.auto_cast(level=level, dtype="BFloat16"):
-            assert unamp.current_policy() == unamp.Policy(level.upper(), "bfloat16", preset="paddle", promote=True)
+            assert unamp.current_policy() == unamp.Policy(
+                level.upper(), "bfloat16", preset="paddle", promote=True
+            )
             assert paddle.is_autocast_enabled()
             assert paddle.get_autocast_dtype() == paddle.get_autocast_gpu_dtype() == "bfloat16"
     with paddle.autocast("gpu", enabled=False):

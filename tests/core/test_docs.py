@@ -44,21 +44,34 @@ def test_links_lead_somewhere(file) -> None:
 
 @pytest.mark.parametrize("file", AT_ROOT, ids=lambda file: file.name)
 def test_a_file_that_is_named_exists(file: Path) -> None:
-    for name in re.findall(r"`((?:unamp|adapters|conformance|tests|benchmarks|docs)/[^`\s]*)`", file.read_text("utf-8")):
+    for name in re.findall(
+        r"`((?:unamp|adapters|conformance|tests|benchmarks|docs)/[^`\s]*)`", file.read_text("utf-8")
+    ):
         assert list(ROOT.glob(re.sub(r"<\w+>", "*", name).rstrip("/"))), name
 
 
 def test_every_framework_has_its_tables() -> None:
-    names = ["capabilities.md", "gaps.md", "mutants.md", "presets.md", "tensor_kinds.md", "vocabulary.md"]
+    names = [
+        "capabilities.md",
+        "gaps.md",
+        "mutants.md",
+        "presets.md",
+        "tensor_kinds.md",
+        "vocabulary.md",
+    ]
     assert [file.name for file in TABLES] == names
     gaps = (ROOT / "docs" / "tables" / "gaps.md").read_text("utf-8")
     assert all(f"\n## {framework} " in gaps for framework in FRAMEWORKS[:4])
 
 
 @pytest.mark.parametrize(
-    ("file", "words"), every_command(), ids=lambda part: part.name if isinstance(part, Path) else " ".join(part)
+    ("file", "words"),
+    every_command(),
+    ids=lambda part: part.name if isinstance(part, Path) else " ".join(part),
 )
-def test_a_command_is_one_that_there_is(file: Path, words: list[str], pytestconfig: pytest.Config) -> None:
+def test_a_command_is_one_that_there_is(
+    file: Path, words: list[str], pytestconfig: pytest.Config
+) -> None:
     program, *arguments = [word for word in words if not re.match(r"[A-Z_]+=", word)]
     match program, arguments:
         case "unamp", _:
@@ -77,12 +90,17 @@ def test_a_command_is_one_that_there_is(file: Path, words: list[str], pytestconf
         case "make", [target]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
         case "pip", ["install", package]:
-            extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+                "optional-dependencies"
+            ]
             assert set(package.removeprefix(".[").removesuffix("]").split(",")) <= set(extras)
         case "pytest", _:
             named = [word.partition("=")[0] for word in arguments if word.startswith("--unamp")]
             assert named
-            assert all(hasattr(pytestconfig.option, name.removeprefix("--").replace("-", "_")) for name in named)
+            assert all(
+                hasattr(pytestconfig.option, name.removeprefix("--").replace("-", "_"))
+                for name in named
+            )
         case _:
             pytest.fail(f"no test knows the program {program}")
 

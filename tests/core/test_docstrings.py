@@ -38,7 +38,9 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_first_noun_is_the_thing(path: Path) -> None:
-    assert [(line, said) for line, said in docstrings(path.read_text("utf-8")) if NAMELESS.match(said)] == []
+    assert [
+        (line, said) for line, said in docstrings(path.read_text("utf-8")) if NAMELESS.match(said)
+    ] == []
 
 
 @pytest.mark.parametrize(

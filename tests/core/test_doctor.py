@@ -34,12 +34,18 @@ def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 def test_a_missing_framework_comes_with_advice(framework: Callable[[str], str]) -> None:
     assert doctor.examine_all()["frameworks"] == [
-        {"framework": "strange", "status": "not installed", "advice": "pip install 'unamp[strange]'"}
+        {
+            "framework": "strange",
+            "status": "not installed",
+            "advice": "pip install 'unamp[strange]'",
+        }
     ]
     assert "pip install 'unamp[strange]'" in invoke("doctor").stdout
 
 
-def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Callable[[str], str]) -> None:
+def test_a_framework_that_cannot_be_imported_comes_with_its_error(
+    framework: Callable[[str], str],
+) -> None:
     framework("raise ImportError('libstrange.so: cannot open shared object file')")
     assert doctor.examine_all()["frameworks"] == [
         {
@@ -50,10 +56,15 @@ def test_a_framework_that_cannot_be_imported_comes_with_its_error(framework: Cal
     ]
 
 
-def test_a_framework_that_ends_the_process_in_peace_is_not_usable(framework: Callable[[str], str]) -> None:
+def test_a_framework_that_ends_the_process_in_peace_is_not_usable(
+    framework: Callable[[str], str],
+) -> None:
     framework("print('bye')\nraise SystemExit(0)")
     (found,) = doctor.examine_all()["frameworks"]
-    assert (found["status"], found["advice"]) == ("not usable", "importing it ended the process with status 0")
+    assert (found["status"], found["advice"]) == (
+        "not usable",
+        "importing it ended the process with status 0",
+    )
     assert invoke("doctor").exit_code == 1
 
 
@@ -97,10 +108,20 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
 
 def found(*reports: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return what `doctor.examine_all` gives for some reports."""
-    return {"processor": "Some processor", "instruction sets": ["avx", "avx2"], "variables": {}, "frameworks": reports, **more}
+    return {
+        "processor": "Some processor",
+        "instruction sets": ["avx", "avx2"],
+        "variables": {},
+        "frameworks": reports,
+        **more,
+    }
 
 
-GAP = {"what": "what is " + "long " * 30, "reason": "because", "link": "https://example.org/" + "a-b/" * 30 + "end"}
+GAP = {
+    "what": "what is " + "long " * 30,
+    "reason": "because",
+    "link": "https://example.org/" + "a-b/" * 30 + "end",
+}
 READY = {
     "framework": "strange",
     "status": "ready",
@@ -111,7 +132,9 @@ READY = {
 }
 
 
-def test_the_machine_is_shown_with_what_frameworks_use_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_machine_is_shown_with_what_frameworks_use_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     variables = {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "1"}
     monkeypatch.setattr(commands, "examine_all", lambda: found(READY, variables=variables))
     lines = invoke("doctor").stdout.splitlines()
@@ -123,7 +146,9 @@ def test_the_machine_is_shown_with_what_frameworks_use_of_it(monkeypatch: pytest
 
 def test_what_the_system_does_not_tell_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = {"framework": "strange", "status": "not installed", "advice": "pip install strange"}
-    monkeypatch.setattr(commands, "examine_all", lambda: found(silent, processor="", **{"instruction sets": []}))
+    monkeypatch.setattr(
+        commands, "examine_all", lambda: found(silent, processor="", **{"instruction sets": []})
+    )
     lines = invoke("doctor").stdout.splitlines()
     assert "the processor: not told by this system" in lines
     assert "it has: not told by this system" in lines
@@ -141,7 +166,9 @@ def test_gaps_are_counted_and_listed_where_asked_for(monkeypatch: pytest.MonkeyP
     assert f"- another: because {GAP['link']}" in listed
 
 
-def test_a_terminal_of_80_columns_breaks_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_of_80_columns_breaks_no_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(printing, "Console", lambda: Console(width=80, force_terminal=True))
     doctor.show_gaps([READY], listed=True)
     doctor.show_machine(found(READY, **{"instruction sets": list(machine.INSTRUCTION_SETS)}))

@@ -50,7 +50,18 @@ def test_low_precisions(value: object, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["float32", "float64", "int8", "float8_e4m3fn", "", np.float32, np.int64, DType("x.float32"), int]
+    "value",
+    [
+        "float32",
+        "float64",
+        "int8",
+        "float8_e4m3fn",
+        "",
+        np.float32,
+        np.int64,
+        DType("x.float32"),
+        int,
+    ],
 )
 def test_other_dtypes_are_refused_with_the_valid_ones(value: object) -> None:
     with pytest.raises(ValueError, match="is not a low precision; valid: 'float16', 'bfloat16'"):
@@ -70,7 +81,8 @@ def test_what_is_no_dtype_is_a_type_error(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "name"), [("float", "float32"), ("fp32", "float32"), (np.float64, "float64"), (None, None), (3, None)]
+    ("value", "name"),
+    [("float", "float32"), ("fp32", "float32"), (np.float64, "float64"), (None, None), (3, None)],
 )
 def test_dtype_name(value: object, name: str | None) -> None:
     assert dtype_name(value) == name

@@ -22,15 +22,22 @@ def test_every_operation_is_explained() -> None:
 
 
 def test_how_is_what_the_adapter_says(fake: Any) -> None:
-    assert explain(Policy())["linear"].how == {("fake", "cpu"): How.INTERCEPTED, ("fake", "gpu"): How.INTERCEPTED}
-    assert explain(Policy(enabled=False), "fake", "cpu")["linear"].how == {("fake", "cpu"): How.NATIVE}
+    assert explain(Policy())["linear"].how == {
+        ("fake", "cpu"): How.INTERCEPTED,
+        ("fake", "gpu"): How.INTERCEPTED,
+    }
+    assert explain(Policy(enabled=False), "fake", "cpu")["linear"].how == {
+        ("fake", "cpu"): How.NATIVE
+    }
 
 
 def test_native_is_explained_for_one_framework_and_device(fake: Any) -> None:
     with pytest.raises(ValueError, match="name a framework"):
         explain(Policy(preset="native"))
     # The framework has nothing of its own, so nothing is touched.
-    assert {e.rule for e in explain(Policy(preset="native"), "fake", "cpu").values()} == {Rule.UNTOUCHED}
+    assert {e.rule for e in explain(Policy(preset="native"), "fake", "cpu").values()} == {
+        Rule.UNTOUCHED
+    }
 
 
 def test_versions_whose_lists_differ_are_named() -> None:
@@ -71,8 +78,16 @@ def test_the_lists_behind_native(make_adapter: Any) -> None:
     fake = make_adapter("torch")
     native = Policy("O1", "bfloat16", preset="native")
     newest = preset_versions("torch-cpu")[-1]
-    assert lists_behind(native, "torch") == lists_behind(native, "torch", "cpu") == f"torch-cpu@{newest}"
-    assert lists_behind(Policy(), "torch") == lists_behind(native.replace(enabled=False), "torch") == ""
+    assert (
+        lists_behind(native, "torch")
+        == lists_behind(native, "torch", "cpu")
+        == f"torch-cpu@{newest}"
+    )
+    assert (
+        lists_behind(Policy(), "torch")
+        == lists_behind(native.replace(enabled=False), "torch")
+        == ""
+    )
     fake.has_gpu = True
     with pytest.raises(ValueError, match="depends on the device; name one of: cpu, gpu"):
         lists_behind(native, "torch")

@@ -12,7 +12,14 @@ import pytest
 
 import unamp
 from unamp import OpRecord, Rule, trace
-from unamp.adapter.float8 import Arithmetic, contracted, dequantized, format_of, rounded, with_factors
+from unamp.adapter.float8 import (
+    Arithmetic,
+    contracted,
+    dequantized,
+    format_of,
+    rounded,
+    with_factors,
+)
 from unamp.adapter.records import Shadow
 from unamp.adapter.shadowing import NO_PRODUCT, PRODUCTS, LeftOut, shadow
 from unamp.dtypes import FLOAT8, shadow_dtype
@@ -20,7 +27,9 @@ from unamp.tuning import Float8Layer, Float8Study
 from unamp.vocabulary import vocabulary
 
 TYPES = {"float8_e4m3": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2}
-NUMPY = Arithmetic(np.where, lambda x, axes: np.max(x, axis=None if axes is None else tuple(axes), keepdims=True))
+NUMPY = Arithmetic(
+    np.where, lambda x, axes: np.max(x, axis=None if axes is None else tuple(axes), keepdims=True)
+)
 
 
 def bits(x: np.ndarray) -> np.ndarray:
@@ -34,7 +43,7 @@ def grid(dtype: str) -> np.ndarray:
     return every[np.isfinite(every)]
 
 
-# --- numbers ------------------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -45,22 +54,30 @@ def test_every_number_and_every_half_between_two_is_rounded_as_ml_dtypes_does(dt
     halves = ((inside[1:].astype(np.float64) + inside[:-1]) / 2).astype(np.float32)
     beside = [np.nextafter(halves, np.float32(side)) for side in (-np.inf, np.inf)]
     x = np.concatenate([numbers, halves, *beside, np.array([1e-45, -1e-45, 1e-30], np.float32)])
-    assert (bits(rounded(x, format_of(dtype)[0], np.where)) == bits(x.astype(TYPES[dtype]).astype(np.float32))).all()
+    assert (
+        bits(rounded(x, format_of(dtype)[0], np.where))
+        == bits(x.astype(TYPES[dtype]).astype(np.float32))
+    ).all()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_numbers_of_all_sizes_are_rounded_as_ml_dtypes_does(dtype: str) -> None:
     form, drawn = format_of(dtype)[0], np.random.default_rng(0)
-    x = (drawn.standard_normal(100_000) * np.exp(drawn.uniform(-16, 10, 100_000))).astype(np.float32)
+    x = (drawn.standard_normal(100_000) * np.exp(drawn.uniform(-16, 10, 100_000))).astype(
+        np.float32
+    )
     x = x.clip(-form.largest, form.largest)
-    assert (bits(rounded(x, form, np.where)) == bits(x.astype(TYPES[dtype]).astype(np.float32))).all()
+    assert (
+        bits(rounded(x, form, np.where)) == bits(x.astype(TYPES[dtype]).astype(np.float32))
+    ).all()
 
 
 def test_what_is_too_large_is_the_largest_and_what_is_not_finite_is_nan() -> None:
     x = np.array([500.0, -1e30, np.nan, np.inf], np.float32)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(
-            rounded(x, format_of("float8_e4m3")[0], np.where), np.float32([448, -448, np.nan, np.nan])
+            rounded(x, format_of("float8_e4m3")[0], np.where),
+            np.float32([448, -448, np.nan, np.nan]),
         )
 
 
@@ -70,17 +87,24 @@ def test_a_tensor_is_scaled_to_the_largest(axes: Sequence[int] | None, scale: fl
     x = (np.random.default_rng(1).standard_normal((8, 16)) * scale).astype(np.float32)
     with np.errstate(divide="ignore"):
         found = dequantized(x, format_of("float8_e4m3")[0], axes, NUMPY)
-    factor = (np.float64(448.0) / np.maximum(NUMPY.amax(abs(x), axes).astype(np.float64), 1e-12)).astype(np.float32)
-    want = np.clip(x * factor, -448.0, 448.0).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) / factor
+    factor = (
+        np.float64(448.0) / np.maximum(NUMPY.amax(abs(x), axes).astype(np.float64), 1e-12)
+    ).astype(np.float32)
+    want = (
+        np.clip(x * factor, -448.0, 448.0).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        / factor
+    )
     assert (bits(found) == bits(want)).all()
 
 
 def test_zeros_stay_zeros() -> None:
     with np.errstate(divide="ignore"):
-        assert not dequantized(np.zeros((2, 3), np.float32), format_of("float8_e5m2")[0], (-1,), NUMPY).any()
+        assert not dequantized(
+            np.zeros((2, 3), np.float32), format_of("float8_e5m2")[0], (-1,), NUMPY
+        ).any()
 
 
-# --- products -----------------------------------------------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------------------
 
 
 def test_products_are_those_of_the_vocabulary() -> None:
@@ -97,7 +121,9 @@ def test_products_are_those_of_the_vocabulary() -> None:
         ("a...b,ab->...", (4, 2), [(0, 3), (0, 1)]),
     ],
 )
-def test_the_axes_that_an_einsum_sums_over(equation: str, dimensions: Sequence[int], axes: object) -> None:
+def test_the_axes_that_an_einsum_sums_over(
+    equation: str, dimensions: Sequence[int], axes: object
+) -> None:
     assert contracted(equation, dimensions) == axes
 
 
@@ -118,15 +144,26 @@ def test_the_factors_of_a_call() -> None:
         with_factors("einsum", ["e", ["x", "y", "z"]], change)
 
 
-# --- traces and policies ------------------------------------------------------------------------------------------------------
+# --- traces and policies --------------------------------------------------------------------------
 
-RAN = OpRecord("linear", "n", Rule.UNTOUCHED, ("float32",), "float32", "float32", layer="Net.a", output_shape=(4,))
+RAN = OpRecord(
+    "linear",
+    "n",
+    Rule.UNTOUCHED,
+    ("float32",),
+    "float32",
+    "float32",
+    layer="Net.a",
+    output_shape=(4,),
+)
 
 
 def test_a_shadow_may_be_float8_and_is_read_again(fake: Any) -> None:
     with trace(shadow=ml_dtypes.float8_e4m3fn) as t:
         for op, found in (("linear", Shadow("float8_e4m3", 0.04)), ("exp", None), ("relu", None)):
-            fake.sinks[-1](RAN._replace(op=op, shadow=found or Shadow("float8_e4m3", left_out=NO_PRODUCT)))
+            fake.sinks[-1](
+                RAN._replace(op=op, shadow=found or Shadow("float8_e4m3", left_out=NO_PRODUCT))
+            )
     assert t.shadow == "float8_e4m3"
     assert t.shadow_table().splitlines() == [
         "layer  operation  error in float8_e4m3  overflow  subnormal  to zero  count",
@@ -143,14 +180,21 @@ def test_only_products_are_computed_and_results_are_float32() -> None:
         raise AssertionError
 
     one = [np.array([1e-40, 0.0, 3.0])]
-    assert shadow("float8_e5m2", RAN._replace(op="exp"), never, never) == Shadow("float8_e5m2", left_out=NO_PRODUCT)
+    assert shadow("float8_e5m2", RAN._replace(op="exp"), never, never) == Shadow(
+        "float8_e5m2", left_out=NO_PRODUCT
+    )
     assert shadow("float8_e5m2", RAN, lambda: one, lambda: one) == Shadow("float8_e5m2")
 
 
 def test_names_of_shadows() -> None:
-    assert [shadow_dtype(name) for name in ("fp16", "torch.float8_e4m3fn", *FLOAT8)] == ["float16", "float8_e4m3", *FLOAT8]
+    assert [shadow_dtype(name) for name in ("fp16", "torch.float8_e4m3fn", *FLOAT8)] == [
+        "float16",
+        "float8_e4m3",
+        *FLOAT8,
+    ]
     with pytest.raises(
-        ValueError, match="'float8_e4m3fnuz' is no dtype of a shadow; valid: 'float16', 'bfloat16', 'float8_e4m3', "
+        ValueError,
+        match="'float8_e4m3fnuz' is no dtype of a shadow; valid: 'float16', 'bfloat16', 'float8_e4m3', ",
     ):
         trace(shadow="float8_e4m3fnuz")
     with pytest.raises(TypeError, match="must be a string or a dtype object, not int"):
@@ -163,11 +207,13 @@ def test_no_policy_computes_in_float8_and_the_error_says_what_to_do(dtype: Any) 
         lambda: unamp.Policy(dtype=dtype),
         lambda: unamp.autocast(dtype=dtype),
     ):
-        with pytest.raises(ValueError, match=r"500\.0 is 448 .* NaN .* unamp\.trace\(shadow=.* unamp\.tune\(dtype="):
+        with pytest.raises(
+            ValueError, match=r"500\.0 is 448 .* NaN .* unamp\.trace\(shadow=.* unamp\.tune\(dtype="
+        ):
             make()
 
 
-# --- the study ----------------------------------------------------------------------------------------------------------------
+# --- the study ------------------------------------------------------------------------------------
 
 STUDY = Float8Study(
     "float8_e4m3", 0.05, 0.03,
@@ -195,7 +241,9 @@ def test_the_table_of_a_study() -> None:
 
 
 def test_the_lists_of_a_study() -> None:
-    assert [STUDY.module_filter_fn(None, name) for name in ("enc.0.fc", "enc.1.fc", "fc", "dense")] == [
+    assert [
+        STUDY.module_filter_fn(None, name) for name in ("enc.0.fc", "enc.1.fc", "fc", "dense")
+    ] == [
         True,
         False,
         False,
@@ -207,10 +255,14 @@ def test_the_lists_of_a_study() -> None:
     (pattern,) = re.findall(r"layer_name_regex_pattern: '(.*)'\n", text)
     pattern = pattern.replace("''", "'")
     assert [
-        bool(re.match(pattern, name)) for name in ("enc.1.fc", "model.enc.1.fc", "out'", "enc.0.fc", "enc.1.fc2", "en")
+        bool(re.match(pattern, name))
+        for name in ("enc.1.fc", "model.enc.1.fc", "out'", "enc.0.fc", "enc.1.fc2", "en")
     ] == [*(True, True, True, False, False, False)]
     assert "DisableFP8Layer:\n      enabled: True\n" in text
-    assert "every layer" in Float8Study("float8_e4m3", 0.05, 0.0, STUDY.layers[:1], 3).transformer_engine()
+    assert (
+        "every layer"
+        in Float8Study("float8_e4m3", 0.05, 0.0, STUDY.layers[:1], 3).transformer_engine()
+    )
 
 
 def test_a_study_is_plain_data() -> None:
@@ -227,7 +279,10 @@ def test_a_study_is_plain_data() -> None:
         ({"tolerance": 0}, "tolerance must be above 0"),
         ({"batches": []}, "batches is empty"),
         ({"network": None}, "network is None, and a study in float8 is about layers"),
-        ({"by": "layer"}, "by goes with a low dtype; a study in float8 takes tolerance and measure alone"),
+        (
+            {"by": "layer"},
+            "by goes with a low dtype; a study in float8 takes tolerance and measure alone",
+        ),
         ({"margin": 0.5}, "margin goes with a low dtype"),
         ({"base": unamp.Policy()}, "base goes with a low dtype"),
         ({"held_out": [0.0]}, "held_out goes with a low dtype"),
@@ -237,6 +292,12 @@ def test_a_study_is_plain_data() -> None:
     ],
 )
 def test_a_study_that_is_none_is_refused(given: dict[str, Any], says: str) -> None:
-    arguments: dict[str, Any] = {"run": abs, "network": object(), "batches": [1], "dtype": "float8_e4m3", **given}
+    arguments: dict[str, Any] = {
+        "run": abs,
+        "network": object(),
+        "batches": [1],
+        "dtype": "float8_e4m3",
+        **given,
+    }
     with pytest.raises(ValueError, match=says):
         unamp.tune(**arguments)

@@ -18,9 +18,13 @@ def test_one_that_raises_keeps_no_other_from_its_work(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_forking, "_handlers", list(_forking._handlers))
-    _forking.at_fork(before=lambda: done.append("taken"), after_in_parent=lambda: done.append("released"))
+    _forking.at_fork(
+        before=lambda: done.append("taken"), after_in_parent=lambda: done.append("released")
+    )
     _forking.at_fork(before=raises, after_in_parent=raises)
-    _forking.at_fork(before=lambda: done.append("taken"), after_in_parent=lambda: done.append("released"))
+    _forking.at_fork(
+        before=lambda: done.append("taken"), after_in_parent=lambda: done.append("released")
+    )
     if (child := os.fork()) == 0:
         os._exit(0)
     os.waitpid(child, 0)

@@ -17,7 +17,16 @@ from unamp import OpRecord, Rule, trace
 from unamp.adapter.observer import Layers, Observer, parameter_hook
 from unamp.adapter.records import Gradient
 
-LINEAR = OpRecord("linear", "n", Rule.UNTOUCHED, ("float32",), "float32", "float32", layer="Net.a", output_shape=(4,))
+LINEAR = OpRecord(
+    "linear",
+    "n",
+    Rule.UNTOUCHED,
+    ("float32",),
+    "float32",
+    "float32",
+    layer="Net.a",
+    output_shape=(4,),
+)
 EXP = LINEAR._replace(op="exp", layer="Net.b")
 SMALL = np.array([1e-6, 1e-9, 0.0, 1.0])
 
@@ -44,14 +53,19 @@ def test_a_gradient_says_what_a_low_dtype_would_lose() -> None:
 
 def test_each_is_linked_to_its_operation(fake: Any) -> None:
     t = recorded(fake, (LINEAR, SMALL), (EXP, np.ones(3)))
-    assert [(each.record, each.values.shape) for each in t.gradients if each.values] == [(1, (3,)), (0, (4,))]
+    assert [(each.record, each.values.shape) for each in t.gradients if each.values] == [
+        (1, (3,)),
+        (0, (4,)),
+    ]
 
 
 def test_nothing_is_asked_for_without_gradients(fake: Any) -> None:
     with trace(values=True) as t:
         assert fake.sinks[-1](LINEAR) is None
     for ask in (lambda: t.nonfinite_gradients, t.gradient_summary, t.gradient_table):
-        with pytest.raises(ValueError, match=r"kept no gradients; open it with unamp.trace\(gradients=True\)"):
+        with pytest.raises(
+            ValueError, match=r"kept no gradients; open it with unamp.trace\(gradients=True\)"
+        ):
             ask()
     with pytest.raises(TypeError, match="gradients must be True or False, not int"):
         trace(gradients=1)  # type: ignore[arg-type]
@@ -65,7 +79,11 @@ def test_traces_inside_each_other_have_places_of_their_own(fake: Any) -> None:
             hook.arrived("float32", (4,), SMALL)
         assert hook.wanted
         hook.arrived("float32", (4,), SMALL)
-    assert [[each.record for each in t.gradients] for t in (outer, inner, innermost)] == [[1, 1], [0], []]
+    assert [[each.record for each in t.gradients] for t in (outer, inner, innermost)] == [
+        [1, 1],
+        [0],
+        [],
+    ]
 
 
 def test_what_comes_after_the_trace_is_dropped(fake: Any) -> None:
@@ -95,7 +113,9 @@ def test_a_hook_that_is_left_over_holds_no_trace(fake: Any) -> None:
 
 def test_an_adapter_that_follows_none_is_named(fake: Any) -> None:
     with trace(gradients=True) as t:
-        Observer("fake", fake.sinks[-1], False, Layers(lambda network: ())).report(LINEAR, lambda: None)
+        Observer("fake", fake.sinks[-1], False, Layers(lambda network: ())).report(
+            LINEAR, lambda: None
+        )
     assert t.gradient_table().splitlines()[1:] == [
         "gradients that are not known:",
         "linear in Net.a: the adapter for fake follows no gradients of it",
@@ -148,7 +168,9 @@ def test_a_parameter_is_followed_once_and_belongs_to_the_step_of_its_gradient(fa
         told_once = parameter_hook("Net.a.weight")
         assert told_once is not None
         told_once.arrived("float32", (4,), SMALL)
-    assert [(each.parameter, each.record, each.step) for each in inner.gradients] == [("Net.a.weight", None, 1)]
+    assert [(each.parameter, each.record, each.step) for each in inner.gradients] == [
+        ("Net.a.weight", None, 1)
+    ]
     assert [(each.parameter, each.step) for each in outer.gradients] == [("Net.a.weight", 0)]
     assert parameter_hook("Net.a.weight", weight) is None
     with trace(values=True):
@@ -176,7 +198,10 @@ def test_a_parameter_stands_in_the_table_by_its_layer(fake: Any) -> None:
         "first gradient that is not finite: of parameter scale, the first of all",
         "gradients too small for float16, by layer: Net.a 33.3%",
     ]
-    assert [(line.layer, line.op) for line in t.gradient_summary()][::2] == [(None, ""), ("Net.a", "")]
+    assert [(line.layer, line.op) for line in t.gradient_summary()][::2] == [
+        (None, ""),
+        ("Net.a", ""),
+    ]
 
 
 def test_a_loss_scale_is_told(fake: Any) -> None:
@@ -190,7 +215,7 @@ def test_a_loss_scale_is_told(fake: Any) -> None:
     assert outer.gradients == []
 
 
-# --- steps and ranks ----------------------------------------------------------------------------------------------------------
+# --- steps and ranks ------------------------------------------------------------------------------
 
 
 def test_the_chosen_steps_are_recorded(fake: Any) -> None:
@@ -220,18 +245,27 @@ def test_nothing_is_computed_for_a_step_that_nobody_records(fake: Any) -> None:
 
 def test_an_outer_trace_records_in_a_step_that_an_inner_one_leaves_out(fake: Any) -> None:
     with trace() as outer, trace(steps=[1]) as inner:
-        Observer("fake", fake.sinks[-1], False, Layers(lambda network: ())).report(LINEAR, lambda: None)
+        Observer("fake", fake.sinks[-1], False, Layers(lambda network: ())).report(
+            LINEAR, lambda: None
+        )
         inner.step()
     assert (len(outer.records), len(inner.records)) == (1, 0)
 
 
 def test_steps_that_never_came_are_warned_of(fake: Any) -> None:
-    with pytest.warns(unamp.AmpWarning, match=r"recorded nothing: its step\(\) was called 0 times"), trace(steps=[3]):
+    with (
+        pytest.warns(unamp.AmpWarning, match=r"recorded nothing: its step\(\) was called 0 times"),
+        trace(steps=[3]),
+    ):
         fake.sinks[-1](LINEAR)
 
 
-@pytest.mark.parametrize(("variable", "rank"), [("RANK", 1), ("PADDLE_TRAINER_ID", 2), ("RANK_ID", 0), ("RANK", -1)])
-def test_a_launcher_tells_the_rank(fake: Any, monkeypatch: pytest.MonkeyPatch, variable: str, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("variable", "rank"), [("RANK", 1), ("PADDLE_TRAINER_ID", 2), ("RANK_ID", 0), ("RANK", -1)]
+)
+def test_a_launcher_tells_the_rank(
+    fake: Any, monkeypatch: pytest.MonkeyPatch, variable: str, rank: int
+) -> None:
     monkeypatch.setenv(variable, str(rank))
     with trace(ranks=[0, 2]) as t:
         fake.sinks[-1](LINEAR)
@@ -240,7 +274,9 @@ def test_a_launcher_tells_the_rank(fake: Any, monkeypatch: pytest.MonkeyPatch, v
     assert ("this is rank 1, which was not asked to record" in t.table()) is (rank == 1)
 
 
-def test_a_framework_tells_the_rank_before_a_launcher(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_framework_tells_the_rank_before_a_launcher(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "0")
     fake.rank = lambda: 3
     with trace(ranks=range(3, 4)) as t:
@@ -268,13 +304,24 @@ def test_bad_steps_and_ranks_are_refused(given: Any, error: type[Exception], say
         assert f"{name} {expected}" in str(raised.value)
 
 
-# --- the file, the page, the command ------------------------------------------------------------------------------------------
+# --- the file, the page, the command --------------------------------------------------------------
 
 
 def test_it_survives_json(fake: Any) -> None:
-    t = recorded(fake, (LINEAR, SMALL), (EXP, np.array([math.nan])), (EXP, "it is a test"), steps=[0], ranks=[0])
+    t = recorded(
+        fake,
+        (LINEAR, SMALL),
+        (EXP, np.array([math.nan])),
+        (EXP, "it is a test"),
+        steps=[0],
+        ranks=[0],
+    )
     again = unamp.Trace.from_json(t.to_json())
-    assert (again.to_json(), again.gradient_table(), again.rank) == (t.to_json(), t.gradient_table(), 0)
+    assert (again.to_json(), again.gradient_table(), again.rank) == (
+        t.to_json(),
+        t.gradient_table(),
+        0,
+    )
     assert [each.record for each in again.gradients] == [2, 1, 0]
     data = json.loads(t.to_json())
     del data["gradients"][0]["parameter"], data["gradients"][0]["step"]
@@ -284,10 +331,18 @@ def test_it_survives_json(fake: Any) -> None:
 
 
 def test_the_page_and_the_command_show_it(fake: Any, tmp_path: Any) -> None:
-    t = recorded(fake, (LINEAR, SMALL), (EXP, np.array([math.inf])), (LINEAR._replace(layer="<b>"), "it is <i>"))
+    t = recorded(
+        fake,
+        (LINEAR, SMALL),
+        (EXP, np.array([math.inf])),
+        (LINEAR._replace(layer="<b>"), "it is <i>"),
+    )
     page = t.to_html()
     assert ">Gradients</h2>" in page
-    assert '<p class="bad">First gradient that is not finite: of layer Net.b, operation 2 (exp)' in page
+    assert (
+        '<p class="bad">First gradient that is not finite: of layer Net.b, operation 2 (exp)'
+        in page
+    )
     assert "linear in &lt;b&gt;: it is &lt;i&gt;" in page
     path = tmp_path / "trace.json"
     path.write_text(t.to_json(), "utf-8")

@@ -15,19 +15,27 @@ import unamp
 from unamp.adapter.hooks import Hooks, HookTable, read_hooks
 
 ADAPTERS = Path(__file__).parents[2] / "adapters"
-FRAMEWORKS = sorted(name for name in FAMILY if (ADAPTERS / f"unamp_{name}" / "data" / "hooks.toml").exists())
+FRAMEWORKS = sorted(
+    name for name in FAMILY if (ADAPTERS / f"unamp_{name}" / "data" / "hooks.toml").exists()
+)
 
 
 def _source(framework: str) -> Source:
     folder = ADAPTERS / f"unamp_{framework}"
     data = tomllib.loads((folder / "data" / "hooks.toml").read_text("utf-8"))
-    return Source(folder, framework, HookTable(**{f.name: data[f.name] for f in dataclasses.fields(HookTable)}))
+    return Source(
+        folder,
+        framework,
+        HookTable(**{f.name: data[f.name] for f in dataclasses.fields(HookTable)}),
+    )
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_private_name_that_an_adapter_uses_is_probed(framework: str) -> None:
     unlisted = [f"{use.file}:{use.line} {use.name}" for use in _source(framework).unlisted()]
-    assert not unlisted, f"not in adapters/unamp_{framework}/data/hooks.toml:\n" + "\n".join(unlisted)
+    assert not unlisted, f"not in adapters/unamp_{framework}/data/hooks.toml:\n" + "\n".join(
+        unlisted
+    )
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -35,7 +43,7 @@ def test_no_name_is_probed_that_nothing_uses(framework: str) -> None:
     assert not _source(framework).unused()
 
 
-# --- that the reader of sources sees ------------------------------------------------------------------------------------------
+# --- that the reader of sources sees --------------------------------------------------------------
 
 _TABLE = HookTable("1.0", ("jax.core",), {"jax._src.api": ("jit",)}, {}, {}, {})
 
@@ -77,7 +85,7 @@ def test_nothing_else_is_seen(line: str, tmp_path: Path) -> None:
     assert Source(tmp_path, "jax", _TABLE).unlisted() == []
 
 
-# --- the probe ----------------------------------------------------------------------------------------------------------------
+# --- the probe ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -94,7 +102,12 @@ def hooks(monkeypatch: pytest.MonkeyPatch) -> Hooks:
     monkeypatch.setitem(sys.modules, "somebodys", framework)
     monkeypatch.setitem(sys.modules, "somebodys.inner", inner)
     table = HookTable(
-        "1.5", (), {"somebodys": ("_hook",), "somebodys.Layer()": ("_children",)}, {"somebodys.inner": ("_late",)}, {}, {}
+        "1.5",
+        (),
+        {"somebodys": ("_hook",), "somebodys.Layer()": ("_children",)},
+        {"somebodys.inner": ("_late",)},
+        {},
+        {},
     )
     return Hooks("somebodys", table)
 
@@ -111,7 +124,10 @@ def test_a_module_is_meant_where_its_package_has_a_function_of_that_name(hooks: 
 
 def test_a_missing_name_is_told_with_the_version(hooks: Hooks) -> None:
     del vars(sys.modules["somebodys"])["_hook"]
-    with pytest.raises(unamp.FrameworkNotSupported, match=r"somebodys 1\.5 has no somebodys\._hook, which unamp needs"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported,
+        match=r"somebodys 1\.5 has no somebodys\._hook, which unamp needs",
+    ):
         hooks.probe()
 
 
@@ -131,13 +147,17 @@ def test_a_module_that_few_programs_need_is_looked_at_when_it_is_loaded(hooks: H
 def test_of_a_version_that_nobody_examined_every_module_is_looked_at(hooks: Hooks) -> None:
     del vars(sys.modules["somebodys.inner"])["_late"]
     sys.modules["somebodys"].__version__ = "1.6.0"  # type: ignore[attr-defined]
-    with pytest.raises(unamp.FrameworkNotSupported, match=r"somebodys 1\.6\.0 has no somebodys\.inner\._late"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported, match=r"somebodys 1\.6\.0 has no somebodys\.inner\._late"
+    ):
         hooks.probe()
 
 
 def test_an_attribute_that_an_object_lacks_is_told_with_the_version(hooks: Hooks) -> None:
     assert hooks.attribute(types.SimpleNamespace(_slot=3), "_slot") == 3
-    with pytest.raises(unamp.FrameworkNotSupported, match=r"somebodys 1\.5 has no SimpleNamespace\._slot"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported, match=r"somebodys 1\.5 has no SimpleNamespace\._slot"
+    ):
         hooks.attribute(types.SimpleNamespace(), "_slot")
 
 
@@ -145,7 +165,9 @@ def test_the_table_is_read_strictly(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     package = tmp_path / "unamp_somebodys"
     (package / "data").mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "data" / "hooks.toml").write_text('schema = 1\nversion = "1.5"\nprivat = []\n', "utf-8")
+    (package / "data" / "hooks.toml").write_text(
+        'schema = 1\nversion = "1.5"\nprivat = []\n', "utf-8"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(unamp.AdapterError, match="unknown key 'privat'"):
         read_hooks("somebodys", "unamp_somebodys")

@@ -46,7 +46,9 @@ def written() -> dict[str, Any]:
                 output_shape=(1, 3),
                 equation="ij,jk->ik",
                 shadow=Shadow("float16", 0.25, 2, 0.5, 0.25, "it draws random numbers"),
-                call=Call("000001.safetensors", [{"tensor": 0}, [1, {"number": "inf"}]], {"dim": -1}),
+                call=Call(
+                    "000001.safetensors", [{"tensor": 0}, [1, {"number": "inf"}]], {"dim": -1}
+                ),
             )
         )
     trace.gradients.append(Gradient("float16", VALUES, 0.25, record=1, scale=65536.0))
@@ -75,7 +77,8 @@ def test_a_mutated_trace_is_read_or_refused_in_words(text: str) -> None:
         assert all(line.isprintable() for line in trace.shadow_table().splitlines())
     if trace.keeps_gradients:
         assert all(line.isprintable() for line in trace.gradient_table().splitlines())
-    assert unamp.Trace.from_json(trace.to_json()).to_json() == trace.to_json()  # NaN is not equal to itself
+    # NaN is not equal to itself
+    assert unamp.Trace.from_json(trace.to_json()).to_json() == trace.to_json()
     unamp.compare_traces(trace, unamp.Trace.from_json(json.dumps(written()))).table()
 
 
@@ -108,7 +111,10 @@ DAMAGES: dict[str, list[tuple[dict[str, Any], str]]] = {
     "record": [
         ({"input_shapes": [[2, 8], [4, 8]]}, "record 1, input_shapes: 2 for 1 inputs"),
         ({"output_shape": [-1]}, "record 1, output_shape 1: must not be negative"),
-        ({"output_shape": [10**10, 10**10]}, "record 1, output_shape: no tensor has so many numbers"),
+        (
+            {"output_shape": [10**10, 10**10]},
+            "record 1, output_shape: no tensor has so many numbers",
+        ),
         ({"output_shape": [10**17] * 300_000}, "no tensor has so many numbers"),
         ({"equation": "a\nb"}, "record 1, equation: must be printable"),
         ({"equation": 1}, "record 1, equation: must be text"),
@@ -120,8 +126,14 @@ DAMAGES: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"shape": [10**17] * 300_000}, "no tensor has so many dimensions"),
     ],
     "underflow": [
-        ({"dtype": "float32"}, "record 1, values, underflow 1.*'float32' is no low precision; valid: float16, bfloat16"),
-        ({"subnormal": 0.7, "flushed": 0.7}, "record 1, values, underflow 1.*shares must be between 0 and 1"),
+        (
+            {"dtype": "float32"},
+            "record 1, values, underflow 1.*'float32' is no low precision; valid: float16, bfloat16",
+        ),
+        (
+            {"subnormal": 0.7, "flushed": 0.7},
+            "record 1, values, underflow 1.*shares must be between 0 and 1",
+        ),
         ({"flushed": -0.1}, "record 1, values, underflow 1.*shares must be between 0 and 1"),
         ({"flushed": "nan"}, "record 1, values, underflow 1.*flushed: must be a number"),
     ],
@@ -168,7 +180,8 @@ DAMAGES: dict[str, list[tuple[dict[str, Any], str]]] = {
 
 
 @pytest.mark.parametrize(
-    ("where", "damage", "says"), [(where, *each) for where, damages in DAMAGES.items() for each in damages]
+    ("where", "damage", "says"),
+    [(where, *each) for where, damages in DAMAGES.items() for each in damages],
 )
 def test_a_damaged_trace_is_refused(where: str, damage: dict[str, Any], says: str) -> None:
     data: Any = written()
@@ -205,10 +218,17 @@ def test_no_command_ends_in_a_traceback(tmp_path: Path) -> None:
             holder = holder[key]
         holder[last] = chance.choice(strange)
         spoilt.write_text(json.dumps(data))
-        for arguments in (["trace", spoilt], ["compare", sound, spoilt], ["diff", "paddle", "torch-cuda", "--trace", spoilt]):
+        for arguments in (
+            ["trace", spoilt],
+            ["compare", sound, spoilt],
+            ["diff", "paddle", "torch-cuda", "--trace", spoilt],
+        ):
             done = invoke(*arguments)
             assert done.exit_code in (0, 1, 2), (data, done.exception)
-            assert done.exception is None or isinstance(done.exception, SystemExit), (data, done.exception)
+            assert done.exception is None or isinstance(done.exception, SystemExit), (
+                data,
+                done.exception,
+            )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Imports go one way: conformance, unamp, entry point, adapter, framework; and inside each, no arrow runs back up.
 
-docs/architecture.md tells it in words. Here imports are read from the source, those inside functions and those for a type
-checker included.
+docs/architecture.md tells it in words. Here imports are read from the source, those inside
+functions and those for a type checker included.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ADAPTERS = sorted(path for path in (ROOT / "adapters").iterdir() if (path / "__i
 CORE = sorted((ROOT / "unamp").rglob("*.py"))
 CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 
-#: What a part of the core may import beyond the standard library; all of it is imported only when the command line runs.
+#: What a part of the core may import beyond the standard library; all of it is imported only when
+#: the command line runs.
 THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
     "unamp._pages": {"jinja2", "markupsafe"},
@@ -33,7 +34,8 @@ THIRD_PARTY = {
     "unamp._toml_editing": {"tomlkit"},
 }
 
-#: The floors of the core, the ground first. A module imports from its own floor and from those below it.
+#: The floors of the core, the ground first. A module imports from its own floor and from those
+#: below it.
 FLOORS = (
     (
         "errors",
@@ -49,7 +51,15 @@ FLOORS = (
         "_grouping",
         "_open_regions",
     ),
-    ("_argument_names", "_pages", "_region_decorator", "_spelling_files", "_strict_json", "_precision_toml", "_toml_editing"),
+    (
+        "_argument_names",
+        "_pages",
+        "_region_decorator",
+        "_spelling_files",
+        "_strict_json",
+        "_precision_toml",
+        "_toml_editing",
+    ),
     ("vocabulary", "presets", "lists", "policy", "made_with"),
     ("adapter",),
     ("amp_warnings", "devices", "error_notes", "regions"),
@@ -93,7 +103,11 @@ BACK_UP = {("unamp", "unamp.dialects")}
 
 def module(path: Path) -> str:
     """The name by which a file is imported."""
-    home = next(home for home in (ROOT / "adapters", ROOT / "conformance", ROOT) if path.is_relative_to(home))
+    home = next(
+        home
+        for home in (ROOT / "adapters", ROOT / "conformance", ROOT)
+        if path.is_relative_to(home)
+    )
     parts = path.relative_to(home).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -101,7 +115,10 @@ def module(path: Path) -> str:
 @cache
 def modules() -> Mapping[str, Path]:
     """Our modules and where they are."""
-    return {module(path): path for path in (*CORE, *CONFORMANCE, *(p for a in ADAPTERS for p in a.rglob("*.py")))}
+    return {
+        module(path): path
+        for path in (*CORE, *CONFORMANCE, *(p for a in ADAPTERS for p in a.rglob("*.py")))
+    }
 
 
 @cache
@@ -130,12 +147,17 @@ def packages(path: Path) -> set[str]:
 def floor(name: str) -> int:
     """The floor of a module of the core or of the suite; -1 where it has none."""
     package, _, rest = name.partition(".")
-    return next((n for n, rooms in enumerate(HOUSES[package]) if rest.partition(".")[0] in rooms), -1)
+    return next(
+        (n for n, rooms in enumerate(HOUSES[package]) if rest.partition(".")[0] in rooms), -1
+    )
 
 
 def circles(names: set[str]) -> list[set[str]]:
     """The groups of modules that import each other in a loop."""
-    arrows = {name: {to for to in imports(modules()[name]) & names if (name, to) not in BACK_UP} - {name} for name in names}
+    arrows = {
+        name: {to for to in imports(modules()[name]) & names if (name, to) not in BACK_UP} - {name}
+        for name in names
+    }
 
     def reached(start: str) -> set[str]:
         found: set[str] = set()
@@ -147,7 +169,10 @@ def circles(names: set[str]) -> list[set[str]]:
         return found
 
     reach = {name: reached(name) for name in names}
-    looped = {frozenset(other for other in names if other in reach[name] and name in reach[other]) for name in names}
+    looped = {
+        frozenset(other for other in names if other in reach[name] and name in reach[other])
+        for name in names
+    }
     return [set(loop) for loop in looped if loop]
 
 
@@ -157,8 +182,11 @@ def _name(path: Path) -> str:
 
 @pytest.mark.parametrize("path", CORE, ids=_name)
 def test_the_core_imports_itself_and_the_standard_library(path: Path) -> None:
-    allowed = {"unamp"}.union(*(more for part, more in THIRD_PARTY.items() if module(path).startswith(part)))
-    of_types = {"numpy"}  # for a type checker alone, which tests/core/test_imports.py sees from outside
+    allowed = {"unamp"}.union(
+        *(more for part, more in THIRD_PARTY.items() if module(path).startswith(part))
+    )
+    # for a type checker alone, which tests/core/test_imports.py sees from outside
+    of_types = {"numpy"}
     assert packages(path) - sys.stdlib_module_names - of_types <= allowed
 
 
@@ -171,7 +199,9 @@ def test_the_core_names_no_adapter(path: Path) -> None:
 @pytest.mark.parametrize("path", [*CORE, *SUITE_FILES], ids=_name)
 def test_no_arrow_runs_back_up(path: Path) -> None:
     package, own = module(path).partition(".")[0], floor(module(path))
-    assert own >= 0, f"{module(path)} stands on no floor: give it one, here and in docs/architecture.md"
+    assert own >= 0, (
+        f"{module(path)} stands on no floor: give it one, here and in docs/architecture.md"
+    )
     upward = [to for to in imports(path) if to.partition(".")[0] == package and floor(to) > own]
     assert [to for to in upward if (module(path), to) not in BACK_UP] == []
 
@@ -193,7 +223,11 @@ def test_conformance_imports_no_framework_and_no_adapter(path: Path) -> None:
 def test_an_adapter_imports_its_own_framework_only(adapter: Path) -> None:
     framework = adapter.name.removeprefix("unamp_")
     for path in adapter.rglob("*.py"):
-        forbidden = FRAMEWORKS - {framework} | {a.name for a in ADAPTERS if a != adapter} | {"unamp_conformance"}
+        forbidden = (
+            FRAMEWORKS - {framework}
+            | {a.name for a in ADAPTERS if a != adapter}
+            | {"unamp_conformance"}
+        )
         assert packages(path) & forbidden == set(), _name(path)
 
 
@@ -204,7 +238,9 @@ def test_an_adapter_has_no_circle(adapter: Path) -> None:
 
 def _passing_the_door(room: str) -> list[str]:
     """The modules outside a package that import something behind its `__init__`."""
-    outside = {name: path for name, path in modules().items() if not f"{name}.".startswith(f"{room}.")}
+    outside = {
+        name: path for name, path in modules().items() if not f"{name}.".startswith(f"{room}.")
+    }
     return [
         name
         for name, path in outside.items()
@@ -215,7 +251,9 @@ def _passing_the_door(room: str) -> list[str]:
 @pytest.mark.parametrize("room", ["unamp_torch.keras"])
 def test_a_room_in_an_adapter_has_one_door(room: str) -> None:
     assert room in modules()
-    assert len([name for name in modules() if name.startswith(f"{room}.")]) > 1, "nothing is behind the door"
+    assert len([name for name in modules() if name.startswith(f"{room}.")]) > 1, (
+        "nothing is behind the door"
+    )
     assert _passing_the_door(room) == []
 
 
@@ -249,14 +287,28 @@ def test_every_public_module_says_what_it_offers(path: Path) -> None:
 def _taken_from_inside(source: str) -> list[str]:
     """Return the names with an underscore in front that a source takes from modules of the core: elsewhere that says enough."""
     tree = ast.parse(source)
-    froms = [(n.module or "", alias) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for alias in n.names]
+    froms = [
+        (n.module or "", alias)
+        for n in ast.walk(tree)
+        if isinstance(n, ast.ImportFrom)
+        for alias in n.names
+    ]
     ours = [(home, alias) for home, alias in froms if home.partition(".")[0] == "unamp"]
-    held = {alias.asname or alias.name for home, alias in ours if f"{home}.{alias.name}" in modules()}
-    taken = [f"{home}.{alias.name}" for home, alias in ours if _own(alias.name) and f"{home}.{alias.name}" not in modules()]
+    held = {
+        alias.asname or alias.name for home, alias in ours if f"{home}.{alias.name}" in modules()
+    }
+    taken = [
+        f"{home}.{alias.name}"
+        for home, alias in ours
+        if _own(alias.name) and f"{home}.{alias.name}" not in modules()
+    ]
     return taken + [
         f"{node.value.id}.{node.attr}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in held and _own(node.attr)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in held
+        and _own(node.attr)
     ]
 
 
@@ -271,12 +323,16 @@ def test_every_other_module_offers_what_has_no_underscore(path: Path) -> None:
 
 def test_who_takes_what_a_module_keeps_to_itself_is_seen() -> None:
     assert _taken_from_inside("from unamp.policy import Policy, _rules") == ["unamp.policy._rules"]
-    assert _taken_from_inside("from unamp import _version, policy\npolicy._rules") == ["policy._rules"]
+    assert _taken_from_inside("from unamp import _version, policy\npolicy._rules") == [
+        "policy._rules"
+    ]
 
 
 def test_the_kit_says_what_each_of_its_modules_is_for() -> None:
     kit = {path.stem for path in (ROOT / "unamp/adapter").glob("*.py")} - {"__init__"}
-    told = ast.get_docstring(ast.parse((ROOT / "unamp/adapter/__init__.py").read_text("utf-8"))) or ""
+    told = (
+        ast.get_docstring(ast.parse((ROOT / "unamp/adapter/__init__.py").read_text("utf-8"))) or ""
+    )
     page = (ROOT / "docs/api/adapter.md").read_text("utf-8")
     assert [module for module in sorted(kit) if f"`{module}`" not in told] == []
     assert [module for module in sorted(kit) if f"::: unamp.adapter.{module}\n" not in page] == []

@@ -23,7 +23,16 @@ print(*{name.partition(".")[0] for name in set(sys.modules) - before})
 
 
 def test_import_leaves_the_slow_parts_of_the_standard_library_alone() -> None:
-    slow = {"dataclasses", "inspect", "json", "tomllib", "importlib.metadata", "difflib", "subprocess", "asyncio"}
+    slow = {
+        "dataclasses",
+        "inspect",
+        "json",
+        "tomllib",
+        "importlib.metadata",
+        "difflib",
+        "subprocess",
+        "asyncio",
+    }
     assert slow & set(python("-c", "import sys, unamp; print(*sys.modules)").split()) == set()
 
 
@@ -85,8 +94,24 @@ print(*{"torch", "paddle", "mindspore", "tensorflow", "jax", "keras", "numpy"} &
 
 def test_public_names() -> None:
     promised = {
-        *("Policy", "Rule", "autocast", "auto_cast", "amp_guard", "policy_region", "custom_fwd", "custom_bwd"),
-        *("current_policy", "is_autocast_enabled", "get_autocast_dtype", "trace", "OpRecord", "explain"),
+        *(
+            "Policy",
+            "Rule",
+            "autocast",
+            "auto_cast",
+            "amp_guard",
+            "policy_region",
+            "custom_fwd",
+            "custom_bwd",
+        ),
+        *(
+            "current_policy",
+            "is_autocast_enabled",
+            "get_autocast_dtype",
+            "trace",
+            "OpRecord",
+            "explain",
+        ),
         "GradScaler",
     }
     assert promised <= set(unamp.__all__)
@@ -96,7 +121,9 @@ def test_public_names() -> None:
 
 
 def test_an_import_is_waited_for_whoever_looks_for_the_module_before(tmp_path: Path) -> None:
-    (tmp_path / "awaited.py").write_text("import os\nif 'FAIL' in os.environ:\n    raise ImportError('not yet')\n")
+    (tmp_path / "awaited.py").write_text(
+        "import os\nif 'FAIL' in os.environ:\n    raise ImportError('not yet')\n"
+    )
     code = """
 import importlib.util, os, sys
 from unamp._on_import import _Waiting, when_imported

@@ -49,7 +49,10 @@ def test_the_frameworks_own_amp_counts_where_no_region_does(fake: Any) -> None:
 def test_what_nobody_has_is_named(fake: Any) -> None:
     with pytest.raises(ValueError, match="unknown framework 'caffe'"):
         current_policy(framework="caffe")
-    with pytest.raises(TypeError, match=r"must be the import name of one framework, or None for all; not \['fake'\]"):
+    with pytest.raises(
+        TypeError,
+        match=r"must be the import name of one framework, or None for all; not \['fake'\]",
+    ):
         current_policy(framework=["fake"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown device_type 'tpu'"):
         current_policy(device="tpu")
@@ -118,7 +121,9 @@ def test_bad_arguments_are_named(make_adapter: Any, tensor: Any) -> None:
     make_adapter("fake")
     with pytest.raises(TypeError, match="policy must be an unamp.Policy, not str"):
         default_region("O1", like=tensor("float32"))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="like must be a tensor of an imported framework, .* got str"):
+    with pytest.raises(
+        TypeError, match="like must be a tensor of an imported framework, .* got str"
+    ):
         default_region(MINE, like="x")
     with pytest.raises(TypeError, match="got list"):
         default_region(MINE, like=[])
@@ -134,7 +139,12 @@ def test_check_says_how(fake: Any) -> None:
     checked = unamp.check(Policy("O1", "float16"))
     (answer,) = checked.answers
     assert checked.ok
-    assert (answer.framework, answer.version, answer.device, answer.support.value) == ("fake", "1.0", "cpu", "emulated")
+    assert (answer.framework, answer.version, answer.device, answer.support.value) == (
+        "fake",
+        "1.0",
+        "cpu",
+        "emulated",
+    )
     assert "matmul" in answer.operations(unamp.adapter.How.INTERCEPTED)
     assert str(checked).startswith("fake 1.0, cpu: emulated; operations: ")
     checked.require()
@@ -152,7 +162,9 @@ def test_check_says_why_not(fake: Any) -> None:
 def test_check_asks_about_compiled_functions_when_it_is_told_to(fake: Any) -> None:
     fake.fails_on_compile = unamp.NotExpressible("graphs cannot")
     assert unamp.check(MINE).ok
-    assert [answer.refused for answer in unamp.check(MINE, compiled=True).refused] == ["graphs cannot"]
+    assert [answer.refused for answer in unamp.check(MINE, compiled=True).refused] == [
+        "graphs cannot"
+    ]
 
 
 def test_check_of_a_device_that_is_absent(fake: Any) -> None:
@@ -162,7 +174,10 @@ def test_check_of_a_device_that_is_absent(fake: Any) -> None:
 
 def test_check_with_nobody_to_ask_is_no_yes() -> None:
     asking = "import unamp; unamp.check(unamp.Policy()).require()"
-    assert "FrameworkNotSupported: no framework is imported that could be asked" in ended("-c", asking).stderr
+    assert (
+        "FrameworkNotSupported: no framework is imported that could be asked"
+        in ended("-c", asking).stderr
+    )
 
 
 def test_check_names_what_is_wrong(fake: Any) -> None:

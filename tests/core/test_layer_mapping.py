@@ -18,11 +18,27 @@ from unamp.tracing import LayerMapping, propose_layers
 HEAD = 'format = "unamp layers"\nversion = 1\n'
 
 
-def record(op: str, layer: str | None, numbers: object, policy: Policy | None = None, framework: str = "") -> OpRecord:
+def record(
+    op: str, layer: str | None, numbers: object, policy: Policy | None = None, framework: str = ""
+) -> OpRecord:
     array = np.asarray(numbers, np.float64)
     values = Values.of(array.shape, [array.reshape(-1)])
     return OpRecord(
-        op, op, Rule.LOW, ("float32",), "float32", "float32", False, layer, 0, 0, framework, values, policy, (), array.shape
+        op,
+        op,
+        Rule.LOW,
+        ("float32",),
+        "float32",
+        "float32",
+        False,
+        layer,
+        0,
+        0,
+        framework,
+        values,
+        policy,
+        (),
+        array.shape,
     )
 
 
@@ -32,7 +48,8 @@ def trace_of(*records: OpRecord) -> Trace:
     return trace
 
 
-#: Attention as one layer with four inside, and the same as four layers; two products of the same shape have changed places.
+#: Attention as one layer with four inside, and the same as four layers; two products of the same
+#: shape have changed places.
 REFERENCE = trace_of(
     record("linear", "Net.attention.q", [1.0, 2.0]),
     record("linear", "Net.attention.k", [3.0, 1.0]),
@@ -64,7 +81,9 @@ def test_layers_are_proposed_by_operations_shapes_and_order() -> None:
 def test_names_decide_where_all_else_is_alike() -> None:
     one = trace_of(record("linear", "Net.decoder", [1.0, 2.0]), record("exp", "Net.x", [1.0]))
     other = trace_of(
-        record("exp", "M.y", [1.0]), record("linear", "M.encoder", [1.0, 2.0]), record("linear", "M.decoder", [2.0, 1.0])
+        record("exp", "M.y", [1.0]),
+        record("linear", "M.encoder", [1.0, 2.0]),
+        record("linear", "M.decoder", [2.0, 1.0]),
     )
     assert ("Net.decoder", "M.decoder") in propose_layers(one, other).pairs
 
@@ -126,7 +145,9 @@ def test_a_layer_of_the_file_is_compared_with_its_partner_alone() -> None:
     one = trace_of(record("linear", "Net.a", [1.0]), record("linear", "Net.b", [2.0]))
     other = trace_of(record("linear", "Net.b", [1.0]), record("linear", "Net.a", [2.0]))
     assert not compare_traces(one, other).within  # the names mislead
-    compared = compare_traces(one, other, layers=LayerMapping((("Net.a", "Net.b"), ("Net.b", "Net.a"))))
+    compared = compare_traces(
+        one, other, layers=LayerMapping((("Net.a", "Net.b"), ("Net.b", "Net.a")))
+    )
     assert (len(compared.operations), compared.within) == (2, True)
     assert compared.table().splitlines()[0].endswith("layer in other")
     alone = trace_of(record("linear", "Net.b", [1.0]), record("exp", "Net.a", [2.0]))
@@ -136,7 +157,10 @@ def test_a_layer_of_the_file_is_compared_with_its_partner_alone() -> None:
 
 
 def test_a_layer_that_is_none_is_named() -> None:
-    with pytest.raises(ValueError, match=r"the other run has no layer 'Model.attn.kee'; did you mean 'Model.attn.key'"):
+    with pytest.raises(
+        ValueError,
+        match=r"the other run has no layer 'Model.attn.kee'; did you mean 'Model.attn.key'",
+    ):
         compare_traces(REFERENCE, OTHER, layers=LayerMapping((("Net.act", "Model.attn.kee"),)))
     with pytest.raises(TypeError, match="layers must be an unamp.tracing.LayerMapping, not dict"):
         compare_traces(REFERENCE, OTHER, layers={"Net.act": "Model.relu_1"})  # type: ignore[arg-type]
@@ -146,13 +170,23 @@ def test_a_layer_that_is_none_is_named() -> None:
 
 def test_the_first_difference_has_its_rule_on_both_sides() -> None:
     policy = Policy(dtype="bfloat16", allow="exp")
-    one = trace_of(record("linear", "Net.a", [1.0, 1.0]), record("exp", "Net.b", [2.0], framework="torch"))
-    other = trace_of(record("linear", "M.x", [1.0, 1.0]), record("exp", "M.y", [3.0], policy, "jax"))
+    one = trace_of(
+        record("linear", "Net.a", [1.0, 1.0]), record("exp", "Net.b", [2.0], framework="torch")
+    )
+    other = trace_of(
+        record("linear", "M.x", [1.0, 1.0]), record("exp", "M.y", [3.0], policy, "jax")
+    )
     compared = compare_traces(one, other, layers=LayerMapping((("Net.a", "M.x"), ("Net.b", "M.y"))))
     verdict, reference, last = compared.remarks()
     assert "first exp in M.y: error 5.00e-01" in verdict
-    assert reference == "  the reference: torch exp in Net.b, computed in float32, rule low: no region was open"
-    assert last == f"  the other: jax exp in M.y, computed in float32, rule low: {policy.reason('exp').origin}"
+    assert (
+        reference
+        == "  the reference: torch exp in Net.b, computed in float32, rule low: no region was open"
+    )
+    assert (
+        last
+        == f"  the other: jax exp in M.y, computed in float32, rule low: {policy.reason('exp').origin}"
+    )
     first = compared.to_data()["first"]
     assert (first["op"], first["other"]["reason"]) == ("exp", policy.reason("exp").origin)
 

@@ -45,14 +45,23 @@ def test_groups_and_wildcards_are_their_operations() -> None:
 CASTS = ("cast", "bitcast", "cpu")
 
 
-@pytest.mark.parametrize("name", [*CASTS, "torch.Tensor.cpu", "tf.bitcast", "ops.cast", "group:cast", "bitc*", ("exp", "cpu")])
+@pytest.mark.parametrize(
+    "name",
+    [*CASTS, "torch.Tensor.cpu", "tf.bitcast", "ops.cast", "group:cast", "bitc*", ("exp", "cpu")],
+)
 @pytest.mark.parametrize("argument", ["allow", "deny"])
 def test_a_cast_or_a_move_can_be_on_no_list(argument: str, name: object) -> None:
-    with pytest.raises(ValueError, match=rf"^{argument}: .* is a cast or a move \(bitcast, cast, cpu\), which follows no list"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^{argument}: .* is a cast or a move \(bitcast, cast, cpu\), which follows no list",
+    ):
         Policy(**{argument: name})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("lists", [{}, {"allow": "*"}, {"deny": "*"}, {"allow": "*c*"}, {"deny": "*cast*"}, {"deny": "c*"}])
+@pytest.mark.parametrize(
+    "lists",
+    [{}, {"allow": "*"}, {"deny": "*"}, {"allow": "*c*"}, {"deny": "*cast*"}, {"deny": "c*"}],
+)
 @pytest.mark.parametrize("preset", ["unamp", "apex"])
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
 def test_casts_and_moves_are_untouched_whatever_a_word_for_many_a_level_or_a_preset_says(
@@ -79,10 +88,16 @@ def test_a_name_goes_before_a_word_for_many() -> None:
 
 def test_policies_say_the_words() -> None:
     assert repr(Policy("O2", "bfloat16", deny="*")) == "Policy('OD', 'bfloat16', deny='*')"
-    assert repr(Policy(deny=[*NORMS, "exp"])) == "Policy('O1', 'float16', deny=('group:norm', 'exp'))"
+    assert (
+        repr(Policy(deny=[*NORMS, "exp"])) == "Policy('O1', 'float16', deny=('group:norm', 'exp'))"
+    )
     assert Policy(deny="group:norm").reason("layer_norm").origin == "your deny list: group:norm"
     assert Policy(deny="layer_norm").reason("layer_norm").origin == "your deny list"
-    for policy in (Policy(deny="*", allow="exp"), Policy(allow="group:norm", deny="linalg_*"), Policy(allow="*")):
+    for policy in (
+        Policy(deny="*", allow="exp"),
+        Policy(allow="group:norm", deny="linalg_*"),
+        Policy(allow="*"),
+    ):
         assert eval(repr(policy), {"Policy": Policy}) == policy
     assert words(("exp", "log")) == ("exp", "log")
 

@@ -23,7 +23,9 @@ def has() -> set[str]:
 
 
 def test_instruction_sets_of_x86_are_told(told: Path) -> None:
-    told.write_text("model name\t: Some: processor\nflags\t\t: fpu avx avx2x avx512_bf16 sse4_1\n\nflags\t: fpu avx2\n")
+    told.write_text(
+        "model name\t: Some: processor\nflags\t\t: fpu avx avx2x avx512_bf16 sse4_1\n\nflags\t: fpu avx2\n"
+    )
     assert has() == {"avx", "avx512_bf16", "sse4_1"}
     assert set(machine.instruction_sets()) == set(machine.INSTRUCTION_SETS)
     assert machine.processor() == "Some: processor"
@@ -43,7 +45,16 @@ def test_a_system_that_tells_nothing_is_not_said_to_lack_anything(told: Path) ->
 
 def test_variables_are_those_that_choose_kernels_or_threads() -> None:
     given = {
-        **dict.fromkeys(("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_VERBOSE", "MKL_CBWR"), "1"),
+        **dict.fromkeys(
+            (
+                "OMP_NUM_THREADS",
+                "ATEN_CPU_CAPABILITY",
+                "ONEDNN_MAX_CPU_ISA",
+                "DNNL_VERBOSE",
+                "MKL_CBWR",
+            ),
+            "1",
+        ),
         **dict.fromkeys(("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS"), "0"),
     }
     others = {"PATH": "/bin", "TF_CPP_MIN_LOG_LEVEL": "3", "XMKL_CBWR": "1", "HOME": "/"}
@@ -54,9 +65,16 @@ def test_facts_are_of_the_processor_and_of_the_adapter(fake: Any, told: Path) ->
     told.write_text("flags : avx2\n")
     fake.runtime = lambda: {"threads": 3, "onednn": False}
     found = machine.facts(fake)
-    assert (found["avx2"], found["avx"], found["threads"], found["onednn"]) == (True, False, 3, False)
+    assert (found["avx2"], found["avx"], found["threads"], found["onednn"]) == (
+        True,
+        False,
+        3,
+        False,
+    )
 
 
-@pytest.mark.parametrize(("fact", "words"), [(True, "yes"), (False, "no"), (0, "0"), (1, "1"), ("AVX2", "AVX2")])
+@pytest.mark.parametrize(
+    ("fact", "words"), [(True, "yes"), (False, "no"), (0, "0"), (1, "1"), ("AVX2", "AVX2")]
+)
 def test_a_fact_is_said(fact: Any, words: str) -> None:
     assert machine.said(fact) == words

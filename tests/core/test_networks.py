@@ -22,12 +22,15 @@ def test_O0_is_the_network_itself(network: Any) -> None:  # noqa: N802
 
 
 @pytest.mark.parametrize(
-    ("level", "inputs", "widened"), [("O1", "float32", True), ("O2", "bfloat16", False), ("O3", "bfloat16", False)]
+    ("level", "inputs", "widened"),
+    [("O1", "float32", True), ("O2", "bfloat16", False), ("O3", "bfloat16", False)],
 )
 def test_inputs_are_cast_where_the_level_casts_all_and_results_are_float32(
     network: Any, tensor: Any, level: str, inputs: str, widened: bool
 ) -> None:
-    result = unamp.auto_mixed_precision(network, level, "bfloat16").forward(tensor("float32"), scale=tensor("float16"))
+    result = unamp.auto_mixed_precision(network, level, "bfloat16").forward(
+        tensor("float32"), scale=tensor("float16")
+    )
     policy = Policy(level, "bfloat16", preset="mindspore", widen_results=widened)
     assert network.seen == [(inputs, policy), ("float16" if level == "O1" else inputs, policy)]
     assert [out.dtype for out in result["out"]] == ["float32"]
@@ -35,10 +38,16 @@ def test_inputs_are_cast_where_the_level_casts_all_and_results_are_float32(
 
 def test_other_dtypes_are_never_cast(network: Any, tensor: Any) -> None:
     result = unamp.auto_mixed_precision(network, "O3").forward(tensor("float64"), tensor("int64"))
-    assert [dtype for dtype, _ in network.seen] == [out.dtype for out in result["out"]] == ["float64", "int64"]
+    assert (
+        [dtype for dtype, _ in network.seen]
+        == [out.dtype for out in result["out"]]
+        == ["float64", "int64"]
+    )
 
 
-def test_the_wrapped_network_shares_everything_and_the_given_one_stays_as_it_was(network: Any, tensor: Any) -> None:
+def test_the_wrapped_network_shares_everything_and_the_given_one_stays_as_it_was(
+    network: Any, tensor: Any
+) -> None:
     wrapped = unamp.auto_mixed_precision(network, "O2")
     assert isinstance(wrapped, type(network))
     assert vars(wrapped) is vars(network)
@@ -47,7 +56,9 @@ def test_the_wrapped_network_shares_everything_and_the_given_one_stays_as_it_was
 
 
 def test_wrapping_again_replaces_the_policy(network: Any, tensor: Any) -> None:
-    unamp.auto_mixed_precision(unamp.auto_mixed_precision(network, "O2"), "O3", "bfloat16").forward(tensor("float32"))
+    unamp.auto_mixed_precision(unamp.auto_mixed_precision(network, "O2"), "O3", "bfloat16").forward(
+        tensor("float32")
+    )
     assert network.seen == [("bfloat16", Policy("O3", "bfloat16", preset="mindspore"))]
 
 

@@ -57,15 +57,34 @@ def environment(folder: Path, *source: str) -> Path:
     """The interpreter of a new environment with unamp, as pip takes it from somewhere, and nothing else."""
     venv.create(folder / "venv", symlinks=True)
     python = folder / "venv" / "bin" / "python"
-    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps", *source]
+    install = [
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        *source,
+    ]
     subprocess.run([sys.executable, *install], check=True)
     return python
 
 
 def run(python: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run outside the checkout, without the variables that could lead back into it."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | variables
-    return subprocess.run([python, *arguments], capture_output=True, text=True, check=False, cwd=python.parent, env=environment)
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
+    } | variables
+    return subprocess.run(
+        [python, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=python.parent,
+        env=environment,
+    )
 
 
 def test_the_sdist_holds_all_that_is_needed_to_build_and_test(wheel: Path) -> None:
@@ -90,7 +109,11 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(wheel: Path) -> No
 def test_the_wheel_holds_the_packages_with_their_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    adapters = [("adapters", path.name) for path in sorted((ROOT / "adapters").iterdir()) if (path / "adapter.py").exists()]
+    adapters = [
+        ("adapters", path.name)
+        for path in sorted((ROOT / "adapters").iterdir())
+        if (path / "adapter.py").exists()
+    ]
     for folder, package in ((".", "unamp"), *adapters, ("conformance", "unamp_conformance")):
         source = ROOT / folder
         expected = {
@@ -100,7 +123,11 @@ def test_the_wheel_holds_the_packages_with_their_data(wheel: Path) -> None:
         }
         assert expected, package
         assert expected <= names
-    assert {"unamp/py.typed", "unamp/data/vocabulary.toml", "unamp/data/presets/unamp.toml"} <= names
+    assert {
+        "unamp/py.typed",
+        "unamp/data/vocabulary.toml",
+        "unamp/data/presets/unamp.toml",
+    } <= names
     assert {name.partition("/")[0] for name in names} == {
         *("unamp", *(name for _, name in adapters), "unamp_conformance"),
         f"unamp-{unamp.__version__}.dist-info",
@@ -108,14 +135,33 @@ def test_the_wheel_holds_the_packages_with_their_data(wheel: Path) -> None:
 
 
 def test_every_place_names_the_same_versions_of_a_framework() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    packages = {"torch": "torch", "paddle": "paddlepaddle", "mindspore": "mindspore", "tensorflow": "tensorflow", "jax": "jax"}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    packages = {
+        "torch": "torch",
+        "paddle": "paddlepaddle",
+        "mindspore": "mindspore",
+        "tensorflow": "tensorflow",
+        "jax": "jax",
+    }
     for framework, package in packages.items():
-        adapter = "".join(path.read_text("utf-8") for path in (ROOT / f"adapters/unamp_{framework}").glob("*.py"))
+        adapter = "".join(
+            path.read_text("utf-8") for path in (ROOT / f"adapters/unamp_{framework}").glob("*.py")
+        )
         (requires,) = re.findall(r'^REQUIRES(?:: \w+)? = "(.*)"$', adapter, re.MULTILINE)
-        named = {one.partition(";")[0] for name in (framework, "all") for one in extras[name] if one.startswith(package)}
+        named = {
+            one.partition(";")[0]
+            for name in (framework, "all")
+            for one in extras[name]
+            if one.startswith(package)
+        }
         assert named == {f"{package}{requires}"}
-        cpu = {one.partition(";")[0].replace("-cpu", "") for one in extras["frameworks"] if one.startswith(package)}
+        cpu = {
+            one.partition(";")[0].replace("-cpu", "")
+            for one in extras["frameworks"]
+            if one.startswith(package)
+        }
         assert cpu == {f"{package}{requires}"}
 
 
@@ -138,12 +184,20 @@ def test_the_wheel_requires_nothing(wheel: Path) -> None:
 
 def test_the_wheel_says_whose_it_is_and_under_which_licence(wheel: Path) -> None:
     said = metadata(wheel)
-    assert (said["Name"], said["Version"], said["Author"]) == ("unamp", unamp.__version__, "The unamp project")
+    assert (said["Name"], said["Version"], said["Author"]) == (
+        "unamp",
+        unamp.__version__,
+        "The unamp project",
+    )
     assert (said["License-Expression"], said.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])
     assert told(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_text("utf-8")
     assert said["Description-Content-Type"] == "text/markdown"
     classifiers = said.get_all("Classifier", [])
-    minors = [each.rpartition(".")[2] for each in classifiers if each.startswith("Programming Language :: Python :: 3.")]
+    minors = [
+        each.rpartition(".")[2]
+        for each in classifiers
+        if each.startswith("Programming Language :: Python :: 3.")
+    ]
     assert minors == ["11", "12", "13", "14"]
     assert said["Requires-Python"] == f">=3.{minors[0]}"
     assert "Typing :: Typed" in classifiers
@@ -152,13 +206,29 @@ def test_the_wheel_says_whose_it_is_and_under_which_licence(wheel: Path) -> None
 def test_the_citation_is_of_this_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert (citation["cff-version"], citation["type"], citation["title"]) == ("1.2.0", "software", project["name"])
+    assert (citation["cff-version"], citation["type"], citation["title"]) == (
+        "1.2.0",
+        "software",
+        project["name"],
+    )
     assert (citation["version"], citation["license"]) == (unamp.__version__, project["license"])
-    assert (citation["abstract"], citation["authors"]) == (project["description"], project["authors"])
+    assert (citation["abstract"], citation["authors"]) == (
+        project["description"],
+        project["authors"],
+    )
 
 
 def test_the_same_source_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(tmp_path),
+    ]
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
     (again,) = tmp_path.iterdir()
     assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
@@ -173,8 +243,14 @@ def test_the_bill_of_materials_is_of_this_wheel(wheel: Path) -> None:
         f"pkg:pypi/unamp@{unamp.__version__}",
     )
     assert itself["licenses"] == [{"expression": "Apache-2.0"}]
-    files = {each["name"]: each["hashes"][0] for each in bill["components"] if each["type"] == "file"}
-    recorded = {name: digest for name, digest, _ in csv.reader(told(wheel, "RECORD").splitlines()) if ".dist-info/" not in name}
+    files = {
+        each["name"]: each["hashes"][0] for each in bill["components"] if each["type"] == "file"
+    }
+    recorded = {
+        name: digest
+        for name, digest, _ in csv.reader(told(wheel, "RECORD").splitlines())
+        if ".dist-info/" not in name
+    }
     assert files.keys() == recorded.keys()
     for name, listed in files.items():
         digest = base64.urlsafe_b64encode(bytes.fromhex(listed["content"])).decode().rstrip("=")
@@ -186,11 +262,18 @@ def test_the_bill_of_materials_names_what_the_extras_ask_for(wheel: Path) -> Non
     bill = json.loads(told(wheel, "sboms/unamp.cdx.json"))
     packages = {each["name"]: each for each in bill["components"] if each["type"] == "library"}
     required = metadata(wheel).get_all("Requires-Dist", [])
-    assert packages.keys() == {re.match(r"[\w.-]+", each)[0].lower().replace("_", "-") for each in required}  # type: ignore[index]
+    assert packages.keys() == {
+        re.match(r"[\w.-]+", each)[0].lower().replace("_", "-") for each in required
+    }  # type: ignore[index]
     assert {each["scope"] for each in packages.values()} == {"optional"}
-    assert {"name": "python:requirement:torch", "value": "torch<3,>=2.10"} in packages["torch"]["properties"]
+    assert {"name": "python:requirement:torch", "value": "torch<3,>=2.10"} in packages["torch"][
+        "properties"
+    ]
     assert bill["dependencies"] == [
-        {"ref": f"pkg:pypi/unamp@{unamp.__version__}", "dependsOn": [each["bom-ref"] for each in packages.values()]}
+        {
+            "ref": f"pkg:pypi/unamp@{unamp.__version__}",
+            "dependsOn": [each["bom-ref"] for each in packages.values()],
+        }
     ]
 
 
@@ -215,17 +298,23 @@ except unamp.FrameworkNotSupported as error:
 def test_the_installed_command_names_the_extra_that_it_needs(python: Path) -> None:
     done = run(python.with_name("unamp"), "--help")
     assert done.returncode == 1
-    assert done.stderr.strip() == ("the command `unamp` needs typer, which is not installed; pip install 'unamp[conformance]'")
+    assert done.stderr.strip() == (
+        "the command `unamp` needs typer, which is not installed; pip install 'unamp[conformance]'"
+    )
 
 
-def test_the_wheel_for_the_platform_is_for_every_python_and_the_glibc_that_its_kernels_need(wheels: dist.Wheels) -> None:
+def test_the_wheel_for_the_platform_is_for_every_python_and_the_glibc_that_its_kernels_need(
+    wheels: dist.Wheels,
+) -> None:
     assert re.search(r"-py3-none-(manylinux_2_28_\w+|macosx_\w+)\.whl$", wheels.platform.name)
     assert list(wheels.kernels) == [KERNELS]
 
 
 def test_pip_takes_the_wheel_for_the_platform(wheels: dist.Wheels, tmp_path: Path) -> None:
     python = environment(tmp_path, "--find-links", str(wheels.platform.parent), "unamp")
-    done = run(python, "-c", "import importlib.util; print(importlib.util.find_spec('unamp_torch').origin)")
+    done = run(
+        python, "-c", "import importlib.util; print(importlib.util.find_spec('unamp_torch').origin)"
+    )
     assert Path(done.stdout.strip()).parents[1].joinpath(KERNELS).exists(), done.stderr
 
 
@@ -233,7 +322,9 @@ def test_a_wheel_that_is_not_as_it_should_be_is_an_error(
     wheels: dist.Wheels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dist.check(wheels)
-    with pytest.raises(ValueError, match=r"is for every platform, but has unamp_torch/compiled/torch-"):
+    with pytest.raises(
+        ValueError, match=r"is for every platform, but has unamp_torch/compiled/torch-"
+    ):
         dist.check(wheels._replace(pure=wheels.platform))
     with pytest.raises(ValueError, match="beside the pure wheel's files"):
         dist.check(wheels._replace(kernels={}))

@@ -12,10 +12,13 @@ from unamp.adapter.records import Values
 from unamp.dialects.paddle.amp import debugging
 
 FINITE = unamp.OpRecord(
-    *("exp", "exp", unamp.Rule.FP32, ("float32",), "float32", "float32"), values=Values((2,), 0, 2.0, 1.0, 2.0, (2.0, 0.0))
+    *("exp", "exp", unamp.Rule.FP32, ("float32",), "float32", "float32"),
+    values=Values((2,), 0, 2.0, 1.0, 2.0, (2.0, 0.0)),
 )
 LARGE = FINITE._replace(values=Values((2,), 0, 65505.0, 1.0, 2.0, (2.0, 0.0)))
-INFINITE = FINITE._replace(op="matmul", layer="Net.0", output="float16", values=Values((2, 3), 4, 1.0, 1.0, 1.0, (1.0,)))
+INFINITE = FINITE._replace(
+    op="matmul", layer="Net.0", output="float16", values=Values((2, 3), 4, 1.0, 1.0, 1.0, (1.0,))
+)
 
 
 def test_operator_stats(fake: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,7 +37,8 @@ def test_operator_stats(fake: Any, capsys: pytest.CaptureFixture[str]) -> None:
         "exp": {"float16": 0, "bfloat16": 0, "float32": 1, "other": 0},
         "matmul": {"float16": 2, "bfloat16": 0, "float32": 0, "other": 0},
     }
-    assert debugging.disable_operator_stats_collection() == {}  # nothing is counted: nothing is printed
+    # nothing is counted: nothing is printed
+    assert debugging.disable_operator_stats_collection() == {}
     with pytest.raises(KeyError), debugging.collect_operator_stats():
         raise KeyError
     assert capsys.readouterr().out == ""
@@ -101,21 +105,30 @@ def test_two_runs_that_the_tensor_checker_wrote_are_compared(fake: Any, tmp_path
     for name, record in (("wide", FINITE), ("low", LARGE)):
         for _ in range(2):
             debugging.enable_tensor_checker(
-                debugging.TensorCheckerConfig(True, debugging.DebugMode.CHECK_NAN_INF, output_dir=str(tmp_path / name))
+                debugging.TensorCheckerConfig(
+                    True, debugging.DebugMode.CHECK_NAN_INF, output_dir=str(tmp_path / name)
+                )
             )
             fake.sinks[-1](record)
             debugging.disable_tensor_checker()
-    debugging.compare_accuracy(str(tmp_path / "wide"), str(tmp_path / "low"), str(tmp_path / "found.txt"))
+    debugging.compare_accuracy(
+        str(tmp_path / "wide"), str(tmp_path / "low"), str(tmp_path / "found.txt")
+    )
     assert (tmp_path / "found.txt").read_text("utf-8").count("exp") >= 2
     with pytest.raises(FileNotFoundError, match="disable_tensor_checker"):
-        debugging.compare_accuracy(str(tmp_path), str(tmp_path / "low"), str(tmp_path / "found.txt"))
+        debugging.compare_accuracy(
+            str(tmp_path), str(tmp_path / "low"), str(tmp_path / "found.txt")
+        )
     with pytest.raises(AssertionError):
         debugging.compare_accuracy("", "", "", dump_all_tensors=True)
 
 
 def test_counting_ends_in_the_region_that_it_began_in(fake: Any) -> None:
     debugging.enable_operator_stats_collection()
-    with unamp.autocast(dtype="float16"), pytest.raises(RuntimeError, match="disable it where it was enabled"):
+    with (
+        unamp.autocast(dtype="float16"),
+        pytest.raises(RuntimeError, match="disable it where it was enabled"),
+    ):
         debugging.disable_operator_stats_collection()
     debugging.disable_operator_stats_collection()
     assert fake.sinks == []

@@ -17,8 +17,9 @@ from unamp.presets import preset as load_preset
 
 UNTOUCHED, LOW, FP32, WIDEST, BANNED = Rule.UNTOUCHED, Rule.LOW, Rule.FP32, Rule.WIDEST, Rule.BANNED
 
-# One operation of torch's CUDA lists for every place that an operation can have: the allow list, the deny list, the promote
-# list, banned, on no list, and on no list with a meaning that a level does not change.
+# One operation of torch's CUDA lists for every place that an operation can have: the allow list,
+# the deny list, the promote list, banned, on no list, and on no list with a meaning that a level
+# does not change.
 PLACES = ("conv2d", "softmax", "addcmul", "binary_cross_entropy", "relu", "reshape")
 
 DECIDED = {
@@ -43,7 +44,9 @@ def test_in_float32_nothing_is_cast_down_and_nothing_is_banned() -> None:
     widened = {LOW: FP32, BANNED: FP32, Rule.NARROWEST: WIDEST}
     for preset in PRESETS:
         for level in LEVELS if preset != "native" else ():
-            low, wide = (Policy(level, dtype, preset=preset).rules for dtype in ("float16", "float32"))
+            low, wide = (
+                Policy(level, dtype, preset=preset).rules for dtype in ("float16", "float32")
+            )
             assert wide == {op: widened.get(rule, rule) for op, rule in low.items()}
     decided = [Policy(level, "float32", preset="torch-cuda").decide("relu") for level in LEVELS]
     assert decided == [UNTOUCHED, FP32, WIDEST, FP32, FP32]
@@ -52,14 +55,21 @@ def test_in_float32_nothing_is_cast_down_and_nothing_is_banned() -> None:
 def test_in_float32_the_lists_mean_what_they_mean_and_say_so() -> None:
     policy = Policy("O2", "fp32", allow="softmax", deny="relu")
     assert policy == Policy.from_toml(policy.to_toml())
-    assert repr(policy) == "Policy('O2', 'float32', allow='softmax', deny='relu')" or "float32" in repr(policy)
+    assert repr(
+        policy
+    ) == "Policy('O2', 'float32', allow='softmax', deny='relu')" or "float32" in repr(policy)
     assert policy.reason("softmax") == ("softmax", FP32, "your allow list", "")
     assert Policy(dtype="float32", preset="torch-cuda").reason("binary_cross_entropy").advice == ""
 
 
 def test_tensorflows_infer_and_clear_lists_follow_low_inputs_at_o1() -> None:
     found = {level: Policy(level, "float16", preset="tensorflow").rules for level in LEVELS}
-    assert [found["O1"][op] for op in ("bias_add", "relu", "sum", "gelu")] == [Rule.NARROWEST, Rule.NARROWEST, FP32, WIDEST]
+    assert [found["O1"][op] for op in ("bias_add", "relu", "sum", "gelu")] == [
+        Rule.NARROWEST,
+        Rule.NARROWEST,
+        FP32,
+        WIDEST,
+    ]
     assert Policy("O1", "bfloat16", preset="tensorflow").decide("sum") is Rule.NARROWEST
     assert [level for level, rules in found.items() if Rule.NARROWEST in rules.values()] == ["O1"]
     assert not [name for name in PRESETS if name not in ("tensorflow", "native") and _follows(name)]
@@ -72,7 +82,10 @@ def _follows(name: str) -> bool:
 @pytest.mark.parametrize("op", PLACES)
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_users_entry_moves_an_operation_whatever_list_it_was_on(level: str, op: str) -> None:
-    allowed, denied = Policy(level, allow=op, preset="torch-cuda"), Policy(level, deny=op, preset="torch-cuda")
+    allowed, denied = (
+        Policy(level, allow=op, preset="torch-cuda"),
+        Policy(level, deny=op, preset="torch-cuda"),
+    )
     assert allowed.decide(op) is (UNTOUCHED if level == "O0" else LOW)
     assert denied.decide(op) is (UNTOUCHED if level == "O0" else FP32)
 
@@ -80,9 +93,10 @@ def test_a_users_entry_moves_an_operation_whatever_list_it_was_on(level: str, op
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_users_entry_leaves_all_other_operations_alone(level: str) -> None:
     usual, changed = Policy(level), Policy(level, allow="softmax", deny="conv2d")
-    assert {op for op in vocabulary() if usual.decide(op) is not changed.decide(op)} <= {"softmax", "conv2d"} | _made_of(
-        "conv2d"
-    )
+    assert {op for op in vocabulary() if usual.decide(op) is not changed.decide(op)} <= {
+        "softmax",
+        "conv2d",
+    } | _made_of("conv2d")
 
 
 def _made_of(part: str) -> set[str]:
@@ -118,7 +132,9 @@ def test_an_explicit_entry_for_the_whole_is_stronger_than_one_for_a_part() -> No
 
 
 def test_allowing_a_part_says_nothing_about_the_whole() -> None:
-    assert Policy("OD", allow="softmax").decide("transformer_encoder_layer") is Policy("OD").decide("transformer_encoder_layer")
+    assert Policy("OD", allow="softmax").decide("transformer_encoder_layer") is Policy("OD").decide(
+        "transformer_encoder_layer"
+    )
 
 
 def test_a_collective_name_stands_for_its_members() -> None:
@@ -139,7 +155,10 @@ def test_reason_says_where_a_rule_comes_from() -> None:
 
 
 def test_a_policy_takes_any_frameworks_spelling() -> None:
-    policy = Policy(allow=["paddle.elementwise_add", "AddV2", "tf.nn.softmax"], deny="torch.nn.functional.linear")
+    policy = Policy(
+        allow=["paddle.elementwise_add", "AddV2", "tf.nn.softmax"],
+        deny="torch.nn.functional.linear",
+    )
     assert policy.allow == ("add", "softmax")
     assert policy.deny == ("linear",)
     assert policy.decide("paddle.elementwise_add") is LOW
@@ -154,7 +173,11 @@ def test_a_policy_takes_any_frameworks_spelling() -> None:
         ({"level": "O4"}, ValueError, "unknown level 'O4'; valid: O0, OD, O1, O2, O3"),
         ({"level": 1}, TypeError, "level must be a string, not int; valid: O0, OD"),
         ({"allow": b"softmax"}, TypeError, "got bytes: b'softmax'"),
-        ({"dtype": "float64"}, ValueError, "'float64' is no dtype of a policy; valid: 'float16', 'bfloat16', 'float32'"),
+        (
+            {"dtype": "float64"},
+            ValueError,
+            "'float64' is no dtype of a policy; valid: 'float16', 'bfloat16', 'float32'",
+        ),
         ({"dtype": "int8"}, ValueError, "valid: 'float16', 'bfloat16'"),
         ({"dtype": 16}, TypeError, "dtype must be"),
         (
@@ -167,15 +190,27 @@ def test_a_policy_takes_any_frameworks_spelling() -> None:
         ({"deny": ["linear", "qqqqqq"]}, ValueError, "unknown operation 'qqqqqq'"),
         ({"allow": 3}, TypeError, "allow takes operation names"),
         ({"deny": None}, TypeError, "deny takes operation names"),
-        ({"allow": ["add", "linear"], "deny": ["linear", "mul"]}, ValueError, "in allow and in deny: linear;"),
-        ({"allow": "matmul", "deny": "paddle.matmul_v2"}, ValueError, "in allow and in deny: matmul;"),
+        (
+            {"allow": ["add", "linear"], "deny": ["linear", "mul"]},
+            ValueError,
+            "in allow and in deny: linear;",
+        ),
+        (
+            {"allow": "matmul", "deny": "paddle.matmul_v2"},
+            ValueError,
+            "in allow and in deny: matmul;",
+        ),
         ({"preset": "native", "allow": "linear"}, ValueError, "takes no lists"),
         ({"preset": "native", "deny": "linear"}, ValueError, "takes no lists"),
         ({"enabled": 1}, TypeError, "enabled must be True or False, not int"),
         ({"promote": "yes"}, TypeError, "promote must be True or False"),
         ({"widen_results": None}, TypeError, "widen_results must be True or False"),
         ({"cache": 0}, TypeError, "cache must be True or False"),
-        ({"custom_white_list": "add"}, TypeError, "Policy has no argument 'custom_white_list'; did you mean 'allow'"),
+        (
+            {"custom_white_list": "add"},
+            TypeError,
+            "Policy has no argument 'custom_white_list'; did you mean 'allow'",
+        ),
         ({"opt_level": "O1"}, TypeError, "did you mean 'level'"),
     ],
 )
@@ -224,7 +259,10 @@ def test_replace_changes_what_it_is_told_and_checks_it() -> None:
     [
         (Policy(), "Policy('O1', 'float16')"),
         (Policy("O2", "bf16", deny="linear"), "Policy('O2', 'bfloat16', deny=('linear',))"),
-        (Policy(preset="paddle", enabled=False), "Policy('O1', 'float16', preset='paddle', enabled=False)"),
+        (
+            Policy(preset="paddle", enabled=False),
+            "Policy('O1', 'float16', preset='paddle', enabled=False)",
+        ),
     ],
 )
 def test_repr_is_short_and_says_what_differs_from_the_default(policy: Policy, text: str) -> None:
@@ -239,7 +277,9 @@ def test_a_policy_is_equal_to_policies_only() -> None:
 
 @pytest.mark.parametrize("seed", ["0", "1", "4711"])
 def test_a_pickled_policy_is_found_in_a_dictionary_of_another_process(seed: str) -> None:
-    policy = Policy("O2", "bfloat16", allow="softmax", deny=["linear", "add"], preset="paddle", promote=True)
+    policy = Policy(
+        "O2", "bfloat16", allow="softmax", deny=["linear", "add"], preset="paddle", promote=True
+    )
     code = f"""
 import pickle, sys
 from unamp import Policy
@@ -334,8 +374,14 @@ def test_od_runs_everything_off_the_allow_list_in_float32(policy: Policy) -> Non
 
 
 @given(policies(), st.sampled_from(OPS), st.data())
-def test_every_spelling_gets_the_same_decision(policy: Policy, op: str, data: st.DataObject) -> None:
-    spellings = [f"{framework}.{s}" for framework, all_of_them in vocabulary()[op].spellings.items() for s in all_of_them]
+def test_every_spelling_gets_the_same_decision(
+    policy: Policy, op: str, data: st.DataObject
+) -> None:
+    spellings = [
+        f"{framework}.{s}"
+        for framework, all_of_them in vocabulary()[op].spellings.items()
+        for s in all_of_them
+    ]
     if spellings:
         assert policy.decide(data.draw(st.sampled_from(spellings))) is policy.decide(op)
 
@@ -360,13 +406,20 @@ def test_decide_and_reason_take_what_lists_take() -> None:
         assert policy.reason(op) == policy.reason("linear")
     for wrong in (["linear"], 3, None, {}, object()):
         for ask in (policy.decide, policy.reason):
-            with pytest.raises(TypeError, match=r"op takes operation names, or a framework's functions.*got"):
+            with pytest.raises(
+                TypeError, match=r"op takes operation names, or a framework's functions.*got"
+            ):
                 ask(wrong)
 
 
 def test_a_long_name_is_not_echoed_whole() -> None:
     long = "x" * 100_000
-    for ask in (Policy().decide, lambda name: Policy(deny=name), lambda name: Policy(name), lambda name: Policy(preset=name)):
+    for ask in (
+        Policy().decide,
+        lambda name: Policy(deny=name),
+        lambda name: Policy(name),
+        lambda name: Policy(preset=name),
+    ):
         with pytest.raises(ValueError, match="unknown") as caught:
             ask(long)
         assert len(str(caught.value)) < 400

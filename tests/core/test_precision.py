@@ -30,10 +30,15 @@ RULES = LayerRules(
         LayerRule(":LayerNorm", Policy(deny="*")),
     ]
 )
-WHOLE = Precision(POLICY, RULES, reason="tuned on three batches", reasons={"exp": "beyond float16", "group:norm": "ä"})
+WHOLE = Precision(
+    POLICY,
+    RULES,
+    reason="tuned on three batches",
+    reasons={"exp": "beyond float16", "group:norm": "ä"},
+)
 
 
-# --- patterns ----------------------------------------------------------------------------------------------------------------
+# --- patterns -------------------------------------------------------------------------------------
 
 
 class Base:
@@ -96,19 +101,24 @@ def test_what_is_no_pattern(pattern: str) -> None:
         LayerRules({pattern: "float32"})
 
 
-# --- values ------------------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def test_rules_are_values() -> None:
     assert pickle.loads(pickle.dumps(RULES)) == RULES
     assert hash(LayerRules(list(RULES))) == hash(RULES)
-    assert LayerRules({"a": "float32"}, result="low") == LayerRules([LayerRule("a", "float32", "low")])
+    assert LayerRules({"a": "float32"}, result="low") == LayerRules(
+        [LayerRule("a", "float32", "low")]
+    )
     with pytest.raises(AttributeError, match="do not change"):
         RULES.x = 1  # type: ignore[attr-defined]
 
 
 def test_what_is_no_rule() -> None:
-    with pytest.raises(ValueError, match=r"must be 'float32' or an unamp.Policy, not 'float16'; say unamp.Policy\('O3'"):
+    with pytest.raises(
+        ValueError,
+        match=r"must be 'float32' or an unamp.Policy, not 'float16'; say unamp.Policy\('O3'",
+    ):
         LayerRules({"a": "float16"})
     with pytest.raises(TypeError, match="must be 'float32' or an unamp.Policy, not 1"):
         LayerRules({"a": 1})
@@ -130,7 +140,7 @@ def test_rules_as_json() -> None:
             LayerRules.from_json(text)
 
 
-# --- files -------------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_what_is_written_is_read() -> None:
@@ -158,7 +168,9 @@ def test_every_policy_survives(policy: Policy) -> None:
 
 def test_policies_of_todays_traces_are_read() -> None:
     trace = unamp.Trace()
-    trace.records.append(unamp.OpRecord("linear", "x", unamp.Rule.LOW, (), None, None, policy=POLICY))
+    trace.records.append(
+        unamp.OpRecord("linear", "x", unamp.Rule.LOW, (), None, None, policy=POLICY)
+    )
     (record,) = unamp.Trace.from_json(trace.to_json()).records
     assert record.policy is not None
     assert Policy.from_toml(record.policy.to_toml()) == POLICY
@@ -200,7 +212,13 @@ def test_comments_of_a_person_survive() -> None:
     assert Precision.from_toml(BY_HAND).to_toml(over=BY_HAND) == BY_HAND
     changed = Precision(
         Policy("O2", "bfloat16", deny=["exp", "add"]),
-        LayerRules([LayerRule("**.wo", "float32", "low", "tuned"), LayerRule("head", "float32"), LayerRule("new", "float32")]),
+        LayerRules(
+            [
+                LayerRule("**.wo", "float32", "low", "tuned"),
+                LayerRule("head", "float32"),
+                LayerRule("new", "float32"),
+            ]
+        ),
     )
     text = changed.to_toml(over=BY_HAND)
     assert Precision.from_toml(text) == changed
@@ -235,9 +253,18 @@ HEAD = 'format = "unamp precision"\nversion = 1\n'
         (HEAD + "[policy]\ndeny = [{op = 'exp'}]", "policy, deny 1: 'reason' is missing"),
         (HEAD + "[policy]\ndeny = [{op = 'exp', reason = \"\\u001b\"}]", "must be printable text"),
         (HEAD + "[[layers]]\npattern = 'a'", "layers 1: 'policy' is missing"),
-        (HEAD + "[[layers]]\npattern = 'a'\npolicy = 'float16'", "must be 'float32' or an unamp.Policy"),
-        (HEAD + "[[layers]]\npattern = 'a'\npolicy = {level = 'O1', lists = 1}", "layers 1, policy: unknown field 'lists'"),
-        (HEAD + "[[layers]]\npattern = 'a'\npolicy = {reason = 'x'}", "write it beside the pattern"),
+        (
+            HEAD + "[[layers]]\npattern = 'a'\npolicy = 'float16'",
+            "must be 'float32' or an unamp.Policy",
+        ),
+        (
+            HEAD + "[[layers]]\npattern = 'a'\npolicy = {level = 'O1', lists = 1}",
+            "layers 1, policy: unknown field 'lists'",
+        ),
+        (
+            HEAD + "[[layers]]\npattern = 'a'\npolicy = {reason = 'x'}",
+            "write it beside the pattern",
+        ),
         (HEAD + "[layers]\na = 'float32'", "layers: must be a list"),
         (HEAD + "x = " + "[" * 100_000, "nested too deeply"),
         (HEAD + "x = '" + "a" * 2_000_000 + "'", "more than"),
@@ -270,12 +297,17 @@ def test_a_precision_is_pickled_and_copied() -> None:
 
 def _written(data: Any) -> str:
     """Some data as TOML, as far as TOML can say it."""
-    return "\n".join(f"{json.dumps(str(name))} = {_precision_toml._value(value)}" for name, value in data.items())
+    return "\n".join(
+        f"{json.dumps(str(name))} = {_precision_toml._value(value)}" for name, value in data.items()
+    )
 
 
 def _sayable(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(name, str) and name.isidentifier() and _sayable(item) for name, item in value.items())
+        return all(
+            isinstance(name, str) and name.isidentifier() and _sayable(item)
+            for name, item in value.items()
+        )
     return all(map(_sayable, value)) if isinstance(value, list) else value is not None
 
 
@@ -305,7 +337,9 @@ def test_a_text_is_read_or_refused_in_words(text: str) -> None:
 
 
 def test_the_schema_knows_what_the_reader_knows() -> None:
-    schema = json.loads(resources.files("unamp").joinpath("data/precision.schema.json").read_text("utf-8"))
+    schema = json.loads(
+        resources.files("unamp").joinpath("data/precision.schema.json").read_text("utf-8")
+    )
     definitions = schema["$defs"]
     assert set(definitions["policy"]["properties"]) == set(_precision_toml._POLICY)
     assert set(definitions["rule"]["properties"]) == set(_precision_toml._LAYER)
@@ -317,7 +351,7 @@ def test_the_schema_knows_what_the_reader_knows() -> None:
     assert schema["properties"]["version"]["const"] == _precision_toml.VERSION
 
 
-# --- the lists that a file was made with ------------------------------------------------------------------------------------
+# --- the lists that a file was made with ----------------------------------------------------------
 
 OF_TORCH = Policy("O1", "bfloat16", preset="torch-cuda")
 
@@ -341,7 +375,8 @@ def test_a_file_says_which_lists_it_was_made_with() -> None:
     text = Precision(OF_TORCH, LayerRules({"head": OF_TORCH.replace(preset="paddle")})).to_toml()
     assert tomllib.loads(text)["lists"] == {"torch-cuda": "2.15", "paddle": "3.3"}
     assert warned(lambda: Precision.from_toml(text))[1] == []
-    assert "lists" not in tomllib.loads(WHOLE.to_toml())  # of the preset unamp, which has no versions
+    # of the preset unamp, which has no versions
+    assert "lists" not in tomllib.loads(WHOLE.to_toml())
     assert "lists" not in tomllib.loads(Precision(Policy(preset="torch-cuda@2.11")).to_toml())
 
 
@@ -386,7 +421,10 @@ def test_a_newer_version_than_this_unamp_knows_is_said() -> None:
     text = made_with(Precision(OF_TORCH).to_toml(), "9.99")
     found, [said] = warned(lambda: Precision.from_toml(text))
     assert found.policy == OF_TORCH
-    assert "made with the lists of torch-cuda '9.99', which this unamp does not have (2.8, 2.10, " in said
+    assert (
+        "made with the lists of torch-cuda '9.99', which this unamp does not have (2.8, 2.10, "
+        in said
+    )
     with pytest.raises(ValueError, match="unknown version of preset 'torch-cuda' '9.99'"):
         Precision.from_toml(text, pinned=True)
 
@@ -434,7 +472,9 @@ def test_bad_lists_are_refused(lists: str, says: str) -> None:
 
 
 def test_a_file_is_written_again_with_the_lists_of_today() -> None:
-    old = "# mine\n" + made_with(Precision(OF_TORCH).to_toml(), "2.11").replace("dtype", "# the dtype\ndtype")
+    old = "# mine\n" + made_with(Precision(OF_TORCH).to_toml(), "2.11").replace(
+        "dtype", "# the dtype\ndtype"
+    )
     new = Precision(OF_TORCH).to_toml(over=old)
     assert new == old.replace("2.11", "2.15")
     without = Precision(OF_TORCH, pinned=True).to_toml(over=old)
@@ -445,7 +485,7 @@ def test_a_file_is_written_again_with_the_lists_of_today() -> None:
     assert Precision.from_toml(again).policy == OF_TORCH
 
 
-# --- the command line, and regions -------------------------------------------------------------------------------------------
+# --- the command line, and regions ----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -461,7 +501,13 @@ def run(*arguments: object) -> Any:
 
 def test_explain_a_file(file: Path) -> None:
     said = run("explain", file).output
-    for part in ("tuned on three batches", "exp: beyond float16", "**.wo", 'overflows: "66246"', "your deny list: group:norm"):
+    for part in (
+        "tuned on three batches",
+        "exp: beyond float16",
+        "**.wo",
+        'overflows: "66246"',
+        "your deny list: group:norm",
+    ):
         assert part in said
     assert json.loads(run("explain", file, "--json").output)["layers"] == RULES.to_data()
     refused = run("explain", file, "--level", "O2")
@@ -472,7 +518,10 @@ def test_explain_a_file(file: Path) -> None:
 def test_diff_files(file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text(
-        Precision(POLICY.replace(deny=["group:norm", "exp", "add"]), LayerRules({"**.wo": "float32"})).to_toml(), "utf-8"
+        Precision(
+            POLICY.replace(deny=["group:norm", "exp", "add"]), LayerRules({"**.wo": "float32"})
+        ).to_toml(),
+        "utf-8",
     )
     data = json.loads(run("diff", file, other, "--json").output)
     assert data["operations"]["add"] == {"before": "widest", "after": "float32"}
@@ -486,7 +535,12 @@ def test_diff_files(file: Path, tmp_path: Path) -> None:
 def test_no_command_ends_in_a_traceback(content: bytes, file: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_bytes(content)
-    for arguments in (("explain", bad), ("diff", file, bad), ("explain", tmp_path / "none.toml"), ("diff", "unamp", bad)):
+    for arguments in (
+        ("explain", bad),
+        ("diff", file, bad),
+        ("explain", tmp_path / "none.toml"),
+        ("diff", "unamp", bad),
+    ):
         done = run(*arguments)
         assert done.exit_code == 2, done.output
         assert isinstance(done.exception, SystemExit)
@@ -498,7 +552,10 @@ def test_a_region_from_a_file(file: Path) -> None:
         region = unamp.region_from(file)
         unamp.region_from(file)
     assert region.policy == POLICY
-    assert ["has 3 rules for layers, which a region does not put on" in str(each.message) for each in given] == [True]
+    assert [
+        "has 3 rules for layers, which a region does not put on" in str(each.message)
+        for each in given
+    ] == [True]
     with pytest.raises(OSError, match="No such file"):
         unamp.region_from(file.parent / "none.toml")
 

@@ -19,11 +19,19 @@ LISTS = ("allow", "deny", "promote", "infer", "clear", "deny_o2", "by_dtype", "b
 
 
 def test_rms_norm_moved_with_pytorch_2_12() -> None:
-    for version, rule in {"2.8": Rule.WIDEST, "2.11": Rule.WIDEST, "2.12": Rule.FP32, "2.15": Rule.FP32}.items():
+    for version, rule in {
+        "2.8": Rule.WIDEST,
+        "2.11": Rule.WIDEST,
+        "2.12": Rule.FP32,
+        "2.15": Rule.FP32,
+    }.items():
         name: Any = f"torch-cuda@{version}"
         assert Policy(preset=name).decide("rms_norm") is rule
         assert preset(name).version.startswith(f"{version}.")
-    assert Policy(preset="torch-cuda@2.12").reason("rms_norm").origin == "preset torch-cuda@2.12: deny list"
+    assert (
+        Policy(preset="torch-cuda@2.12").reason("rms_norm").origin
+        == "preset torch-cuda@2.12: deny list"
+    )
 
 
 @pytest.mark.parametrize("name", VERSIONED)
@@ -34,7 +42,9 @@ def test_a_name_alone_is_the_newest(name: Any) -> None:
 
 @pytest.mark.parametrize("name", VERSIONED)
 def test_versions_are_those_of_the_rows_that_conform(name: str) -> None:
-    rows = tomllib.loads((Path(__file__).parents[2] / "conformance/versions.toml").read_text("utf-8"))
+    rows = tomllib.loads(
+        (Path(__file__).parents[2] / "conformance/versions.toml").read_text("utf-8")
+    )
     versions = rows[preset(name).framework]["versions"]
     minors = {".".join(map(str, major_minor(version))) for version in versions}
     assert set(preset_versions(name)) == minors
@@ -45,7 +55,8 @@ def test_versions_are_those_of_the_rows_that_conform(name: str) -> None:
 def test_a_difference_adds_what_is_missing_and_takes_what_is_there(name: str) -> None:
     files = resources.files("unamp").joinpath("data/presets")
     base, versions = (
-        tomllib.loads(files.joinpath(path).read_text("utf-8")) for path in (f"{name}.toml", f"versions/{name}.toml")
+        tomllib.loads(files.joinpath(path).read_text("utf-8"))
+        for path in (f"{name}.toml", f"versions/{name}.toml")
     )
     assert versions.pop("schema") == 1
     assert versions.pop("preset") == name
@@ -63,7 +74,10 @@ def test_a_difference_adds_what_is_missing_and_takes_what_is_there(name: str) ->
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("torch-cuda@2.9", "unknown version of preset 'torch-cuda' '2.9'; .*valid: 2.8, 2.10, 2.11"),
+        (
+            "torch-cuda@2.9",
+            "unknown version of preset 'torch-cuda' '2.9'; .*valid: 2.8, 2.10, 2.11",
+        ),
         ("torch-cuda@", "unknown version of preset 'torch-cuda' ''"),
         ("torch-cuda@2.11@2.11", "unknown version of preset 'torch-cuda'"),
         ("unamp@1", "preset 'unamp' has no versions; write it without '@1'"),
@@ -86,5 +100,8 @@ def test_what_cannot_be_held_is_an_error() -> None:
     assert with_version("torch-cuda") == "torch-cuda@2.15"
     assert with_version("torch-cuda@2.11") == "torch-cuda@2.11"
     assert with_version("none") == "none"
-    with pytest.raises(ValueError, match="preset 'unamp' has no versions; those whose lists can be held: torch-cuda, "):
+    with pytest.raises(
+        ValueError,
+        match="preset 'unamp' has no versions; those whose lists can be held: torch-cuda, ",
+    ):
         with_version("unamp")

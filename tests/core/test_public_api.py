@@ -11,7 +11,16 @@ from documents import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
 import public_api
-from public_api import Change, broken_since, changes, current, named_changes, names, newest_tag, unnamed
+from public_api import (
+    Change,
+    broken_since,
+    changes,
+    current,
+    named_changes,
+    names,
+    newest_tag,
+    unnamed,
+)
 
 NAMED = named_changes((ROOT / "CHANGELOG.md").read_text("utf-8"), "Unreleased")
 
@@ -52,7 +61,12 @@ def test_what_breaks_code_for_the_last_tag_is_in_the_changelog() -> None:
 
 def test_the_page_says_what_is_promised_for_each_module() -> None:
     page = (ROOT / "docs" / "public-api.md").read_text("utf-8")
-    assert [name for modules in public_api.PUBLIC.values() for name in modules if name.removesuffix(".*") not in page] == []
+    assert [
+        name
+        for modules in public_api.PUBLIC.values()
+        for name in modules
+        if name.removesuffix(".*") not in page
+    ] == []
 
 
 def test_a_name_is_a_line(tmp_path: Path) -> None:
@@ -77,7 +91,11 @@ def test_a_name_is_a_line(tmp_path: Path) -> None:
         ("False) -> Point", "False) -> float", ["tiny.scaled"]),
         ("point, x, y", "point, y, x", ["tiny.shifted"]),
         ("point, x, y", "point, x", ["tiny.shifted(y)"]),
-        ("    x: float\n    y", "    z: float\n    y", ["tiny.Point.__init__(x)", "tiny.Point.__init__(z)"]),
+        (
+            "    x: float\n    y",
+            "    z: float\n    y",
+            ["tiny.Point.__init__(x)", "tiny.Point.__init__(z)"],
+        ),
         ("y: float = 0.0", "y: float = 1.0", ["tiny.Point.__init__(y)"]),
         ("power: int = 2", "power: int = 3", ["tiny.Point.length(power)"]),
         ("def length", "def size", ["tiny.Point.length", "tiny.Point.size"]),
@@ -104,7 +122,9 @@ def test_a_change_is_seen(tmp_path: Path, old: str, new: str, found: list[str]) 
 def test_a_change_is_named_to_the_letter() -> None:
     change = Change("tiny.scaled(by)", "was `by = 2.0`, is `by = 3.0`")
     for near in ("tiny.scaled(by)", "`tiny.scaled`", "`scaled(by)`", "`tiny.scaled(by) `"):
-        assert unnamed([change], near) == ["CHANGELOG.md does not name `tiny.scaled(by)`, which was `by = 2.0`, is `by = 3.0`"]
+        assert unnamed([change], near) == [
+            "CHANGELOG.md does not name `tiny.scaled(by)`, which was `by = 2.0`, is `by = 3.0`"
+        ]
     assert unnamed([change], "- `tiny.scaled(by)` is 3.") == []
 
 
@@ -117,7 +137,9 @@ def test_only_what_is_not_released_names_a_change() -> None:
     assert named_changes("# Changelog\n\n## Unreleased\n\n- `a`\n\n" + released, "Unreleased") == ""
 
 
-def test_a_release_writes_the_names_that_the_changelog_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_writes_the_names_that_the_changelog_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded, changelog = tmp_path / "names.txt", tmp_path / "CHANGELOG.md"
     monkeypatch.setattr(public_api, "NAMES", recorded)
     monkeypatch.setattr(public_api, "CHANGELOG", changelog)
@@ -126,7 +148,9 @@ def test_a_release_writes_the_names_that_the_changelog_has(tmp_path: Path, monke
     changelog.write_text("# Changelog\n\n## 1.0.0\n\n### Public names\n\n- Nothing.\n", "utf-8")
     assert public_api.main() == 1
     assert recorded.read_text("utf-8") == old
-    changelog.write_text(changelog.read_text("utf-8").replace("Nothing", "`unamp conformance --seed` is 0"), "utf-8")
+    changelog.write_text(
+        changelog.read_text("utf-8").replace("Nothing", "`unamp conformance --seed` is 0"), "utf-8"
+    )
     assert public_api.main() == 0
     assert recorded.read_text("utf-8") == current()
 
@@ -138,13 +162,17 @@ def test_a_command_and_its_options_are_lines() -> None:
     seen = changes("\n".join(lines), "\n".join(lines).replace("--seed = 0", "--seed = 1"))
     assert [change.name for change in seen] == ["unamp conformance --seed"]
     assert [
-        change.name for change in changes("\n".join(lines), "\n".join(x for x in lines if not x.startswith("unamp diff")))
+        change.name
+        for change in changes(
+            "\n".join(lines), "\n".join(x for x in lines if not x.startswith("unamp diff"))
+        )
     ] == ["unamp diff"]
 
 
 def test_a_deprecated_name_stays_a_line(tmp_path: Path) -> None:
     source = (
-        TINY + '__getattr__ = deprecated_names(__name__, {"Dot": Deprecation("1.0.0", until="2.0.0", instead="tiny.Point")})\n'
+        TINY
+        + '__getattr__ = deprecated_names(__name__, {"Dot": Deprecation("1.0.0", until="2.0.0", instead="tiny.Point")})\n'
     )
     said = "Deprecation('1.0.0', until='2.0.0', instead='tiny.Point')"
     assert made(tmp_path, source).splitlines()[-1] == f"tiny.Dot = {said}"
@@ -152,7 +180,14 @@ def test_a_deprecated_name_stays_a_line(tmp_path: Path) -> None:
 
 def test_griffe_looks_back_to_the_newest_tag(tmp_path: Path) -> None:
     def git(*words: str) -> None:
-        who = ["-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "-c", "commit.gpgsign=false"]
+        who = [
+            "-c",
+            "user.name=nobody",
+            "-c",
+            "user.email=nobody@localhost",
+            "-c",
+            "commit.gpgsign=false",
+        ]
         subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
 
     git("init", "--initial-branch", "main")
@@ -165,8 +200,18 @@ def test_griffe_looks_back_to_the_newest_tag(tmp_path: Path) -> None:
     git("tag", "v1.0.0")
     assert newest_tag(tmp_path) == "v1.0.0"
     assert broken_since(tmp_path, "v1.0.0", ".", ["tiny"]) == []
-    changed = TINY.replace("by: float = 2.0", "by: float = 3.0").replace("def length", "def size").replace("_inner", "_other")
-    made(tmp_path, changed.replace(', "shifted"', "").replace("def shifted(point, x, y): ...\n", ""))
+    changed = (
+        TINY.replace("by: float = 2.0", "by: float = 3.0")
+        .replace("def length", "def size")
+        .replace("_inner", "_other")
+    )
+    made(
+        tmp_path, changed.replace(', "shifted"', "").replace("def shifted(point, x, y): ...\n", "")
+    )
     broken = broken_since(tmp_path, "v1.0.0", ".", ["tiny"])
-    assert {change.name for change in broken} == {"tiny.scaled(by)", "tiny.Point.length", "tiny.shifted"}
+    assert {change.name for change in broken} == {
+        "tiny.scaled(by)",
+        "tiny.Point.length",
+        "tiny.shifted",
+    }
     assert len(unnamed(broken, "`tiny.scaled(by)`, `tiny.shifted`")) == 1

@@ -69,7 +69,9 @@ def test_a_region_is_reusable_and_re_entrant(fake: Any) -> None:
         with region, policy_region(O2), region:
             assert fake.in_force == [O1, O2, O1]
     assert fake.in_force == []
-    assert len(fake.prepared) == 2, "an adapter prepares a policy once, however often its region is opened"
+    assert len(fake.prepared) == 2, (
+        "an adapter prepares a policy once, however often its region is opened"
+    )
 
 
 def test_an_exception_inside_puts_back_and_passes_through(fake: Any) -> None:
@@ -96,7 +98,9 @@ def test_where_one_framework_cannot_enter_the_others_are_put_back(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_where_one_framework_cannot_put_back_the_others_still_are(make_adapter: Callable[..., Any], which: int) -> None:
+def test_where_one_framework_cannot_put_back_the_others_still_are(
+    make_adapter: Callable[..., Any], which: int
+) -> None:
     adapters = make_adapter("first"), make_adapter("second")
     adapters[which].fails_on_exit = RuntimeError("cannot")
     with pytest.raises(RuntimeError, match="cannot"), policy_region(O1):
@@ -105,8 +109,13 @@ def test_where_one_framework_cannot_put_back_the_others_still_are(make_adapter: 
     assert current_policy() is None
 
 
-def test_where_a_policy_cannot_be_honoured_nothing_is_entered(make_adapter: Callable[..., Any]) -> None:
-    first, second = make_adapter("first"), make_adapter("second", fails_on_prepare=unamp.NotExpressible("no kernel"))
+def test_where_a_policy_cannot_be_honoured_nothing_is_entered(
+    make_adapter: Callable[..., Any],
+) -> None:
+    first, second = (
+        make_adapter("first"),
+        make_adapter("second", fails_on_prepare=unamp.NotExpressible("no kernel")),
+    )
     with policy_region(O1, framework="first"):
         with pytest.raises(unamp.NotExpressible, match="no kernel"), policy_region(O2):
             pytest.fail("the region must not open")
@@ -129,7 +138,9 @@ def test_regions_close_in_reverse_order(fake: Any) -> None:
     assert fake.in_force == []
 
 
-def test_an_adapter_registered_later_is_entered_by_regions_made_before(make_adapter: Callable[..., Any]) -> None:
+def test_an_adapter_registered_later_is_entered_by_regions_made_before(
+    make_adapter: Callable[..., Any],
+) -> None:
     region = unamp.Region(O1)
     with region:
         pass
@@ -164,7 +175,9 @@ def test_equal_requests_share_a_region(fake: Any) -> None:
 
 
 def test_a_list_is_as_good_as_a_tuple_where_a_region_is_asked_for_again(fake: Any) -> None:
-    assert autocast(allow=["add"], deny=["linear", "mm"]) is autocast(allow=("add",), deny=("linear", "mm"))
+    assert autocast(allow=["add"], deny=["linear", "mm"]) is autocast(
+        allow=("add",), deny=("linear", "mm")
+    )
     assert auto_cast(custom_white_list=["mul"]) is auto_cast(custom_white_list=("mul",))
     with pytest.raises(ValueError, match="unknown"):
         autocast(allow=["no such operation"])
@@ -179,8 +192,11 @@ def test_a_region_is_in_force_in_its_thread_only(fake: Any) -> None:
         thread = threading.Thread(target=lambda: seen.append(current_policy()))
         thread.start()
         thread.join()
-        # A copied context does not carry a region along either: a worker says for itself what it wants.
-        thread = threading.Thread(target=lambda: contextvars.copy_context().run(lambda: seen.append(current_policy())))
+        # A copied context does not carry a region along either: a worker says for itself what it
+        # wants.
+        thread = threading.Thread(
+            target=lambda: contextvars.copy_context().run(lambda: seen.append(current_policy()))
+        )
         thread.start()
         thread.join()
     assert seen == [None, None]
@@ -214,7 +230,12 @@ def test_threads_share_a_region_without_seeing_each_other() -> None:
 
 
 def test_autocast_takes_what_torch_takes() -> None:
-    assert list(inspect.signature(autocast).parameters)[:4] == ["device_type", "dtype", "enabled", "cache_enabled"]
+    assert list(inspect.signature(autocast).parameters)[:4] == [
+        "device_type",
+        "dtype",
+        "enabled",
+        "cache_enabled",
+    ]
     region = autocast("cuda", "float16", False, False)
     assert (region.device, region.policy) == ("gpu", Policy(enabled=False, cache=False))
     assert autocast("cpu", "bfloat16", cache_enabled=None).policy.cache is True
@@ -230,7 +251,9 @@ def test_autocast_takes_what_torch_takes() -> None:
         (None, True, "float16"),
     ],
 )
-def test_autocast_without_a_dtype_takes_the_devices(fake: Any, device_type: str | None, has_gpu: bool, dtype: str) -> None:
+def test_autocast_without_a_dtype_takes_the_devices(
+    fake: Any, device_type: str | None, has_gpu: bool, dtype: str
+) -> None:
     fake.has_gpu = has_gpu
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", unamp.AmpWarning)  # of a GPU that is not there
@@ -240,7 +263,8 @@ def test_autocast_without_a_dtype_takes_the_devices(fake: Any, device_type: str 
 def test_a_region_for_a_gpu_that_no_framework_has_is_off(make_adapter: Callable[..., Any]) -> None:
     make_adapter("one"), make_adapter("two")
     with pytest.warns(
-        unamp.AmpWarning, match="no device 'cuda' here: one has cpu; two has cpu; a region for it changes nothing"
+        unamp.AmpWarning,
+        match="no device 'cuda' here: one has cpu; two has cpu; a region for it changes nothing",
     ):
         assert not autocast("cuda").policy.active
     make_adapter("three", has_gpu=True)
@@ -255,7 +279,9 @@ def test_auto_cast_takes_what_paddle_takes() -> None:
     assert amp_guard is auto_cast
     region = auto_cast(True, {"elementwise_add"}, ["conv2d"], "O2", "bfloat16", True)
     assert region.policy == Policy("O2", "bfloat16", ("add",), ("conv2d",), "paddle", promote=True)
-    assert auto_cast(custom_white_list="mul").policy.allow == ("matmul_flatten",), "Paddle's `mul` is its old matrix product"
+    assert auto_cast(custom_white_list="mul").policy.allow == ("matmul_flatten",), (
+        "Paddle's `mul` is its old matrix product"
+    )
     assert auto_cast().policy == Policy(preset="paddle")
     assert auto_cast(enable=False).policy.active is False
 
@@ -264,9 +290,16 @@ def test_auto_cast_takes_what_paddle_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: policy_region(O1), lambda: autocast("cpu", "bfloat16"), lambda: auto_cast(dtype="bfloat16")]
+    "make",
+    [
+        lambda: policy_region(O1),
+        lambda: autocast("cpu", "bfloat16"),
+        lambda: auto_cast(dtype="bfloat16"),
+    ],
 )
-def test_while_a_compiler_traces_a_region_is_two_nodes_of_its_graph(fake: Any, make: Callable[[], Any]) -> None:
+def test_while_a_compiler_traces_a_region_is_two_nodes_of_its_graph(
+    fake: Any, make: Callable[[], Any]
+) -> None:
     eager = make()
     fake.is_compiling = True
     with make():
@@ -292,21 +325,57 @@ def test_a_decorator_made_before_tracing_is_two_nodes_as_well(fake: Any) -> None
         (lambda: policy_region("O1"), TypeError, "policy must be an unamp.Policy, not str"),
         (lambda: policy_region(None), TypeError, "policy must be an unamp.Policy, not NoneType"),
         (lambda: policy_region(O1, framework="mxnet"), ValueError, "unknown framework 'mxnet'"),
-        (lambda: policy_region(O1, framework="torch"), unamp.FrameworkNotSupported, "torch is not imported"),
-        (lambda: autocast("tpu"), ValueError, "unknown device_type 'tpu'; valid: 'cpu', 'gpu', 'cuda', or None"),
+        (
+            lambda: policy_region(O1, framework="torch"),
+            unamp.FrameworkNotSupported,
+            "torch is not imported",
+        ),
+        (
+            lambda: autocast("tpu"),
+            ValueError,
+            "unknown device_type 'tpu'; valid: 'cpu', 'gpu', 'cuda', or None",
+        ),
         (lambda: autocast(3), TypeError, "device_type must be a string.*or None, not int"),
-        (lambda: autocast(lambda x: x), TypeError, r"write @unamp\.autocast\(\) above the function"),
-        (lambda: auto_cast(lambda x: x), TypeError, r"write @unamp\.auto_cast\(\) above the function"),
+        (
+            lambda: autocast(lambda x: x),
+            TypeError,
+            r"write @unamp\.autocast\(\) above the function",
+        ),
+        (
+            lambda: auto_cast(lambda x: x),
+            TypeError,
+            r"write @unamp\.auto_cast\(\) above the function",
+        ),
         (lambda: autocast(dtype="int8"), ValueError, "valid: 'float16', 'bfloat16'"),
         (lambda: autocast(dtype=object()), TypeError, "dtype must be a string or a dtype object"),
         (lambda: autocast(level="O5"), ValueError, "unknown level 'O5'"),
         (lambda: autocast(preset="tf"), ValueError, "unknown preset 'tf'"),
-        (lambda: autocast(allow=["linear"], deny=["linear"]), ValueError, "in allow and in deny: linear"),
-        (lambda: autocast("cpu", "bfloat16", cache_enabled=0), TypeError, "cache must be True or False"),
-        (lambda: autocast("cpu", "bfloat16", allow=iter([5])), TypeError, "allow takes operation names"),
-        (lambda: autocast("cpu", "bfloat16", allow=iter([5]), deny=["add"]), TypeError, "allow takes operation names"),
+        (
+            lambda: autocast(allow=["linear"], deny=["linear"]),
+            ValueError,
+            "in allow and in deny: linear",
+        ),
+        (
+            lambda: autocast("cpu", "bfloat16", cache_enabled=0),
+            TypeError,
+            "cache must be True or False",
+        ),
+        (
+            lambda: autocast("cpu", "bfloat16", allow=iter([5])),
+            TypeError,
+            "allow takes operation names",
+        ),
+        (
+            lambda: autocast("cpu", "bfloat16", allow=iter([5]), deny=["add"]),
+            TypeError,
+            "allow takes operation names",
+        ),
         (lambda: autocast(framework="mxnet"), ValueError, "unknown framework 'mxnet'"),
-        (lambda: auto_cast(custom_white_list=["no_such"]), ValueError, "unknown operation 'no_such'"),
+        (
+            lambda: auto_cast(custom_white_list=["no_such"]),
+            ValueError,
+            "unknown operation 'no_such'",
+        ),
         (lambda: auto_cast(custom_white_list=3), TypeError, "allow takes operation names"),
         (lambda: auto_cast(dtype=None), TypeError, "dtype must be a string or a dtype object"),
         (lambda: auto_cast(enable="yes"), TypeError, "enabled must be True or False"),
@@ -327,12 +396,16 @@ def test_hundreds_of_policies_in_turn_are_prepared_once_each(fake: Any) -> None:
     names = [name for name in vocabulary() if vocabulary()[name].group == "elementwise"][:17]
     for _ in range(2):
         for first, second in itertools.product(names, names):
-            with unamp.autocast("cpu", "bfloat16", allow=[first], deny=[] if first == second else [second]):
+            with unamp.autocast(
+                "cpu", "bfloat16", allow=[first], deny=[] if first == second else [second]
+            ):
                 pass
-    assert len(fake.prepared) == len({policy for policy, _ in fake.prepared}) == len(names) ** 2 > 256
+    assert (
+        len(fake.prepared) == len({policy for policy, _ in fake.prepared}) == len(names) ** 2 > 256
+    )
 
 
-# --- processes ----------------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
 def _exit_code(pid: int) -> int:

@@ -54,7 +54,9 @@ def registration() -> Iterator[unamp.Registration]:
     made.undo()
 
 
-def test_the_rule_that_presets_give_it_and_where_it_comes_from(registration: unamp.Registration) -> None:
+def test_the_rule_that_presets_give_it_and_where_it_comes_from(
+    registration: unamp.Registration,
+) -> None:
     assert str(registration) == f"<operation {NAME!r}>"
     assert Policy().reason(NAME).origin == "preset unamp: allow list"
     assert Policy(preset="torch-cuda").decide(mine) is Rule.LOW
@@ -107,7 +109,13 @@ def test_a_class_with_an_inherited_apply() -> None:
 @pytest.mark.parametrize(
     ("name", "functions", "arguments", "error", "message"),
     [
-        ("softmax", (), {}, ValueError, "is the operation 'softmax' already; choose another name, such as 'mine::softmax'"),
+        (
+            "softmax",
+            (),
+            {},
+            ValueError,
+            "is the operation 'softmax' already; choose another name, such as 'mine::softmax'",
+        ),
         ("torch.nn.functional.linear", (), {}, ValueError, "is the operation 'linear' already"),
         ("mine*", (), {}, ValueError, "is no name for an operation"),
         ("group:norm", (), {}, ValueError, "is no name for an operation"),
@@ -123,12 +131,22 @@ def test_a_class_with_an_inherited_apply() -> None:
         (NAME, (mine, int), {}, TypeError, "an operation is a function"),
         (NAME, (mine, lambda x: x), {}, ValueError, "stands under no name in a loaded module"),
         (NAME, (Applied,), {}, ValueError, "has an apply of its own"),
-        (NAME, (steps,), {}, TypeError, "steps returns a generator, which runs when its call is over"),
+        (
+            NAME,
+            (steps,),
+            {},
+            TypeError,
+            "steps returns a generator, which runs when its call is over",
+        ),
         (NAME, (later,), {}, TypeError, "later returns a coroutine"),
     ],
 )
 def test_bad_input_registers_nothing(
-    name: Any, functions: tuple[Any, ...], arguments: dict[str, Any], error: type[Exception], message: str
+    name: Any,
+    functions: tuple[Any, ...],
+    arguments: dict[str, Any],
+    error: type[Exception],
+    message: str,
 ) -> None:
     operations, generation = dict(vocabulary()), vocabulary().generation
     with pytest.raises(error, match=message):
@@ -153,7 +171,9 @@ def test_registered_twice(registration: unamp.Registration) -> None:
 
 
 def test_names_that_are_registered_nowhere() -> None:
-    with pytest.raises(ValueError, match="no operation 'mine::gone' is registered here.*register_operation it"):
+    with pytest.raises(
+        ValueError, match="no operation 'mine::gone' is registered here.*register_operation it"
+    ):
         Policy(deny="mine::gone")
     registration = register_operation("mine::gone")
     text = unamp.Precision(Policy(deny="mine::gone")).to_toml()
@@ -168,5 +188,8 @@ def test_a_region_says_what_is_registered_no_more() -> None:
     with region:
         pass
     registration.undo()
-    with pytest.raises(ValueError, match="names 'tests::mine', which is registered no more"), region:
+    with (
+        pytest.raises(ValueError, match="names 'tests::mine', which is registered no more"),
+        region,
+    ):
         pass

@@ -29,10 +29,14 @@ def test_registering_again_replaces(make_adapter: Callable[..., Any]) -> None:
     assert [a for a in registry.adapters_in_use() if a.framework == "fake"] == [second]
 
 
-@pytest.mark.parametrize("name", [n for n in vars(Adapter) if callable(vars(Adapter)[n]) and n[0] != "_"])
+@pytest.mark.parametrize(
+    "name", [n for n in vars(Adapter) if callable(vars(Adapter)[n]) and n[0] != "_"]
+)
 def test_a_missing_method_is_named(fake_class: Any, name: str) -> None:
     adapter = type("Partial", (fake_class,), {name: None})()
-    with pytest.raises(unamp.AdapterError, match=rf"adapter Partial \(fake\) has no method '{name}'"):
+    with pytest.raises(
+        unamp.AdapterError, match=rf"adapter Partial \(fake\) has no method '{name}'"
+    ):
         registry.register(adapter)
     assert adapter not in registry.adapters_in_use()
 
@@ -41,7 +45,10 @@ def test_a_wrong_signature_is_named_with_the_right_one(fake_class: Any) -> None:
     class Wrong(fake_class):
         def cast(self, tensor: Any) -> Any: ...
 
-    with pytest.raises(unamp.AdapterError, match=r"adapter Wrong \(fake\): cast\(tensor\) must take \(tensor, dtype\)"):
+    with pytest.raises(
+        unamp.AdapterError,
+        match=r"adapter Wrong \(fake\): cast\(tensor\) must take \(tensor, dtype\)",
+    ):
         registry.register(Wrong())
 
 
@@ -55,7 +62,9 @@ def test_a_wrong_attribute_is_named(fake_class: Any, attribute: str, value: obje
 
 
 def test_anything_else_is_no_adapter() -> None:
-    with pytest.raises(unamp.AdapterError, match="adapter str: attribute 'framework' must be a string"):
+    with pytest.raises(
+        unamp.AdapterError, match="adapter str: attribute 'framework' must be a string"
+    ):
         registry.register("torch")  # type: ignore[arg-type]
 
 
@@ -71,7 +80,9 @@ def test_an_adapter_that_does_not_suit_its_framework_is_not_registered(fake_clas
 
 
 @pytest.mark.parametrize("version", ["0.9", "2.0", "2.1.3+cpu"])
-def test_a_framework_of_another_version_is_refused_before_it_is_probed(fake_class: Any, version: str) -> None:
+def test_a_framework_of_another_version_is_refused_before_it_is_probed(
+    fake_class: Any, version: str
+) -> None:
     class Probed(fake_class):
         def version(self) -> str:
             return version
@@ -79,14 +90,22 @@ def test_a_framework_of_another_version_is_refused_before_it_is_probed(fake_clas
         def probe(self) -> None:
             raise AssertionError("probed")
 
-    with pytest.raises(unamp.FrameworkNotSupported, match=rf"fake {re.escape(version)} is installed.* fake >=1\.0,<2"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported,
+        match=rf"fake {re.escape(version)} is installed.* fake >=1\.0,<2",
+    ):
         registry.register(Probed())
 
 
 def test_an_older_version_is_told_why() -> None:
-    with pytest.raises(unamp.FrameworkNotSupported, match=r"fake 0\.9 is installed; .* fake >=1\.0,<2: it has no casts"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported,
+        match=r"fake 0\.9 is installed; .* fake >=1\.0,<2: it has no casts",
+    ):
         check_version("fake", "0.9", ">=1.0,<2", older="it has no casts")
-    with pytest.raises(unamp.FrameworkNotSupported, match=r"fake 2\.0 is installed; .* fake >=1\.0,<2$"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported, match=r"fake 2\.0 is installed; .* fake >=1\.0,<2$"
+    ):
         check_version("fake", "2.0", ">=1.0,<2", older="it has no casts")
 
 
@@ -94,24 +113,32 @@ def test_versions_that_cannot_be_read_are_the_adapters_mistake(fake_class: Any) 
     class Vague(fake_class):
         requires = "1.0 or so"
 
-    with pytest.raises(unamp.AdapterError, match="requires is '1.0 or so', not of the form '>=1.2,<2'"):
+    with pytest.raises(
+        unamp.AdapterError, match="requires is '1.0 or so', not of the form '>=1.2,<2'"
+    ):
         registry.register(Vague())
 
 
 def test_an_unknown_framework_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown framework 'mxnet'; adapters are installed for: .*torch"):
+    with pytest.raises(
+        ValueError, match=r"unknown framework 'mxnet'; adapters are installed for: .*torch"
+    ):
         registry.adapter_for("mxnet")
 
 
 def test_a_framework_that_is_not_imported_is_not_imported_for_you() -> None:
     assert "torch" not in sys.modules
-    with pytest.raises(unamp.FrameworkNotSupported, match="torch is not imported; import it before"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported, match="torch is not imported; import it before"
+    ):
         registry.adapter_for("torch")
     assert "torch" not in sys.modules
 
 
 @pytest.fixture
-def entry_point(make_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def entry_point(
+    make_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
     """Installs an adapter's entry point, as a distribution of a stranger would, for a framework not imported yet."""
 
     def install(framework: str, value: str) -> None:
@@ -156,26 +183,37 @@ def test_a_framework_in_the_middle_of_its_own_import_is_left_for_later(
     assert adapter in registry.adapters_in_use()
 
 
-def test_an_adapter_that_cannot_be_loaded_is_named(entry_point: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_cannot_be_loaded_is_named(
+    entry_point: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     entry_point("strange", "unamp_no_such_module:adapter")
     _module(monkeypatch, "strange")
     with pytest.raises(
-        unamp.AdapterError, match=r"the adapter for strange \(unamp_no_such_module:adapter\) could not be loaded"
+        unamp.AdapterError,
+        match=r"the adapter for strange \(unamp_no_such_module:adapter\) could not be loaded",
     ):
         unamp.autocast("cpu", framework="strange")
 
 
 @pytest.fixture
-def too_old(entry_point: Callable[..., None], fake_class: Any, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+def too_old(
+    entry_point: Callable[..., None], fake_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> types.ModuleType:
     """A framework that is imported, and too old for its adapter."""
     adapter = fake_class("strange")
-    adapter.probe = lambda: (_ for _ in ()).throw(unamp.FrameworkNotSupported("strange 0.1 is too old"))
+    adapter.probe = lambda: (_ for _ in ()).throw(
+        unamp.FrameworkNotSupported("strange 0.1 is too old")
+    )
     _module(monkeypatch, "unamp_strange", adapter=adapter)
     entry_point("strange", "unamp_strange:adapter")
-    return _module(monkeypatch, "strange", Value=type("Value", (), {"__module__": "strange.values"}))
+    return _module(
+        monkeypatch, "strange", Value=type("Value", (), {"__module__": "strange.values"})
+    )
 
 
-def test_an_unsuitable_framework_does_not_cost_the_others(too_old: types.ModuleType, fake: Any) -> None:
+def test_an_unsuitable_framework_does_not_cost_the_others(
+    too_old: types.ModuleType, fake: Any
+) -> None:
     left_out = "strange is imported, and no policy is in force on it: strange 0.1 is too old"
     with pytest.warns(unamp.AmpWarning, match=left_out), unamp.autocast("cpu"):
         assert [policy.level for policy in fake.in_force] == ["O1"]
@@ -205,7 +243,9 @@ def test_a_region_that_covers_nothing_but_an_unsuitable_framework_raises(
     assert unamp.current_policy() is None
 
 
-def test_an_error_that_is_raised_again_does_not_keep_who_got_it_before(too_old: types.ModuleType, fake: Any) -> None:
+def test_an_error_that_is_raised_again_does_not_keep_who_got_it_before(
+    too_old: types.ModuleType, fake: Any
+) -> None:
     lengths = []
     for _ in range(3):
         with pytest.raises(unamp.FrameworkNotSupported) as error:
@@ -214,8 +254,12 @@ def test_an_error_that_is_raised_again_does_not_keep_who_got_it_before(too_old: 
     assert len({*lengths}) == 1
 
 
-def test_an_unsuitable_framework_raises_where_it_is_asked_for_or_comes_in(too_old: types.ModuleType, fake: Any) -> None:
-    value = type("OfAUser", (too_old.Value,), {"__module__": "somebodys.code", "step": lambda self: None})()
+def test_an_unsuitable_framework_raises_where_it_is_asked_for_or_comes_in(
+    too_old: types.ModuleType, fake: Any
+) -> None:
+    value = type(
+        "OfAUser", (too_old.Value,), {"__module__": "somebodys.code", "step": lambda self: None}
+    )()
     scaler = unamp.GradScaler()
     for ask in (
         lambda: unamp.autocast("cpu", framework="strange"),
@@ -231,7 +275,9 @@ def test_an_unsuitable_framework_raises_where_it_is_asked_for_or_comes_in(too_ol
 
 
 def _tensor_of(framework: types.ModuleType) -> Any:
-    return type("Tensor", (framework.Value,), {"__module__": "strange", "dtype": "float32", "shape": (2,)})()
+    return type(
+        "Tensor", (framework.Value,), {"__module__": "strange", "dtype": "float32", "shape": (2,)}
+    )()
 
 
 async def _awaited(*values: Any, **named: Any) -> int:
@@ -283,7 +329,9 @@ def test_a_function_that_is_decorated_before_an_unsuitable_framework_is_imported
         calls([tensor])
 
 
-def test_the_dialect_of_torch_leaves_an_unsuitable_framework_out_as_regions_do(too_old: types.ModuleType, fake: Any) -> None:
+def test_the_dialect_of_torch_leaves_an_unsuitable_framework_out_as_regions_do(
+    too_old: types.ModuleType, fake: Any
+) -> None:
     from unamp.dialects.torch import amp
 
     left_out = "strange is imported, and no policy is in force on it: strange 0.1 is too old"
@@ -295,18 +343,28 @@ def test_the_dialect_of_torch_leaves_an_unsuitable_framework_out_as_regions_do(t
     assert amp.autocast("cpu", enabled=False)(len)([tensor]) == 1
 
 
-def test_what_is_no_value_of_an_unsuitable_framework_is_told_what_it_is(too_old: types.ModuleType, fake: Any) -> None:
+def test_what_is_no_value_of_an_unsuitable_framework_is_told_what_it_is(
+    too_old: types.ModuleType, fake: Any
+) -> None:
     with pytest.raises(TypeError, match="scale.. takes tensors, .* not float"):
         unamp.GradScaler().scale(1.0)
 
 
-def test_a_framework_with_an_adapter_that_is_not_installed_says_how_to_install_it(entry_point: Callable[..., None]) -> None:
+def test_a_framework_with_an_adapter_that_is_not_installed_says_how_to_install_it(
+    entry_point: Callable[..., None],
+) -> None:
     entry_point("strange", "unamp_strange:adapter")
-    with pytest.raises(unamp.FrameworkNotSupported, match=r"strange is not installed; pip install 'unamp\[strange\]'"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported,
+        match=r"strange is not installed; pip install 'unamp\[strange\]'",
+    ):
         registry.adapter_for("strange")
 
 
 def test_a_frameworks_own_function_is_an_operation(fake: Any, tensor: Any) -> None:
     assert unamp.Policy(deny=[tensor.__init__]).deny == ("linear",)
-    with pytest.raises(TypeError, match="deny takes operation names, or a framework's functions, .*; got builtin_function"):
+    with pytest.raises(
+        TypeError,
+        match="deny takes operation names, or a framework's functions, .*; got builtin_function",
+    ):
         unamp.Policy(deny=[print])

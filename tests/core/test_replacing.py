@@ -49,7 +49,9 @@ def test_who_holds_a_function_already_sees_what_stands_in() -> None:
 
 
 @pytest.mark.parametrize(("replacement", "expected"), [(twice, (35, 35)), (written, (35, int, 3))])
-def test_a_function_that_closes_over_variables(replacement: Callable[..., Any], expected: tuple[Any, ...]) -> None:
+def test_a_function_that_closes_over_variables(
+    replacement: Callable[..., Any], expected: tuple[Any, ...]
+) -> None:
     times = closed_over(7)
     change = PatchGroup([CodePatch(times, replacement)])
     change.apply()
@@ -87,7 +89,12 @@ def test_who_changes_a_function_meanwhile_keeps_it() -> None:
 
 
 def test_code_sees_its_constants_and_nothing_of_where_they_were_named() -> None:
-    change = CodePatch(double, lambda original: code_of("def stand_in(number, more):\n return FACTOR", {"FACTOR": "constant"}))  # type: ignore[arg-type]
+    change = CodePatch(
+        double,
+        lambda original: code_of(
+            "def stand_in(number, more):\n return FACTOR", {"FACTOR": "constant"}
+        ),
+    )  # type: ignore[arg-type]
     change.apply()
     try:
         assert double(1, 2) == "constant"  # type: ignore[misc]
@@ -109,7 +116,9 @@ def test_attributes_of_a_module_at_the_cost_of_one_assignment() -> None:
 @pytest.mark.parametrize("deleted", [False, True])
 def test_names_that_somebody_changes_stay_in_a_group(deleted: bool) -> None:
     space = {"first": 1, "second": 2, "third": 3}
-    change = PatchGroup([NamesPatch(space, {"first": -1, "second": -2}), NamesPatch(space, {"third": -3})])
+    change = PatchGroup(
+        [NamesPatch(space, {"first": -1, "second": -2}), NamesPatch(space, {"third": -3})]
+    )
     change.apply()
     assert space == {"first": -1, "second": -2, "third": -3}
     if deleted:

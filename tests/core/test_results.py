@@ -16,7 +16,9 @@ class Named(OrderedDict[str, Any]):
     """A dictionary of a class of its own, as networks return."""
 
 
-def test_low_tensors_of_any_nesting_become_float32_and_nothing_else_does(fake: Any, tensor: Any) -> None:
+def test_low_tensors_of_any_nesting_become_float32_and_nothing_else_does(
+    fake: Any, tensor: Any
+) -> None:
     kept = tensor("float64"), tensor("int64"), tensor("float32")
 
     @unamp.float32_results
@@ -71,7 +73,9 @@ def test_a_generator_function_is_refused() -> None:
 
     with pytest.raises(TypeError, match="cannot decorate the generator function steps"):
         unamp.float32_results(steps)
-    with pytest.raises(TypeError, match=r"cannot decorate the generator function functools\.partial"):
+    with pytest.raises(
+        TypeError, match=r"cannot decorate the generator function functools\.partial"
+    ):
         unamp.float32_results(functools.partial(steps))
 
 

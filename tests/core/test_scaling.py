@@ -60,7 +60,9 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(train: Any) -> None:
         ({"dynamic": False, "growth_interval": 1}, ".x.", [8, 8, 8]),
     ],
 )
-def test_the_scale_after_every_update(train: Any, settings: dict[str, Any], overflows: str, scales: list[float]) -> None:
+def test_the_scale_after_every_update(
+    train: Any, settings: dict[str, Any], overflows: str, scales: list[float]
+) -> None:
     scaler = unamp.GradScaler(8.0, **settings)
     seen = []
     for sign in overflows:
@@ -77,7 +79,8 @@ def test_the_scale_leaves_float32_in_neither_direction(train: Any) -> None:
     scaler.update(2.0**-125)
     for _ in range(3):
         train(scaler, overflow=True)
-    assert scaler.get_scale() == 2.0**-126  # torch's own goes on to 0, whose reciprocal makes every gradient NaN
+    # torch's own goes on to 0, whose reciprocal makes every gradient NaN
+    assert scaler.get_scale() == 2.0**-126
 
 
 def test_products_are_rounded_to_float32(train: Any) -> None:
@@ -125,7 +128,12 @@ class _Tensor:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"growth_interval": 2.0}, {"growth_interval": _Tensor()}, {"growth_factor": "2"}, {"init_scale": [1.0, 2.0]}],
+    [
+        {"growth_interval": 2.0},
+        {"growth_interval": _Tensor()},
+        {"growth_factor": "2"},
+        {"init_scale": [1.0, 2.0]},
+    ],
 )
 def test_what_is_no_number_is_named(settings: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(settings)).removeprefix('init_')} must be "):
@@ -141,8 +149,12 @@ def test_what_is_no_number_is_named(settings: dict[str, Any]) -> None:
         ("enable", "enabled"),
     ],
 )
-def test_another_frameworks_word_for_an_argument_is_answered_with_ours(theirs: str, ours: str) -> None:
-    with pytest.raises(TypeError, match=f"GradScaler has no argument '{theirs}'; did you mean '{ours}'"):
+def test_another_frameworks_word_for_an_argument_is_answered_with_ours(
+    theirs: str, ours: str
+) -> None:
+    with pytest.raises(
+        TypeError, match=f"GradScaler has no argument '{theirs}'; did you mean '{ours}'"
+    ):
         unamp.GradScaler(**{theirs: 1})  # type: ignore[arg-type]
 
 
@@ -216,7 +228,9 @@ def test_gradients_are_not_handed_over_half_way(scaled: Any, tensor: Any, optimi
 
 def test_the_first_overflow_is_named(scaled: Any, tensor: Any, optimizer: Any) -> None:
     scaler = scaled()
-    o = optimizer(a=tensor("float32", 1.0), b=tensor("float32", math.nan), c=tensor("float32", math.inf))
+    o = optimizer(
+        a=tensor("float32", 1.0), b=tensor("float32", math.nan), c=tensor("float32", math.inf)
+    )
     assert scaler.step(o) is False
     assert scaler.first_nonfinite(o) == "b"
     assert scaler.first_nonfinite(o, {"b": "layer.b"}) == "layer.b"
@@ -226,7 +240,9 @@ def test_the_first_overflow_is_named(scaled: Any, tensor: Any, optimizer: Any) -
 def test_stepping_twice(scaled: Any, tensor: Any, optimizer: Any) -> None:
     scaler, o = scaled(8.0), optimizer(w=tensor("float32", 8.0))
     scaler.step(o)
-    with pytest.raises(RuntimeError, match=r"step\(\) was called already for this optimizer since the last update"):
+    with pytest.raises(
+        RuntimeError, match=r"step\(\) was called already for this optimizer since the last update"
+    ):
         scaler.step(o)
     with pytest.raises(RuntimeError, match=r"step\(\) was called before it since the last update"):
         scaler.unscale_(o)
@@ -236,7 +252,9 @@ def test_stepping_twice(scaled: Any, tensor: Any, optimizer: Any) -> None:
 def test_unscaling_twice(scaled: Any, tensor: Any, optimizer: Any) -> None:
     scaler, o = scaled(8.0), optimizer(w=tensor("float32", 8.0))
     scaler.unscale_(o)
-    with pytest.raises(RuntimeError, match=r"unscale_\(\) is called once .* called already since the last update"):
+    with pytest.raises(
+        RuntimeError, match=r"unscale_\(\) is called once .* called already since the last update"
+    ):
         scaler.unscale_(o)
     assert o.gradients["w"].value == 1.0
 
@@ -260,7 +278,9 @@ def test_without_gradients(scaled: Any, optimizer: Any) -> None:
 
 def test_low_gradients(scaled: Any, tensor: Any, optimizer: Any) -> None:
     scaler, o = scaled(8.0), optimizer(w=tensor("float32", 8.0), v=tensor("float16", 8.0))
-    with pytest.raises(ValueError, match="there are float16 gradients: the optimizer's parameters are low already"):
+    with pytest.raises(
+        ValueError, match="there are float16 gradients: the optimizer's parameters are low already"
+    ):
         scaler.step(o)
     assert ([g.value for g in o.gradients.values()], o.steps) == ([8.0, 8.0], [])
 
@@ -329,16 +349,23 @@ def test_gradients_that_unscale_left_scaled_are_not_stepped_with(by_value: type)
     assert optimizer.taken == ([1.0, None], {})
 
 
-def test_another_frameworks_optimizer(scaled: Any, make_adapter: Any, tensor: Any, optimizer: Any) -> None:
+def test_another_frameworks_optimizer(
+    scaled: Any, make_adapter: Any, tensor: Any, optimizer: Any
+) -> None:
     other_optimizer, other_tensor = type("OtherOptimizer", (), {}), type("OtherTensor", (), {})
     make_adapter("other", optimizer=other_optimizer, tensor=other_tensor)
     scaler = scaled()
     for call in (scaler.step, scaler.unscale_, scaler.first_nonfinite):
-        with pytest.raises(TypeError, match="losses of fake; OtherOptimizer is other's, which needs a scaler of its own"):
+        with pytest.raises(
+            TypeError,
+            match="losses of fake; OtherOptimizer is other's, which needs a scaler of its own",
+        ):
             call(other_optimizer())
     with pytest.raises(TypeError, match="scales losses of fake; OtherTensor is other's"):
         scaler.scale(other_tensor())
-    with pytest.raises(TypeError, match="str is no optimizer of a framework that is in use: .*fake"):
+    with pytest.raises(
+        TypeError, match="str is no optimizer of a framework that is in use: .*fake"
+    ):
         scaler.step("SGD")
 
 
@@ -368,7 +395,9 @@ def test_gradients_are_handed_over_again_after_a_step_that_raises(
     assert o.total == 1.0  # unscaled once
 
 
-def test_without_dynamic_scaling_no_update_is_needed(scaled: Any, tensor: Any, optimizer: Any) -> None:
+def test_without_dynamic_scaling_no_update_is_needed(
+    scaled: Any, tensor: Any, optimizer: Any
+) -> None:
     scaler, o = scaled(8.0, dynamic=False), optimizer(w=tensor("float32", 8.0))
     assert scaler.step(o) is True
     o.gradients["w"].value = math.inf
@@ -378,13 +407,22 @@ def test_without_dynamic_scaling_no_update_is_needed(scaled: Any, tensor: Any, o
 
 
 def test_a_disabled_scaler_does_nothing(fake: Any, tensor: Any, optimizer: Any) -> None:
-    scaler, o, loss = unamp.GradScaler(enabled=False), optimizer(w=tensor("float16", math.inf)), tensor("float32", 3.0)
+    scaler, o, loss = (
+        unamp.GradScaler(enabled=False),
+        optimizer(w=tensor("float16", math.inf)),
+        tensor("float32", 3.0),
+    )
     assert scaler.scale(loss) is loss
     assert scaler.unscale_(o) is None
     assert scaler.step(o) is True
     assert scaler.step(o) is True
     scaler.update()
-    assert (len(o.steps), scaler.skipped, scaler.get_scale(), scaler.is_enabled()) == (2, 0, 1.0, False)
+    assert (len(o.steps), scaler.skipped, scaler.get_scale(), scaler.is_enabled()) == (
+        2,
+        0,
+        1.0,
+        False,
+    )
 
 
 def test_minimize_steps_and_updates(scaled: Any, tensor: Any, optimizer: Any) -> None:
@@ -400,7 +438,9 @@ def test_minimize_steps_and_updates(scaled: Any, tensor: Any, optimizer: Any) ->
     assert scaler.minimize(o, "loss") == (None, None)
     assert (o.total, scaler.get_scale(), scaler.skipped) == (1.0, 8.0, 1)
     assert unamp.GradScaler(enabled=False).minimize(o, "loss") == ("done", "loss")
-    with pytest.raises(TypeError, match=r"FakeOptimizer has no minimize\(\); call step\(\) and update"):
+    with pytest.raises(
+        TypeError, match=r"FakeOptimizer has no minimize\(\); call step\(\) and update"
+    ):
         scaler.minimize(optimizer())
 
 
@@ -414,7 +454,9 @@ def test_a_new_scale(scaled: Any, tensor: Any) -> None:
     assert scaler.get_scale() == 2.0
 
 
-def test_pickles_and_copies_between_iterations(train: Any, scaled: Any, tensor: Any, optimizer: Any) -> None:
+def test_pickles_and_copies_between_iterations(
+    train: Any, scaled: Any, tensor: Any, optimizer: Any
+) -> None:
     scaler = scaled(8.0, growth_interval=2)
     train(scaler)
     for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
@@ -424,20 +466,35 @@ def test_pickles_and_copies_between_iterations(train: Any, scaled: Any, tensor: 
     scaler.unscale_(optimizer(w=tensor("float32", 8.0)))
     with pytest.raises(RuntimeError, match="between update"):
         pickle.dumps(scaler)
-    assert pickle.loads(pickle.dumps(shallow)).get_scale() == 8.0  # the half iteration is the other one's
+    # the half iteration is the other one's
+    assert pickle.loads(pickle.dumps(shallow)).get_scale() == 8.0
 
 
 def _state_of(form: str, train: Any) -> dict[str, Any]:
-    scaler = unamp.GradScaler(64.0, growth_interval=7) if form == "keras" else unamp.GradScaler(64.0, 4.0, 0.25, 7)
+    scaler = (
+        unamp.GradScaler(64.0, growth_interval=7)
+        if form == "keras"
+        else unamp.GradScaler(64.0, 4.0, 0.25, 7)
+    )
     for overflow in (True, False, False):
         train(scaler, overflow=overflow)
     return scaler.state_dict(form)
 
 
 def test_saved_states_have_each_frameworks_keys(train: Any) -> None:
-    torch = {"scale": 16.0, "growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 7, "_growth_tracker": 2}
+    torch = {
+        "scale": 16.0,
+        "growth_factor": 4.0,
+        "backoff_factor": 0.25,
+        "growth_interval": 7,
+        "_growth_tracker": 2,
+    }
     assert _state_of("torch", train) == torch
-    assert _state_of("unamp", train) == torch | {"backoff_interval": 1, "backoff_tracker": 0, "dynamic": True}
+    assert _state_of("unamp", train) == torch | {
+        "backoff_interval": 1,
+        "backoff_tracker": 0,
+        "dynamic": True,
+    }
     assert _state_of("paddle", train) == {
         "scale": [16.0],
         "incr_ratio": 4.0,
@@ -448,7 +505,9 @@ def test_saved_states_have_each_frameworks_keys(train: Any) -> None:
         "decr_count": 0,
         "use_dynamic_loss_scaling": True,
     }
-    with pytest.raises(ValueError, match="unknown form of a scaler's state 'jax'; valid: unamp, torch, paddle"):
+    with pytest.raises(
+        ValueError, match="unknown form of a scaler's state 'jax'; valid: unamp, torch, paddle"
+    ):
         unamp.GradScaler().state_dict("jax")
 
 
@@ -456,7 +515,9 @@ def test_saved_states_have_each_frameworks_keys(train: Any) -> None:
 @pytest.mark.parametrize("rules", [{"dynamic": False}, {"backoff_interval": 2}])
 def test_a_form_that_cannot_keep_a_rule_raises(form: str, rules: dict[str, Any]) -> None:
     (field,) = rules
-    with pytest.raises(ValueError, match=f"{form}'s scalers go on with {field}=.*; they cannot take over"):
+    with pytest.raises(
+        ValueError, match=f"{form}'s scalers go on with {field}=.*; they cannot take over"
+    ):
         unamp.GradScaler(growth_interval=1, **rules).state_dict(form)
 
 
@@ -471,7 +532,9 @@ def test_torchs_scaler_does_not_take_rules_that_it_would_drop(rules: dict[str, A
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_resumed_scaler_goes_on_as_it_would_have(train: Any, form: str) -> None:
-    settings = {"growth_interval": 3} | ({"backoff_interval": 2} if form in ("unamp", "paddle") else {})
+    settings = {"growth_interval": 3} | (
+        {"backoff_interval": 2} if form in ("unamp", "paddle") else {}
+    )
     whole = unamp.GradScaler(64.0, **settings)
     overflows = [False, True, True, False, True, False, False, False, True, True]
     for at, overflow in enumerate(overflows):
@@ -494,7 +557,9 @@ def test_a_state_with_wrong_or_missing_keys_changes_nothing(train: Any, form: st
     for key in good:
         with pytest.raises(ValueError, match=f"missing: .*'{key}'|unknown: "):
             scaler.load_state_dict({k: v for k, v in good.items() if k != key})
-    with pytest.raises(ValueError, match=f"nearest to {form}'s, unknown: 'epoch'; nothing was loaded"):
+    with pytest.raises(
+        ValueError, match=f"nearest to {form}'s, unknown: 'epoch'; nothing was loaded"
+    ):
         scaler.load_state_dict(good | {"epoch": 3})
     for key in good.keys() - {"dynamic", "use_dynamic_loss_scaling"}:
         with pytest.raises(TypeError, match="must be"):

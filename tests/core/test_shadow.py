@@ -16,7 +16,9 @@ from unamp import OpRecord, Rule, trace
 from unamp.adapter.records import Shadow
 from unamp.adapter.shadowing import LeftOut, shadow
 
-EXACT = OpRecord("exp", "n", Rule.UNTOUCHED, ("float32",), "float32", "float32", layer="Net.a", output_shape=(4,))
+EXACT = OpRecord(
+    "exp", "n", Rule.UNTOUCHED, ("float32",), "float32", "float32", layer="Net.a", output_shape=(4,)
+)
 BAD = Shadow("float16", 0.25, 2, 0.0, 0.25)
 SMALL = Shadow("float16", 1e-3)
 
@@ -32,7 +34,7 @@ def rows(*numbers: Sequence[float]) -> Callable[[], list[Any]]:
     return lambda: [np.array(each, np.float64) for each in numbers]
 
 
-# --- one operation ------------------------------------------------------------------------------------------------------------
+# --- one operation --------------------------------------------------------------------------------
 
 
 def test_what_is_lost_is_counted() -> None:
@@ -62,7 +64,11 @@ def fail() -> list[Any]:
     [
         (EXACT._replace(inputs=()), fail, "it has no floating input"),
         (EXACT._replace(output=None), fail, "it has no floating result"),
-        (EXACT._replace(inputs=("float64",)), fail, "it has an input in float64, which no rule casts"),
+        (
+            EXACT._replace(inputs=("float64",)),
+            fail,
+            "it has an input in float64, which no rule casts",
+        ),
         (EXACT._replace(compute="bfloat16"), fail, "it ran low in the network"),
         (EXACT._replace(emulated=True), fail, "it ran low in the network"),
         (EXACT, refuse, "it is a test"),
@@ -74,7 +80,7 @@ def test_what_is_left_out_is_said(record: OpRecord, low: Callable[[], list[Any]]
     assert shadow("float16", record, rows([1.0]), low) == Shadow("float16", left_out=why)
 
 
-# --- the trace ----------------------------------------------------------------------------------------------------------------
+# --- the trace ------------------------------------------------------------------------------------
 
 
 def test_the_worst_stands_first_and_what_was_left_out_last(fake: Any) -> None:
@@ -86,7 +92,12 @@ def test_the_worst_stands_first_and_what_was_left_out_last(fake: Any) -> None:
         EXACT._replace(shadow=SMALL),
         EXACT._replace(shadow=BAD),
     )
-    assert [(line.op, line.times) for line in t.shadow_summary()] == [("exp", 2), ("log", 1), ("mm", 1), ("rrelu", 1)]
+    assert [(line.op, line.times) for line in t.shadow_summary()] == [
+        ("exp", 2),
+        ("log", 1),
+        ("mm", 1),
+        ("rrelu", 1),
+    ]
     assert t.shadow_summary()[0][2:] == (0.25, 2, 0.5, 0.0, 0.25, 2, "")
     assert t.shadow_table().splitlines() == [
         "layer  operation  error in float16  overflow  subnormal  to zero  count",
@@ -100,9 +111,13 @@ def test_the_worst_stands_first_and_what_was_left_out_last(fake: Any) -> None:
 
 
 def test_without_a_shadow_there_is_no_table(fake: Any) -> None:
-    with pytest.raises(ValueError, match=r'this trace has no shadow; open it with unamp.trace\(shadow="float16"\)'):
+    with pytest.raises(
+        ValueError, match=r'this trace has no shadow; open it with unamp.trace\(shadow="float16"\)'
+    ):
         trace().shadow_table()
-    with pytest.raises(ValueError, match="'float32' is no dtype of a shadow; valid: 'float16', 'bfloat16'"):
+    with pytest.raises(
+        ValueError, match="'float32' is no dtype of a shadow; valid: 'float16', 'bfloat16'"
+    ):
         trace(shadow="float32")
 
 
@@ -118,7 +133,10 @@ def test_nested_traces_have_one_shadow(fake: Any) -> None:
     with trace(shadow="float16") as outer, trace() as inner:
         fake.sinks[-1](EXACT._replace(shadow=BAD))
     assert ([r.shadow for r in outer.records], [r.shadow for r in inner.records]) == ([BAD], [None])
-    with trace(shadow="float16"), pytest.raises(ValueError, match="a trace around this one has shadow='float16'"):
+    with (
+        trace(shadow="float16"),
+        pytest.raises(ValueError, match="a trace around this one has shadow='float16'"),
+    ):
         trace(shadow="bfloat16").__enter__()
     with trace(shadow="bfloat16") as again:
         pass
@@ -126,7 +144,9 @@ def test_nested_traces_have_one_shadow(fake: Any) -> None:
 
 
 def test_it_survives_json(fake: Any) -> None:
-    t = recorded(fake, EXACT, EXACT._replace(shadow=BAD), EXACT._replace(shadow=BAD._replace(error=math.inf)))
+    t = recorded(
+        fake, EXACT, EXACT._replace(shadow=BAD), EXACT._replace(shadow=BAD._replace(error=math.inf))
+    )
     again = unamp.Trace.from_json(t.to_json())
     assert (again.records, again.shadow, again.to_json()) == (t.records, "float16", t.to_json())
     assert again.shadow_table() == t.shadow_table()

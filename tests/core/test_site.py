@@ -19,7 +19,8 @@ from playwright.sync_api import Browser, Page
 
 import unamp
 
-#: What is cut, in the text of a page: it scrolls, or goes over the window's edge. A block of text is aligned, and may scroll.
+#: What is cut, in the text of a page: it scrolls, or goes over the window's edge. A block of text
+#: is aligned, and may scroll.
 CUT = """() => [...document.querySelectorAll(".md-content *")].filter((element) =>
   element.clientWidth && !element.closest(".language-text, svg") && (element.getBoundingClientRect().right > innerWidth
   || (getComputedStyle(element).overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1))
@@ -42,7 +43,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
     """Where this version is served, with the others beside it: a browser lets no file search other files."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site.parent))) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(site.parent))
+    ) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/{site.name}"
@@ -55,18 +58,35 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-def opened(chromium: Browser, size: tuple[int, int], complaints: list[str], address: str, scheme: str = "light") -> Page:
+def opened(
+    chromium: Browser,
+    size: tuple[int, int],
+    complaints: list[str],
+    address: str,
+    scheme: str = "light",
+) -> Page:
     """Return a page of the browser that writes down what goes wrong, and what is asked for elsewhere than at the address."""
-    page = chromium.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme).new_page()
+    page = chromium.new_context(
+        viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
+    ).new_page()
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("response", lambda response: complaints.append(response.url) if response.status >= 400 else None)
+    page.on(
+        "response",
+        lambda response: complaints.append(response.url) if response.status >= 400 else None,
+    )
     root = address.rpartition("/")[0]  # where the versions are listed
-    page.on("request", lambda request: None if request.url.startswith(root) else complaints.append(request.url))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith(root) else complaints.append(request.url),
+    )
     return page
 
 
 def test_every_document_is_a_page(site: Path) -> None:
-    documents = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    documents = {
+        path.relative_to(ROOT / "docs").with_suffix(".html")
+        for path in (ROOT / "docs").rglob("*.md")
+    }
     pages = {path.relative_to(site) for path in site.rglob("*.html")}
     at_root = ("index.html", "contributing.html", "security.html", "changelog.html")
     assert pages == documents | {Path(name) for name in at_root}
@@ -83,8 +103,16 @@ def test_no_link_to_a_page_is_broken(site: Path) -> None:
 def test_everything_that_is_public_is_in_the_reference(site: Path) -> None:
     page = (site / "api" / "index.html").read_text("utf-8")
     described = set(re.findall(r'<h3 id="unamp\.(\w+)', page))
-    # `amp_guard` is another name of `auto_cast`; `onnx`, `testing`, `tracing`, `tuning`, `typing` and `watching` are modules.
-    assert described == set(unamp.__all__) - {"amp_guard"} | {"onnx", "testing", "tracing", "tuning", "typing", "watching"}
+    # `amp_guard` is another name of `auto_cast`; `onnx`, `testing`, `tracing`, `tuning`, `typing`
+    # and `watching` are modules.
+    assert described == set(unamp.__all__) - {"amp_guard"} | {
+        "onnx",
+        "testing",
+        "tracing",
+        "tuning",
+        "typing",
+        "watching",
+    }
     assert "unamp.amp_guard" in page
 
 
@@ -123,7 +151,9 @@ def test_nothing_is_loaded_from_outside(site: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [PHONE, DESK])
-def test_no_page_is_wider_than_the_window(site: Path, address: str, chromium: Browser, size: tuple[int, int]) -> None:
+def test_no_page_is_wider_than_the_window(
+    site: Path, address: str, chromium: Browser, size: tuple[int, int]
+) -> None:
     complaints: list[str] = []
     page = opened(chromium, size, complaints, address)
     wide, cut = {}, {}
@@ -143,19 +173,26 @@ def test_on_a_phone_a_cell_says_of_which_column_it_is(address: str, chromium: Br
     page = opened(chromium, PHONE, complaints, address, "dark")
     page.goto(f"{address}/moving.html")
     cell = page.locator("td", has_text="unamp.amp_guard()").first
-    assert cell.evaluate("(cell) => getComputedStyle(cell, '::before').content") == '"write, on any framework: "'
-    assert not page.locator(".md-code__nav").first.is_visible()  # the icon to copy lies over no code
+    assert (
+        cell.evaluate("(cell) => getComputedStyle(cell, '::before').content")
+        == '"write, on any framework: "'
+    )
+    # the icon to copy lies over no code
+    assert not page.locator(".md-code__nav").first.is_visible()
     page.context.close()
     assert complaints == []
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(DESK, "light"), (PHONE, "dark")])
-def test_search_finds_a_page(address: str, chromium: Browser, size: tuple[int, int], scheme: str) -> None:
+def test_search_finds_a_page(
+    address: str, chromium: Browser, size: tuple[int, int], scheme: str
+) -> None:
     complaints: list[str] = []
     page = opened(chromium, size, complaints, address, scheme)
     page.goto(f"{address}/index.html")
     page.locator("label[for=__search]:visible, .md-search__button:visible").first.click()
-    page.get_by_role("combobox").fill("layer_policies")  # which is awaited: what is typed before it shows is lost
+    # which is awaited: what is typed before it shows is lost
+    page.get_by_role("combobox").fill("layer_policies")
     found = page.locator("a", has_text="layer_policies").first
     found.wait_for()
     found.click()

@@ -29,7 +29,9 @@ OUTER, INNER = Plan(Policy("O2", "bfloat16")), Plan(Policy("O3", "float16"))
 class Optimizer:
     """Tells what is in force in its step, and lets somebody else call the closure."""
 
-    def __init__(self, thread: ThreadState[Plan], call: Callable[[Any], Any] = lambda closure: closure()) -> None:
+    def __init__(
+        self, thread: ThreadState[Plan], call: Callable[[Any], Any] = lambda closure: closure()
+    ) -> None:
         self.thread, self.call = thread, call
         self.seen: list[Plan | None] = []
         self.kept: Any = None
@@ -50,7 +52,9 @@ def thread() -> ThreadState[Plan]:
     return ThreadState()
 
 
-def take(thread: ThreadState[Plan], optimizer: Optimizer, **kwargs: Any) -> tuple[float, list[Plan | None]]:
+def take(
+    thread: ThreadState[Plan], optimizer: Optimizer, **kwargs: Any
+) -> tuple[float, list[Plan | None]]:
     """Return the step's result, and what was in force in its closure."""
     found: list[Plan | None] = []
     step = stepping(thread)(Optimizer.step)
@@ -94,7 +98,9 @@ def test_a_region_that_the_step_opens_is_the_closure_s(thread: ThreadState[Plan]
     assert take(thread, Optimizer(thread, call))[1] == [INNER]
 
 
-def test_a_closure_that_is_called_elsewhere_or_later_is_under_what_is_in_force_there(thread: ThreadState[Plan]) -> None:
+def test_a_closure_that_is_called_elsewhere_or_later_is_under_what_is_in_force_there(
+    thread: ThreadState[Plan],
+) -> None:
     def call(closure: Any) -> None:
         other = threading.Thread(target=closure)
         other.start()

@@ -25,12 +25,16 @@ def trace() -> unamp.Trace:
 
 def test_what_holds_passes(trace: unamp.Trace) -> None:
     assert_computed(trace, linear="bfloat16", softmax="float32")
-    assert_computed(trace, {"torch.nn.functional.linear": "bf16", "ops.Softmax": "fp32"}, conv2d="half")
+    assert_computed(
+        trace, {"torch.nn.functional.linear": "bf16", "ops.Softmax": "fp32"}, conv2d="half"
+    )
     assert unamp.testing.assert_computed is assert_computed
 
 
 def test_what_does_not_is_a_table(trace: unamp.Trace) -> None:
-    trace.records.append(OpRecord("linear", "linear", Rule.FP32, ("float32",), "float32", "float32"))
+    trace.records.append(
+        OpRecord("linear", "linear", Rule.FP32, ("float32",), "float32", "float32")
+    )
     with pytest.raises(AssertionError) as caught:
         assert_computed(trace, linear="bfloat16", matmul="bfloat16", softmax="float32")
     assert str(caught.value).splitlines() == [
@@ -59,7 +63,9 @@ def test_a_promise_that_means_nothing_is_an_error(
 
 
 def test_what_is_no_trace_is_named() -> None:
-    with pytest.raises(TypeError, match="must be a trace, as unamp.trace\\(\\) gives one; got dict"):
+    with pytest.raises(
+        TypeError, match="must be a trace, as unamp.trace\\(\\) gives one; got dict"
+    ):
         assert_computed({}, linear="float32")  # type: ignore[arg-type]
 
 

@@ -17,12 +17,29 @@ def trace() -> Trace:
     found.frameworks = {"torch": "2.13", NASTY: NASTY}
     bad = Values((1,), 1, 0.0, 0.0, 0.0, (float("nan"),))
     linear = OpRecord(
-        "linear", "n", Rule.LOW, ("float32",) * 3, "bfloat16", "bfloat16", layer="Net.0", casts=3, cast_bytes=1536
+        "linear",
+        "n",
+        Rule.LOW,
+        ("float32",) * 3,
+        "bfloat16",
+        "bfloat16",
+        layer="Net.0",
+        casts=3,
+        cast_bytes=1536,
     )
     found.records = [
         linear,
         linear,
-        OpRecord("exp", "n", Rule.FP32, ("bfloat16",), "float32", "float32", layer=f"Net.{NASTY}", values=bad),
+        OpRecord(
+            "exp",
+            "n",
+            Rule.FP32,
+            ("bfloat16",),
+            "float32",
+            "float32",
+            layer=f"Net.{NASTY}",
+            values=bad,
+        ),
         OpRecord("conv2d", "n", Rule.LOW, ("float16",), "float16", "float16", emulated=True),
         OpRecord(NASTY, "n", Rule.UNTOUCHED, (), None, None),
     ]
@@ -35,15 +52,23 @@ def test_it_refers_to_nothing_else() -> None:
     assert not page.all("script")
     assert not page.all("link")
     assert not page.all("img")
-    assert not [a for _, attributes in page.elements for a in attributes if a in ("src", "href") or a.startswith("on")]
+    assert not [
+        a
+        for _, attributes in page.elements
+        for a in attributes
+        if a in ("src", "href") or a.startswith("on")
+    ]
     assert not re.search(r"https?:|url\(|@import", text)
-    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all(
+        "meta"
+    )
 
 
 def test_names_are_text() -> None:
     page = Page(trace().to_html(title=NASTY))
     assert not page.all("script")
-    assert page.text.count(NASTY) >= 6  # the title twice, a framework and its version, a layer and an operation in the table
+    # the title twice, a framework and its version, a layer and an operation in the table
+    assert page.text.count(NASTY) >= 6
 
 
 def test_the_picture_has_a_stripe_for_every_change_of_precision() -> None:
@@ -80,4 +105,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    assert python("-c", code).strip() == "a trace's page needs jinja2, which is not installed; pip install 'unamp[html]'"
+    assert (
+        python("-c", code).strip()
+        == "a trace's page needs jinja2, which is not installed; pip install 'unamp[html]'"
+    )

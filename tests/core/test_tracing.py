@@ -26,7 +26,9 @@ LINEAR = OpRecord(
     "linear", "aten::linear", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16",
     layer="Net.0", casts=2, cast_bytes=1536, framework="torch", input_shapes=((2, 8), (4, 8)), output_shape=(2, 4),
 )  # fmt: skip
-EMULATED = OpRecord("conv2d", "aten::conv2d", Rule.LOW, ("float32",), "float16", "float16", emulated=True)
+EMULATED = OpRecord(
+    "conv2d", "aten::conv2d", Rule.LOW, ("float32",), "float16", "float16", emulated=True
+)
 NO_FLOATS = OpRecord("argmax", "aten::argmax", Rule.UNTOUCHED, (), None, None)
 UNDERFLOW = (Underflow("float16", 0.5, 0.0), Underflow("bfloat16", 0.0, 0.0))
 VALUES = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0), UNDERFLOW)
@@ -148,7 +150,9 @@ def test_an_exception_inside_ends_the_observation(fake: Any) -> None:
     assert fake.sinks == []
 
 
-def test_where_one_framework_cannot_be_observed_the_others_are_left_alone(make_adapter: Callable[..., Any]) -> None:
+def test_where_one_framework_cannot_be_observed_the_others_are_left_alone(
+    make_adapter: Callable[..., Any],
+) -> None:
     @contextmanager
     def cannot(sink: object, values: bool) -> Any:
         raise unamp.NotExpressible("not here")
@@ -174,14 +178,23 @@ def test_table_counts_equal_lines(fake: Any) -> None:
 
 
 def test_an_empty_table_has_its_head() -> None:
-    assert trace().table().split() == "layer operation rule inputs computed in result casts moved work count".split()
+    assert (
+        trace().table().split()
+        == "layer operation rule inputs computed in result casts moved work count".split()
+    )
 
 
 def test_many_equal_inputs_are_counted() -> None:
     assert dtypes(("float32",) * 7) == "7 x float32"
     assert dtypes(("float32",) * 3) == "float32 float32 float32"
     assert dtypes(("float32", "float16") * 2) == "float32 float16 float32 float16"
-    assert [size(n) for n in (0, 1023, 1536, 3 << 20, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "3.0 MiB", "5.0 GiB"]
+    assert [size(n) for n in (0, 1023, 1536, 3 << 20, 5 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 MiB",
+        "5.0 GiB",
+    ]
 
 
 def test_the_first_infinity_is_named(fake: Any) -> None:
@@ -198,27 +211,35 @@ def test_the_first_infinity_is_named(fake: Any) -> None:
 
 
 def test_a_trace_without_values_cannot_say_what_was_infinite() -> None:
-    with pytest.raises(ValueError, match=r"kept no values; open it with unamp.trace\(values=True\)"):
+    with pytest.raises(
+        ValueError, match=r"kept no values; open it with unamp.trace\(values=True\)"
+    ):
         _ = trace().nonfinite
     with pytest.raises(TypeError, match="values must be True or False, not str"):
         unamp.Trace(values="yes")  # type: ignore[arg-type]
 
 
-# --- allow entries that never ran -------------------------------------------------------------------------------------------
+# --- allow entries that never ran -----------------------------------------------------------------
 
 
 def test_an_allow_entry_that_never_ran_is_named_once(fake: Any) -> None:
     def run() -> unamp.Trace:
-        with trace() as t, unamp.autocast("cpu", allow=["linear", "softmax", "interpolate", "reshape"]):
+        with (
+            trace() as t,
+            unamp.autocast("cpu", allow=["linear", "softmax", "interpolate", "reshape"]),
+        ):
             fake.sinks[0](LINEAR)
             fake.sinks[0](LINEAR._replace(op="upsample_nearest2d"))
         return t
 
-    with pytest.warns(unamp.AmpWarning, match="'softmax' is on your allow list and never ran") as given:
+    with pytest.warns(
+        unamp.AmpWarning, match="'softmax' is on your allow list and never ran"
+    ) as given:
         t = run()
     assert len(given) == 1
     assert given[0].filename == __file__
-    assert t.never_ran == ("softmax",)  # a member of `interpolate` ran; `reshape` computes nothing and is not traced
+    # a member of `interpolate` ran; `reshape` computes nothing and is not traced
+    assert t.never_ran == ("softmax",)
     assert t.table().splitlines()[-1] == "allowed, but never ran: softmax"
     assert unamp.Trace.from_json(t.to_json()).never_ran == ("softmax",)
     with warnings.catch_warnings():
@@ -228,7 +249,11 @@ def test_an_allow_entry_that_never_ran_is_named_once(fake: Any) -> None:
 
 def test_an_allow_entry_that_is_registered_no_more_never_ran(fake: Any) -> None:
     registration = unamp.register_operation("mine::gone")
-    with pytest.warns(unamp.AmpWarning, match="mine::gone"), trace() as t, unamp.autocast("cpu", allow=["mine::gone"]):
+    with (
+        pytest.warns(unamp.AmpWarning, match="mine::gone"),
+        trace() as t,
+        unamp.autocast("cpu", allow=["mine::gone"]),
+    ):
         fake.sinks[0](LINEAR)
     registration.undo()
     assert t.never_ran == ("mine::gone",)
@@ -236,7 +261,11 @@ def test_an_allow_entry_that_is_registered_no_more_never_ran(fake: Any) -> None:
 
 
 def test_a_collective_entry_of_which_nothing_ran_is_named_by_its_own_name(fake: Any) -> None:
-    with pytest.warns(unamp.AmpWarning, match="'interpolate'"), trace() as t, unamp.autocast("cpu", allow="interpolate"):
+    with (
+        pytest.warns(unamp.AmpWarning, match="'interpolate'"),
+        trace() as t,
+        unamp.autocast("cpu", allow="interpolate"),
+    ):
         fake.sinks[0](LINEAR)
     assert t.never_ran == ("interpolate",)
 
@@ -249,13 +278,15 @@ def test_after_an_error_nobody_is_told_what_never_ran(fake: Any) -> None:
             raise LookupError
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 
 def test_json_has_every_field(fake: Any) -> None:
     lost = Shadow("bfloat16", 0.25, 1, 0.0, 0.5)
     with trace(values=True, shadow="bfloat16") as t:
-        fake.sinks[0](EMULATED._replace(values=VALUES, input_shapes=((2, 3),), output_shape=(2,), shadow=lost))
+        fake.sinks[0](
+            EMULATED._replace(values=VALUES, input_shapes=((2, 3),), output_shape=(2,), shadow=lost)
+        )
     data = json.loads(t.to_json(indent=2))
     assert data["frameworks"].pop("fake") == "1.0"
     assert data == {
@@ -313,7 +344,10 @@ def test_json_has_every_field(fake: Any) -> None:
 
 
 def test_a_trace_holds_the_policies_in_force(fake: Any) -> None:
-    outer, inner = unamp.Policy("O2", "bfloat16", allow="softmax"), unamp.Policy("O1", preset="paddle")
+    outer, inner = (
+        unamp.Policy("O2", "bfloat16", allow="softmax"),
+        unamp.Policy("O1", preset="paddle"),
+    )
     with trace() as t:
         fake.sinks[0](LINEAR)
         with unamp.policy_region(outer):
@@ -336,7 +370,9 @@ def test_a_trace_of_before_is_read_too(fake: Any) -> None:
         del record[field]
     del data["shadow"], data["gradients"], data["rank"]
     del record["values"]["underflow"]
-    before = t.records[0]._replace(input_shapes=(), output_shape=None, values=VALUES._replace(norm=2.25, underflow=()))
+    before = t.records[0]._replace(
+        input_shapes=(), output_shape=None, values=VALUES._replace(norm=2.25, underflow=())
+    )
     assert unamp.Trace.from_json(json.dumps(data)).records == [before]
     del data["policies"], record["policy"]
     assert unamp.Trace.from_json(json.dumps(data | {"version": 1})).records == [before]
@@ -346,7 +382,15 @@ def test_a_trace_of_before_is_read_too(fake: Any) -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [{}, {"level": "O1"}, [], "O1", None, unamp.Policy().to_data() | {"level": "O9"}, unamp.Policy().to_data() | {"more": 1}],
+    [
+        {},
+        {"level": "O1"},
+        [],
+        "O1",
+        None,
+        unamp.Policy().to_data() | {"level": "O9"},
+        unamp.Policy().to_data() | {"more": 1},
+    ],
 )
 def test_a_damaged_policy_is_refused(fake: Any, policy: object) -> None:
     with trace() as t, unamp.policy_region(unamp.Policy()):
@@ -375,8 +419,14 @@ def test_a_trace_survives_json(fake: Any) -> None:
     [
         ("", "this is no trace: not JSON: Expecting value"),
         ("[]", r"this is no trace; Trace.to_json\(\) writes one"),
-        ('{"format": "unamp trace", "version": 5}', r"this trace is of version 5; unamp [\d.]+ reads 1, 2, 3 and 4"),
-        ('{"format": "unamp trace", "version": 2}', "this trace is damaged: the trace: 'frameworks' is missing"),
+        (
+            '{"format": "unamp trace", "version": 5}',
+            r"this trace is of version 5; unamp [\d.]+ reads 1, 2, 3 and 4",
+        ),
+        (
+            '{"format": "unamp trace", "version": 2}',
+            "this trace is damaged: the trace: 'frameworks' is missing",
+        ),
     ],
 )
 def test_what_is_no_trace_is_refused(text: str, says: str) -> None:
@@ -401,7 +451,7 @@ def test_the_documented_format_is_the_one_that_is_written() -> None:
         assert f"`{field}`" in text, field
 
 
-# --- the statistics ---------------------------------------------------------------------------------------------------------
+# --- the statistics -------------------------------------------------------------------------------
 
 
 def test_statistics_are_those_of_the_numbers() -> None:
@@ -427,12 +477,15 @@ def test_statistics_of_what_is_not_finite_are_those_of_the_rest() -> None:
 
 
 def test_numbers_too_small_for_a_low_dtype_are_counted() -> None:
-    # The smallest normal number of float16 is 2**-14, its smallest subnormal 2**-24; half of that is rounded to zero.
+    # The smallest normal number of float16 is 2**-14, its smallest subnormal 2**-24; half of that
+    # is rounded to zero.
     numbers = np.array([1.0, 2.0**-14, -(2.0**-15), 2.0**-24, 2.0**-25, -(2.0**-60), 0.0, np.inf])
     float16, bfloat16 = Values.of((8,), [numbers]).underflow
     assert float16 == Underflow("float16", 2 / 8, 2 / 8)
     assert bfloat16 == Underflow("bfloat16", 0.0, 0.0)
-    assert Values.of((2,), [np.array([2.0**-127, 2.0**-134])]).underflow_in("bfloat16") == Underflow("bfloat16", 0.5, 0.5)
+    assert Values.of((2,), [np.array([2.0**-127, 2.0**-134])]).underflow_in(
+        "bfloat16"
+    ) == Underflow("bfloat16", 0.5, 0.5)
     with np.errstate(over="raise", under="ignore"):
         low = numbers[:-1].astype(np.float16)
     assert (low != 0).sum() == 4  # NumPy rounds the same numbers to zero
@@ -441,18 +494,25 @@ def test_numbers_too_small_for_a_low_dtype_are_counted() -> None:
 def test_the_most_underflow_is_named(fake: Any) -> None:
     small = VALUES._replace(underflow=(Underflow("float16", 0.25, 0.5), UNDERFLOW[1]))
     with trace(values=True) as t:
-        for record in (EMULATED._replace(values=VALUES), EMULATED._replace(values=small, layer="Net.1"), LINEAR):
+        for record in (
+            EMULATED._replace(values=VALUES),
+            EMULATED._replace(values=small, layer="Net.1"),
+            LINEAR,
+        ):
             fake.sinks[0](record)
     assert t.underflow("fp16") == [t.records[1], t.records[0]]
     assert t.underflow("bfloat16") == []
-    assert t.table().splitlines()[-1] == "most underflow in float16: conv2d in Net.1, 25.0% subnormal and 50.0% zero in it"
+    assert (
+        t.table().splitlines()[-1]
+        == "most underflow in float16: conv2d in Net.1, 25.0% subnormal and 50.0% zero in it"
+    )
     with pytest.raises(ValueError, match="kept no values"):
         trace().underflow("float16")
     with pytest.raises(ValueError, match="'float32' is not a low precision"):
         t.underflow("float32")
 
 
-# --- layers -----------------------------------------------------------------------------------------------------------------
+# --- layers ---------------------------------------------------------------------------------------
 
 
 class Layer:

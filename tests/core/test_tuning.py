@@ -50,7 +50,9 @@ class Oracle(NamedTuple):
         return frozenset(range(len(self.harm)))
 
     def error(self, held: frozenset[int], batch: int) -> float:
-        return self.batches[batch] * math.sqrt(sum(self.harm[place] ** 2 for place in self.everything - held))
+        return self.batches[batch] * math.sqrt(
+            sum(self.harm[place] ** 2 for place in self.everything - held)
+        )
 
     def trials(self, budget: Budget | None = None) -> Trials[int]:
         used = itertools.count()
@@ -61,7 +63,9 @@ class Oracle(NamedTuple):
         return sum(self.work[place] for place in self.everything - held)
 
     def search(self, effort: str, trials: Trials[int]) -> frozenset[int]:
-        order = sorted(self.everything, key=lambda place: (self.harm[place] == math.inf, -self.work[place]))
+        order = sorted(
+            self.everything, key=lambda place: (self.harm[place] == math.inf, -self.work[place])
+        )
         if effort == "halves":
             return halves(order, trials.holds)
         harm = {place: trials.first(self.everything - {place}) for place in order}
@@ -69,9 +73,15 @@ class Oracle(NamedTuple):
 
     def most(self) -> int:
         """The most work that can be low: by all subsets."""
-        sets = (frozenset(held) for n in range(len(self.harm) + 1) for held in itertools.combinations(range(len(self.harm)), n))
+        sets = (
+            frozenset(held)
+            for n in range(len(self.harm) + 1)
+            for held in itertools.combinations(range(len(self.harm)), n)
+        )
         return max(
-            self.low(held) for held in sets if all(self.error(held, batch) <= self.limit for batch in range(len(self.batches)))
+            self.low(held)
+            for held in sets
+            if all(self.error(held, batch) <= self.limit for batch in range(len(self.batches)))
         )
 
 
@@ -79,7 +89,11 @@ class Oracle(NamedTuple):
 def oracles(draw: st.DrawFn, most: int = 40, bugs: bool = False) -> Oracle:
     """Networks. With `bugs` some places overflow, and what is left is harmless: what most people come with."""
     count = draw(st.integers(1, most))
-    harms = st.sampled_from([0.0, 1e-4, math.inf]) if bugs else st.one_of(st.floats(1e-6, 1.0), st.just(math.inf))
+    harms = (
+        st.sampled_from([0.0, 1e-4, math.inf])
+        if bugs
+        else st.one_of(st.floats(1e-6, 1.0), st.just(math.inf))
+    )
     harm = draw(st.lists(harms, min_size=count, max_size=count))
     work = draw(st.lists(st.integers(1, 100), min_size=count, max_size=count))
     factors = draw(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=3))
@@ -133,7 +147,9 @@ def test_a_budget_is_kept_and_the_best_so_far_holds(effort: str, oracle: Oracle,
     assert sum(map(len, trials.errors.values())) <= runs
     best = trials.best(dict(enumerate(oracle.work)))
     if best is not None:
-        assert all(oracle.error(best, batch) <= oracle.limit for batch in range(len(oracle.batches)))
+        assert all(
+            oracle.error(best, batch) <= oracle.limit for batch in range(len(oracle.batches))
+        )
 
 
 @EFFORTS
@@ -150,7 +166,12 @@ def test_a_search_that_goes_on_runs_nothing_twice(effort: str, oracle: Oracle, r
 
 
 def test_halves_takes_few_runs_for_few_exceptions() -> None:
-    oracle = Oracle([math.inf if place in (100, 700) else 0.0 for place in range(1000)], [1] * 1000, [1.0, 1.0, 1.0], 0.1)
+    oracle = Oracle(
+        [math.inf if place in (100, 700) else 0.0 for place in range(1000)],
+        [1] * 1000,
+        [1.0, 1.0, 1.0],
+        0.1,
+    )
     trials = oracle.trials()
     assert oracle.search("halves", trials) == {100, 700}
     assert sum(map(len, trials.errors.values())) < 100
@@ -164,14 +185,16 @@ def test_the_first_batch_beyond_the_limit_ends_a_trial() -> None:
     assert trials.holds(frozenset({0}))
     assert trials.known(frozenset({0})) == pytest.approx(0.01)
     assert trials.known(frozenset({1})) is None
-    assert trials.error(frozenset()) == pytest.approx(1.0, rel=1e-3)  # asked for, the others are run too
+    # asked for, the others are run too
+    assert trials.error(frozenset()) == pytest.approx(1.0, rel=1e-3)
     assert [len(errors) for errors in trials.errors.values()] == [3, 3]
 
 
 def test_errors_that_differ_between_batches_leave_less_to_a_search() -> None:
     assert spread_of([[1.0, 1.0], [2.0, 2.0, 2.0]]) == 0.0
     assert spread_of([[1.0, 3.0]]) == pytest.approx(0.5 * math.sqrt(2.0))
-    assert spread_of([[1.0, 3.0], [10.0, 30.0]]) == pytest.approx(0.5 * math.sqrt(2.0))  # relative, and of all together
+    # relative, and of all together
+    assert spread_of([[1.0, 3.0], [10.0, 30.0]]) == pytest.approx(0.5 * math.sqrt(2.0))
     assert spread_of([[math.inf, 1.0], [0.0, 0.0], [1.0]]) == 0.0  # where nothing can be seen
     assert allowance(0.0, 3) == 1.0
     assert allowance(0.2, 3) > allowance(0.2, 12) > 1.0 + 1.65 * 0.2
@@ -192,10 +215,19 @@ def test_what_is_found_holds_on_batches_that_nobody_saw(scatter: float, batches:
     within = []
     for seed in range(20):
         chance = random.Random(seed)
-        oracle = Oracle([chance.random() for _ in range(30)], [chance.randint(1, 100) for _ in range(30)], [1.0], 1.5)
+        oracle = Oracle(
+            [chance.random() for _ in range(30)],
+            [chance.randint(1, 100) for _ in range(30)],
+            [1.0],
+            1.5,
+        )
 
-        def scattered(held: frozenset[int], batch: int, oracle: Oracle = oracle, seed: int = seed) -> float:
-            return oracle.error(held, 0) * max(random.Random(f"{seed} {sorted(held)} {batch}").gauss(1.0, scatter), 0.1)
+        def scattered(
+            held: frozenset[int], batch: int, oracle: Oracle = oracle, seed: int = seed
+        ) -> float:
+            return oracle.error(held, 0) * max(
+                random.Random(f"{seed} {sorted(held)} {batch}").gauss(1.0, scatter), 0.1
+            )
 
         trials: Trials[int] = Trials(scattered, batches, 0.8 * oracle.limit)
         trials.mean_limit = oracle.limit / allowance(scatter, batches)
@@ -205,7 +237,9 @@ def test_what_is_found_holds_on_batches_that_nobody_saw(scatter: float, batches:
     assert sum(within) / len(within) >= 0.95
 
 
-def test_progress_is_a_function_or_a_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_a_function_or_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = Step(runs=34, units=61, held=4, low=0.91)
     steps: list[Step] = []
     with showing(steps.append) as told:
@@ -220,10 +254,13 @@ def test_progress_is_a_function_or_a_line(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setitem(sys.modules, "rich", None)  # as if it were not installed
     with showing(True) as told:
         told(step)
-    assert capsys.readouterr().err == "\r34 runs; best so far: 4 of 61 in float32, 91.0% of the work low\n"
+    assert (
+        capsys.readouterr().err
+        == "\r34 runs; best so far: 4 of 61 in float32, 91.0% of the work low\n"
+    )
 
 
-# --- places and rules -------------------------------------------------------------------------------------------------
+# --- places and rules -----------------------------------------------------------------------------
 
 LAYERS = ("a", "a.x", "a.y", "b", "b.x")
 OPS = ("add", "exp", "linear")
@@ -246,19 +283,32 @@ def _denied(layer: str, policy: Policy, rules: list[LayerRule]) -> Policy | str:
     return policy
 
 
-@given(held_places(), st.sampled_from([LOW, Policy("O2", "bfloat16", deny="softmax"), Policy("O3", allow="exp")]))
-def test_rules_hold_what_is_held_and_nothing_else(drawn: tuple[list[Place], frozenset[Place]], base: Policy) -> None:
+@given(
+    held_places(),
+    st.sampled_from([LOW, Policy("O2", "bfloat16", deny="softmax"), Policy("O3", allow="exp")]),
+)
+def test_rules_hold_what_is_held_and_nothing_else(
+    drawn: tuple[list[Place], frozenset[Place]], base: Policy
+) -> None:
     places, held = drawn
     policy, rules = policy_and_rules(held, places, LAYERS, base)
     for place in places:
         there = _denied(place.layer, policy, rules)
-        is_held = there == "float32" or (isinstance(there, Policy) and there.decide(place.op) is Rule.FP32)
+        is_held = there == "float32" or (
+            isinstance(there, Policy) and there.decide(place.op) is Rule.FP32
+        )
         assert is_held == (place in held or base.decide(place.op) is Rule.FP32), place
     assert set(base.deny) <= set(policy.deny)
 
 
 def test_rules_are_few() -> None:
-    places = [Place("a", "linear"), Place("b", "linear"), Place("b", "exp"), Place("b.x", "exp"), Place("", "add")]
+    places = [
+        Place("a", "linear"),
+        Place("b", "linear"),
+        Place("b", "exp"),
+        Place("b.x", "exp"),
+        Place("", "add"),
+    ]
     deny = policy_and_rules({Place("b", "exp"), Place("b.x", "exp")}, places, LAYERS, LOW)
     assert deny == (LOW.replace(deny="exp"), [])  # wherever it is: no rule for a layer
     policy, rules = policy_and_rules({Place("a", "linear")}, places, LAYERS, LOW)
@@ -279,11 +329,16 @@ def test_what_its_name_does_not_hold_is_held_by_its_layer() -> None:
 def test_places_are_held_alone_or_together() -> None:
     places = [Place("a", "exp"), Place("b", "exp"), Place("a", "add")]
     assert [len(units_of(places, by)) for by in BY] == [3, 2, 2]
-    assert units_of(places, "layer") == [{Place("a", "exp"), Place("a", "add")}, {Place("b", "exp")}]
+    assert units_of(places, "layer") == [
+        {Place("a", "exp"), Place("a", "add")},
+        {Place("b", "exp")},
+    ]
 
 
 def test_a_place_is_a_layer_of_the_network_and_an_operation() -> None:
-    def ran(layer: str | None, op: str, rule: Rule = Rule.LOW, compute: str = "float16") -> OpRecord:
+    def ran(
+        layer: str | None, op: str, rule: Rule = Rule.LOW, compute: str = "float16"
+    ) -> OpRecord:
         return OpRecord(op, op, rule, ("float32",), compute, compute, layer=layer)
 
     names = LayerNames(("Net", "Wrapper"), {"a": "a", "b": "a", "c": "c"}, {})
@@ -300,16 +355,25 @@ def test_a_place_is_a_layer_of_the_network_and_an_operation() -> None:
     found = low_places(records, "float16", names)
     assert found == [Place("a", "exp"), Place("", "exp"), Place("", "add"), Place("c", "add")]
     assert str(found[0]) == "exp in a"
-    emulated = ran("Net.c", "add", compute="float32")._replace(emulated=True, output="float16", values=None)
+    emulated = ran("Net.c", "add", compute="float32")._replace(
+        emulated=True, output="float16", values=None
+    )
     assert low_places([emulated], "float16", names) == [Place("c", "add")]
 
 
-# --- what a person says ------------------------------------------------------------------------------------------------
+# --- what a person says ---------------------------------------------------------------------------
 
 
 def test_a_budget_is_runs_or_a_time() -> None:
-    assert [budget_of(said).left(199) for said in (None, 200, "200", 199)] == [True, True, True, False]
-    assert [budget_of(said).left(10**9) for said in ("90s", "10 min", "1.5h", timedelta(minutes=1))] == [True] * 4
+    assert [budget_of(said).left(199) for said in (None, 200, "200", 199)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert [
+        budget_of(said).left(10**9) for said in ("90s", "10 min", "1.5h", timedelta(minutes=1))
+    ] == [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -328,7 +392,7 @@ def test_a_bad_budget(said: object, says: str) -> None:
         budget_of(said)
 
 
-# --- the file of a search ----------------------------------------------------------------------------------------------
+# --- the file of a search -------------------------------------------------------------------------
 
 MEMORY = resuming.Memory(
     {"by": "place"},

@@ -23,18 +23,37 @@ CALLS = ROOT / "tests" / "core" / "typed_arguments.py"
 def errors(file: Path) -> set[int]:
     """Return the lines that pyright finds errors in."""
     settings = file.with_name("pyrightconfig.json")
-    settings.write_text(json.dumps({"typeCheckingMode": "strict", "include": [file.name], "extraPaths": [str(ROOT)]}), "utf-8")
-    command = ("-m", "basedpyright", "--outputjson", "--project", settings, "--pythonpath", sys.executable)
+    settings.write_text(
+        json.dumps(
+            {"typeCheckingMode": "strict", "include": [file.name], "extraPaths": [str(ROOT)]}
+        ),
+        "utf-8",
+    )
+    command = (
+        "-m",
+        "basedpyright",
+        "--outputjson",
+        "--project",
+        settings,
+        "--pythonpath",
+        sys.executable,
+    )
     said = json.loads(ended(*command).stdout)
     assert said["summary"]["filesAnalyzed"] == 1, said
-    return {each["range"]["start"]["line"] + 1 for each in said["generalDiagnostics"] if each["severity"] == "error"}
+    return {
+        each["range"]["start"]["line"] + 1
+        for each in said["generalDiagnostics"]
+        if each["severity"] == "error"
+    }
 
 
 def test_pyright_refuses_bad_arguments_and_takes_good_ones(tmp_path: Path) -> None:
     lines = CALLS.read_text("utf-8").splitlines()
     bad = {number for number, line in enumerate(lines, 1) if "# type: ignore" in line}
     laid_bare = tmp_path / "calls.py"
-    laid_bare.write_text("\n".join(line.partition("  # type: ignore")[0] for line in lines), "utf-8")
+    laid_bare.write_text(
+        "\n".join(line.partition("  # type: ignore")[0] for line in lines), "utf-8"
+    )
     assert errors(laid_bare) == bad
 
 

@@ -20,8 +20,16 @@ def small() -> Vocabulary:
     """Two operations for which frameworks use the same words differently."""
     return Vocabulary(
         {
-            "mul": Operation("mul", "elementwise", spellings={"torch": ("mul", "times"), "paddle": ("elementwise_mul",)}),
-            "matmul": Operation("matmul", "matmul", spellings={"torch": ("matmul",), "paddle": ("matmul_v2", "mul", "times")}),
+            "mul": Operation(
+                "mul",
+                "elementwise",
+                spellings={"torch": ("mul", "times"), "paddle": ("elementwise_mul",)},
+            ),
+            "matmul": Operation(
+                "matmul",
+                "matmul",
+                spellings={"torch": ("matmul",), "paddle": ("matmul_v2", "mul", "times")},
+            ),
         }
     )
 
@@ -62,14 +70,19 @@ def test_every_spelling_with_its_framework_means_its_operation(op: Operation) ->
 
 
 def test_a_word_that_means_two_things_is_refused_with_both(small: Vocabulary) -> None:
-    with pytest.raises(ValueError, match="'times' means several things: torch.times is 'mul', paddle.times is 'matmul'"):
+    with pytest.raises(
+        ValueError,
+        match="'times' means several things: torch.times is 'mul', paddle.times is 'matmul'",
+    ):
         small.resolve("times")
     assert small.resolve("torch.times") == "mul"
     assert small.resolve("paddle.times") == "matmul"
     assert small.resolve("times", prefer="paddle") == "matmul"
 
 
-def test_a_canonical_name_comes_before_a_frameworks_spelling_unless_that_is_preferred(small: Vocabulary) -> None:
+def test_a_canonical_name_comes_before_a_frameworks_spelling_unless_that_is_preferred(
+    small: Vocabulary,
+) -> None:
     assert small.resolve("mul") == "mul"
     assert small.resolve("mul", prefer="paddle") == "matmul"
 
@@ -79,7 +92,8 @@ def test_a_preferred_framework_without_the_word_leaves_it_to_the_others(small: V
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("layernorm", "layer_norm"), ("torch.nn.functional.lineer", "linear"), ("sofmax", "softmax")]
+    ("name", "near"),
+    [("layernorm", "layer_norm"), ("torch.nn.functional.lineer", "linear"), ("sofmax", "softmax")],
 )
 def test_an_unknown_name_gets_the_closest_known_ones(name: str, near: str) -> None:
     with pytest.raises(ValueError, match=f"unknown operation '{name}'; did you mean .*{near}"):
@@ -112,7 +126,8 @@ def test_operations_that_keep_their_meaning() -> None:
 
 
 def test_frameworks_are_the_ones_that_operations_are_spelled_in() -> None:
-    assert {framework for op in OPERATIONS for framework in op.spellings} == {*FRAMEWORKS, "jax"}  # which brings its own
+    # which brings its own
+    assert {framework for op in OPERATIONS for framework in op.spellings} == {*FRAMEWORKS, "jax"}
 
 
 def test_every_reduction_is_a_sum_or_known_to_be_none() -> None:

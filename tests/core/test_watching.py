@@ -34,13 +34,31 @@ def test_findings_name_the_layers() -> None:
         "encoder.1: underflow", "head: dead", f"{NASTY}: rounding swallows 88% of the updates of its low parameters",
     ]  # fmt: skip
     assert history(FINE).findings() == []
-    assert history(OVERFLOWED).findings() == ["encoder.0: its gradients are infinite or NaN whenever they were looked at"]
+    assert history(OVERFLOWED).findings() == [
+        "encoder.0: its gradients are infinite or NaN whenever they were looked at"
+    ]
 
 
 def test_shares_are_means_of_steps_that_were_finite() -> None:
-    samples = (Sample(0, 2.0, 1, (OVERFLOWED,)), Sample(1, 1.0, 1, (FINE,)), Sample(2, 1.0, 1, (FINE._replace(zero=0.03),)))
+    samples = (
+        Sample(0, 2.0, 1, (OVERFLOWED,)),
+        Sample(1, 1.0, 1, (FINE,)),
+        Sample(2, 1.0, 1, (FINE._replace(zero=0.03),)),
+    )
     table = History("torch", "float16", 1, 3, 1, samples).table()
-    assert table.splitlines()[-1].split() == ["encoder.0", "100", "2.0%", "2.0%", "0.0%", "-", "-", "1", "of", "3", "-"]
+    assert table.splitlines()[-1].split() == [
+        "encoder.0",
+        "100",
+        "2.0%",
+        "2.0%",
+        "0.0%",
+        "-",
+        "-",
+        "1",
+        "of",
+        "3",
+        "-",
+    ]
 
 
 def test_a_line_names_the_worst_layer_of_each_kind() -> None:
@@ -48,13 +66,20 @@ def test_a_line_names_the_worst_layer_of_each_kind() -> None:
     assert said == (
         f"step 1, scale 32768, skipped 1, subnormal in float16 30.0% (encoder.1), swallowed 87.5% ({NASTY}), dead: head"
     )
-    assert line(Sample(0, 1.0, 0, (OVERFLOWED, OVERFLOWED)), "float16").endswith("not finite: encoder.0 and 1 more")
+    assert line(Sample(0, 1.0, 0, (OVERFLOWED, OVERFLOWED)), "float16").endswith(
+        "not finite: encoder.0 and 1 more"
+    )
 
 
 def test_the_page_is_complete_in_itself() -> None:
     page = Page(FULL.to_html("Mine & yours"))
     assert not [tag for tag, _ in page.elements if tag in ("script", "img", "link", "iframe")]
-    assert not [name for _, attributes in page.elements for name in attributes if name in ("src", "href") or name[:2] == "on"]
+    assert not [
+        name
+        for _, attributes in page.elements
+        for name in attributes
+        if name in ("src", "href") or name[:2] == "on"
+    ]
     assert "Mine & yours" in page.text
     assert NASTY in page.text
     assert len(page.all("polyline")) == 1
@@ -105,9 +130,18 @@ def _changed(place: tuple[Any, ...], value: Any) -> str:
         (_changed(("steps",), 2), "must ascend, below the number of steps"),
         (_changed(("samples", 1, "step"), 0), "must ascend"),
         (_changed(("samples", 0, "scale"), 0), "sample 1, scale: must be a float32 number above 0"),
-        (_changed(("samples", 0, "scale"), 1e308), "sample 1, scale: must be a float32 number above 0"),
-        (_changed(("samples", 0, "layers", 0, "zero"), 1.5), "sample 1, layer 1, zero: must be between 0 and 1"),
-        (_changed(("samples", 0, "layers", 1, "zero"), 0.9), "layer 2: its shares are more than the whole"),
+        (
+            _changed(("samples", 0, "scale"), 1e308),
+            "sample 1, scale: must be a float32 number above 0",
+        ),
+        (
+            _changed(("samples", 0, "layers", 0, "zero"), 1.5),
+            "sample 1, layer 1, zero: must be between 0 and 1",
+        ),
+        (
+            _changed(("samples", 0, "layers", 1, "zero"), 0.9),
+            "layer 2: its shares are more than the whole",
+        ),
         (_changed(("samples", 0, "layers", 0, "layer"), "\x1b[2J"), "printable"),
         (_changed(("samples", 0, "layers", 0, "size"), -1), "must not be negative"),
         (_changed(("samples", 0, "layers", 3, "swallowed"), "much"), "swallowed: must be a number"),
@@ -136,7 +170,11 @@ def test_samples_go_to_writers(caplog: pytest.LogCaptureFixture) -> None:
             sink(writer, "float16")(FULL.samples[1])
     ((data, step),) = run.logged
     assert step == 1
-    assert (data["unamp/loss scale"], data["unamp/skipped"], data["unamp/dead layers"]) == (32768.0, 1, 1)
+    assert (data["unamp/loss scale"], data["unamp/skipped"], data["unamp/dead layers"]) == (
+        32768.0,
+        1,
+        1,
+    )
     assert data["unamp/subnormal/encoder.1"] == 0.3
     assert data[f"unamp/swallowed/{NASTY}"] == 0.875
     assert "unamp/swallowed/head" not in data
@@ -145,7 +183,9 @@ def test_samples_go_to_writers(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("writer", ["runs/1", 3, None])
 def test_what_is_no_writer(writer: object) -> None:
-    with pytest.raises(TypeError, match=r"add_scalar\(tag, value, step\).*not " + type(writer).__name__):
+    with pytest.raises(
+        TypeError, match=r"add_scalar\(tag, value, step\).*not " + type(writer).__name__
+    ):
         sink(writer, "float16")
 
 

@@ -40,7 +40,10 @@ def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
     assert compared.exit_code == 1
     said = compared.stdout
     assert "first batch_norm in Sequential.norm: error" in said
-    assert "  the other: jax keras.layers.BatchNormalization in Sequential.norm, computed in float32" in said
+    assert (
+        "  the other: jax keras.layers.BatchNormalization in Sequential.norm, computed in float32"
+        in said
+    )
     records = unamp.Trace.from_json((wrong / "trace.json").read_text("utf-8")).records
     assert [(record.op, record.call and record.call.left_out) for record in records] == [
         ("conv2d", ""), ("batch_norm", ""), ("relu", ""), ("conv2d", "")
@@ -53,5 +56,6 @@ def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
         assert (found["framework"], found["within"]) == ("tensorflow", done.code == 0)
         assert found["original"]["framework"] == "jax"
         assert found["rows"][1]["error"] < 1e-6
-    # What ran right came out otherwise than on the other backend all the same: it was given other numbers.
+    # What ran right came out otherwise than on the other backend all the same: it was given other
+    # numbers.
     assert "mixed" in said

@@ -11,12 +11,17 @@ from elsewhere import in_turn
 
 def as_json(*commands: tuple[str, ...]) -> list[Any]:
     """Return the output of commands, which run in one process and import what they need there."""
-    return [json.loads(done.stdout) for done in in_turn(*(("-m", "unamp", *words, "--json") for words in commands))]
+    return [
+        json.loads(done.stdout)
+        for done in in_turn(*(("-m", "unamp", *words, "--json") for words in commands))
+    ]
 
 
 def test_explain_says_how_a_framework_does_it_and_takes_the_preset_native() -> None:
     on_cpu = ("explain", "--framework", "torch", "--device", "cpu")
-    explained, native = as_json((*on_cpu, "--dtype", "bfloat16", "--deny", "linear"), (*on_cpu, "--preset", "native"))
+    explained, native = as_json(
+        (*on_cpu, "--dtype", "bfloat16", "--deny", "linear"), (*on_cpu, "--preset", "native")
+    )
     assert set(explained["linear"]["how"]["torch"]) == {"cpu"}
     assert explained["linear"]["how"]["torch"]["cpu"] == "intercepted"
     lists = json.loads(invoke("explain", "--preset", "torch-cpu", "--json").stdout)

@@ -44,4 +44,5 @@ assert "torch has cpu, meta" in unknown and "tensorflow has CPU" in unknown, unk
 
 
 def test_whose_word_a_device_is() -> None:
-    python("-W", "ignore", "-c", SCRIPT, CUDA_VISIBLE_DEVICES="")  # a GPU would be among what is told
+    # a GPU would be among what is told
+    python("-W", "ignore", "-c", SCRIPT, CUDA_VISIBLE_DEVICES="")

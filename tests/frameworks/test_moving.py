@@ -1,14 +1,17 @@
 """The pairs of scripts in docs/examples/moving: before and after come to the same weights.
 
-How far apart may they be? Each step moves the weights by at most RATE * MAX_NORM, and by what momentum keeps of earlier steps:
-all steps together go no further than PATH. Two runs that compute the same function differ by their roundings alone. Those
-change the gradient of a step by a small SHARE of it, and so the weights by that share of the path. (A difference in the weights
-changes the gradients that follow, too. While steps are short enough for training not to diverge, it is not multiplied.)
+How far apart may they be? Each step moves the weights by at most RATE * MAX_NORM, and by what
+momentum keeps of earlier steps: all steps together go no further than PATH. Two runs that compute
+the same function differ by their roundings alone. Those change the gradient of a step by a small
+SHARE of it, and so the weights by that share of the path. (A difference in the weights changes the
+gradients that follow, too. While steps are short enough for training not to diverge, it is not
+multiplied.)
 
-The share is a count of roundings, each of the relative size `UNIT`. From images to a gradient there are the images, the kernel,
-the convolution, the norm, the activation, the pooling, the matrix and its product, and as many on the way back: 16, in each of
-the two scripts. A norm subtracts means, which leaves errors as large and numbers smaller: twice. In float32 sums round as well,
-which in a low dtype they do not, for they are float32 there: eight times.
+The share is a count of roundings, each of the relative size `UNIT`. From images to a gradient there
+are the images, the kernel, the convolution, the norm, the activation, the pooling, the matrix and
+its product, and as many on the way back: 16, in each of the two scripts. A norm subtracts means,
+which leaves errors as large and numbers smaller: twice. In float32 sums round as well, which in a
+low dtype they do not, for they are float32 there: eight times.
 
 float32 is what finds a wrong layout, momentum or epsilon; float16 is what users train in.
 """
@@ -33,9 +36,14 @@ import images  # noqa: E402
 
 UNIT = {"float16": 2.0**-11, "float32": 8 * 2.0**-24}
 SHARE = 2 * 2 * 16
-PATH = images.RATE * images.MAX_NORM * sum((1 - images.MOMENTUM**n) / (1 - images.MOMENTUM) for n in range(1, images.STEPS + 1))
+PATH = (
+    images.RATE
+    * images.MAX_NORM
+    * sum((1 - images.MOMENTUM**n) / (1 - images.MOMENTUM) for n in range(1, images.STEPS + 1))
+)
 
-#: In one process, so that a framework is imported once: a script for each folder, with the folder's name as its dtype.
+#: In one process, so that a framework is imported once: a script for each folder, with the folder's
+#: name as its dtype.
 RUN = """
 import runpy, sys
 script, *folders = sys.argv[1:]
@@ -55,7 +63,10 @@ class Pair(NamedTuple):
     variance: str
 
     def frameworks(self) -> set[str]:
-        return {"tensorflow" if name.startswith("keras") else name.partition("_")[0] for name in (self.before, self.after)}
+        return {
+            "tensorflow" if name.startswith("keras") else name.partition("_")[0]
+            for name in (self.before, self.after)
+        }
 
 
 PAIRS = [
@@ -82,7 +93,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _run(folder: Path, name: str) -> tuple[str, str]:
     """Run a script, and return its name and, where it failed, what it said."""
-    command = [sys.executable, "-c", RUN, str(SCRIPTS / f"{name}.py"), *(str(folder / dtype) for dtype in UNIT)]
+    command = [
+        sys.executable,
+        "-c",
+        RUN,
+        str(SCRIPTS / f"{name}.py"),
+        *(str(folder / dtype) for dtype in UNIT),
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return name, done.stdout + done.stderr if done.returncode else ""
 
@@ -90,11 +107,14 @@ def _run(folder: Path, name: str) -> tuple[str, str]:
 @pytest.mark.parametrize("dtype", UNIT)
 @pytest.mark.parametrize("pair", PRESENT, ids=lambda pair: f"{pair.before} {pair.after}")
 def test_after_ends_where_before_does(trained: Path, pair: Pair, dtype: str) -> None:
-    start, before, after = (np.load(trained / dtype / f"{name}.npz") for name in (_start(pair), pair.before, pair.after))
+    start, before, after = (
+        np.load(trained / dtype / f"{name}.npz") for name in (_start(pair), pair.before, pair.after)
+    )
     assert set(after) == set(before) - {"1.num_batches_tracked"}
     allowed = SHARE * UNIT[dtype] * PATH
     for name in set(after) - {pair.mean, pair.variance}:
-        assert np.linalg.norm(before[name] - start[name]) > allowed, name  # there is something to agree about
+        # there is something to agree about
+        assert np.linalg.norm(before[name] - start[name]) > allowed, name
         assert np.linalg.norm(after[name] - before[name]) <= allowed, name
 
 
@@ -107,9 +127,13 @@ def test_running_statistics_move_too(trained: Path, pair: Pair, dtype: str) -> N
     mean, variance = before[pair.mean], before[pair.variance]
     deviation = np.sqrt(variance.max())
     assert np.all(np.abs(after[pair.mean] - mean) <= moved + share * deviation)
-    # PyTorch and MindSpore divide a variance by one less than the number of its numbers, Keras and Paddle by the number.
+    # PyTorch and MindSpore divide a variance by one less than the number of its numbers, Keras and
+    # Paddle by the number.
     unbiased = 1 / (images.IMAGES * 8 * 8 - 1)
-    assert np.all(np.abs(after[pair.variance] - variance) <= 2 * deviation * moved + (share + unbiased) * variance)
+    assert np.all(
+        np.abs(after[pair.variance] - variance)
+        <= 2 * deviation * moved + (share + unbiased) * variance
+    )
 
 
 def _start(pair: Pair) -> str:

@@ -1,7 +1,8 @@
 """The presets against the frameworks' own tables, read out of the installed packages.
 
-No framework is imported here: headers and Python files are read as text, and what only a running torch knows is asked in
-a subprocess. A new release that changes a list fails here, and the message names the operations.
+No framework is imported here: headers and Python files are read as text, and what only a running
+torch knows is asked in a subprocess. A new release that changes a list fails here, and the message
+names the operations.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from importlib import metadata, resources
 import pytest
 from commanded import invoke
 from installed import place
-from official_lists import FP32_MACROS, mindspore_lists, paddle_lists, spellings, tensorflow_lists, torch_macros
+from official_lists import (
+    FP32_MACROS,
+    mindspore_lists,
+    paddle_lists,
+    spellings,
+    tensorflow_lists,
+    torch_macros,
+)
 from preset_versions import read_folder
 
 from unamp.adapter.versions import major_minor
@@ -32,17 +40,17 @@ DISTRIBUTIONS = {
 }
 
 
-#: What torch lists from a version on that is later than the presets'; torch's own autocast is left to it. (2.15: for CPU
-#: and CUDA alike, in float32.)
+#: What torch lists from a version on that is later than the presets'; torch's own autocast is left
+#: to it. (2.15: for CPU and CUDA alike, in float32.)
 NEWER = {"linalg_matrix_sqrth": (2, 14)}
 
 #: The words for operations that torch had until a version.
 GONE = {"cholesky": (2, 15), "qr": (2, 15)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Our side: presets, and the way from a framework's word to the canonical name
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -54,23 +62,28 @@ def canonical(framework: str, official: Iterable[str]) -> set[str]:
     """The canonical names of a framework's own names, every one of which the vocabulary must know."""
     official, known = set(official), spellings(framework)
     unknown = sorted(official - known.keys())
-    assert not unknown, f"{framework} {installed_version(framework)} lists names the vocabulary lacks: {unknown}"
+    assert not unknown, (
+        f"{framework} {installed_version(framework)} lists names the vocabulary lacks: {unknown}"
+    )
     return {known[name] for name in official}
 
 
 def assert_same(framework: str, preset_name: str, key: str, official: Iterable[str]) -> None:
     """The preset's list is the official one; what it `implied` on top is the preset's own business."""
     data = preset(preset_name)
-    ours, theirs = set(data.get(key, ())) - data.get("implied", {}).keys(), canonical(framework, official)
+    ours, theirs = (
+        set(data.get(key, ())) - data.get("implied", {}).keys(),
+        canonical(framework, official),
+    )
     assert ours == theirs, (
         f"preset {preset_name!r}, list {key!r}, against {framework} {installed_version(framework)} (written for "
         f"{data['version']}): missing in the preset {sorted(theirs - ours)}; only in the preset {sorted(ours - theirs)}"
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # Their side: the installed packages
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def installed_version(framework: str) -> str:
@@ -84,12 +97,15 @@ def installed_version(framework: str) -> str:
 
 def torch_since(versions: dict[str, tuple[int, int]]) -> set[str]:
     """Return the names whose version the installed torch has reached."""
-    return {name for name, since in versions.items() if major_minor(installed_version("torch")) >= since}
+    return {
+        name for name, since in versions.items() if major_minor(installed_version("torch")) >= since
+    }
 
 
-# Runs in a process of its own. A kernel on an Autocast key casts first and calls the operator after, so the casts that a
-# dispatch mode sees before anything else tell the kernel's category, whether or not the arguments make sense. Fake tensors
-# stand in for those of a device that is not there.
+# Runs in a process of its own. A kernel on an Autocast key casts first and calls the operator
+# after, so the casts that a dispatch mode sees before anything else tell the kernel's category,
+# whether or not the arguments make sense. Fake tensors stand in for those of a device that is not
+# there.
 TORCH_PROBE = """
 import contextlib, itertools, json, sys, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -155,7 +171,8 @@ found = {
 json.dump({**found, "cuda": registered("AutocastCUDA"), "xpu": registered("AutocastXPU")}, sys.stdout)
 """
 
-# The same, for whole functions that reach listed operators only from inside. Fake tensors stand in for a GPU's.
+# The same, for whole functions that reach listed operators only from inside. Fake tensors stand in
+# for a GPU's.
 TORCH_IMPLIED_PROBE = """
 import contextlib, json, sys, torch, torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -210,7 +227,8 @@ json.dump(found, sys.stdout)
 """
 
 
-# For each framework: `known(name)` for a spelling without dots, and `root`, the package that dotted ones start from.
+# For each framework: `known(name)` for a spelling without dots, and `root`, the package that dotted
+# ones start from.
 SPELLING_PROBES = {
     "torch": """
 import torch as root
@@ -264,7 +282,9 @@ def ask(framework: str, script: str, stdin: str = "") -> object:
     place(framework)
     command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"asking {framework} {installed_version(framework)} failed:\n{done.stderr[-2000:]}"
+    assert done.returncode == 0, (
+        f"asking {framework} {installed_version(framework)} failed:\n{done.stderr[-2000:]}"
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -282,9 +302,9 @@ def packet(kernel: str) -> str:
     return kernel.removeprefix("aten::").partition(".")[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # The comparison
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_torch_cuda_follows_the_header() -> None:
@@ -331,16 +351,24 @@ def test_what_torch_implies(device: str) -> None:
     category = {op: key for key in ("allow", "deny") for op in data[key]}
     probed = torch_implies()[device]
     listed = {op: found for op, found in probed.items() if op in category}
-    assert {op: category[op] for op in listed} == listed, f"torch {installed_version('torch')} on {device}"
-    unlisted = sorted(op for op, found in probed.items() if op not in category and found != "neither")
-    assert not unlisted, f"preset torch-{device} leaves out what torch {installed_version('torch')} implies: {unlisted}"
+    assert {op: category[op] for op in listed} == listed, (
+        f"torch {installed_version('torch')} on {device}"
+    )
+    unlisted = sorted(
+        op for op, found in probed.items() if op not in category and found != "neither"
+    )
+    assert not unlisted, (
+        f"preset torch-{device} leaves out what torch {installed_version('torch')} implies: {unlisted}"
+    )
 
 
 def test_paddle_follows_amp_lists() -> None:
     lists = paddle_lists(place("paddle"))
     assert_same("paddle", "paddle", "allow", lists["FP16_WHITE_LIST"])
     assert_same("paddle", "paddle", "allow_bfloat16", lists["BF16_WHITE_LIST"])
-    assert lists["FP16_BLACK_LIST"] == lists["BF16_BLACK_LIST"], "the preset has one black list for both dtypes"
+    assert lists["FP16_BLACK_LIST"] == lists["BF16_BLACK_LIST"], (
+        "the preset has one black list for both dtypes"
+    )
     assert_same("paddle", "paddle", "deny", lists["FP16_BLACK_LIST"] | lists["EXTRA_BLACK_LIST"])
     assert_same("paddle", "paddle", "deny_o2", lists["EXTRA_BLACK_LIST"])
 
@@ -364,13 +392,19 @@ def test_tensorflow_follows_grappler(key: str) -> None:
 @pytest.mark.parametrize("framework", list(SPELLING_PROBES))
 def test_the_versions_of_presets_are_what_the_packages_list(framework: str) -> None:
     found = read_folder(place(framework).parent)
-    ours = {name: versions for name, versions in found.items() if preset(name)["framework"] == framework}
+    ours = {
+        name: versions for name, versions in found.items() if preset(name)["framework"] == framework
+    }
     assert ours
     for name, versions in ours.items():
         for minor, entry in versions.items():
-            kept = tomllib.loads(DATA.joinpath("presets/versions", f"{name}.toml").read_text("utf-8"))[minor]
+            kept = tomllib.loads(
+                DATA.joinpath("presets/versions", f"{name}.toml").read_text("utf-8")
+            )[minor]
             sources = ("version", "source")  # of another patch release, maybe
-            assert {k: v for k, v in kept.items() if k not in sources} == {k: v for k, v in entry.items() if k not in sources}
+            assert {k: v for k, v in kept.items() if k not in sources} == {
+                k: v for k, v in entry.items() if k not in sources
+            }
 
 
 @pytest.mark.parametrize("framework", list(SPELLING_PROBES))
@@ -381,9 +415,16 @@ def test_every_spelling_exists(framework: str) -> None:
         listed = set().union(*paddle_lists(place("paddle")).values())
     if framework == "tensorflow":
         listed = {
-            name for lists in tensorflow_lists(place("tensorflow")).values() for names in lists.values() for name in names
+            name
+            for lists in tensorflow_lists(place("tensorflow")).values()
+            for names in lists.values()
+            for name in names
         }
-    absent = ask(framework, SPELLING_PROBES[framework] + RESOLVE, stdin=json.dumps(sorted(spellings(framework))))
+    absent = ask(
+        framework,
+        SPELLING_PROBES[framework] + RESOLVE,
+        stdin=json.dumps(sorted(spellings(framework))),
+    )
     gone = torch_since(GONE) if framework == "torch" else set()
     unknown = sorted(set(absent) - listed - gone)  # type: ignore[call-overload]
     assert not unknown, f"{framework} {installed_version(framework)} does not have: {unknown}"
@@ -399,23 +440,28 @@ def test_the_default_follows_torch_cuda_wherever_that_speaks() -> None:
     assert ours["banned"] == []
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # What `unamp diff` says
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
-#: Groups of operations that no level changes: what is on no list of theirs is left as it is, not widened.
+#: Groups of operations that no level changes: what is on no list of theirs is left as it is, not
+#: widened.
 KEEP_THEIR_MEANING = {"shape", "creation", "random", "cast", "comparison"}
 
 
 def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree_on() -> None:
     """From the installed packages' own tables; what our presets have on top (`implied`, a ban) is their own business.
 
-    At O1 to be on torch's promote list and to be on no list is the same, but for operations that only move data.
+    At O1 to be on torch's promote list and to be on no list is the same, but for operations that
+    only move data.
     """
     paddle, macros = paddle_lists(place("paddle")), torch_macros(place("torch"))
     groups = {
-        op: entry["group"] for op, entry in tomllib.loads(DATA.joinpath("vocabulary.toml").read_text("utf-8"))["ops"].items()
+        op: entry["group"]
+        for op, entry in tomllib.loads(DATA.joinpath("vocabulary.toml").read_text("utf-8"))[
+            "ops"
+        ].items()
     }
     official = {
         "paddle": {
@@ -435,9 +481,13 @@ def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree
 
     named = {op for lists in official.values() for listed in lists.values() for op in listed}
     rules = {op: (rule("paddle", op), rule("torch-cuda", op)) for op in named}
-    own = {op for name in official for key in ("implied", "banned") for op in preset(name).get(key, ())}
+    own = {
+        op for name in official for key in ("implied", "banned") for op in preset(name).get(key, ())
+    }
     changes = json.loads(invoke("diff", "paddle", "torch-cuda", "--json").stdout)["operations"]
-    said = {op: (change["before"]["rule"], change["after"]["rule"]) for op, [change] in changes.items()}
+    said = {
+        op: (change["before"]["rule"], change["after"]["rule"]) for op, [change] in changes.items()
+    }
     differing = {op: both for op, both in rules.items() if both[0] != both[1] and op not in own}
     assert {op: both for op, both in said.items() if op not in own} == differing
     assert len(differing) > 40

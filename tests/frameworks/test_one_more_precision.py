@@ -14,5 +14,7 @@ def test_a_new_low_precision(framework: str) -> None:
     known, new = python("-W", "ignore", one_more_precision.__file__, framework).splitlines()[-2:]
     name = one_more_precision.NEW
     assert known == "bfloat16 bfloat16"
-    refused = f"{name} {framework} does not compute in {name} here; it does in float16, bfloat16, float32"
+    refused = (
+        f"{name} {framework} does not compute in {name} here; it does in float16, bfloat16, float32"
+    )
     assert new == (f"{name} {name}" if framework == "jax" else refused)

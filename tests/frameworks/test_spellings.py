@@ -1,6 +1,7 @@
 """The tables of `unamp migrate` against the installed packages: what a row names is there, or is marked as removed.
 
-Each framework is asked in a process of its own. A new release that takes a name away, or changes a signature, fails here.
+Each framework is asked in a process of its own. A new release that takes a name away, or changes a
+signature, fails here.
 """
 
 from __future__ import annotations
@@ -49,7 +50,13 @@ print(json.dumps(answers))
 
 
 def asked(names: list[str]) -> dict[str, list]:
-    done = subprocess.run([sys.executable, "-c", ASK], input=json.dumps(names), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        input=json.dumps(names),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return json.loads(done.stdout.rpartition("\n{")[1].strip() + done.stdout.rpartition("\n{")[2])
 
 

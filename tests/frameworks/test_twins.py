@@ -42,7 +42,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[s
     def record(framework: str) -> dict[str, Path]:
         folder = tmp_path_factory.mktemp(framework)
         files = {network: folder / f"{network}.json" for network in NETWORKS}
-        ended = in_turn(*((TWINS / "record.py", framework, *pair) for pair in files.items()), path=TWINS)
+        ended = in_turn(
+            *((TWINS / "record.py", framework, *pair) for pair in files.items()), path=TWINS
+        )
         assert [done.code for done in ended] == [0, 0], ended
         return files
 
@@ -65,15 +67,25 @@ def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
         assert (compared.only_in_reference, compared.only_in_other) == ([], [])
         assert len(compared.operations) == len(expected.records) > 10
         assert compared.within, compared.table()
-        # In these two networks every operation ran in the same order, which is what the mapping has to come to.
-        assert sorted(other.records.index(c.other) for c in compared.operations) == list(range(len(other.records)))
-        assert all(expected.records.index(c.reference) == other.records.index(c.other) for c in compared.operations)
+        # In these two networks every operation ran in the same order, which is what the mapping has
+        # to come to.
+        assert sorted(other.records.index(c.other) for c in compared.operations) == list(
+            range(len(other.records))
+        )
+        assert all(
+            expected.records.index(c.reference) == other.records.index(c.other)
+            for c in compared.operations
+        )
 
 
 def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_again(
     recorded: Callable[[str], dict[str, Path]], tmp_path: Path
 ) -> None:
-    paddle, run, layers = recorded("paddle")["transformer"], tmp_path / "run", tmp_path / "layers.toml"
+    paddle, run, layers = (
+        recorded("paddle")["transformer"],
+        tmp_path / "run",
+        tmp_path / "layers.toml",
+    )
     spoilt = f"import record\nrecord.main('torch', 'transformer', {str(run / 'trace.json')!r}, '', {str(run)!r})"
     python("-c", WRONG + spoilt, path=TWINS)
     wrong = read(run / "trace.json")
@@ -83,11 +95,17 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
     said = compared.stdout
     assert "first gelu in Encoder: error" in said
     assert "  the reference: paddle " in said
-    assert "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open" in said
+    assert (
+        "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open"
+        in said
+    )
     number = next(n for n, each in enumerate(wrong.records, 1) if each.op == "gelu")
     for framework in ("torch", "paddle", "jax", "mindspore", "tensorflow"):
         # The operation before is what it should be.
-        commands = [("replay", run / "trace.json", n, "--framework", framework, "--json") for n in (number, number - 1)]
+        commands = [
+            ("replay", run / "trace.json", n, "--framework", framework, "--json")
+            for n in (number, number - 1)
+        ]
         ended = in_turn(*(("-m", "unamp", *words) for words in commands))
         assert [done.code for done in ended] == [1, 0], ended
         found, before = (json.loads(done.stdout) for done in ended)
@@ -95,6 +113,8 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
         rows = {row["dtype"]: row for row in found["rows"]}
         assert list(rows) == ["float64", "float32", "float16", "bfloat16"]
         assert rows["float32"]["error"] < 1e-6 < 1e-5 < found["original"]["error"]
-        assert rows["float32"]["error"] < rows["float16"]["error"] < rows["bfloat16"]["error"] < 0.02
+        assert (
+            rows["float32"]["error"] < rows["float16"]["error"] < rows["bfloat16"]["error"] < 0.02
+        )
         assert all(row["finite"] == 1.0 for row in found["rows"])
         assert before["op"] == "linear"

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"
-# Replicas are made of the CPU, and numbers are those of its kernels; what a GPU computes, conformance tells.
+# Replicas are made of the CPU, and numbers are those of its kernels; what a GPU computes,
+# conformance tells.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Before JAX asks: replicas, and no time spent on making programs fast that run once.
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+)
+os.environ["XLA_FLAGS"] += (
+    " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 import equinox  # noqa: F401 - a library that is imported has its layers patched
 import flax.linen
@@ -24,7 +29,11 @@ from unamp_jax.state import CONTEXT, thread
 
 from unamp.adapter.replacing import CodePatch
 
-OWN = core.Primitive.bind_with_trace, custom_derivatives.custom_jvp.__call__, custom_derivatives.custom_vjp.__call__
+OWN = (
+    core.Primitive.bind_with_trace,
+    custom_derivatives.custom_jvp.__call__,
+    custom_derivatives.custom_vjp.__call__,
+)
 
 
 def patched() -> list[str]:
@@ -32,7 +41,11 @@ def patched() -> list[str]:
     groups = [patches._hooks(), *(patches._of_library(name) for name in libraries())]
     changes = [patch for group in groups for patch in group.patches]
     found = [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
-    now = core.Primitive.bind_with_trace, custom_derivatives.custom_jvp.__call__, custom_derivatives.custom_vjp.__call__
+    now = (
+        core.Primitive.bind_with_trace,
+        custom_derivatives.custom_jvp.__call__,
+        custom_derivatives.custom_vjp.__call__,
+    )
     return found + ["class attributes"] * (now != OWN)
 
 

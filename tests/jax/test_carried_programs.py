@@ -36,7 +36,7 @@ def agree(plain, low, bound=0.1):
         assert np.abs(np.float32(one) - np.float32(other)).max() / scale < bound
 
 
-# --- programs of the user's --------------------------------------------------------------------------------------------------
+# --- programs of the user's -----------------------------------------------------------------------
 
 
 @jax.custom_batching.custom_vmap
@@ -105,7 +105,10 @@ def test_a_partitioned_function_follows_the_policy():
     whole = jax.device_put(W, NamedSharding(mesh, PartitionSpec(None, None)))
     plain = jax.jit(product)(spread, whole)
     with unamp.autocast(dtype="bfloat16"):
-        low, mixed = jax.jit(product)(spread, whole), product((spread @ whole).astype(jnp.bfloat16), whole)
+        low, mixed = (
+            jax.jit(product)(spread, whole),
+            product((spread @ whole).astype(jnp.bfloat16), whole),
+        )
     assert low.dtype == mixed.dtype == jnp.bfloat16
     agree(plain, low)
 
@@ -146,7 +149,7 @@ def test_a_function_that_a_module_converts_as_it_is_made_follows_the_policy():
     assert Operator(function).function(X).dtype == jnp.float32
 
 
-# --- primitives that nobody knows --------------------------------------------------------------------------------------------
+# --- primitives that nobody knows -----------------------------------------------------------------
 
 
 def primitive(check):
@@ -187,7 +190,7 @@ def test_operands_that_an_unknown_primitive_refuses_are_widened():
             jax.jit(primitive(flash).bind)(X, X @ W)
 
 
-# --- loops, solvers, reductions ----------------------------------------------------------------------------------------------
+# --- loops, solvers, reductions -------------------------------------------------------------------
 
 
 def until_three(kind, x):
@@ -224,27 +227,40 @@ def strictly():
 
 
 CALLS = {
-    **{f"while_loop, {kind}": lambda kind=kind: until_three(kind, X) for kind in ("lax", "checkpointed", "bounded")},
     **{
-        f"gradient of while_loop, {kind}": lambda kind=kind: jax.grad(lambda x: jnp.float32(until_three(kind, x)).sum())(X)
+        f"while_loop, {kind}": lambda kind=kind: until_three(kind, X)
+        for kind in ("lax", "checkpointed", "bounded")
+    },
+    **{
+        f"gradient of while_loop, {kind}": lambda kind=kind: jax.grad(
+            lambda x: jnp.float32(until_three(kind, x)).sum()
+        )(X)
         for kind in ("checkpointed", "bounded")
     },
-    "scan, checkpointed": lambda: eqxi.scan(lambda c, x: (c @ W, c @ x), X, TWO, kind="checkpointed"),
+    "scan, checkpointed": lambda: eqxi.scan(
+        lambda c, x: (c @ W, c @ x), X, TWO, kind="checkpointed"
+    ),
     "SpectralNorm": spectral,
     "gmres": lambda: gmres(lambda v: A @ v, X[0])[0],
     "gradient of gmres": lambda: jax.grad(lambda b: gmres(lambda v: A @ v, b)[0].sum())(X[0]),
     "bicgstab": lambda: bicgstab(lambda v: A @ v, X[0])[0],
     "custom_root": lambda: lax.custom_root(
-        lambda x: A @ x - X[0], X[1], lambda f, x: x - f(x @ W) / 4, lambda g, y: jnp.linalg.solve(A, y)
+        lambda x: A @ x - X[0],
+        X[1],
+        lambda f, x: x - f(x @ W) / 4,
+        lambda g, y: jnp.linalg.solve(A, y),
     ),
     "gradient of odeint": lambda: jax.grad(
-        lambda y, w: odeint(lambda y, t, w: jnp.tanh(w @ y), y, jnp.array([0.0, 0.1]), w).sum(), (0, 1)
+        lambda y, w: odeint(lambda y, t, w: jnp.tanh(w @ y), y, jnp.array([0.0, 0.1]), w).sum(),
+        (0, 1),
     )(X[0], W),
     "linear_transpose": lambda: jax.linear_transpose(lambda x: x @ W, X)(X),
     "vjp": lambda: jax.vjp(lambda x: x @ W, X)[1](X),
     "reduce": lambda: lax.reduce(X @ W, jnp.float32(0), lambda a, b: a + b * 1, (0,)),
     "reduce of lax.add": lambda: lax.reduce(X @ W, jnp.float32(0), lax.add, (0,)),
-    "reduce_window": lambda: lax.reduce_window(X @ W, jnp.float32(1), lambda a, b: a + b * 1, (2, 2), (1, 1), "VALID"),
+    "reduce_window": lambda: lax.reduce_window(
+        X @ W, jnp.float32(1), lambda a, b: a + b * 1, (2, 2), (1, 1), "VALID"
+    ),
     "strict promotion": strictly,
     "nnx.scan": scanned_module,
     "nnx.RNN of GRUCell": recurrent(nnx.GRUCell),
@@ -260,10 +276,12 @@ def test_calls_that_plain_jax_makes_run_in_a_region(name):
             low = CALLS[name]()
         agree(plain, low, 0.2)
         found = [np.float32(leaf) for leaf in jax.tree.leaves(low)]
-        assert any(not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(plain), found, strict=True))
+        assert any(
+            not np.array_equal(a, b) for a, b in zip(jax.tree.leaves(plain), found, strict=True)
+        )
 
 
-# --- compiled once -----------------------------------------------------------------------------------------------------------
+# --- compiled once --------------------------------------------------------------------------------
 
 
 def step(carry, x):
@@ -337,7 +355,9 @@ def test_branches_are_traced_once_for_each_policy(branch):
 def test_an_eager_loop_is_compiled_once_for_each_policy(name):
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **more: compiled.append(event) if event.endswith("backend_compile_duration") else None
+        lambda event, seconds, **more: (
+            compiled.append(event) if event.endswith("backend_compile_duration") else None
+        )
     )
     try:
         LOOPS[name]()
@@ -368,7 +388,7 @@ def test_a_body_is_not_kept_alive():
     assert gone() is None
 
 
-# --- what is stated of one product -------------------------------------------------------------------------------------------
+# --- what is stated of one product ----------------------------------------------------------------
 
 F32, BF16 = lax.DotAlgorithmPreset.F32_F32_F32, lax.DotAlgorithmPreset.BF16_BF16_F32
 PRODUCTS = {
@@ -416,12 +436,17 @@ def test_a_convolution_with_a_wide_result_has_a_gradient():
 
     plain = jax.grad(loss)(kernel)
     with unamp.autocast(dtype="bfloat16"):
-        assert lax.conv(image, kernel, (1, 1), "SAME", preferred_element_type=jnp.float32).dtype == jnp.float32
+        assert (
+            lax.conv(image, kernel, (1, 1), "SAME", preferred_element_type=jnp.float32).dtype
+            == jnp.float32
+        )
         agree(plain, jax.grad(loss)(kernel))
 
 
 def test_a_layer_of_a_stated_precision_is_float32():
-    stated, plain = (nnx.Linear(8, 4, precision=each, rngs=nnx.Rngs(0)) for each in ("highest", None))
+    stated, plain = (
+        nnx.Linear(8, 4, precision=each, rngs=nnx.Rngs(0)) for each in ("highest", None)
+    )
     others = jax.vmap(eqx.nn.Linear(8, 4, key=jax.random.key(0)))
     with unamp.autocast(dtype="bfloat16"):
         assert stated(X).dtype == jnp.float32

@@ -39,9 +39,13 @@ def test_a_program_of_two_functions_is_compiled_once(compilations):
 
 
 def test_a_gradient_in_a_region_compiles_nothing_for_a_second_look(compilations):
-    both = SUBJECT.operations.pull_back(lambda leaves, _: (leaves[0] * leaves[0],) * 2, compiled=False)
+    both = SUBJECT.operations.pull_back(
+        lambda leaves, _: (leaves[0] * leaves[0],) * 2, compiled=False
+    )
     x = SUBJECT.operations.tensor(np.full((3, 19), 2.0, np.float32))
-    result, (gradient,) = both([x], [], lambda real, _: SUBJECT.operations.tensor(np.ones(real.shape, np.float32)))
+    result, (gradient,) = both(
+        [x], [], lambda real, _: SUBJECT.operations.tensor(np.ones(real.shape, np.float32))
+    )
     assert np.array_equal(result, np.full((3, 19), 4.0))
     assert np.array_equal(gradient, np.full((3, 19), 4.0))
     compiled = len(compilations)
@@ -59,7 +63,11 @@ def _looked_at(policy, x):
         return result, result
 
     both = ops.pull_back(called, compiled=True)
-    return both([x], [], lambda real, _: ops["cast"](ops.tensor(np.ones(real.shape, np.float32)), str(real.dtype)))
+    return both(
+        [x],
+        [],
+        lambda real, _: ops["cast"](ops.tensor(np.ones(real.shape, np.float32)), str(real.dtype)),
+    )
 
 
 def test_policies_that_come_to_the_same_for_an_operation_share_its_program(compilations):
@@ -77,7 +85,9 @@ def test_policies_that_come_to_the_same_for_an_operation_share_its_program(compi
 
 def test_a_program_of_forward_alone_has_the_result_and_no_gradients():
     x = SUBJECT.operations.tensor(np.full((3, 29), 0.5, np.float32))
-    both = SUBJECT.operations.pull_back(lambda leaves, others: (others[0], others[0] * len(leaves)), compiled=True)
+    both = SUBJECT.operations.pull_back(
+        lambda leaves, others: (others[0], others[0] * len(leaves)), compiled=True
+    )
     result, gradients = both([], [x], lambda *_: pytest.fail("there is nothing to pull back"))
     assert np.array_equal(result, np.zeros((3, 29)))
     assert not gradients
@@ -86,8 +96,12 @@ def test_a_program_of_forward_alone_has_the_result_and_no_gradients():
 def test_a_program_of_forward_and_backward_leaves_out_no_rounding():
     ops = SUBJECT.operations
     x = np.random.default_rng(0).normal(size=(64, 64)).astype("bfloat16")
-    both = ops.pull_back(lambda leaves, _: ((leaves[0] @ leaves[0]).astype("float32"),) * 2, compiled=True)
-    found, _ = both([ops.tensor(x)], [], lambda real, _: ops.tensor(np.ones(real.shape, np.float32)))
+    both = ops.pull_back(
+        lambda leaves, _: ((leaves[0] @ leaves[0]).astype("float32"),) * 2, compiled=True
+    )
+    found, _ = both(
+        [ops.tensor(x)], [], lambda real, _: ops.tensor(np.ones(real.shape, np.float32))
+    )
     found = np.asarray(found)
     assert np.array_equal(found, found.astype("bfloat16").astype(np.float32))
 
@@ -109,7 +123,12 @@ def _lowered():
 
     def program(x, low):
         images, stated = x[None, None], lax.DotAlgorithmPreset.F32_F32_F32
-        return x @ x, low @ low, lax.conv(images, images, (1, 1), "SAME"), lax.dot(x, x, precision=stated)
+        return (
+            x @ x,
+            low @ low,
+            lax.conv(images, images, (1, 1), "SAME"),
+            lax.dot(x, x, precision=stated),
+        )
 
     x = np.ones((4, 4), np.float32)
     return jax.jit(program).lower(x, x.astype("bfloat16")).compiler_ir()
@@ -136,8 +155,12 @@ def test_nor_has_an_exported_one_less_which_does_not_mention_what_it_does_not_st
     assert "precision = [HIGHEST, HIGHEST]" in str(module)
 
 
-@pytest.mark.parametrize(("flags", "decided"), [("--xla_dump_to=", True), ("--xla_allow_excess_precision=true", False)])
-def test_whether_a_compiler_leaves_out_a_rounding_is_decided_unless_the_environment_does(monkeypatch, flags, decided):
+@pytest.mark.parametrize(
+    ("flags", "decided"), [("--xla_dump_to=", True), ("--xla_allow_excess_precision=true", False)]
+)
+def test_whether_a_compiler_leaves_out_a_rounding_is_decided_unless_the_environment_does(
+    monkeypatch, flags, decided
+):
     monkeypatch.setenv("XLA_FLAGS", flags)
     options = compiler.get_compile_options(1, 1)
     compute_as_written(_lowered(), options)

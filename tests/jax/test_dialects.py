@@ -33,10 +33,17 @@ class Net(nnx.Module):
 
 
 def test_paddles_example():
-    conv, data = nnx.Conv(3, 2, (3, 3), use_bias=False, rngs=nnx.Rngs(0)), jax.random.uniform(KEY, (4, 8, 8, 3))
-    paddles_example("jax", conv, data, jax.random.uniform(KEY, (2, 3)), jax.random.uniform(KEY, (2, 3)))
+    conv, data = (
+        nnx.Conv(3, 2, (3, 3), use_bias=False, rngs=nnx.Rngs(0)),
+        jax.random.uniform(KEY, (4, 8, 8, 3)),
+    )
+    paddles_example(
+        "jax", conv, data, jax.random.uniform(KEY, (2, 3)), jax.random.uniform(KEY, (2, 3))
+    )
     model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
-    paddles_scaler_says_what_to_use(jnp.float32(1.0), nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param))
+    paddles_scaler_says_what_to_use(
+        jnp.float32(1.0), nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    )
 
 
 def test_torchs_example():
@@ -45,12 +52,17 @@ def test_torchs_example():
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_mindspores_example(level):
-    mindspores_example("jax", Net(), jnp.ones((2, 4, 4, 1)), level, "float16", {"conv2d", "linear", "relu"})
+    mindspores_example(
+        "jax", Net(), jnp.ones((2, 4, 4, 1)), level, "float16", {"conv2d", "linear", "relu"}
+    )
 
 
 def test_torchs_scaler_takes_gradients():
     model = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
-    optimizer, scaler = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), torch_amp.GradScaler("cpu")
+    optimizer, scaler = (
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        torch_amp.GradScaler("cpu"),
+    )
     before = np.asarray(model.kernel.get_value())
     with torch_amp.autocast("cpu", dtype="bfloat16"):
         gradients = nnx.grad(lambda m: scaler.scale(jnp.float32(m(jnp.ones((1, 4)))).sum()))(model)

@@ -51,7 +51,9 @@ def test_each_row_may_have_a_scale_of_its_own() -> None:
         jnp.asarray(a) @ jnp.asarray(b)
     (record,) = trace.records
     assert record.shadow is not None
-    assert record.shadow.error == pytest.approx(np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=1e-4)
+    assert record.shadow.error == pytest.approx(
+        np.linalg.norm(low - exact) / np.linalg.norm(exact), rel=1e-4
+    )
 
 
 def test_what_is_not_computed_is_said() -> None:
@@ -62,7 +64,12 @@ def test_what_is_not_computed_is_said() -> None:
         jnp.einsum("i,j->ij", x[0], x[0])
         jax.vmap(lambda row: row @ x)(x)
         lax.dot_general_p.bind(
-            x, x, dimension_numbers=(((1,), (0,)), ((), ())), precision=None, preferred_element_type=None, out_sharding=None
+            x,
+            x,
+            dimension_numbers=(((1,), (0,)), ((), ())),
+            precision=None,
+            preferred_element_type=None,
+            out_sharding=None,
         )
     said = [record.shadow.left_out for record in trace.records if record.shadow]
     assert said[0] == "float8 is for products of two matrices"
@@ -95,7 +102,10 @@ def gradients(net: Net, x):
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_layer_from_float8_and_its_gradients(batched) -> None:
     """The backward pass multiplies the gradient as e5m2 holds it with the factors as e4m3 holds them; a bias has it exact."""
-    layer, weight = nnx.Linear(32, 8, rngs=nnx.Rngs(1)), np.asarray(jax.random.normal(jax.random.key(2), (4, 8)))
+    layer, weight = (
+        nnx.Linear(32, 8, rngs=nnx.Rngs(1)),
+        np.asarray(jax.random.normal(jax.random.key(2), (4, 8))),
+    )
 
     def loss(layer, x):
         result = jax.vmap(layer)(x[None])[0] if batched else layer(x)
@@ -106,7 +116,11 @@ def test_a_layer_from_float8_and_its_gradients(batched) -> None:
     assert emulation.reached == {"Linear"}
     gradient, x, kernel = (
         floats8.held(np.asarray(each), dtype)
-        for each, dtype in ((weight, "float8_e5m2"), (X, "float8_e4m3"), (layer.kernel[...], "float8_e4m3"))
+        for each, dtype in (
+            (weight, "float8_e5m2"),
+            (X, "float8_e4m3"),
+            (layer.kernel[...], "float8_e4m3"),
+        )
     )
     close = {"rtol": 1e-5, "atol": 1e-5}
     np.testing.assert_allclose(result, x @ kernel + np.asarray(layer.bias[...]), **close)
@@ -120,7 +134,8 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
     """Outliers in one column of an input leave all other columns without digits where the tensor has one scale."""
     net = Net()
     net.second.kernel[...] = net.second.kernel[...].at[0].set(0.0)
-    net.first.bias[...] = net.first.bias[...].at[0].set(1e6)  # comes into the second layer, which multiplies it with zero
+    # comes into the second layer, which multiplies it with zero
+    net.first.bias[...] = net.first.bias[...].at[0].set(1e6)
     study = unamp.tune(net, net, [X, X * 2.0], dtype="float8_e4m3", tolerance=0.2)
     assert study.names == ["first"]
     assert {each.layer: each.why for each in study.layers} == {
@@ -139,18 +154,27 @@ def test_gradients_of_training_may_be_studied() -> None:
 
 def test_other_libraries_may_be_studied() -> None:
     of_equinox = eqx.nn.MLP(32, 16, 64, 1, key=jax.random.key(0))
-    assert unamp.tune(of_equinox, of_equinox, [X[0], X[1]], dtype="float8_e4m3", tolerance=0.2).names == [
+    assert unamp.tune(
+        of_equinox, of_equinox, [X[0], X[1]], dtype="float8_e4m3", tolerance=0.2
+    ).names == [
         "layers.0",
         "layers.1",
     ]
     network = linen.Sequential([linen.Dense(64), linen.relu, linen.Dense(16)])
     bound = network.bind(network.init(jax.random.key(0), X))
-    assert unamp.tune(bound, bound, [X], dtype="float8_e4m3", tolerance=0.2).names == ["layers_0", "layers_2"]
+    assert unamp.tune(bound, bound, [X], dtype="float8_e4m3", tolerance=0.2).names == [
+        "layers_0",
+        "layers_2",
+    ]
 
 
 def test_the_study_of_a_model_of_keras_counts_the_work_of_its_layers() -> None:
-    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(32)])
-    study = unamp.tune(model, model, [np.ones((16, 64), np.float32)], dtype="float8_e4m3", tolerance=0.2)
+    model = keras.Sequential(
+        [keras.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(32)]
+    )
+    study = unamp.tune(
+        model, model, [np.ones((16, 64), np.float32)], dtype="float8_e4m3", tolerance=0.2
+    )
     assert [(each.layer, each.work) for each in study.layers] == [
         (model.layers[0].name, pytest.approx(2 / 3)),
         (model.layers[1].name, pytest.approx(1 / 3)),

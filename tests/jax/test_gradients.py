@@ -43,11 +43,17 @@ def test_a_layer_is_named() -> None:
 
 
 def test_a_loss_scale_is_told() -> None:
-    differentiated.a_loss_scale_is_told(lambda scaler: jax.grad(lambda x: scaler.scale(jnp.exp(x).sum()))(X))
+    differentiated.a_loss_scale_is_told(
+        lambda scaler: jax.grad(lambda x: scaler.scale(jnp.exp(x).sum()))(X)
+    )
 
 
-@pytest.mark.parametrize("region", [{"enabled": False}, {"dtype": "bfloat16"}, {"dtype": "float16", "level": "O3"}])
-@pytest.mark.parametrize("differentiated_by", [nnx.value_and_grad, lambda f: nnx.jit(nnx.value_and_grad(f))])
+@pytest.mark.parametrize(
+    "region", [{"enabled": False}, {"dtype": "bfloat16"}, {"dtype": "float16", "level": "O3"}]
+)
+@pytest.mark.parametrize(
+    "differentiated_by", [nnx.value_and_grad, lambda f: nnx.jit(nnx.value_and_grad(f))]
+)
 def test_a_trace_changes_nothing(region, differentiated_by) -> None:
     def run(trace):
         net = Net()
@@ -125,7 +131,9 @@ def test_every_transformation_runs_as_it_does_without() -> None:
         "grad of vmap": jax.grad(lambda x: jax.vmap(f)(jnp.stack([x, x])).sum()),
         "checkpoint": jax.grad(jax.checkpoint(f)),
         "jit": jax.jit(jax.grad(f)),
-        "scan": jax.grad(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=3)[0].sum()),
+        "scan": jax.grad(
+            lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=3)[0].sum()
+        ),
         "linearize": lambda x: jax.linearize(f, x)[1](x),
     }
     x = jnp.linspace(0.1, 1.0, 3)

@@ -40,20 +40,26 @@ def test_a_private_part_that_is_gone_is_named(library, monkeypatch):
     owner, _, name = path.rpartition(".")
     monkeypatch.delattr(find(module, owner) if owner else sys.modules[module], name)
     package = sys.modules[module.partition(".")[0]]
-    said = rf"{package.__name__} {package.__version__} has no {module}\.{path}, which unamp replaces"
+    said = (
+        rf"{package.__name__} {package.__version__} has no {module}\.{path}, which unamp replaces"
+    )
     with pytest.warns(unamp.AmpWarning, match=said), unamp.autocast(dtype="bfloat16"):
         pass
 
 
 def test_a_module_that_moved_is_named(monkeypatch):
-    monkeypatch.setitem(patches._LATER, "optax", (("optax._moved", "function", lambda original: original),))
+    monkeypatch.setitem(
+        patches._LATER, "optax", (("optax._moved", "function", lambda original: original),)
+    )
     said = rf"optax {optax.__version__} has no optax\._moved\.function"
     with pytest.warns(unamp.AmpWarning, match=said), unamp.autocast(dtype="bfloat16"):
         pass
 
 
 def test_these_versions_have_all():
-    assert {linen.__name__, nnx.__name__, optax.__name__, equinox.__name__, keras.__name__} <= {*patches.libraries()}
+    assert {linen.__name__, nnx.__name__, optax.__name__, equinox.__name__, keras.__name__} <= {
+        *patches.libraries()
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with unamp.autocast(dtype="bfloat16"):

@@ -37,7 +37,9 @@ def test_what_the_policy_wants_in_float32_is_not_rounded(of):
     "make",
     [
         lambda **options: layers.Dense(4, **options),
-        lambda **options: layers.EinsumDense("abcd,de->abce", (None, None, 5), bias_axes="e", **options),
+        lambda **options: layers.EinsumDense(
+            "abcd,de->abce", (None, None, 5), bias_axes="e", **options
+        ),
         lambda **options: layers.Conv2D(4, 3, **options),
         lambda **options: layers.Conv2DTranspose(4, 3, **options),
         lambda **options: layers.DepthwiseConv2D(3, **options),
@@ -47,7 +49,10 @@ def test_what_the_policy_wants_in_float32_is_not_rounded(of):
 )
 def test_the_activation_is_an_operation_of_its_own(make, request):
     op, x = request.node.callspec.id, jax.random.normal(jax.random.key(0), (1, 6, 6, 3))
-    bare, activated = make(bias_initializer="ones"), make(bias_initializer="ones", activation="softmax")
+    bare, activated = (
+        make(bias_initializer="ones"),
+        make(bias_initializer="ones", activation="softmax"),
+    )
     bare(x), activated(x)
     activated.set_weights(bare.get_weights())
     with unamp.autocast(dtype="bfloat16"):
@@ -63,7 +68,10 @@ def test_the_activation_is_an_operation_of_its_own(make, request):
 
 
 def test_a_compiled_function_follows_the_region_it_is_called_in():
-    dense, norm = layers.Dense(4, dtype="mixed_float16"), layers.LayerNormalization(dtype="mixed_float16")
+    dense, norm = (
+        layers.Dense(4, dtype="mixed_float16"),
+        layers.LayerNormalization(dtype="mixed_float16"),
+    )
     plain = layers.Dense(4), layers.LayerNormalization()
     x = jnp.asarray(LARGE / 1e5)
     for mixed, float32 in zip((dense, norm), plain, strict=True):
@@ -103,10 +111,18 @@ def test_a_trace_alone_changes_nothing_and_shows_what_ran():
     ("make", "shape", "products"),
     [
         (lambda: layers.Dense(3), (2, 5, 8), 2 * 5 * 8 * 3),
-        (lambda: layers.EinsumDense("abc,cd->abd", (None, 6), bias_axes="d"), (2, 5, 8), 2 * 5 * 8 * 6),
+        (
+            lambda: layers.EinsumDense("abc,cd->abd", (None, 6), bias_axes="d"),
+            (2, 5, 8),
+            2 * 5 * 8 * 6,
+        ),
         (lambda: layers.Conv2D(6, 3), (2, 8, 8, 4), 2 * 6 * 6 * 6 * 3 * 3 * 4),
         (lambda: layers.Conv2DTranspose(6, 3), (2, 8, 8, 4), 2 * 8 * 8 * 4 * 3 * 3 * 6),
-        (lambda: layers.DepthwiseConv2D(3, depth_multiplier=2), (2, 8, 8, 4), 2 * 6 * 6 * 8 * 3 * 3),
+        (
+            lambda: layers.DepthwiseConv2D(3, depth_multiplier=2),
+            (2, 8, 8, 4),
+            2 * 6 * 6 * 8 * 3 * 3,
+        ),
         (lambda: layers.LSTM(7), (2, 5, 8), 2 * 5 * 4 * 7 * (8 + 7)),
         (lambda: layers.Dense(3, dtype="mixed_bfloat16", trainable=False), (2, 8), 2 * 8 * 3),
     ],
@@ -128,7 +144,9 @@ def test_an_embedding_is_reported_and_follows_its_rule():
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16", allow=["embedding"]):
         found = table(jnp.ones((2, 3), int))
     assert found.dtype == jnp.bfloat16
-    assert [(each.op, each.rule.name, each.input_shapes) for each in trace.records] == [("embedding", "LOW", ((10, 4),))]
+    assert [(each.op, each.rule.name, each.input_shapes) for each in trace.records] == [
+        ("embedding", "LOW", ((10, 4),))
+    ]
 
 
 def test_other_threads_are_not_affected_and_nothing_stays():
@@ -138,7 +156,9 @@ def test_other_threads_are_not_affected_and_nothing_stays():
     own = [each.__code__ for each in hooked]
     with unamp.autocast(dtype="bfloat16"):
         assert all(each.__code__ is not code for each, code in zip(hooked, own, strict=True))
-        worker = threading.Thread(target=lambda: found.extend([dense(x).dtype, dense.compute_dtype]))
+        worker = threading.Thread(
+            target=lambda: found.extend([dense(x).dtype, dense.compute_dtype])
+        )
         worker.start()
         worker.join()
         assert dense(x).dtype == jnp.bfloat16

@@ -63,7 +63,13 @@ SCATTERS = {
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
 @pytest.mark.parametrize(
-    ("name", "low"), [(name, low) for name in SCATTERS for low in (False, True) if not (low and name == "two reductions")]
+    ("name", "low"),
+    [
+        (name, low)
+        for name in SCATTERS
+        for low in (False, True)
+        if not (low and name == "two reductions")
+    ],
 )  # of two reductions the first values are float32
 def test_a_function_that_combines_numbers_keeps_their_dtype(name, low, level):
     call = SCATTERS[name]
@@ -78,7 +84,13 @@ CHANGES = ["mul", "min", "max", "subtract", "add", "divide", "power", "apply"]
 
 
 @pytest.mark.parametrize(
-    ("name", "level"), [(name, level) for name in CHANGES for level in ("O1", "O2", "O3") if (name, level) != ("add", "O3")]
+    ("name", "level"),
+    [
+        (name, level)
+        for name in CHANGES
+        for level in ("O1", "O2", "O3")
+        if (name, level) != ("add", "O3")
+    ],
 )  # adding at an index is an operation that lists name: at O3 it computes low
 def test_an_array_that_is_changed_at_an_index_keeps_its_dtype(name, level):
     call = SCATTERS[name]
@@ -86,7 +98,8 @@ def test_an_array_that_is_changed_at_an_index_keeps_its_dtype(name, level):
     with unamp.autocast(level=level, dtype="bfloat16"):
         found, compiled, low = call(X), jax.jit(call)(X), call(X.astype(jnp.bfloat16))
     assert (found.dtype, compiled.dtype, low.dtype) == (jnp.float32, jnp.float32, jnp.bfloat16)
-    np.testing.assert_array_equal(found[2:], wanted[2:])  # what stands at other indices has not been rounded
+    # what stands at other indices has not been rounded
+    np.testing.assert_array_equal(found[2:], wanted[2:])
     np.testing.assert_array_equal(compiled[2:], wanted[2:])
 
 

@@ -117,7 +117,9 @@ def _scopes() -> Any:
 class _Haiku(hk.Module):
     def __call__(self, x: Any) -> Any:
         # Without a bias, whose addition is an operation of its own.
-        return hk.Linear(4, with_bias=False, name="wi")(x), hk.Linear(4, with_bias=False, name="wo")(x)
+        return hk.Linear(4, with_bias=False, name="wi")(x), hk.Linear(
+            4, with_bias=False, name="wo"
+        )(x)
 
 
 def _haiku() -> Any:
@@ -154,17 +156,23 @@ def _losses(make: Any) -> Any:
         network = make()
         run, leaves = _pure(network)
         # The kernels of `wo` make 72000 of ones, beyond float16's largest number.
-        leaves = jax.tree.map(lambda leaf: jnp.full_like(leaf, 18000.0 if leaf.ndim == 2 else 0.0), leaves)
+        leaves = jax.tree.map(
+            lambda leaf: jnp.full_like(leaf, 18000.0 if leaf.ndim == 2 else 0.0), leaves
+        )
         handle = unamp.layer_policies(network, rules) if rules else None
 
         @jax.jit
         def step(leaves: Any) -> Any:
             def loss(leaves: Any) -> Any:
                 with unamp.autocast(dtype="float16"):
-                    return jnp.mean((jnp.float32(run(leaves, jnp.ones((2, 4)))[1]) / 72000 - 2) ** 2)
+                    return jnp.mean(
+                        (jnp.float32(run(leaves, jnp.ones((2, 4)))[1]) / 72000 - 2) ** 2
+                    )
 
             value, gradients = jax.value_and_grad(loss)(leaves)
-            return value, jax.tree.map(lambda leaf, gradient: leaf - 1e8 * gradient, leaves, gradients)
+            return value, jax.tree.map(
+                lambda leaf, gradient: leaf - 1e8 * gradient, leaves, gradients
+            )
 
         found = []
         for _ in range(4):
@@ -199,12 +207,17 @@ MAKERS = {
     "equinox": _equinox, "nnx": _NnxNet, "linen": _linen, "keras": _keras, "haiku": _haiku, "scopes": _scopes,
 }  # fmt: skip
 OF = {name: _of(make) for name, make in MAKERS.items()}
-#: Layers of linen are made by each call, those of nnx have one name, and Keras makes its own lists of them.
+#: Layers of linen are made by each call, those of nnx have one name, and Keras makes its own lists
+#: of them.
 SHARING = ruled.the_last_pattern_counts_for_shared_layers
 #: Layers of linen have no class before they are called; see below.
 CLASSES = ruled.silence_is_an_error
 #: Named scopes have no names before they open, no class and no result; see test_scope_rules.py.
-NO_SCOPES = (ruled.holds_until_it_is_removed, ruled.results_go_back_to_low, ruled.a_rule_covers_what_the_layer_calls)
+NO_SCOPES = (
+    ruled.holds_until_it_is_removed,
+    ruled.results_go_back_to_low,
+    ruled.a_rule_covers_what_the_layer_calls,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -222,7 +235,8 @@ PROMISED = [
     (promise, library)
     for promise in ruled.PROMISES
     for library in MAKERS
-    if promise not in (SHARING, CLASSES) and not (promise in NO_SCOPES and library in ("haiku", "scopes"))
+    if promise not in (SHARING, CLASSES)
+    and not (promise in NO_SCOPES and library in ("haiku", "scopes"))
 ]
 
 
@@ -246,7 +260,9 @@ def test_shared_layers_of_equinox_have_the_last_rule() -> None:
 
 def test_linen_says_what_it_does_not_know() -> None:
     network = _linen()
-    with pytest.raises(unamp.NotExpressible, match=r"give layer_policies network.bind\(variables\)"):
+    with pytest.raises(
+        unamp.NotExpressible, match=r"give layer_policies network.bind\(variables\)"
+    ):
         unamp.layer_policies(_LinenNet(), RULE)
     with pytest.raises(unamp.NotExpressible, match="have no class before they are called"):
         unamp.layer_policies(network, {":Dense": F32})
@@ -264,10 +280,20 @@ WAYS = (
     _Way("eager", lambda run: run),
     _Way("jit", jax.jit),
     _Way("vmap", lambda run: lambda leaves, x: jax.vmap(run, (None, 0))(leaves, x[None])),
-    _Way("scan", lambda run: lambda leaves, x: jax.lax.scan(lambda carry, each: (carry, run(leaves, each)), 0.0, x[None])[1]),
+    _Way(
+        "scan",
+        lambda run: (
+            lambda leaves, x: jax.lax.scan(
+                lambda carry, each: (carry, run(leaves, each)), 0.0, x[None]
+            )[1]
+        ),
+    ),
     _Way("remat", jax.checkpoint),
     _Way("jit of remat", lambda run: jax.jit(jax.checkpoint(run))),
-    _Way("jit of vmap of jit", lambda run: jax.jit(lambda leaves, x: jax.vmap(jax.jit(run), (None, 0))(leaves, x[None]))),
+    _Way(
+        "jit of vmap of jit",
+        lambda run: jax.jit(lambda leaves, x: jax.vmap(jax.jit(run), (None, 0))(leaves, x[None])),
+    ),
 )
 
 
@@ -316,7 +342,10 @@ def test_gradients_are_those_of_the_rules(library: str) -> None:
         assert all(leaf.dtype == jnp.float32 for leaf in found)
         for own, other in zip(found, exact, strict=True):
             np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
-        assert all(np.array_equal(own, other) for own, other in zip(gradients(jax.grad(loss)), low, strict=True))
+        assert all(
+            np.array_equal(own, other)
+            for own, other in zip(gradients(jax.grad(loss)), low, strict=True)
+        )
 
 
 @pytest.mark.parametrize("library", MAKERS)
@@ -353,7 +382,9 @@ def test_rules_hold_in_other_threads_and_for_this_network_alone(library: str) ->
 @pytest.mark.parametrize("library", MAKERS)
 def test_a_file_of_rules(library: str, tmp_path: Path) -> None:
     network, path = MAKERS[library](), tmp_path / "precision.toml"
-    path.write_text(unamp.Precision(unamp.Policy(dtype="bfloat16"), unamp.LayerRules(RULE)).to_toml(), "utf-8")
+    path.write_text(
+        unamp.Precision(unamp.Policy(dtype="bfloat16"), unamp.LayerRules(RULE)).to_toml(), "utf-8"
+    )
     found = unamp.Precision.read(path)
     with unamp.layer_policies(network, found.layers), unamp.policy_region(found.policy):
         assert [str(result.dtype) for result in network(X)] == EXPECTED
@@ -382,7 +413,10 @@ class _Checkpointed(eqx.Module):
     blocks: list[_Equinox]
 
     def __call__(self, x: Any) -> Any:
-        return sum((eqx.filter_checkpoint(lambda block, x: block(x))(block, x) for block in self.blocks), ())
+        return sum(
+            (eqx.filter_checkpoint(lambda block, x: block(x))(block, x) for block in self.blocks),
+            (),
+        )
 
 
 def test_a_layer_that_a_transformation_makes_again_is_found_or_it_is_refused() -> None:
@@ -393,7 +427,9 @@ def test_a_layer_that_a_transformation_makes_again_is_found_or_it_is_refused() -
         assert of.dtypes(eqx.filter_jit(network)) == EXPECTED
     with (
         unamp.layer_policies(network, {"blocks.0.wo": F32}),
-        pytest.raises(unamp.NotExpressible, match=r"'blocks.0' and 'blocks.1' have different rules"),
+        pytest.raises(
+            unamp.NotExpressible, match=r"'blocks.0' and 'blocks.1' have different rules"
+        ),
     ):
         of.dtypes(network)
     assert of.dtypes(network) == ALL_LOW
@@ -402,7 +438,10 @@ def test_a_layer_that_a_transformation_makes_again_is_found_or_it_is_refused() -
 class _Lifted(linen.Module):
     @linen.compact
     def __call__(self, x: Any) -> Any:
-        return (*linen.jit(_Linen)(name="first")(x), *linen.jit(linen.remat(_Linen))(name="second")(x))
+        return (
+            *linen.jit(_Linen)(name="first")(x),
+            *linen.jit(linen.remat(_Linen))(name="second")(x),
+        )
 
 
 def test_lifted_transformations_of_linen() -> None:
@@ -410,7 +449,12 @@ def test_lifted_transformations_of_linen() -> None:
     variables = made.init(KEY, X)
     with unamp.layer_policies(made.bind(variables), {"second.wo": F32}):
         for run in (made.apply, jax.jit(made.apply)):
-            assert OF["linen"].dtypes(lambda x, run=run: run(variables, x)) == [BF16, BF16, BF16, F32]
+            assert OF["linen"].dtypes(lambda x, run=run: run(variables, x)) == [
+                BF16,
+                BF16,
+                BF16,
+                F32,
+            ]
 
 
 class _TaughtEquinox(eqx.Module):
@@ -463,9 +507,19 @@ _HANDED_ON: dict[str, Any] = {
 @pytest.mark.parametrize("library", [0, 1], ids=["equinox", "nnx"])
 def test_layers_of_another_network_have_no_rule_of_their_like(library: int, way: str) -> None:
     net, teacher = _teachers()[library]
-    with unamp.autocast(dtype="bfloat16"), unamp.layer_policies(net, {"own.wo": F32}), warnings.catch_warnings():
+    with (
+        unamp.autocast(dtype="bfloat16"),
+        unamp.layer_policies(net, {"own.wo": F32}),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore", unamp.AmpWarning)
-        assert [str(each.dtype) for each in _HANDED_ON[way](net, teacher)] == [BF16, F32, BF16, BF16, BF16]
+        assert [str(each.dtype) for each in _HANDED_ON[way](net, teacher)] == [
+            BF16,
+            F32,
+            BF16,
+            BF16,
+            BF16,
+        ]
 
 
 class _Product(eqx.Module):
@@ -493,10 +547,16 @@ def test_layers_without_arrays_are_of_the_network_that_calls_them() -> None:
     own = eqx.filter_checkpoint(lambda x: net.product(x))
     with unamp.autocast(dtype="bfloat16"), unamp.layer_policies(net, {"product": F32}):
         for run in (net, eqx.filter_jit(net)):
-            assert [str(each.dtype) for each in run(X, other, lambda x: [own(x)])] == [F32, BF16, F32]
+            assert [str(each.dtype) for each in run(X, other, lambda x: [own(x)])] == [
+                F32,
+                BF16,
+                F32,
+            ]
 
 
-def test_a_layer_of_another_network_that_is_called_directly_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_of_another_network_that_is_called_directly_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(amp_warnings, "_given", set())
     linears = [eqx.nn.Linear(4, 4, key=KEY) for _ in range(2)]
     net, other = _Products(linears[0], _Product()), _OtherProducts(linears[1], _Product())
@@ -572,26 +632,36 @@ def test_predict_follows_rules() -> None:
     with unamp.autocast(dtype="bfloat16"):
         for _ in range(2):
             with unamp.layer_policies(network, RULE):
-                assert [str(result.dtype) for result in network.predict(np.asarray(X), verbose=0)] == EXPECTED
-            assert [str(result.dtype) for result in network.predict(np.asarray(X), verbose=0)] == ALL_LOW
+                assert [
+                    str(result.dtype) for result in network.predict(np.asarray(X), verbose=0)
+                ] == EXPECTED
+            assert [
+                str(result.dtype) for result in network.predict(np.asarray(X), verbose=0)
+            ] == ALL_LOW
 
 
 @pytest.mark.parametrize("make", [_equinox, _NnxNet])
-def test_a_layer_that_is_called_by_itself_is_warned_of(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_is_called_by_itself_is_warned_of(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(amp_warnings, "_given", set())
     net = make()
     with unamp.layer_policies(net, {"first": "float32"}):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             net(X)  # in the network's call the rule holds
-        with pytest.warns(unamp.AmpWarning, match="was called by itself, and .* has a rule for 'first'"):
+        with pytest.warns(
+            unamp.AmpWarning, match="was called by itself, and .* has a rule for 'first'"
+        ):
             net.first(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         net.first(X)
 
 
-def test_a_layer_that_equinox_wraps_and_is_called_by_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_equinox_wraps_and_is_called_by_itself_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(amp_warnings, "_given", set())
     net = _equinox()
     with (

@@ -23,7 +23,9 @@ def rngs():
 
 
 def cell(made):
-    return lambda: made.apply(made.init(KEY, made.initialize_carry(KEY, X[0].shape), X[0]), zeros(made), X[0])[1]
+    return lambda: made.apply(
+        made.init(KEY, made.initialize_carry(KEY, X[0].shape), X[0]), zeros(made), X[0]
+    )[1]
 
 
 def zeros(made):
@@ -63,7 +65,9 @@ LOW = {
     "linen.MultiHeadDotProductAttention": applied(linen.MultiHeadDotProductAttention(2), X, X),
     "equinox.nn.Linear": lambda: jax.vmap(eqx.nn.Linear(8, 4, key=KEY))(X[0]),
     "equinox.nn.Conv2d": lambda: eqx.nn.Conv2d(3, 4, 3, key=KEY)(IMAGE[0].T),
-    "equinox.nn.MultiheadAttention": lambda: eqx.nn.MultiheadAttention(2, 8, key=KEY)(X[0], X[0], X[0]),
+    "equinox.nn.MultiheadAttention": lambda: eqx.nn.MultiheadAttention(2, 8, key=KEY)(
+        X[0], X[0], X[0]
+    ),
     "equinox.nn.GRUCell": lambda: eqx.nn.GRUCell(8, 4, key=KEY)(X[0, 0], jnp.zeros(4)),
 }
 FP32 = {
@@ -122,7 +126,10 @@ def test_a_layer_whose_dtype_is_named_keeps_it():
 
 class Net(nnx.Module):
     def __init__(self):
-        self.first, self.rest = nnx.Linear(8, 8, rngs=rngs()), nnx.List([nnx.LayerNorm(8, rngs=rngs())])
+        self.first, self.rest = (
+            nnx.Linear(8, 8, rngs=rngs()),
+            nnx.List([nnx.LayerNorm(8, rngs=rngs())]),
+        )
 
     def __call__(self, x):
         return self.rest[0](nnx.relu(self.first(x)))
@@ -156,7 +163,11 @@ def test_a_trace_names_layers_and_has_every_call_with_its_numbers(jit):
         for call in (calls[0], *calls):
             call(X)
     found = [(record.layer, record.op, record.compute) for record in trace.records]
-    of_net = [("Net.first", "linear", "bfloat16"), ("Net", "relu", "bfloat16"), ("Net.rest.0", "layer_norm", "float32")]
+    of_net = [
+        ("Net.first", "linear", "bfloat16"),
+        ("Net", "relu", "bfloat16"),
+        ("Net.rest.0", "layer_norm", "float32"),
+    ]
     assert found == [
         *of_net,
         *of_net,
@@ -178,7 +189,11 @@ def test_a_trace_sees_into_gradients_and_named_scopes():
 
     with unamp.trace(values=True) as trace:
         jax.grad(jax.jit(f))(X[0, :, :6])
-    assert [(r.layer, r.op) for r in trace.records] == [("head", "matmul"), ("head", "softmax"), ("head", "sum")]
+    assert [(r.layer, r.op) for r in trace.records] == [
+        ("head", "matmul"),
+        ("head", "softmax"),
+        ("head", "sum"),
+    ]
     assert trace.records[2].values.norm == pytest.approx(6.0)
 
 
@@ -215,7 +230,7 @@ def test_keras_computes_with_jax_under_a_policy():
     assert model(IMAGE).dtype == jnp.float32
 
 
-# --- dtypes that layers state -------------------------------------------------------------------------------------------------
+# --- dtypes that layers state ---------------------------------------------------------------------
 
 
 def stating(dtype):
@@ -240,7 +255,9 @@ def test_a_stated_float32_is_decided_by_the_policy(name, level):
         low = stating(jnp.float32)[name]()
     assert low.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.float32(low), plain, atol=0.1, rtol=0.1)
-    (row, *_) = [each for each in trace.records if each.rule.name == "LOW" and "dtype=float32" in each.native]
+    (row, *_) = [
+        each for each in trace.records if each.rule.name == "LOW" and "dtype=float32" in each.native
+    ]
     assert row.compute == "bfloat16"
     with unamp.autocast(level=level, dtype="bfloat16", deny="*"):
         assert stating(jnp.float32)[name]().dtype == jnp.float32
@@ -251,7 +268,11 @@ def test_another_stated_dtype_is_kept_with_a_row_and_a_warning(name, monkeypatch
     monkeypatch.setattr(amp_warnings, "_given", set())  # each is given once in a process
     plain = stating(jnp.float16)[name]()
     region = unamp.autocast(dtype="bfloat16")
-    with pytest.warns(unamp.AmpWarning, match="computes in bfloat16"), unamp.trace() as trace, region:
+    with (
+        pytest.warns(unamp.AmpWarning, match="computes in bfloat16"),
+        unamp.trace() as trace,
+        region,
+    ):
         kept = stating(jnp.float16)[name]()
     assert kept.dtype == jnp.float16
     np.testing.assert_array_equal(kept, plain)
@@ -261,7 +282,10 @@ def test_another_stated_dtype_is_kept_with_a_row_and_a_warning(name, monkeypatch
 
 def attentions():
     made = linen.MultiHeadDotProductAttention(2)
-    variables, module = made.init(KEY, X, X), nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs())
+    variables, module = (
+        made.init(KEY, X, X),
+        nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs()),
+    )
     return {"linen": lambda: made.apply(variables, X, X), "nnx": lambda: module(X)}
 
 
@@ -283,12 +307,18 @@ def test_attention_has_a_float32_softmax_between_low_products(library, deny):
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16", deny=deny):
         call()
     rows = {each.op: each.compute for each in trace.records}
-    assert all(rows[op] == "bfloat16" for op in rows if op in ("linear", "einsum", "matmul", "scaled_dot_product_attention"))
+    assert all(
+        rows[op] == "bfloat16"
+        for op in rows
+        if op in ("linear", "einsum", "matmul", "scaled_dot_product_attention")
+    )
     assert rows.get("softmax", "float32") == "float32"
 
 
 @pytest.mark.parametrize(
-    "made", [nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.Linear(8, 4, rngs=nnx.Rngs(0))], ids=["nnx.Dropout", "nnx.Linear"]
+    "made",
+    [nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.Linear(8, 4, rngs=nnx.Rngs(0))],
+    ids=["nnx.Dropout", "nnx.Linear"],
 )
 def test_what_a_layer_is_made_of_is_not_reported(made):
     with unamp.trace() as outside:

@@ -19,14 +19,26 @@ SINCE = {"scipy.special.erfcx": (0, 10, 1), "scipy.special.dawsn": (0, 10, 2)}
 
 def test_spellings_lead_somewhere():
     assert set(libraries()) >= {"jax", "flax.linen", "flax.nnx", "optax", "equinox"}
-    lost = [path for op, path in spelled() if "." in path and library_of(path) not in ("keras", PALLAS) and named(path) is None]
+    lost = [
+        path
+        for op, path in spelled()
+        if "." in path and library_of(path) not in ("keras", PALLAS) and named(path) is None
+    ]
     assert set(lost) == {path for path, version in SINCE.items() if jax.__version_info__ < version}
 
 
 def test_primitives_exist():
     known = {name for module in (jax.lax, jax.lax.linalg) for name in dir(module)}
-    made = {getattr(jax.lax, name).name for name in known if name.endswith("_p") and hasattr(jax.lax, name)}
-    made |= {getattr(jax.lax.linalg, name).name for name in known if name.endswith("_p") and hasattr(jax.lax.linalg, name)}
+    made = {
+        getattr(jax.lax, name).name
+        for name in known
+        if name.endswith("_p") and hasattr(jax.lax, name)
+    }
+    made |= {
+        getattr(jax.lax.linalg, name).name
+        for name in known
+        if name.endswith("_p") and hasattr(jax.lax.linalg, name)
+    }
     from jax._src.lax import lax as private
 
     made |= {value.name for value in vars(private).values() if isinstance(value, core.Primitive)}
@@ -53,7 +65,9 @@ def test_words_of_before_mean_what_they_meant():
 
 def test_lists_reach_operators_functions_imported_before_and_layers(matrix):
     softmax = jax.nn.softmax
-    with unamp.autocast(dtype="bfloat16", allow=[jax.nn.softmax, "group:norm"], deny=["matmul", nnx.Linear]):
+    with unamp.autocast(
+        dtype="bfloat16", allow=[jax.nn.softmax, "group:norm"], deny=["matmul", nnx.Linear]
+    ):
         assert softmax(matrix).dtype == jnp.bfloat16
         assert (matrix @ matrix).dtype == jnp.float32
         assert nnx.Linear(4, 2, rngs=nnx.Rngs(0))(matrix.astype(jnp.bfloat16)).dtype == jnp.float32

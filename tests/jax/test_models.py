@@ -1,6 +1,7 @@
 """Networks as Hugging Face's flax modules are written: encoder, decoder, images; a dtype is handed down to every layer.
 
-The weights are random. Nine tenths of the products are low, and what comes out is what float32 gives, within the dtype.
+The weights are random. Nine tenths of the products are low, and what comes out is what float32
+gives, within the dtype.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class Projections(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        made = [nn.Dense(self.width, use_bias=self.bias, dtype=self.dtype, name=name)(x) for name in ("query", "key", "value")]
+        made = [
+            nn.Dense(self.width, use_bias=self.bias, dtype=self.dtype, name=name)(x)
+            for name in ("query", "key", "value")
+        ]
         return [each.reshape(*each.shape[:2], HEADS, -1) for each in made]
 
 
@@ -40,7 +44,9 @@ class BertLayer(nn.Module):
     def __call__(self, x, mask):
         width = x.shape[-1]
         query, key, value = Projections(width, dtype=self.dtype)(x)
-        bias = lax.select(mask > 0, jnp.full(mask.shape, 0.0), jnp.full(mask.shape, jnp.finfo(self.dtype).min))[:, None, None]
+        bias = lax.select(
+            mask > 0, jnp.full(mask.shape, 0.0), jnp.full(mask.shape, jnp.finfo(self.dtype).min)
+        )[:, None, None]
         weights = nn.dot_product_attention_weights(query, key, bias=bias, dtype=self.dtype)
         attended = jnp.einsum("...hqk,...khd->...qhd", weights, value).reshape(x.shape)
         x = nn.LayerNorm(dtype=self.dtype)(nn.Dense(width, dtype=self.dtype)(attended) + x)
@@ -56,7 +62,9 @@ class Bert(nn.Module):
     @nn.compact
     def __call__(self, words):
         x = nn.Embed(50, 32, dtype=self.dtype)(words)
-        x = nn.LayerNorm(dtype=self.dtype)(x + nn.Embed(16, 32, dtype=self.dtype)(jnp.arange(words.shape[1])[None]))
+        x = nn.LayerNorm(dtype=self.dtype)(
+            x + nn.Embed(16, 32, dtype=self.dtype)(jnp.arange(words.shape[1])[None])
+        )
         for _ in range(2):
             x = BertLayer(dtype=self.dtype)(x, jnp.ones(words.shape))
         return jnp.tanh(nn.Dense(32, dtype=self.dtype)(x[:, 0]))
@@ -91,10 +99,16 @@ class LlamaLayer(nn.Module):
     def __call__(self, x):
         width = x.shape[-1]
         dense = lambda size: nn.Dense(size, use_bias=False, dtype=self.dtype)  # noqa: E731
-        query, key, value = Projections(width, bias=False, dtype=self.dtype)(RootMeanSquare(dtype=self.dtype)(x))
+        query, key, value = Projections(width, bias=False, dtype=self.dtype)(
+            RootMeanSquare(dtype=self.dtype)(x)
+        )
         mask = nn.make_causal_mask(jnp.ones(x.shape[:2]), dtype="bool")
-        bias = lax.select(mask, jnp.full(mask.shape, 0.0), jnp.full(mask.shape, jnp.finfo(self.dtype).min))
-        weights = nn.dot_product_attention_weights(rotated(query), rotated(key), bias=bias, dtype=self.dtype)
+        bias = lax.select(
+            mask, jnp.full(mask.shape, 0.0), jnp.full(mask.shape, jnp.finfo(self.dtype).min)
+        )
+        weights = nn.dot_product_attention_weights(
+            rotated(query), rotated(key), bias=bias, dtype=self.dtype
+        )
         x = x + dense(width)(jnp.einsum("...hqk,...khd->...qhd", weights, value).reshape(x.shape))
         normed = RootMeanSquare(dtype=self.dtype)(x)
         return x + dense(width)(dense(2 * width)(normed) * nn.silu(dense(2 * width)(normed)))
@@ -169,5 +183,8 @@ def test_gradients_are_float32_and_agree(name):
     with unamp.autocast(dtype="bfloat16"):
         low = jax.jit(jax.grad(loss))(variables)
     assert {leaf.dtype for leaf in jax.tree.leaves(low)} == {np.dtype("float32")}
-    norm = lambda tree: np.sqrt(sum(np.square(np.float64(leaf)).sum() for leaf in jax.tree.leaves(tree)))  # noqa: E731
+
+    def norm(tree):
+        return np.sqrt(sum(np.square(np.float64(leaf)).sum() for leaf in jax.tree.leaves(tree)))
+
     assert 0 < norm(jax.tree.map(lambda a, b: a - b, low, plain)) / norm(plain) < 0.06

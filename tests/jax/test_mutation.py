@@ -26,20 +26,33 @@ def test_a_logarithm_in_bfloat16_where_a_rule_says_float32_is_noticed(monkeypatc
 
     def spoilt(plan, operator, rule, seen, mixed):
         wanted = real(plan, operator, rule, seen, mixed)
-        same = operator.op == "log" and rule is Rule.FP32 and all(dtype is FLOAT32 for dtype in seen)
+        same = (
+            operator.op == "log" and rule is Rule.FP32 and all(dtype is FLOAT32 for dtype in seen)
+        )
         return np.dtype(ml_dtypes.bfloat16) if same else wanted
 
     monkeypatch.setattr(performer, "target", spoilt)
-    (item,) = (item for item in planned(SUBJECT, Selection(ops=("log",))) if item.kind == "operation")
+    (item,) = (
+        item for item in planned(SUBJECT, Selection(ops=("log",))) if item.kind == "operation"
+    )
     failed = [result for result in perform(SUBJECT, item) if result.status == "failed"]
     assert failed
-    assert all("float32 inputs, forward: computed in bfloat16" in result.message for result in failed)
+    assert all(
+        "float32 inputs, forward: computed in bfloat16" in result.message for result in failed
+    )
 
 
 @pytest.mark.parametrize("op", ["binomial", "gamma"])
 def test_chance_with_a_key_tells_what_its_parameters_were_cast_to(op):
     """Integers, and float64 whatever the parameters are: their dtype tells nothing."""
     kinds = [
-        KINDS[name] for name in ("forgotten", "forward, float32 inputs, rule low", "forward, float32 inputs, rule float32")
+        KINDS[name]
+        for name in (
+            "forgotten",
+            "forward, float32 inputs, rule low",
+            "forward, float32 inputs, rule float32",
+        )
     ]
-    assert dict(Bench(MutableSubject("jax", "cpu")).verdicts(op, kinds)) == {kind.name: NOTICED for kind in kinds}
+    assert dict(Bench(MutableSubject("jax", "cpu")).verdicts(op, kinds)) == {
+        kind.name: NOTICED for kind in kinds
+    }

@@ -9,7 +9,8 @@ from jax import lax
 
 import unamp
 
-#: Their mean lies between two numbers of bfloat16, and is rounded up: its square is more than the mean of the squares.
+#: Their mean lies between two numbers of bfloat16, and is rounded up: its square is more than the
+#: mean of the squares.
 X, ONE = jnp.array([[8.0625], [8.125]]), jnp.eye(1)
 
 

@@ -21,14 +21,21 @@ import unamp
 from unamp.tracing.work import work_of
 
 U = 2.0**-8  # bfloat16's unit roundoff
-X, Y = np.asarray(jax.random.normal(jax.random.key(1), (32, 8))), np.linspace(-1, 1, 32, dtype=np.float32)
+X, Y = (
+    np.asarray(jax.random.normal(jax.random.key(1), (32, 8))),
+    np.linspace(-1, 1, 32, dtype=np.float32),
+)
 
 
 def products(step: Callable[[], Any]) -> set[tuple[str, str]]:
     """Return the operations in which a step multiplies, with the dtype of each, under a region in bfloat16."""
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
         step()
-    return {(record.op, record.compute) for record in trace.records if (work := work_of(record)) is not None and work.products}
+    return {
+        (record.op, record.compute)
+        for record in trace.records
+        if (work := work_of(record)) is not None and work.products
+    }
 
 
 def regression(x: jax.Array, y: jax.Array) -> None:
@@ -40,8 +47,9 @@ def regression(x: jax.Array, y: jax.Array) -> None:
 def bound_of_means(w1: np.ndarray, w2: np.ndarray) -> np.ndarray:
     """Return the most by which the means of `regression` can be off with products in bfloat16.
 
-    A product of two rounded matrices, whose sum in float32 is rounded, is off by 2u of the sum of the magnitudes and u of its
-    own, to the first order; with 3.1u of the former the rest is in it. tanh passes an error on at most as it is, and rounds.
+    A product of two rounded matrices, whose sum in float32 is rounded, is off by 2u of the sum of
+    the magnitudes and u of its own, to the first order; with 3.1u of the former the rest is in it.
+    tanh passes an error on at most as it is, and rounds.
     """
     hidden = 3.1 * U * np.abs(X) @ np.abs(w1) + 2 * U
     return ((hidden @ np.abs(w2)) + 3.1 * U * np.abs(np.tanh(X @ w1)) @ np.abs(w2))[:, 0]
@@ -68,7 +76,8 @@ def test_variational_inference_of_numpyro() -> None:
     low, parameters = trained(lambda: unamp.autocast(dtype="bfloat16"))
     off = bound_of_means(w1, w2)
     away = np.abs(Y - (np.tanh(X @ w1) @ w2)[:, 0])
-    # Half the squares of the distances to the means, and 32 times the logarithm of the root of 2 pi, which is below 1.
+    # Half the squares of the distances to the means, and 32 times the logarithm of the root of 2
+    # pi, which is below 1.
     assert 0 < abs(low[0] - exact[0]) <= np.sum(away * off + off**2 / 2) + 32 * U
     assert low == sorted(low, reverse=True)
     assert {str(each.dtype) for each in parameters.values()} == {"float32"}
@@ -77,7 +86,8 @@ def test_variational_inference_of_numpyro() -> None:
 
 def test_a_differential_equation_of_diffrax() -> None:
     field = eqx.nn.Linear(4, 4, use_bias=False, key=jax.random.key(0))
-    weight = field.weight / jnp.abs(field.weight).sum(1).max()  # a norm of 1: over a time of 1 an error grows by e at most
+    # a norm of 1: over a time of 1 an error grows by e at most
+    weight = field.weight / jnp.abs(field.weight).sum(1).max()
     field = eqx.tree_at(lambda layer: layer.weight, field, weight)
     start = jnp.asarray([1.0, -0.5, 0.25, 0.75])
 
@@ -91,10 +101,13 @@ def test_a_differential_equation_of_diffrax() -> None:
     exact, gradient = eqx.filter_jit(solved)(field), eqx.filter_grad(squares)(field).weight
     with unamp.autocast(dtype="bfloat16"):
         low, low_gradient = eqx.filter_jit(solved)(field), eqx.filter_grad(squares)(field).weight
-    # Each slope is off by 3.1u of a state, which is e at most in all of them; what comes of it grows by e - 1.
+    # Each slope is off by 3.1u of a state, which is e at most in all of them; what comes of it
+    # grows by e - 1.
     assert 0 < np.abs(low.astype(np.float32) - exact).max() <= 3.1 * U * np.e * (np.e - 1)
     assert low_gradient.dtype == jnp.float32
-    # The gradient is a product of two solutions and of the slope: three times as many errors, each of magnitudes below e.
+    # The gradient is a product of two solutions and of the slope: three times as many errors, each
+    # of magnitudes below e.
     assert np.abs(low_gradient - gradient).max() <= 3 * 2 * np.e * 3.1 * U * np.e * (np.e - 1)
-    # The solver adds its slopes up in a product for which it asks the highest precision: that stays float32.
+    # The solver adds its slopes up in a product for which it asks the highest precision: that stays
+    # float32.
     assert products(lambda: solved(field)) == {("linear", "bfloat16"), ("tensordot", "float32")}

@@ -25,7 +25,10 @@ def test_this_version_passes():
 
 def test_a_bind_that_no_longer_asks_is_noticed(monkeypatch):
     monkeypatch.setattr(core.Primitive, "bind", bind_that_asks_nobody)
-    with pytest.raises(unamp.FrameworkNotSupported, match=rf"jax {jax.__version__} has no hook that a primitive still asks"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported,
+        match=rf"jax {jax.__version__} has no hook that a primitive still asks",
+    ):
         adapter.probe()
 
 
@@ -39,7 +42,9 @@ def test_a_loop_that_no_longer_asks_is_noticed(monkeypatch):
 
 def test_a_newer_version_warns_once(monkeypatch):
     monkeypatch.setattr(amp_warnings, "_given", set())
-    with pytest.warns(unamp.AmpWarning, match=r"jax 0\.99\.0 is newer than any that unamp was examined with"):
+    with pytest.warns(
+        unamp.AmpWarning, match=r"jax 0\.99\.0 is newer than any that unamp was examined with"
+    ):
         amp_warnings.newer_than_examined("jax", "0.99.0", HOOKS.examined)
     amp_warnings.newer_than_examined("jax", "0.99.0", HOOKS.examined)
     amp_warnings.newer_than_examined("jax", jax.__version__, jax.__version__)

@@ -71,7 +71,11 @@ def test_a_choice_by_low_probabilities_is_that_by_their_float32_values():
 def test_what_is_only_moved_keeps_its_dtype():
     low = PARAMETERS.astype(jnp.bfloat16)
     with unamp.autocast(dtype="bfloat16"):
-        assert jax.random.permutation(KEY, low).dtype == jax.random.choice(KEY, low).dtype == jnp.bfloat16
+        assert (
+            jax.random.permutation(KEY, low).dtype
+            == jax.random.choice(KEY, low).dtype
+            == jnp.bfloat16
+        )
         assert jax.random.normal(KEY, (2,), jnp.bfloat16).dtype == jnp.bfloat16
 
 
@@ -79,12 +83,21 @@ def test_what_is_only_moved_keeps_its_dtype():
 def test_a_dtype_that_a_caller_names_is_the_draws_by_position_and_by_name(level):
     low = PARAMETERS.astype(jnp.bfloat16)
     with unamp.autocast(level=level, dtype="bfloat16"):
-        drawn = [jax.random.beta(KEY, low, low, (3,), jnp.bfloat16), jax.random.beta(KEY, low, low, dtype=jnp.bfloat16)]
-        drawn += [jax.random.gamma(KEY, low, (3,), jnp.bfloat16), jax.random.gamma(KEY, low, dtype=jnp.bfloat16)]
+        drawn = [
+            jax.random.beta(KEY, low, low, (3,), jnp.bfloat16),
+            jax.random.beta(KEY, low, low, dtype=jnp.bfloat16),
+        ]
+        drawn += [
+            jax.random.gamma(KEY, low, (3,), jnp.bfloat16),
+            jax.random.gamma(KEY, low, dtype=jnp.bfloat16),
+        ]
     assert [each.dtype for each in drawn] == [jnp.bfloat16] * 4
 
 
 def test_a_trace_of_a_matrix_has_the_dtype_that_its_caller_names():
     low = jnp.eye(2, dtype=jnp.bfloat16)
     with unamp.autocast(dtype="bfloat16", deny="*"):
-        assert [jnp.trace(low, 0, 0, 1, jnp.float32).dtype, jnp.trace(low, dtype=jnp.float32).dtype] == [jnp.float32] * 2
+        assert [
+            jnp.trace(low, 0, 0, 1, jnp.float32).dtype,
+            jnp.trace(low, dtype=jnp.float32).dtype,
+        ] == [jnp.float32] * 2

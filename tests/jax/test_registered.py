@@ -26,7 +26,9 @@ def test_compiled_and_transformed_functions():
         with unamp.autocast(dtype="bfloat16"):
             assert calls(x, w).dtype == "bfloat16"
             assert jax.vmap(lambda row: registered.product(row[None], w))(x).dtype == "bfloat16"
-            _, rows = jax.lax.scan(lambda carry, row: (carry, registered.product(row[None], w)), 0, x)
+            _, rows = jax.lax.scan(
+                lambda carry, row: (carry, registered.product(row[None], w)), 0, x
+            )
             assert rows.dtype == "bfloat16"
             gradient = jax.grad(lambda x: registered.product(x, w).astype("float32").sum())(x)
             assert gradient.dtype == "float32"

@@ -22,9 +22,14 @@ class Net(nnx.Module):
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.table, self.dense = nnx.Embed(5, 16, rngs=rngs), nnx.Linear(16, 8, rngs=rngs)
-        self.norm, self.batch = nnx.LayerNorm(8, rngs=rngs), nnx.BatchNorm(4, use_running_average=True, rngs=rngs)
+        self.norm, self.batch = (
+            nnx.LayerNorm(8, rngs=rngs),
+            nnx.BatchNorm(4, use_running_average=True, rngs=rngs),
+        )
         self.conv = nnx.Conv(1, 4, (3, 3), strides=2, rngs=rngs)
-        self.grouped = nnx.Conv(4, 4, (3, 1), padding=((1, 1), (0, 0)), feature_group_count=2, rngs=rngs)
+        self.grouped = nnx.Conv(
+            4, 4, (3, 1), padding=((1, 1), (0, 0)), feature_group_count=2, rngs=rngs
+        )
 
     def __call__(self, index: jax.Array) -> jax.Array:
         x = self.table(index)
@@ -54,7 +59,9 @@ def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> No
     trace = replayed.kept(run, tmp_path / "run", low)
     replayed.check_every_call(trace, tmp_path / "run", OPS, low)
     if not low:
-        replayed.check_elsewhere(trace, tmp_path / "run", ["tensorflow"], ["batch_norm", "conv2d", "max_pool2d", "mean"])
+        replayed.check_elsewhere(
+            trace, tmp_path / "run", ["tensorflow"], ["batch_norm", "conv2d", "max_pool2d", "mean"]
+        )
 
 
 def test_linens_layers_and_primitives_are_kept_also_in_jit_and_in_grad(tmp_path: Path) -> None:
@@ -67,7 +74,9 @@ def test_linens_layers_and_primitives_are_kept_also_in_jit_and_in_grad(tmp_path:
         return jnp.sum(jax.lax.tanh(network.apply(variables, x)))
 
     trace = replayed.kept(lambda: jax.grad(loss)(x), tmp_path / "run")
-    replayed.check_every_call(trace, tmp_path / "run", "add batch_norm conv2d layer_norm linear pow sum tanh".split())
+    replayed.check_every_call(
+        trace, tmp_path / "run", "add batch_norm conv2d layer_norm linear pow sum tanh".split()
+    )
 
 
 def test_what_has_no_numbers_says_so(tmp_path: Path) -> None:

@@ -24,17 +24,31 @@ ADJUST = jax.jit(loss_scaling.adjust)
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.booleans(), max_size=40),
-    st.sampled_from([(2.0**16, 2.0, 0.5, 3, 1), (1e38, 3.0, 0.3, 2, 2), (2.0**-125, 1.7, 0.1, 1, 1), (7.0, 2.0, 0.5, 4, 3)]),
+    st.sampled_from(
+        [
+            (2.0**16, 2.0, 0.5, 3, 1),
+            (1e38, 3.0, 0.3, 2, 2),
+            (2.0**-125, 1.7, 0.1, 1, 1),
+            (7.0, 2.0, 0.5, 4, 3),
+        ]
+    ),
     st.booleans(),
 )
 def test_the_pure_scale_moves_as_the_scalers(overflows, rules, bounded):
-    bounds = {"minimum": 2.0**-100, "maximum": 2.0**20} if bounded and 2.0**-100 <= rules[0] <= 2.0**20 else {}
+    bounds = (
+        {"minimum": 2.0**-100, "maximum": 2.0**20}
+        if bounded and 2.0**-100 <= rules[0] <= 2.0**20
+        else {}
+    )
     expected = LossScale(*rules, **bounds).checked()
     state = loss_scaling.of(expected)
     for overflow in overflows:
         expected, state = expected.after(overflow), ADJUST(state, jnp.asarray(not overflow))
         assert float(state.scale) == expected.scale
-        assert (int(state.growth_tracker), int(state.backoff_tracker)) == (expected.growth_tracker, expected.backoff_tracker)
+        assert (int(state.growth_tracker), int(state.backoff_tracker)) == (
+            expected.growth_tracker,
+            expected.backoff_tracker,
+        )
     assert int(state.skipped) == sum(overflows)
 
 
@@ -56,7 +70,9 @@ def test_a_jitted_step_skips_what_overflows_and_goes_on(level):
                 return loss_scaling.scale(state, loss(parameters, X, Y))
 
         gradients, finite = loss_scaling.unscale(state, jax.grad(scaled)(parameters))
-        parameters, opt_state = loss_scaling.step(transformation, finite, gradients, opt_state, parameters)
+        parameters, opt_state = loss_scaling.step(
+            transformation, finite, gradients, opt_state, parameters
+        )
         return parameters, opt_state, loss_scaling.adjust(state, finite), finite
 
     parameters, opt_state, state = W, transformation.init(W), loss_scaling.init(2.0**24)
@@ -111,7 +127,10 @@ def squared(net, scaler=None):
 
 def test_a_scaler_steps_an_optimizer_of_nnx_and_skips():
     net = Net()
-    optimizer, scaler = nnx.Optimizer(net, optax.sgd(0.1), wrt=nnx.Param), unamp.GradScaler(init_scale=2.0**10)
+    optimizer, scaler = (
+        nnx.Optimizer(net, optax.sgd(0.1), wrt=nnx.Param),
+        unamp.GradScaler(init_scale=2.0**10),
+    )
     before = squared(net)
     for _ in range(5):
         with unamp.autocast(dtype="float16"):
@@ -131,11 +150,19 @@ def test_a_scaler_steps_an_optimizer_of_nnx_and_skips():
 def test_a_step_takes_no_scaled_gradients_beside_those_that_it_unscales():
     """A search along a line takes the gradients again, by the name `grad`."""
     net = Net()
-    search = optax.chain(optax.sgd(0.1), optax.scale_by_backtracking_linesearch(max_backtracking_steps=4))
-    optimizer, scaler = nnx.Optimizer(net, search, wrt=nnx.Param), unamp.GradScaler(init_scale=2.0**10)
+    search = optax.chain(
+        optax.sgd(0.1), optax.scale_by_backtracking_linesearch(max_backtracking_steps=4)
+    )
+    optimizer, scaler = (
+        nnx.Optimizer(net, search, wrt=nnx.Param),
+        unamp.GradScaler(init_scale=2.0**10),
+    )
     gradients, kernel = nnx.grad(squared)(net, scaler), net.first.kernel.get_value()
     graph, _, rest = nnx.split(net, nnx.Param, ...)
-    arguments = {"value": squared(net), "value_fn": lambda new: squared(nnx.merge(graph, new, rest, copy=True))}
+    arguments = {
+        "value": squared(net),
+        "value_fn": lambda new: squared(nnx.merge(graph, new, rest, copy=True)),
+    }
     with pytest.raises(ValueError, match="scaled gradients a second time"):
         scaler.step(optimizer, net, gradients=gradients, grad=gradients, **arguments)
     assert np.array_equal(net.first.kernel.get_value(), kernel)
@@ -194,5 +221,7 @@ def test_steps_of_optax_follow_no_policy():
         stepped = optax.apply_updates(W, inside[0])
     for a, b in zip(jax.tree.leaves(outside), jax.tree.leaves(inside), strict=True):
         assert np.array_equal(a, b)
-    for a, b in zip(jax.tree.leaves(stepped), jax.tree.leaves(optax.apply_updates(W, outside[0])), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(stepped), jax.tree.leaves(optax.apply_updates(W, outside[0])), strict=True
+    ):
         assert np.array_equal(a, b)

@@ -57,14 +57,18 @@ def test_layers_are_those_that_were_met() -> None:
     assert _dtypes(network) == [BF16, BF16]
 
 
-@pytest.mark.parametrize("way", [lambda run: run, jax.jit, jax.checkpoint, lambda run: jax.jit(jax.vmap(run))])
+@pytest.mark.parametrize(
+    "way", [lambda run: run, jax.jit, jax.checkpoint, lambda run: jax.jit(jax.vmap(run))]
+)
 def test_a_pattern_that_matches_no_scope_raises_at_the_end_of_a_call(way: Any) -> None:
     network = _make()
     run = way(network)
     x = X[None]
     with unamp.layer_policies(network, {"first": F32, "secund": F32}):
         for _ in range(2):  # what raised is compiled for nobody
-            with pytest.raises(ValueError, match="no layer of network matches 'secund'; did you mean 'second'"):
+            with pytest.raises(
+                ValueError, match="no layer of network matches 'secund'; did you mean 'second'"
+            ):
                 _dtypes(run, x)
     assert _dtypes(run, x) == [BF16, BF16]
     assert unamp.current_policy() is None
@@ -76,7 +80,9 @@ def test_a_function_without_scopes_says_that_it_has_none() -> None:
 
     with (
         unamp.layer_policies(network, {"first": F32}),
-        pytest.raises(ValueError, match="there are: none .the layers of a function are the named scopes"),
+        pytest.raises(
+            ValueError, match="there are: none .the layers of a function are the named scopes"
+        ),
     ):
         network(X)
 
@@ -99,7 +105,10 @@ def test_a_pattern_that_matched_in_one_call_may_match_nothing_in_the_next() -> N
 
 def test_a_class_and_a_result_are_refused() -> None:
     network = _make()
-    with pytest.raises(unamp.NotExpressible, match="':Linear' names a class, and the layers of network are named scopes"):
+    with pytest.raises(
+        unamp.NotExpressible,
+        match="':Linear' names a class, and the layers of network are named scopes",
+    ):
         unamp.layer_policies(network, {":Linear": F32})
     with pytest.raises(unamp.NotExpressible, match="the rule for 'first' has result='low'"):
         unamp.layer_policies(network, {"first": F32}, result="low")
@@ -115,8 +124,16 @@ class _Own:
 
 
 def test_a_method_has_rules_for_the_calls_on_every_object() -> None:
-    for value in (_Own(), _Own().__call__, functools.partial(_make(), X), jax.custom_jvp(_make()), _Own):
-        with pytest.raises(TypeError, match=r"On JAX rules for layers take a function .*Class\.method"):
+    for value in (
+        _Own(),
+        _Own().__call__,
+        functools.partial(_make(), X),
+        jax.custom_jvp(_make()),
+        _Own,
+    ):
+        with pytest.raises(
+            TypeError, match=r"On JAX rules for layers take a function .*Class\.method"
+        ):
             unamp.layer_policies(value, {"own": F32})
     with unamp.layer_policies(_Own.__call__, {"own": F32}):
         assert _dtypes(_Own()) == [F32]
@@ -216,7 +233,10 @@ def test_a_function_with_rules_inside_another() -> None:
         with jax.named_scope("deep"):
             return (x @ W,) if depth == 0 else again(x, depth - 1)
 
-    with unamp.layer_policies(inner, {"first": F32}), unamp.layer_policies(outer, {"block.second": F32}):
+    with (
+        unamp.layer_policies(inner, {"first": F32}),
+        unamp.layer_policies(outer, {"block.second": F32}),
+    ):
         assert _dtypes(outer) == [F32, F32]
         assert _dtypes(inner) == [F32, BF16]
     with unamp.layer_policies(again, {"deep.deep": F32}):
@@ -268,7 +288,9 @@ def test_what_haiku_transformed(transform: Any) -> None:
     def computed(x: Any) -> list[str]:
         with unamp.trace() as trace, unamp.autocast(dtype=BF16):
             run(x)
-        return [f"{record.layer} {record.compute}" for record in trace.records if record.op == "matmul"]
+        return [
+            f"{record.layer} {record.compute}" for record in trace.records if record.op == "matmul"
+        ]
 
     low = ["mlp.linear_0 bfloat16", "mlp.linear_1 bfloat16", "last bfloat16"]
     assert computed(X) == low
@@ -279,7 +301,10 @@ def test_what_haiku_transformed(transform: Any) -> None:
         assert dict(rules.layers) == {"mlp.linear_1": F32, "last": F32}
     with (
         unamp.layer_policies(made, {"mlp.linear_2": F32}),
-        pytest.raises(ValueError, match=rf"no layer of {type(made).__name__}\.apply matches 'mlp.linear_2'; did you mean"),
+        pytest.raises(
+            ValueError,
+            match=rf"no layer of {type(made).__name__}\.apply matches 'mlp.linear_2'; did you mean",
+        ),
     ):
         run(X)
     assert computed(X) == low

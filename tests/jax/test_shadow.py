@@ -32,7 +32,11 @@ class Net(nnx.Module):
     def __call__(self, x):
         h = self.drop(self.norm(self.first(x)))
         seen = self.attention(self.second(h)[None])
-        return jax.nn.log_softmax(seen, -1).mean() + jnp.einsum("bij,bik->jk", seen, seen).sum() + (jnp.exp(h) * x).sum()
+        return (
+            jax.nn.log_softmax(seen, -1).mean()
+            + jnp.einsum("bij,bik->jk", seen, seen).sum()
+            + (jnp.exp(h) * x).sum()
+        )
 
 
 def left_out(trace):
@@ -48,7 +52,12 @@ def test_a_shadow_changes_nothing():
         net, x = Net(), jax.random.normal(KEY, (6, 8))
         with jax.disable_jit(), trace:  # as a trace has it anyway
             loss, grads = nnx.value_and_grad(lambda net, x: net(x), argnums=(0, 1))(net, x)
-        return list(map(np.asarray, jax.tree.leaves((loss, grads, nnx.state(net, (nnx.BatchStat, nnx.RngCount))))))
+        return list(
+            map(
+                np.asarray,
+                jax.tree.leaves((loss, grads, nnx.state(net, (nnx.BatchStat, nnx.RngCount)))),
+            )
+        )
 
     trace = shadowed.a_shadow_changes_nothing(run, "float8_e4m3")
     assert left_out(trace) == {"batch_norm": STATE}, trace.shadow_table()
@@ -97,7 +106,9 @@ def test_a_shadow_changes_nothing_in_equinox():
     def run(trace):
         net, state = Equinox()
         with jax.disable_jit(), trace:  # as a trace has it anyway
-            found = eqx.filter_value_and_grad(lambda net, x: net(x, state), has_aux=True)(net, jnp.linspace(-1, 2, 8))
+            found = eqx.filter_value_and_grad(lambda net, x: net(x, state), has_aux=True)(
+                net, jnp.linspace(-1, 2, 8)
+            )
         return [np.asarray(leaf) for leaf in jax.tree.leaves(found)]
 
     trace = shadowed.a_shadow_changes_nothing(run)
@@ -109,11 +120,19 @@ def test_a_shadow_changes_nothing_in_keras():
         keras.utils.set_random_seed(3)
         layers = keras.layers
         net = keras.Sequential(
-            [layers.Dense(8, activation="gelu"), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(3)]
+            [
+                layers.Dense(8, activation="gelu"),
+                layers.BatchNormalization(),
+                layers.Dropout(0.5),
+                layers.Dense(3),
+            ]
         )
         x = jax.random.normal(KEY, (6, 8))
         net.build(x.shape)
-        given = [[v.value for v in kind] for kind in (net.trainable_variables, net.non_trainable_variables)]
+        given = [
+            [v.value for v in kind]
+            for kind in (net.trainable_variables, net.non_trainable_variables)
+        ]
 
         def loss(trainable, others):
             y, others = net.stateless_call(trainable, others, x, training=True)
@@ -130,9 +149,13 @@ def test_a_shadow_changes_nothing_in_keras():
 
 def test_faults_lead():
     ones = nnx.initializers.ones
-    first, last = (nnx.Linear(8, n, kernel_init=ones, use_bias=False, rngs=nnx.Rngs(0)) for n in (8, 4))
+    first, last = (
+        nnx.Linear(8, n, kernel_init=ones, use_bias=False, rngs=nnx.Rngs(0)) for n in (8, 4)
+    )
     last.kernel[...] = last.kernel[...] * 2e3
-    shadowed.faults_lead(jnp.asarray, jnp.exp, jnp.sum, nnx.Sequential(first, nnx.relu, last), "Sequential.layers.2")
+    shadowed.faults_lead(
+        jnp.asarray, jnp.exp, jnp.sum, nnx.Sequential(first, nnx.relu, last), "Sequential.layers.2"
+    )
 
 
 @pytest.mark.parametrize("exp", [jax.lax.exp, jax.jit(jnp.exp), lambda x: jax.vjp(jnp.exp, x)[0]])
@@ -158,7 +181,13 @@ def test_what_cannot_be_computed_twice_is_said():
     x = jnp.ones((4, 4))
     assert "without numbers" in shadow_of(lambda: jax.vmap(jnp.exp)(x), "exp").left_out
     assert "named the dtype" in shadow_of(lambda: jnp.sum(x, dtype="float32"), "sum").left_out
-    assert "named the dtype" in shadow_of(lambda: jnp.matmul(x, x, precision="highest"), "matmul").left_out
+    assert (
+        "named the dtype"
+        in shadow_of(lambda: jnp.matmul(x, x, precision="highest"), "matmul").left_out
+    )
     (product,) = jax.make_jaxpr(lambda x: jax.lax.dot(x, x, precision="highest"))(x).eqns
-    assert "named the dtype" in shadow_of(lambda: product.primitive.bind(x, x, **product.params), "matmul").left_out
+    assert (
+        "named the dtype"
+        in shadow_of(lambda: product.primitive.bind(x, x, **product.params), "matmul").left_out
+    )
     assert shadow_of(lambda: x.argmax(), "argmax").left_out == "it has no floating result"

@@ -22,7 +22,11 @@ def low(level="O2", dtype="bfloat16"):
 
 
 def same(a, b):
-    return jax.tree.all(jax.tree.map(lambda one, other: one.dtype == other.dtype and bool((one == other).all()), a, b))
+    return jax.tree.all(
+        jax.tree.map(
+            lambda one, other: one.dtype == other.dtype and bool((one == other).all()), a, b
+        )
+    )
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
@@ -80,7 +84,9 @@ def test_a_line_search_asks_for_the_loss_under_the_policy(through, compiled):
         searching = True
         state = transformation.init(w)
         if through == "loss_scaling":
-            return loss_scaling.step(transformation, jnp.array(True), gradient, state, w, **extra)[0]
+            return loss_scaling.step(transformation, jnp.array(True), gradient, state, w, **extra)[
+                0
+            ]
         updates, _ = transformation.update(gradient, state, w, **extra)
         return optax.apply_updates(w, updates)
 
@@ -170,7 +176,9 @@ def test_variables_of_linen_keep_their_dtype():
 def test_metrics_of_nnx_count(level, dtype):
     def run():
         metrics = nnx.MultiMetric(
-            accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"), spread=nnx.metrics.Welford("loss")
+            accuracy=nnx.metrics.Accuracy(),
+            loss=nnx.metrics.Average("loss"),
+            spread=nnx.metrics.Welford("loss"),
         )
         for n in range(300):
             loss = jnp.full(8, 1.0 + 0.125 * (n % 2), dtype)  # numbers that both dtypes have
@@ -254,7 +262,9 @@ def evaluated(parameters):
     [
         optax.tree.norm,
         optax.global_norm,
-        lambda gradients: optax.per_example_global_norm_clip([gradients["w"].reshape(4, 250)], 1.0)[0],
+        lambda gradients: optax.per_example_global_norm_clip([gradients["w"].reshape(4, 250)], 1.0)[
+            0
+        ],
         lambda gradients: optax.projections.projection_l2_ball(gradients, 1.0),
         evaluated,
         lambda gradients: jnp.array(list(gradients["b"]), dtype=jnp.float32),
@@ -262,7 +272,9 @@ def evaluated(parameters):
     ids=["norm", "global_norm", "clipped", "projected", "evaluated", "array"],
 )
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_what_optax_does_to_gradients_and_parameters_in_a_region_comes_to_the_same_bits_as_outside(compute, compiled):
+def test_what_optax_does_to_gradients_and_parameters_in_a_region_comes_to_the_same_bits_as_outside(
+    compute, compiled
+):
     # A norm in float16 would be infinite.
     call = jax.jit(compute) if compiled else compute
     known = call(GRADIENTS)

@@ -39,7 +39,9 @@ def test_every_thread_has_its_own_policy_on_one_jitted_function():
                 with policy_region(policy):
                     results.append(g(A))
 
-    threads = [threading.Thread(target=work, args=given) for given in zip(POLICIES, found, strict=True)]
+    threads = [
+        threading.Thread(target=work, args=given) for given in zip(POLICIES, found, strict=True)
+    ]
     for each in threads:
         each.start()
     for each in threads:
@@ -60,4 +62,6 @@ def test_every_thread_has_its_own_policy_on_one_jitted_function():
 
 
 def test_every_thread_has_its_own_policy_eagerly():
-    every_thread_has_its_own_policy(lambda: [str(each.dtype) for each in (A @ A, A + A, LAYER(A))], 2.0)
+    every_thread_has_its_own_policy(
+        lambda: [str(each.dtype) for each in (A @ A, A + A, LAYER(A))], 2.0
+    )

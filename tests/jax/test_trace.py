@@ -35,7 +35,10 @@ def made():
 
 def test_the_work_of_operations_is_counted():
     image, attended = r(2, 9, 9, 4), (r(2, 4, 3, 5), r(2, 6, 3, 5), r(2, 6, 3, 5))
-    linear, conv = nnx.Linear(5, 6, rngs=nnx.Rngs(0)), nnx.Conv(4, 6, (3, 3), strides=2, padding="VALID", rngs=nnx.Rngs(0))
+    linear, conv = (
+        nnx.Linear(5, 6, rngs=nnx.Rngs(0)),
+        nnx.Conv(4, 6, (3, 3), strides=2, padding="VALID", rngs=nnx.Rngs(0)),
+    )
     rows, a, b, c, d = r(3, 7, 5), r(2, 3, 4, 5), r(3, 5, 6), r(3, 4, 5), r(4, 5, 6)
     traced.work_is_counted(
         {
@@ -44,7 +47,10 @@ def test_the_work_of_operations_is_counted():
             "einsum": (lambda: jnp.einsum("bij, bjk -> bik", c, b), 3 * 4 * 5 * 6),
             "tensordot": (lambda: jnp.tensordot(a[:, 0], d, 2), 2 * 4 * 5 * 6),
             "conv2d": (lambda: conv(image), 2 * 6 * 4 * 4 * 4 * 9),
-            "scaled_dot_product_attention": (lambda: jax.nn.dot_product_attention(*attended), 2 * 3 * 4 * 6 * 10),
+            "scaled_dot_product_attention": (
+                lambda: jax.nn.dot_product_attention(*attended),
+                2 * 3 * 4 * 6 * 10,
+            ),
         }
     )
 
@@ -58,7 +64,7 @@ def test_devices_are_named_in_jaxs_words(matrix):
     assert jax.jit(lambda x: x * (adapter.device_of(x) == "cpu"))(2) == 2
 
 
-# --- the names of layers in equinox' transformations --------------------------------------------------------------------------
+# --- the names of layers in equinox' transformations ----------------------------------------------
 
 
 class _Block(eqx.Module):
@@ -102,7 +108,10 @@ class _Head(eqx.Module):
 def test_a_layer_of_another_network_has_no_name_of_this_one():
     with unamp.trace() as trace:
         _Head(eqx.nn.Linear(4, 4, key=jax.random.key(0)))(ROW)
-    assert [record.layer for record in trace.records if record.op == "linear"] == ["_Head.lin", "_Head.Linear"]
+    assert [record.layer for record in trace.records if record.op == "linear"] == [
+        "_Head.lin",
+        "_Head.Linear",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,10 @@ LABELS = jax.random.randint(KEYS[5], (16,), 0, 3)
 
 class MLP(nnx.Module):
     def __init__(self):
-        self.first, self.last = nnx.Linear(8, 16, rngs=nnx.Rngs(0)), nnx.Linear(16, 2, rngs=nnx.Rngs(1))
+        self.first, self.last = (
+            nnx.Linear(8, 16, rngs=nnx.Rngs(0)),
+            nnx.Linear(16, 2, rngs=nnx.Rngs(1)),
+        )
 
     def __call__(self, x):
         return self.last(nnx.relu(self.first(x)))
@@ -92,10 +95,16 @@ def trained(make, dtype):
 
         value, gradients = jax.value_and_grad(scaled)(parameters)
         gradients, finite = loss_scaling.unscale(state, gradients)
-        parameters, opt_state = loss_scaling.step(transformation, finite, gradients, opt_state, parameters)
+        parameters, opt_state = loss_scaling.step(
+            transformation, finite, gradients, opt_state, parameters
+        )
         return parameters, opt_state, loss_scaling.adjust(state, finite), value / state.scale
 
-    opt_state, state, losses = transformation.init(parameters), loss_scaling.init(growth_interval=50), []
+    opt_state, state, losses = (
+        transformation.init(parameters),
+        loss_scaling.init(growth_interval=50),
+        [],
+    )
     for _ in range(STEPS):
         parameters, opt_state, state, value = step(parameters, opt_state, state)
         losses.append(value)
@@ -136,7 +145,9 @@ def trained_by_keras(dtype):
     model = keras.Model(inputs, keras.layers.Dense(2, dtype="float32")(hidden))
     model.compile(keras.optimizers.Adam(2e-3), "mse")
     with region(dtype):
-        return model.fit(np.asarray(X), np.asarray(Y), batch_size=128, epochs=STEPS, shuffle=False, verbose=0).history["loss"]
+        return model.fit(
+            np.asarray(X), np.asarray(Y), batch_size=128, epochs=STEPS, shuffle=False, verbose=0
+        ).history["loss"]
 
 
 FLOAT32 = {}
@@ -190,7 +201,10 @@ def test_training_in_one_open_region_is_training_in_one_for_each_step():
 
     region = lambda: unamp.autocast(dtype="bfloat16")  # noqa: E731
     for compiled in (False, True):
-        open_throughout, one_a_step = run(region, nullcontext, compiled), run(nullcontext, region, compiled)
+        open_throughout, one_a_step = (
+            run(region, nullcontext, compiled),
+            run(nullcontext, region, compiled),
+        )
         plain = run(nullcontext, nullcontext, compiled)
         assert open_throughout == one_a_step
         assert plain != one_a_step
@@ -223,6 +237,8 @@ def test_what_has_its_parameters_elsewhere_is_told_what_to_use():
     with pytest.raises(unamp.NotExpressible, match="unamp_jax.low_parameters"):
         unamp.decorate(dense, optax.adam(1e-2), level="O2", dtype="bfloat16")
     with pytest.raises(unamp.NotExpressible, match="unamp_jax.with_master_weights"):
-        unamp.decorate(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), optax.adam(1e-2), level="O2", dtype="bfloat16")
+        unamp.decorate(
+            nnx.Linear(2, 2, rngs=nnx.Rngs(0)), optax.adam(1e-2), level="O2", dtype="bfloat16"
+        )
     with pytest.raises(TypeError, match="has no argument 'scale'; it takes init_scale"):
         loss_scaling.init(scale=4.0)

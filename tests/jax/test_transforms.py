@@ -37,7 +37,9 @@ TRANSFORMED = {
     "vmap": lambda f: lambda w, x: jax.vmap(f, (None, 0))(w, x[:, None]),
     "vmap of grad": lambda f: lambda w, x: jax.vmap(jax.grad(f), (None, 0))(w, x[:, None]),
     "grad of vmap": lambda f: jax.grad(lambda w, x: jax.vmap(f, (None, 0))(w, x[:, None]).sum()),
-    "jit of vmap of grad of jit": lambda f: jax.jit(lambda w, x: jax.vmap(jax.grad(jax.jit(f)), (None, 0))(w, x[:, None])),
+    "jit of vmap of grad of jit": lambda f: jax.jit(
+        lambda w, x: jax.vmap(jax.grad(jax.jit(f)), (None, 0))(w, x[:, None])
+    ),
     "jvp": lambda f: lambda w, x: jax.jvp(lambda w: f(w, x), (w,), (w,)),
     "linearize": lambda f: lambda w, x: jax.linearize(lambda w: f(w, x), w)[1](w),
     "vjp": lambda f: lambda w, x: jax.vjp(f, w, x)[1](jnp.float32(1.0)),
@@ -60,7 +62,9 @@ def test_transformations_agree_with_float32_within_the_dtype_and_differ_from_it(
     with unamp.autocast(level=level, dtype="bfloat16"):
         inside = jax.tree.leaves(function(W, X))
         around = jax.tree.leaves(TRANSFORMED[name](network)(W, X))
-    opened = jax.tree.leaves(TRANSFORMED[name](unamp.autocast(level=level, dtype="bfloat16")(network))(W, X))
+    opened = jax.tree.leaves(
+        TRANSFORMED[name](unamp.autocast(level=level, dtype="bfloat16")(network))(W, X)
+    )
     after = jax.tree.leaves(function(W, X))
     for p, i, a, o, b in zip(plain, inside, around, opened, after, strict=True):
         assert np.array_equal(p, b)
@@ -107,10 +111,14 @@ def body(carry, x):
 
 LOOPS = {
     "scan": lambda x: lax.scan(body, x, jnp.arange(3.0))[0],
-    "while_loop": lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] @ W), (0, x))[1],
+    "while_loop": lambda x: lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] @ W), (0, x)
+    )[1],
     "fori_loop": lambda x: lax.fori_loop(0, 3, lambda n, c: c @ W, x),
     "map": lambda x: lax.map(lambda row: row @ W, x),
-    "associative_scan": lambda x: lax.associative_scan(jnp.matmul, jnp.stack([W, W, W]))[-1] * x.sum(),
+    "associative_scan": lambda x: (
+        lax.associative_scan(jnp.matmul, jnp.stack([W, W, W]))[-1] * x.sum()
+    ),
     "cond": lambda x: lax.cond(x.sum() > -1e9, lambda x: x @ W, lambda x: x, x),
     "switch": lambda x: lax.switch(1, [lambda x: x, lambda x: x @ W, lambda x: jnp.exp(x)], x),
 }
@@ -162,7 +170,10 @@ def test_custom_rules_run_under_the_policy_of_their_forward():
     assert pullback(jnp.float32(1.0))[0].dtype == jnp.float32
     assert dtypes == [jnp.bfloat16]
     with unamp.autocast(dtype="bfloat16"):
-        assert jax.jit(jax.vmap(jax.grad(lambda a: jnp.float32(product(a, a)).sum())))(W[None]).dtype == jnp.float32
+        assert (
+            jax.jit(jax.vmap(jax.grad(lambda a: jnp.float32(product(a, a)).sum())))(W[None]).dtype
+            == jnp.float32
+        )
 
 
 def test_library_functions_with_rules_of_their_own_take_keywords(matrix):
@@ -179,7 +190,9 @@ def test_replicas_are_in_the_region_of_their_caller(jit):
     def loss(w, x):
         return lax.pmean(jnp.float32(jnp.tanh(x @ w)).mean(), "i")
 
-    spread = jax.shard_map(loss, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("i")), out_specs=PartitionSpec())
+    spread = jax.shard_map(
+        loss, mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("i")), out_specs=PartitionSpec()
+    )
     step = jax.value_and_grad(spread)
     step = jax.jit(step) if jit else step
     plain = step(W, X)
@@ -199,7 +212,11 @@ def test_what_is_compiled_or_exported_carries_its_policy():
     shape = jax.ShapeDtypeStruct(W.shape, W.dtype)
     f = jax.jit(lambda a: jnp.exp(a @ a) @ a)
     with unamp.autocast(dtype="bfloat16"):
-        traced, exported, compiled = f.trace(shape), export.export(f)(shape), f.lower(shape).compile()
+        traced, exported, compiled = (
+            f.trace(shape),
+            export.export(f)(shape),
+            f.lower(shape).compile(),
+        )
         low = f(W)
     again = export.deserialize(exported.serialize())
     with unamp.autocast(level="O2", dtype="float16"):
@@ -227,7 +244,10 @@ def test_a_dtype_of_the_users_own_keeps_its_meaning(matrix):
     with unamp.autocast(dtype="bfloat16"):
         assert jnp.matmul(matrix, matrix, preferred_element_type=jnp.float32).dtype == jnp.float32
         wide = jnp.matmul(matrix, matrix, preferred_element_type="float32")
-        assert np.array_equal(wide, MATMUL(matrix.astype(jnp.bfloat16), preferred_element_type="float32"))  # low operands
+        # low operands
+        assert np.array_equal(
+            wide, MATMUL(matrix.astype(jnp.bfloat16), preferred_element_type="float32")
+        )
         assert jnp.sum(half, dtype=jnp.float16).dtype == jnp.float16
         assert jax.nn.one_hot(jnp.arange(3), 3, dtype=jnp.float16).dtype == jnp.float16
         assert matrix.astype(jnp.float16).dtype == jnp.float16
@@ -244,11 +264,16 @@ def test_pallas_kernels_callbacks_and_references_are_left_alone(matrix):
     def kernel(x, o):
         o[...] = jnp.exp(x[...]) @ x[...]
 
-    call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(matrix.shape, matrix.dtype), interpret=True)
+    call = pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct(matrix.shape, matrix.dtype), interpret=True
+    )
     plain = call(matrix)
     with unamp.autocast(level="O2", dtype="bfloat16"):
         assert np.array_equal(call(matrix), plain)
-        assert jax.pure_callback(np.sin, jax.ShapeDtypeStruct((4, 4), jnp.float32), matrix).dtype == jnp.float32
+        assert (
+            jax.pure_callback(np.sin, jax.ShapeDtypeStruct((4, 4), jnp.float32), matrix).dtype
+            == jnp.float32
+        )
         box = jax.new_ref(jnp.zeros((4, 4)))
         box[...] = matrix @ matrix
         assert box[...].dtype == jnp.float32

@@ -57,7 +57,9 @@ class _Tuned(NamedTuple):
 
 
 def _equinox() -> _Tuned:
-    net = _Equinox(eqx.nn.Linear(8, 8, key=KEYS[0]), eqx.nn.Linear(8, 8, key=KEYS[1]), eqx.nn.LayerNorm(8))
+    net = _Equinox(
+        eqx.nn.Linear(8, 8, key=KEYS[0]), eqx.nn.Linear(8, 8, key=KEYS[1]), eqx.nn.LayerNorm(8)
+    )
     net = eqx.tree_at(lambda made: made.b.weight, net, net.b.weight * TOO_LARGE)
     return _Tuned(lambda x: net(x), net)
 
@@ -76,7 +78,11 @@ def _linen() -> _Tuned:
 
 
 def _keras() -> _Tuned:
-    layers = keras.layers.Dense(8, name="a"), keras.layers.Dense(8, name="b"), keras.layers.LayerNormalization(name="norm")
+    layers = (
+        keras.layers.Dense(8, name="a"),
+        keras.layers.Dense(8, name="b"),
+        keras.layers.LayerNormalization(name="norm"),
+    )
     net = keras.Sequential([keras.Input((8,)), *layers])
     layers[1].kernel.assign(layers[1].kernel * TOO_LARGE)
     return _Tuned(lambda x: net(x), net)
@@ -97,12 +103,14 @@ def test_a_product_that_overflows_is_found(make: Callable[[], _Tuned], by: Any, 
     for call in (run, jax.jit(run)):
         with found.region(network):
             low = call(BATCHES[0])
-        assert np.linalg.norm(np.float64(low) - np.float64(exact)) <= 1e-2 * np.linalg.norm(np.float64(exact))
+        assert np.linalg.norm(np.float64(low) - np.float64(exact)) <= 1e-2 * np.linalg.norm(
+            np.float64(exact)
+        )
     with unamp.policy_region(unamp.Policy("O3", "float16")):
         assert not bool(jnp.all(jnp.isfinite(run(BATCHES[0]))))
 
 
-# --- functions, whose layers are named scopes ---------------------------------------------------------------------------------
+# --- functions, whose layers are named scopes -----------------------------------------------------
 
 
 def _scoped() -> _Tuned:
@@ -148,17 +156,27 @@ def test_places_of_a_function_are_its_named_scopes(make: Callable[[], _Tuned], b
     products = {place.layer for place in found.report.places if place.op == "matmul"}
     assert products == ({"a", "b.wo", "head"} if scoped else {"a", "b", "head"})
     held = {(place.layer, place.op) for place in found.report.held}
-    assert {("b.wo", "mul"), ("scaled", "div")} <= held if scoped else {("", "mul"), ("", "div")} <= held
+    assert (
+        {("b.wo", "mul"), ("scaled", "div")} <= held
+        if scoped
+        else {("", "mul"), ("", "div")} <= held
+    )
     # All that `b.wo` computes is one layer.
-    assert {layer for layer, op in held if op == "matmul"} == ({"b.wo"} if scoped and by == "layer" else set())
+    assert {layer for layer, op in held if op == "matmul"} == (
+        {"b.wo"} if scoped and by == "layer" else set()
+    )
     exact = run(BATCHES[0])
     for call in (run, jax.jit(run)):
         with found.region(network):
             low = call(BATCHES[0])
-        assert 0 < np.linalg.norm(np.float64(low) - np.float64(exact)) <= 1e-2 * np.linalg.norm(np.float64(exact))
+        assert (
+            0
+            < np.linalg.norm(np.float64(low) - np.float64(exact))
+            <= 1e-2 * np.linalg.norm(np.float64(exact))
+        )
 
 
-# --- the promises of every framework ------------------------------------------------------------------------------------------
+# --- the promises of every framework --------------------------------------------------------------
 
 
 def _soft(x: Any) -> Any:
@@ -180,7 +198,9 @@ class _NnxFunction(nnx.Module):
 
 class _NnxNet(nnx.Module):
     def __init__(self, weights: dict[str, np.ndarray]) -> None:
-        self.first, self.big = (nnx.Linear(tuned.WIDTH, tuned.WIDTH, use_bias=False, rngs=nnx.Rngs(0)) for _ in range(2))
+        self.first, self.big = (
+            nnx.Linear(tuned.WIDTH, tuned.WIDTH, use_bias=False, rngs=nnx.Rngs(0)) for _ in range(2)
+        )
         self.norm = nnx.LayerNorm(tuned.WIDTH, rngs=nnx.Rngs(0))
         self.total, self.soft = _NnxFunction(_total), _NnxFunction(_soft)
         self.first.kernel[...], self.big.kernel[...] = weights["first"].T, weights["big"].T

@@ -28,7 +28,10 @@ class Net(nnx.Module):
 
 def test_a_layer_of_nnx_that_underflows_is_found_by_its_name() -> None:
     network = Net()
-    optimizer, scaler = nnx.Optimizer(network, optax.sgd(1e-2), wrt=nnx.Param), unamp.GradScaler(1.0)
+    optimizer, scaler = (
+        nnx.Optimizer(network, optax.sgd(1e-2), wrt=nnx.Param),
+        unamp.GradScaler(1.0),
+    )
     watch = unamp.watch(network, optimizer, scaler=scaler, every=1)
 
     def scaled(network):
@@ -46,25 +49,40 @@ def test_a_layer_of_nnx_that_underflows_is_found_by_its_name() -> None:
 
 def test_low_parameters_of_nnx_tell_what_rounding_swallows() -> None:
     network = Net()
-    nnx.update(network, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), nnx.state(network, nnx.Param)))
+    nnx.update(
+        network, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), nnx.state(network, nnx.Param))
+    )
     optimizer = nnx.Optimizer(network, optax.sgd(1e-3), wrt=nnx.Param)
     watch = unamp.watch(network, optimizer, dtype="bfloat16")
-    gradients = nnx.grad(lambda network: jnp.mean(network(X.astype(jnp.bfloat16)).astype(jnp.float32) ** 2))(network)
+    gradients = nnx.grad(
+        lambda network: jnp.mean(network(X.astype(jnp.bfloat16)).astype(jnp.float32) ** 2)
+    )(network)
     with watch.step(gradients):
         optimizer.update(network, gradients)
-    assert all(0.0 < layer.swallowed < 1.0 for layer in watch.history.samples[0].layers if layer.layer != "tiny")
+    assert all(
+        0.0 < layer.swallowed < 1.0
+        for layer in watch.history.samples[0].layers
+        if layer.layer != "tiny"
+    )
 
 
 def test_parameters_that_are_values_are_told() -> None:
-    parameters = {"dense": {"kernel": jnp.full((8, 8), 1.25, jnp.bfloat16), "bias": jnp.zeros(8, jnp.bfloat16)}}
+    parameters = {
+        "dense": {
+            "kernel": jnp.full((8, 8), 1.25, jnp.bfloat16),
+            "bias": jnp.zeros(8, jnp.bfloat16),
+        }
+    }
     transformation = optax.sgd(1e-3)
     state = transformation.init(parameters)
 
     @jax.jit
     def gradients_of(parameters):
-        return jax.grad(lambda p: jnp.mean((X.astype(jnp.bfloat16) @ p["dense"]["kernel"] + p["dense"]["bias"]) ** 2))(
-            parameters
-        )
+        return jax.grad(
+            lambda p: jnp.mean(
+                (X.astype(jnp.bfloat16) @ p["dense"]["kernel"] + p["dense"]["bias"]) ** 2
+            )
+        )(parameters)
 
     watch = unamp.watch(parameters, every=1, dtype="bfloat16")
     gradients = gradients_of(parameters)
@@ -84,7 +102,10 @@ def test_parameters_that_are_values_are_told() -> None:
         watch.step(gradients, parameters=updated),
     ):
         pass
-    with pytest.raises(ValueError, match="of the form of the gradients"), watch.step(gradients, parameters={"other": X}):
+    with (
+        pytest.raises(ValueError, match="of the form of the gradients"),
+        watch.step(gradients, parameters={"other": X}),
+    ):
         pass
     assert watch.steps == 1
 

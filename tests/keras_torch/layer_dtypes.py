@@ -21,7 +21,10 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple[tuple[int, ...], ...]]] = {
     "DepthwiseConv1D": (lambda: layers.DepthwiseConv1D(3), ((2, 8, 3),)),
     "SeparableConv2D": (lambda: layers.SeparableConv2D(4, 3), ((2, 8, 8, 3),)),
     "Conv1DTranspose": (lambda: layers.Conv1DTranspose(4, 3), ((2, 8, 3),)),
-    "EinsumDense": (lambda: layers.EinsumDense("abc,cd->abd", (None, 5), bias_axes="d"), ((2, 6, 8),)),
+    "EinsumDense": (
+        lambda: layers.EinsumDense("abc,cd->abd", (None, 5), bias_axes="d"),
+        ((2, 6, 8),),
+    ),
     "LSTM": (lambda: layers.LSTM(4), ((2, 5, 3),)),
     "Bidirectional": (lambda: layers.Bidirectional(layers.GRU(4)), ((2, 5, 3),)),
     "SpectralNormalization": (lambda: layers.SpectralNormalization(layers.Dense(4)), ((3, 8),)),
@@ -37,10 +40,19 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple[tuple[int, ...], ...]]] = {
     "AdditiveAttention": (lambda: layers.AdditiveAttention(), ((2, 5, 8), (2, 5, 8))),
     **{
         name: (getattr(layers, name), ((2, 5, 4),))
-        for name in ("BatchNormalization", "LayerNormalization", "RMSNormalization", "UnitNormalization", "Flatten")
+        for name in (
+            "BatchNormalization",
+            "LayerNormalization",
+            "RMSNormalization",
+            "UnitNormalization",
+            "Flatten",
+        )
     },
     **{
-        f"{of.__name__} {activation}": (lambda of=of, activation=activation: made(of, activation), ((3, 8),))
+        f"{of.__name__} {activation}": (
+            lambda of=of, activation=activation: made(of, activation),
+            ((3, 8),),
+        )
         for of in (layers.Dense, layers.Activation)
         for activation in (
             "softmax",
@@ -83,7 +95,10 @@ def calls() -> dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
         for name, (make, shapes) in LAYERS.items():
             layer = make()
             several = len(shapes) > 1
-            found[f"{name}, {of}"] = (lambda *xs, layer=layer, several=several: layer(list(xs) if several else xs[0])), shapes
+            found[f"{name}, {of}"] = (
+                (lambda *xs, layer=layer, several=several: layer(list(xs) if several else xs[0])),
+                shapes,
+            )
     for name in FUNCTIONS:
         function = getattr(keras.ops, name)
         found[f"ops.{name}"] = function, ((4, 4),) * (2 if name in ("matmul", "add") else 1)
@@ -103,7 +118,9 @@ def answered() -> dict[str, str]:
             for dtype in ("float32", "bfloat16"):
                 xs = [tensor(shape, dtype) for shape in shapes]
                 with unamp.autocast(dtype="bfloat16", **keywords):  # type: ignore[arg-type]
-                    answers[f"{name}, {policy}, {dtype}"] = keras.backend.standardize_dtype(call(*xs).dtype)
+                    answers[f"{name}, {policy}, {dtype}"] = keras.backend.standardize_dtype(
+                        call(*xs).dtype
+                    )
     return answers
 
 

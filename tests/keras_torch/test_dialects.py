@@ -25,7 +25,10 @@ def test_after_any_sequence_it_is_where_keras_own_is(overflows, growth):
         w.grad = None
         ours.scale_loss((w * factor).sum()).backward()
         ours.apply([w.grad], [w])
-        assert (ours.dynamic_scale, ours.step_counter) == (float(own.dynamic_scale), int(own.step_counter))
+        assert (ours.dynamic_scale, ours.step_counter) == (
+            float(own.dynamic_scale),
+            int(own.step_counter),
+        )
         assert w.tolist() == variable.value.tolist()
     assert ours.scaler.skipped == sum(overflows)
 
@@ -39,11 +42,21 @@ def test_from_config():
     inner = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.125)
     optimizer = LossScaleOptimizer(inner, 1024.0, 3, name="scaled")
     config = optimizer.get_config()
-    with pytest.raises(ValueError, match=r"has no 'inner_optimizer'.*from_config\(\{\*\*config, 'inner_optimizer': optimizer"):
+    with pytest.raises(
+        ValueError,
+        match=r"has no 'inner_optimizer'.*from_config\(\{\*\*config, 'inner_optimizer': optimizer",
+    ):
         LossScaleOptimizer.from_config(config)
     made = LossScaleOptimizer.from_config({**config, "inner_optimizer": inner})
-    assert (type(made), made.inner_optimizer, made.get_config()) == (LossScaleOptimizer, inner, config)
+    assert (type(made), made.inner_optimizer, made.get_config()) == (
+        LossScaleOptimizer,
+        inner,
+        config,
+    )
     own = LossScaleOptimizer(keras.optimizers.SGD(0.25), 1024.0, 3)
-    assert LossScaleOptimizer.from_config(own.get_config()).inner_optimizer.get_config() == own.inner_optimizer.get_config()
+    assert (
+        LossScaleOptimizer.from_config(own.get_config()).inner_optimizer.get_config()
+        == own.inner_optimizer.get_config()
+    )
     given = {**config, "inner_optimizer": own.inner_optimizer}
     assert type(LossScaleOptimizer.from_config(given)) is keras.optimizers.LossScaleOptimizer

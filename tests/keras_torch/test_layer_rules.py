@@ -53,7 +53,9 @@ def test_compiled_models_follow_rules_in_a_region_and_without_one() -> None:
 
 
 def test_a_compiled_fit_follows_rules() -> None:
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(4, name="a"), keras.layers.Dense(1, name="b")])
+    model = keras.Sequential(
+        [keras.layers.Input((4,)), keras.layers.Dense(4, name="a"), keras.layers.Dense(1, name="b")]
+    )
     model.compile("sgd", "mse", jit_compile=True)
     x, y = np.ones((4, 4), "float32"), np.ones((4, 1), "float32")
     with unamp.layer_policies(model, {"b": F32}), unamp.autocast(dtype="bfloat16"):
@@ -71,12 +73,18 @@ def test_exported_and_traced_models_have_their_rules() -> None:
 
 
 def test_modules_of_pytorch_and_layers_of_keras_in_one_another() -> None:
-    wrapped = keras.layers.TorchModuleWrapper(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), name="wrapped")
+    wrapped = keras.layers.TorchModuleWrapper(
+        torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)), name="wrapped"
+    )
     model = keras.Sequential([keras.layers.Dense(4, name="dense"), wrapped], name="model")
     network = torch.nn.Sequential(torch.nn.Linear(4, 4), model)
     network(X)
     rules = {"1.dense": F32, "1.wrapped.module.1": F32}
-    with unamp.layer_policies(network, rules) as found, unamp.autocast(dtype="bfloat16"), unamp.trace() as trace:
+    with (
+        unamp.layer_policies(network, rules) as found,
+        unamp.autocast(dtype="bfloat16"),
+        unamp.trace() as trace,
+    ):
         network(X)
     assert dict(found.layers) == rules
     assert [(each.layer, each.compute) for each in trace.records if each.op == "linear"] == [
@@ -114,7 +122,9 @@ def test_a_call_put_around_a_rule_stays_when_the_rule_goes() -> None:
 
 def test_a_keras_application() -> None:
     """Depthwise convolutions are float32, others low, as a trace shows; gradients of all of them are told."""
-    model = keras.applications.MobileNetV2(weights=None, input_shape=(32, 32, 3), classes=10, alpha=0.35)
+    model = keras.applications.MobileNetV2(
+        weights=None, input_shape=(32, 32, 3), classes=10, alpha=0.35
+    )
     x = torch.randn(2, 32, 32, 3, generator=torch.Generator().manual_seed(0))
     with unamp.layer_policies(model, {":DepthwiseConv2D": F32, "predictions": F32}) as rules:
         assert len(rules.layers) == 18
@@ -122,10 +132,20 @@ def test_a_keras_application() -> None:
             with unamp.autocast(dtype="bfloat16"):
                 loss = model(x).sum()
             loss.backward()
-    computed = {each.layer: (each.op, each.compute) for each in trace.records if "conv" in each.op or each.op == "linear"}
+    computed = {
+        each.layer: (each.op, each.compute)
+        for each in trace.records
+        if "conv" in each.op or each.op == "linear"
+    }
     assert set(computed.values()) == {("conv2d", BF16), ("depthwise_conv2d", F32), ("linear", F32)}
-    assert {name for name, (_, dtype) in computed.items() if dtype == F32} == {f"Functional.{name}" for name in rules.layers}
-    told = {trace.records[each.record].layer: each for each in trace.gradients if each.record is not None}
+    assert {name for name, (_, dtype) in computed.items() if dtype == F32} == {
+        f"Functional.{name}" for name in rules.layers
+    }
+    told = {
+        trace.records[each.record].layer: each
+        for each in trace.gradients
+        if each.record is not None
+    }
     assert computed.keys() <= told.keys()
     assert {told[name].dtype for name in computed if computed[name][1] == BF16} == {BF16}
     assert {each.left_out for each in trace.gradients} == {""}

@@ -35,7 +35,10 @@ CASES = {
     "conv_transpose2d": (lambda: layers.Conv2DTranspose(4, 3), (2, 8, 8, 3)),
     "depthwise_conv2d": (lambda: layers.DepthwiseConv2D(3), (2, 8, 8, 3)),
     "separable_conv2d": (lambda: layers.SeparableConv2D(4, 3), (2, 8, 8, 3)),
-    "einsum": (lambda: layers.EinsumDense("abc,cd->abd", output_shape=(None, 5), bias_axes="d"), (2, 6, 8)),
+    "einsum": (
+        lambda: layers.EinsumDense("abc,cd->abd", output_shape=(None, 5), bias_axes="d"),
+        (2, 6, 8),
+    ),
     "lstm": (lambda: layers.LSTM(4), (2, 5, 3)),
     "gru": (lambda: layers.GRU(4), (2, 5, 3)),
     "rnn": (lambda: layers.SimpleRNN(4), (2, 5, 3)),
@@ -120,14 +123,26 @@ def test_the_activation_is_an_operation_of_its_own() -> None:
 
 
 def test_low_results_go_on_low() -> None:
-    model = keras.Sequential([layers.Conv2D(4, 3), layers.ReLU(), layers.MaxPooling2D(), layers.Flatten(), layers.Dense(2)])
+    model = keras.Sequential(
+        [
+            layers.Conv2D(4, 3),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(2),
+        ]
+    )
     x = numbers(2, 8, 8, 3)
     model(x)
     with unamp.trace() as trace, unamp.autocast(**BF16):
         model(x)
     assert [(each.op, each.layer) for each in trace.records] == [
         (op, f"Sequential.{layer.name}")
-        for op, layer in zip(("conv2d", "relu", "max_pool2d", "linear"), (*model.layers[:3], model.layers[4]), strict=True)
+        for op, layer in zip(
+            ("conv2d", "relu", "max_pool2d", "linear"),
+            (*model.layers[:3], model.layers[4]),
+            strict=True,
+        )
     ]
     assert {each.compute for each in trace.records} == {"bfloat16"}
 
@@ -144,7 +159,10 @@ def test_gradients_of_parameters_are_float32(case) -> None:
 def test_a_ban_raises() -> None:
     dense, x = layers.Dense(4), numbers(3, 8)
     dense(x)
-    with unamp.autocast(**BF16, preset="torch-cuda"), pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"):
+    with (
+        unamp.autocast(**BF16, preset="torch-cuda"),
+        pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"),
+    ):
         torch.nn.functional.binary_cross_entropy(torch.sigmoid(dense(x)), torch.ones(3, 4))
 
 
@@ -171,7 +189,11 @@ def test_other_threads_are_not_affected_and_nothing_stays() -> None:
         worker.start()
         worker.join()
     assert found == [torch.float32]
-    assert (layers.Dense.call, keras.DTypePolicy.convert_input, keras.optimizers.Adam.apply) == plain
+    assert (
+        layers.Dense.call,
+        keras.DTypePolicy.convert_input,
+        keras.optimizers.Adam.apply,
+    ) == plain
 
 
 def test_keras_imported_inside_a_region(tmp_path) -> None:
@@ -203,7 +225,9 @@ def test_looking_at_a_result_is_not_reported(in_force: bool) -> None:
         ("layer_norm", f"Sequential.{model.layers[1].name}"),
     ]
     assert all(each.values is not None and each.values.shape == (3, 4) for each in trace.records)
-    assert [each.compute for each in trace.records] == (["bfloat16", "float32"] if in_force else ["float32", "float32"])
+    assert [each.compute for each in trace.records] == (
+        ["bfloat16", "float32"] if in_force else ["float32", "float32"]
+    )
 
 
 def test_work_is_counted() -> None:
@@ -235,7 +259,11 @@ def test_gradients_of_a_layer_are_told() -> None:
     layer(x)
     with unamp.trace(gradients=True) as trace, unamp.autocast(**BF16):
         (2.0 * layer(x).float().sum()).backward()
-    (found,) = (each for each in trace.gradients if each.record is not None and trace.records[each.record].op == "linear")
+    (found,) = (
+        each
+        for each in trace.gradients
+        if each.record is not None and trace.records[each.record].op == "linear"
+    )
     assert (found.dtype, found.left_out) == ("bfloat16", "")
     assert found.values is not None
     assert (found.values.shape, set(found.values.sample)) == ((3, 4), {2.0})
@@ -282,7 +310,12 @@ def test_a_trace_in_which_a_network_is_built_is_like_later_ones(name) -> None:
         with unamp.trace(gradients=True) as trace, unamp.autocast(**BF16):
             network = network or LAZY[name]()
             network(numbers(5, 4)).sum().backward()
-        told.append(([(each.op, each.layer) for each in trace.records], [each.parameter for each in trace.gradients]))
+        told.append(
+            (
+                [(each.op, each.layer) for each in trace.records],
+                [each.parameter for each in trace.gradients],
+            )
+        )
     first, later = told
     assert first == later
     assert [op for op, _ in first[0]] == ["linear", "linear", "batch_norm", "linear", "sum"]

@@ -16,7 +16,9 @@ layers, optimizers = keras.layers, keras.optimizers
 
 def made(**last):
     keras.utils.set_random_seed(3)
-    net = keras.Sequential([layers.Dense(12, activation="tanh"), layers.BatchNormalization(), layers.Dense(1, **last)])
+    net = keras.Sequential(
+        [layers.Dense(12, activation="tanh"), layers.BatchNormalization(), layers.Dense(1, **last)]
+    )
     net.build((None, 6))
     return net
 
@@ -85,7 +87,10 @@ def test_unscaled_gradients_can_be_clipped_where_they_are() -> None:
     for each in net.trainable_variables:
         each.value.grad.fill_(0.25)
     scaler.step(optimizer)
-    assert all(torch.equal(a - 0.25, b) for a, b in zip(before, values(net.trainable_variables), strict=True))
+    assert all(
+        torch.equal(a - 0.25, b)
+        for a, b in zip(before, values(net.trainable_variables), strict=True)
+    )
 
 
 def test_an_optimizer_without_variables_is_told_how_to_get_them() -> None:
@@ -118,7 +123,9 @@ def test_master_weights_are_those_of_float32_steps(dtype: str) -> None:
         own.apply([each.float() / scaler.get_scale() for each in gradients], float32)
         scaler.step(optimizer)
         scaler.update()
-        for each, master, want in zip(net.trainable_variables, optimizer._trainable_variables, float32, strict=True):
+        for each, master, want in zip(
+            net.trainable_variables, optimizer._trainable_variables, float32, strict=True
+        ):
             assert torch.equal(master.value, want.value)
             assert torch.equal(each.value, want.value.to(each.value.dtype))
     assert scaler.skipped == 0
@@ -139,11 +146,15 @@ def test_decorated_training_converges() -> None:
 
 def test_fit_of_a_float32_model() -> None:
     keras.utils.set_random_seed(1)
-    net = keras.Sequential([layers.Dense(16, activation="relu"), layers.LayerNormalization(), layers.Dense(3)])
+    net = keras.Sequential(
+        [layers.Dense(16, activation="relu"), layers.LayerNormalization(), layers.Dense(3)]
+    )
     net.compile(optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x = data(0, 64)[0].numpy()
     with unamp.autocast("cpu", dtype="bfloat16"):
-        losses = net.fit(x, (x[:, 0] > 0).astype("int32"), epochs=5, batch_size=16, verbose=0).history["loss"]
+        losses = net.fit(
+            x, (x[:, 0] > 0).astype("int32"), epochs=5, batch_size=16, verbose=0
+        ).history["loss"]
     assert losses[-1] < 0.95 * losses[0]
     assert {variable.value.dtype for variable in net.trainable_variables} == {torch.float32}
     assert unamp.current_policy() is None

@@ -14,7 +14,9 @@ from tuned import test_promises  # noqa: F401
 
 def _trained(network: Any, batch: Sequence[Any], scale: float) -> tuple[Any, list[Any]]:
     loss = (network.big(torch.relu(network.first(batch[0]))) ** 2).mean()
-    gradients = torch.autograd.grad(loss * scale, [network.first.kernel.value, network.big.kernel.value])
+    gradients = torch.autograd.grad(
+        loss * scale, [network.first.kernel.value, network.big.kernel.value]
+    )
     return loss, [gradient / scale for gradient in gradients]
 
 

@@ -25,4 +25,8 @@ def test_every_layer_answers_in_the_same_dtype(monkeypatch: pytest.MonkeyPatch) 
         spec.loader.exec_module(here)
         on_torch, on_tensorflow = here.answered(), json.loads(other.communicate()[0])
     assert {*on_torch.values()} == {"float32", "bfloat16"}
-    assert {name: (dtype, on_tensorflow[name]) for name, dtype in on_torch.items() if dtype != on_tensorflow[name]} == {}
+    assert {
+        name: (dtype, on_tensorflow[name])
+        for name, dtype in on_torch.items()
+        if dtype != on_tensorflow[name]
+    } == {}

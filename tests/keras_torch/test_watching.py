@@ -18,7 +18,9 @@ def model() -> keras.Model:
     """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers."""
     keras.utils.set_random_seed(0)
     x, dense = keras.Input((8,)), keras.layers.Dense
-    return keras.Model(x, dense(4, name="last")(dense(8, name="first")(x) + 1e-5 * dense(8, name="tiny")(x)))
+    return keras.Model(
+        x, dense(4, name="last")(dense(8, name="first")(x) + 1e-5 * dense(8, name="tiny")(x))
+    )
 
 
 def test_a_layer_that_underflows_is_found_by_its_name() -> None:
@@ -53,7 +55,10 @@ def test_low_variables_tell_what_rounding_swallows() -> None:
     with watch.step():
         optimizer.apply(gradients, variables)
     after = [each.value.detach() for each in variables]
-    flat = [np.concatenate([each.float().numpy().reshape(-1) for each in row]).tolist() for row in (before, gradients, after)]
+    flat = [
+        np.concatenate([each.float().numpy().reshape(-1) for each in row]).tolist()
+        for row in (before, gradients, after)
+    ]
     found = watch.history.samples[0].layers[0].swallowed
     assert found == pytest.approx(swallowed(*flat))
     assert 0.0 < found < 1.0
@@ -101,7 +106,10 @@ def test_parameters_have_their_gradients_in_a_trace() -> None:
     def run():
         network.zero_grad()
         (network(X).sum() + network(X * 2.0).square().sum()).backward()
-        names = [f"Functional.{variable.path.replace('/', '.')}" for variable in network.trainable_variables]
+        names = [
+            f"Functional.{variable.path.replace('/', '.')}"
+            for variable in network.trainable_variables
+        ]
         found = (variable.value.grad.numpy() for variable in network.trainable_variables)
         return dict(zip(names, found, strict=True))
 

@@ -54,14 +54,20 @@ AMP:
         {4: "the trainer that reads it opens"},
     ),
     "old_clas.yaml": ("AMP:\n  scale_loss: 128.0\n", {1: "PaddleClas opens"}),
-    "det.yml": ("use_gpu: true\namp: yes\nuse_amp: false\n", {2: "the trainer that reads it opens"}),
+    "det.yml": (
+        "use_gpu: true\namp: yes\nuse_amp: false\n",
+        {2: "the trainer that reads it opens"},
+    ),
     "yolo.yaml": (
         "ms_mode: 0\nms_amp_level: O2\nms_loss_scaler: static\namp_level: O0\n",
         {2: "hands it to its framework's own AMP"},
     ),
     "trainer.yaml": ("args:\n  - fp16: true\n  - bf16: false\n", {2: "a trainer that takes it"}),
     "mm.yaml": ("optim_wrapper:\n  type: AmpOptimWrapper\n", {2: "mmengine opens"}),
-    "mm.py": ("optim_wrapper = dict(type='AmpOptimWrapper', loss_scale='dynamic')\n", {1: "mmengine opens"}),
+    "mm.py": (
+        "optim_wrapper = dict(type='AmpOptimWrapper', loss_scale='dynamic')\n",
+        {1: "mmengine opens"},
+    ),
     "mm_new.py": (
         "from mmengine.optim import AmpOptimWrapper\n\noptim_wrapper = dict(type=AmpOptimWrapper)\n",
         {3: "mmengine opens"},
@@ -91,7 +97,10 @@ def test_the_command_says_what_to_do(tmp_path: Path) -> None:
     result = invoke("migrate", tmp_path)
     said = result.stdout
     assert result.exit_code == 1
-    assert f"{tmp_path / 'default_config.yaml'}:1:1: look here: mixed_precision: bf16: Accelerate wraps" in said
+    assert (
+        f"{tmp_path / 'default_config.yaml'}:1:1: look here: mixed_precision: bf16: Accelerate wraps"
+        in said
+    )
     assert 'write mixed_precision="no"' in said
 
 
@@ -115,21 +124,32 @@ def test_what_is_no_yaml_is_named(text: str, said: str, tmp_path: Path) -> None:
 
 
 def test_aliases_are_not_multiplied(tmp_path: Path) -> None:
-    lines = ["a0: &a0 {fp16: true}", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40))]
+    lines = [
+        "a0: &a0 {fp16: true}",
+        *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40)),
+    ]
     (tmp_path / "bomb.yaml").write_text("\n".join(lines))
     (tmp_path / "circle.yaml").write_text("&a {fp16: true, again: *a}")
     report = migrate_paths([tmp_path])
-    assert [(path.name, finding.line) for path, finding in report.findings] == [("bomb.yaml", 1), ("circle.yaml", 1)]
+    assert [(path.name, finding.line) for path, finding in report.findings] == [
+        ("bomb.yaml", 1),
+        ("circle.yaml", 1),
+    ]
 
 
 def test_a_section_is_looked_at_under_each_name_that_it_has(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("trainer: &shared {precision: 16-mixed}\nother: *shared\n")
+    (tmp_path / "config.yaml").write_text(
+        "trainer: &shared {precision: 16-mixed}\nother: *shared\n"
+    )
     assert [finding.line for _, finding in migrate_paths([tmp_path]).findings] == [1]
 
 
 def test_aliases_that_stand_for_too_much_are_named(tmp_path: Path) -> None:
     lines = ["a0: &a0 {fp16: true}"]
-    lines += [f"a{n}: &a{n} {{{', '.join(f'k{n}_{i}: *a{n - 1}' for i in range(60))}}}" for n in range(1, 60)]
+    lines += [
+        f"a{n}: &a{n} {{{', '.join(f'k{n}_{i}: *a{n - 1}' for i in range(60))}}}"
+        for n in range(1, 60)
+    ]
     (tmp_path / "bomb.yaml").write_text("\n".join(lines))
     report = migrate_paths([tmp_path])
     assert [why for _, why in report.errors] == ["its aliases stand for too much"]
@@ -138,9 +158,17 @@ def test_aliases_that_stand_for_too_much_are_named(tmp_path: Path) -> None:
 def test_sections_that_stand_in_each_other_are_named(tmp_path: Path) -> None:
     path = tmp_path / "deep.json"
     path.write_text('{"fp16":' * 100 + '{"enabled": true}' + "}" * 100)
-    assert [said for _, said in migrate_paths([path]).errors] == ["its sections stand in each other too deeply"]
-    path.write_text('{\n"amp": {"enabled": 1,\n "fp16": {"enabled": true}, "bf16": {"enabled": true}}}')
-    assert [(found.line, found.column) for _, found in migrate_paths([path]).findings] == [(2, 1), (3, 2), (3, 29)]
+    assert [said for _, said in migrate_paths([path]).errors] == [
+        "its sections stand in each other too deeply"
+    ]
+    path.write_text(
+        '{\n"amp": {"enabled": 1,\n "fp16": {"enabled": true}, "bf16": {"enabled": true}}}'
+    )
+    assert [(found.line, found.column) for _, found in migrate_paths([path]).findings] == [
+        (2, 1),
+        (3, 2),
+        (3, 29),
+    ]
 
 
 def test_large_files_are_data(tmp_path: Path) -> None:
@@ -155,7 +183,9 @@ def test_large_files_are_data(tmp_path: Path) -> None:
 @example("? fp16\n: true")
 @example("fp16: 0x_\namp: 1_000")
 @example("amp_level: 99999999999999999999999999999999")
-def test_no_configuration_brings_a_traceback(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_no_configuration_brings_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = tmp_path_factory.mktemp("any") / "any.yaml"
     path.write_text(text)
     report = migrate_paths([path], write=True)

@@ -25,13 +25,19 @@ def test_a_snippet_becomes_what_it_has_to(snippet: Snippet, target: str) -> None
     ast.parse(done.text)
     besides = [finding for finding in done.findings if finding.kind is not Kind.MOVED]
     expected = snippet.findings[target]
-    assert sorted(finding.kind.value for finding in besides) == sorted(kind for kind, _ in expected), besides
+    assert sorted(finding.kind.value for finding in besides) == sorted(
+        kind for kind, _ in expected
+    ), besides
     for kind, words in expected:
-        assert any(finding.kind.value == kind and words in str(finding) for finding in besides), (words, besides)
+        assert any(finding.kind.value == kind and words in str(finding) for finding in besides), (
+            words,
+            besides,
+        )
     for finding in besides:
         assert finding.why
         assert finding.kind is Kind.NOTE or finding.hand
-    # What changes is reported, and what is reported as moved changes; a second time nothing is left to move.
+    # What changes is reported, and what is reported as moved changes; a second time nothing is left
+    # to move.
     assert _moves(done) is (done.text != snippet.before)
     twice = migrated(done.text, TARGETS[target])
     assert twice.text == done.text
@@ -59,7 +65,11 @@ def test_comments_stay(snippet: Snippet) -> None:
 
 
 def _comments(text: str) -> set[str]:
-    return {token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT}
+    return {
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+    }
 
 
 def _inside_of_imports(text: str) -> str:

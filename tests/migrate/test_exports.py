@@ -21,7 +21,9 @@ def package(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
-def migrated(package: Path, compat: str, step: str, target: Target = Target.UNAMP) -> tuple[str, Report]:
+def migrated(
+    package: Path, compat: str, step: str, target: Target = Target.UNAMP
+) -> tuple[str, Report]:
     (package / "compat.py").write_text(compat)
     path = package / "step.py"
     path.write_text(step)
@@ -51,7 +53,9 @@ def test_a_function_is_followed(package: Path, compat: str) -> None:
 
 def test_modules_that_lead_to_each_other_are_followed_once(package: Path) -> None:
     for n in range(30):
-        (package / f"m{n}.py").write_text("".join(f"from .m{other} import autocast\n" for other in range(30)))
+        (package / f"m{n}.py").write_text(
+            "".join(f"from .m{other} import autocast\n" for other in range(30))
+        )
     text, _ = migrated(package, "from .m0 import autocast\n", STEP.format("autocast", "autocast"))
     assert text == STEP.format("autocast", "autocast")
 
@@ -60,9 +64,15 @@ def test_modules_that_lead_to_each_other_are_followed_once(package: Path) -> Non
     "step",
     [
         STEP.format("amp", "amp.autocast"),
-        STEP.format("torch", "torch.autocast").replace(".compat", "..mine.compat").replace("..mine", "mine"),
-        STEP.format("x", "compat.amp.autocast").replace("from .compat import x", "from . import compat"),
-        STEP.format("x", "c.amp.autocast").replace("from .compat import x", "import mine.compat as c"),
+        STEP.format("torch", "torch.autocast")
+        .replace(".compat", "..mine.compat")
+        .replace("..mine", "mine"),
+        STEP.format("x", "compat.amp.autocast").replace(
+            "from .compat import x", "from . import compat"
+        ),
+        STEP.format("x", "c.amp.autocast").replace(
+            "from .compat import x", "import mine.compat as c"
+        ),
     ],
 )
 def test_a_module_is_followed(package: Path, step: str) -> None:
@@ -74,7 +84,9 @@ def test_a_name_that_is_bound_in_several_ways_is_reported(package: Path) -> None
     compat = "try:\n    from torch.amp import autocast\nexcept ImportError:\n    from torch.cuda.amp import autocast\n"
     text, report = migrated(package, compat, STEP.format("autocast", "autocast"))
     assert text == STEP.format("autocast", "autocast")
-    assert [(f.kind, f.hand) for _, f in report.findings] == [(Kind.BY_HAND, "migrate that module --to dialects")]
+    assert [(f.kind, f.hand) for _, f in report.findings] == [
+        (Kind.BY_HAND, "migrate that module --to dialects")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -102,11 +114,15 @@ def test_a_framework_that_a_module_loads_as_it_runs_is_taken_for_itself(package:
     text, report = migrated(package, compat, STEP.format("torch", "torch.autocast"))
     assert MOVED in text
     assert "from .compat import torch" in text
-    assert [f.why for _, f in report.findings if f.kind is Kind.NOTE] == ["torch is taken for torch itself"]
+    assert [f.why for _, f in report.findings if f.kind is Kind.NOTE] == [
+        "torch is taken for torch itself"
+    ]
 
 
 def test_a_script_beside_a_module(tmp_path: Path) -> None:
     (tmp_path / "compat.py").write_text("from torch import autocast\n")
-    (tmp_path / "train.py").write_text(STEP.format("autocast", "autocast").replace(".compat", "compat"))
+    (tmp_path / "train.py").write_text(
+        STEP.format("autocast", "autocast").replace(".compat", "compat")
+    )
     migrate_paths([tmp_path / "train.py"], write=True)
     assert MOVED in (tmp_path / "train.py").read_text()

@@ -39,7 +39,10 @@ def test_nothing_is_touched_without_write(script: Path) -> None:
     assert script.read_text() == OLD
     assert (script.stat().st_mtime_ns, script.stat().st_ino) == before
     where = f"{script}:2:6: moved: torch.autocast('cuda') -> unamp.autocast('cuda', preset=\"torch-cuda\")"
-    assert done.stdout.splitlines() == [where, "1 file read: 1 moved; 1 would change, which --write does"]
+    assert done.stdout.splitlines() == [
+        where,
+        "1 file read: 1 moved; 1 would change, which --write does",
+    ]
 
 
 def test_write_writes_and_a_second_time_there_is_nothing(script: Path) -> None:
@@ -70,21 +73,38 @@ def test_diff_is_a_diff_and_what_stays_is_said_beside(script: Path) -> None:
 def test_diff_of_a_file_without_a_last_line_end(script: Path) -> None:
     script.write_text("import torch\nr = torch.autocast('cpu')")
     text = run(script, "--diff", code=1).stdout
-    assert text.endswith("+r = unamp.autocast('cpu', preset=\"torch-cpu\")\n\\ No newline at end of file\n")
+    assert text.endswith(
+        "+r = unamp.autocast('cpu', preset=\"torch-cpu\")\n\\ No newline at end of file\n"
+    )
 
 
 def test_to_and_from(script: Path) -> None:
-    assert "unamp.dialects.torch.autocast" in run(script, "--diff", "--to", "dialects", code=1).stdout
+    assert (
+        "unamp.dialects.torch.autocast" in run(script, "--diff", "--to", "dialects", code=1).stdout
+    )
     assert run(script, "--from", "paddle,keras", code=0).stdout == "1 file read: nothing found\n"
     assert "1 moved" in run(script, "--from", "pytorch", code=1).stdout
-    assert "unknown framework 'caffe'; valid: torch, apex" in run(script, "--from", "caffe", code=2).output
+    assert (
+        "unknown framework 'caffe'; valid: torch, apex"
+        in run(script, "--from", "caffe", code=2).output
+    )
 
 
 def test_json(script: Path) -> None:
     data = json.loads(run(script, "--json", code=1).stdout)
-    assert (data["files"], data["changed"], data["written"], data["errors"]) == (1, [str(script)], False, [])
+    assert (data["files"], data["changed"], data["written"], data["errors"]) == (
+        1,
+        [str(script)],
+        False,
+        [],
+    )
     (found,) = data["findings"]
-    assert (found["file"], found["line"], found["column"], found["kind"]) == (str(script), 2, 6, "moved")
+    assert (found["file"], found["line"], found["column"], found["kind"]) == (
+        str(script),
+        2,
+        6,
+        "moved",
+    )
     assert found["framework"] == "torch"
 
 
@@ -120,10 +140,19 @@ def test_policies_are_printed_and_stay_when_a_file_is_migrated(script: Path) -> 
         "with paddle.amp.auto_cast(level='O2', custom_black_list=['conv2d']):\n    pass\n"
     )
     lines = run(script, "--policy", "preset", code=1).stdout.splitlines()
-    assert lines[0].startswith(f"{script}:3: Policy('O1', 'bfloat16', preset='torch-cuda'); only a run knows enabled=on")
-    assert lines[1].startswith(f"{script}:5: Policy('O2', 'float16', deny=('conv2d',), preset='paddle', promote=True)")
+    assert lines[0].startswith(
+        f"{script}:3: Policy('O1', 'bfloat16', preset='torch-cuda'); only a run knows enabled=on"
+    )
+    assert lines[1].startswith(
+        f"{script}:5: Policy('O2', 'float16', deny=('conv2d',), preset='paddle', promote=True)"
+    )
     assert lines[2] == "1 files read: 2 regions, 2 policies"
-    before = [each["policy"] for each in json.loads(run(script, "--policy", "preset", "--json", code=1).stdout)["regions"]]
+    before = [
+        each["policy"]
+        for each in json.loads(run(script, "--policy", "preset", "--json", code=1).stdout)[
+            "regions"
+        ]
+    ]
     for to in ("dialects", "unamp"):
         run(script, "--write", "--to", to, code=0)
         data = json.loads(run(script, "--policy", "preset", "--json", code=1).stdout)
@@ -136,8 +165,12 @@ def test_policies_are_printed_and_stay_when_a_file_is_migrated(script: Path) -> 
 def test_bad_files_are_named_and_the_others_are_done(tmp_path: Path) -> None:
     (tmp_path / "a_broken.py").write_text("import torch\nwith torch.autocast('cuda'\n")
     (tmp_path / "b_bytes.py").write_bytes(b"import torch\nx = '\xff'\ntorch.autocast('cuda')\n")
-    (tmp_path / "c_coding.py").write_bytes(b"# coding: no-such\nimport torch\ntorch.autocast('cuda')\n")
-    (tmp_path / "c_rot13.py").write_bytes(b"# coding: rot13\nimport torch\ntorch.autocast('cuda')\n")
+    (tmp_path / "c_coding.py").write_bytes(
+        b"# coding: no-such\nimport torch\ntorch.autocast('cuda')\n"
+    )
+    (tmp_path / "c_rot13.py").write_bytes(
+        b"# coding: rot13\nimport torch\ntorch.autocast('cuda')\n"
+    )
     (tmp_path / "d_circle.py").symlink_to(tmp_path / "e_circle.py")
     (tmp_path / "e_circle.py").symlink_to(tmp_path / "d_circle.py")
     (tmp_path / "f_gone.py").symlink_to(tmp_path / "nowhere.py")
@@ -169,14 +202,21 @@ def test_a_pipe_in_a_folder_is_not_waited_for(script: Path) -> None:
     assert run(script.parent, code=1).stdout.splitlines()[-1].startswith("1 file read: 1 moved")
 
 
-def test_names_and_strings_are_told_as_what_a_terminal_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_and_strings_are_told_as_what_a_terminal_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strange = tmp_path / os.fsdecode(b"\x1b[31m\xff.py")
-    strange.write_text("import torch\nwith torch.autocast('cuda', dtype='\x1b]0;title\x07'):\n    pass\n")
+    strange.write_text(
+        "import torch\nwith torch.autocast('cuda', dtype='\x1b]0;title\x07'):\n    pass\n"
+    )
     (tmp_path / "broken\x1b.py").write_text("import torch\nwith torch.autocast('cuda'\n")
     sarif = tmp_path / "found.sarif"
     done = run(tmp_path, "--sarif", sarif, code=2)
     assert "\x1b" not in done.output
-    assert r"\x1b[31m\udcff.py:2:6: by hand: torch.autocast('cuda', dtype='\x1b]0;title\x07')" in done.stdout
+    assert (
+        r"\x1b[31m\udcff.py:2:6: by hand: torch.autocast('cuda', dtype='\x1b]0;title\x07')"
+        in done.stdout
+    )
     assert r"broken\x1b.py: error: it is no Python" in done.stderr
     assert json.loads(sarif.read_text())["runs"][0]["results"]
     monkeypatch.chdir(tmp_path)
@@ -185,20 +225,26 @@ def test_names_and_strings_are_told_as_what_a_terminal_shows(tmp_path: Path, mon
     assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "%1B%5B31m%FF.py"
 
 
-def test_a_read_only_file_is_named_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_is_named_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script, good = tmp_path / "a.py", tmp_path / "b.py"
     script.write_text(OLD)
     good.write_text(OLD)
     script.chmod(0o444)
     if os.access(script, os.W_OK):  # root may write everything
         access = os.access
-        monkeypatch.setattr(files.os, "access", lambda path, mode: Path(path) != script and access(path, mode))
+        monkeypatch.setattr(
+            files.os, "access", lambda path, mode: Path(path) != script and access(path, mode)
+        )
     assert "a.py: error: it is read-only" in run(tmp_path, "--write", code=2).stderr
     assert script.read_text() == OLD
     assert good.read_text() == NEW
 
 
-def test_a_file_that_changes_meanwhile_is_left(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_meanwhile_is_left(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     migrate = files.migrate_source
 
     def meanwhile(text: str, *rest: Any) -> Any:
@@ -239,6 +285,9 @@ def test_without_what_it_needs_the_command_says_what_to_install_and_unamp_does_n
     code += "from unamp.cli import main; main()"
     done = ended("-c", code)
     assert done.code == 2
-    assert done.stderr == f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'\n"
+    assert (
+        done.stderr
+        == f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'\n"
+    )
     code = f"import sys, unamp, unamp.cli.commands; assert {module!r} not in sys.modules"
     python("-c", code)

@@ -24,7 +24,13 @@ def run(*arguments: object, code: int) -> Any:
 
 
 def code(source: object) -> dict[str, Any]:
-    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": source,
+    }
 
 
 def notebook(*cells: object, **metadata: object) -> dict[str, Any]:
@@ -38,7 +44,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("indent", [None, 1, "\t"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_cells_are_one_script_and_all_else_stays_to_the_letter(path: Path, indent: Any, whole: bool) -> None:
+def test_cells_are_one_script_and_all_else_stays_to_the_letter(
+    path: Path, indent: Any, whole: bool
+) -> None:
     def source(lines: list[str]) -> object:
         return "".join(lines) if whole else lines
 
@@ -47,7 +55,10 @@ def test_cells_are_one_script_and_all_else_stays_to_the_letter(path: Path, inden
             {"cell_type": "markdown", "metadata": {}, "source": ["torch.autocast(é)\n"]},
             code(source(first)),
             code(source(["%matplotlib inline\n", "if x:\n", "    !pip install torch\n", "model?"])),
-            {**code(source(second)), "outputs": [{"data": {"torch.autocast('cuda')": [1.50, 1e3]}}]},
+            {
+                **code(source(second)),
+                "outputs": [{"data": {"torch.autocast('cuda')": [1.50, 1e3]}}],
+            },
             code(source(["%%bash\n", "echo autocast $("])),
             code(source(third)),
         ]
@@ -58,22 +69,34 @@ def test_cells_are_one_script_and_all_else_stays_to_the_letter(path: Path, inden
     assert f"{path}:cell 4:1:6: moved: torch.autocast('cuda')" in said
     assert f"{path}:cell 6:2:10: moved: GradScaler()" in said
     new = ["with unamp.autocast('cuda', preset=\"torch-cuda\"):\n", "    loss = model(x)"]
-    expected = made(["import torch\n", "import unamp"], new, ["%%time\n", "scaler = unamp.GradScaler()"])
+    expected = made(
+        ["import torch\n", "import unamp"], new, ["%%time\n", "scaler = unamp.GradScaler()"]
+    )
     assert path.read_text("utf-8") == expected
     assert run(path, "--write", code=0).stdout == "1 file read: nothing found\n"
 
 
 def test_policies_and_sarif_name_the_cell(path: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps(notebook(code(OLD), code(["x = 1\n", *STEP]))))
-    assert run(path, "--policy", "preset", code=1).stdout.startswith(f"{path}:cell 2:2: Policy('O1'")
+    assert run(path, "--policy", "preset", code=1).stdout.startswith(
+        f"{path}:cell 2:2: Policy('O1'"
+    )
     run(path, "--sarif", tmp_path / "found.sarif", code=1)
     results = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
     assert any(each["message"]["text"].startswith("cell 2, line 2: moved") for each in results)
-    assert all(each["locations"][0]["physicalLocation"]["region"]["startLine"] >= 1 for each in results)
+    assert all(
+        each["locations"][0]["physicalLocation"]["region"]["startLine"] >= 1 for each in results
+    )
 
 
 def test_cells_await_and_may_be_none(path: Path) -> None:
-    path.write_text(json.dumps(notebook(code(OLD), code("await go()"), code([]), {**code(""), "source": ""}, code(STEP))))
+    path.write_text(
+        json.dumps(
+            notebook(
+                code(OLD), code("await go()"), code([]), {**code(""), "source": ""}, code(STEP)
+            )
+        )
+    )
     run(path, "--write", code=1)  # nothing calls the scaler, whose import is by hand
     cells = json.loads(path.read_text())["cells"]
     assert [cell["source"] for cell in cells[1:4]] == ["await go()", [], ""]
@@ -89,7 +112,13 @@ def test_a_cell_that_is_no_python_is_named_and_the_others_are_done(path: Path) -
 
 
 def test_a_line_of_blanks_is_read_once(path: Path) -> None:
-    path.write_text(json.dumps(notebook(code(["import torch\n", "torch.autocast('cuda')\n", "$\n", " " * 1_000_000 + "x"]))))
+    path.write_text(
+        json.dumps(
+            notebook(
+                code(["import torch\n", "torch.autocast('cuda')\n", "$\n", " " * 1_000_000 + "x"])
+            )
+        )
+    )
     assert "the cell cannot be read as Python" in run(path, code=1).stdout
 
 
@@ -135,11 +164,17 @@ values = st.recursive(
     | st.booleans()
     | st.integers()
     | st.sampled_from(["code", "torch.autocast('cuda')\n", "import torch", "\ud800", "%%x"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["source", "cell_type", "cells", "x"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["source", "cell_type", "cells", "x"]), inner)
+    ),
     max_leaves=8,
 )
 sources = st.lists(
-    st.sampled_from([*OLD, *STEP, "%x\n", "!y\n", "'''\n", "\\\n", "(", "\ue000", "z?\n", "\x0c\n", "\r\n"]), max_size=5
+    st.sampled_from(
+        [*OLD, *STEP, "%x\n", "!y\n", "'''\n", "\\\n", "(", "\ue000", "z?\n", "\x0c\n", "\r\n"]
+    ),
+    max_size=5,
 )
 cells = st.builds(code, sources | sources.map("".join) | values) | values
 
@@ -151,7 +186,9 @@ cells = st.builds(code, sources | sources.map("".join) | values) | values
     | st.binary()
 )
 @example(content=json.dumps(notebook(code(['"\ue000cell 1\ue000"\n', *OLD, "\n", *STEP]))).encode())
-def test_no_notebook_brings_a_traceback(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_no_notebook_brings_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.mktemp("any") / "any.ipynb"
     path.write_bytes(content)
     report = migrate_paths([path], write=True)
@@ -170,10 +207,14 @@ def test_no_notebook_brings_a_traceback(tmp_path_factory: pytest.TempPathFactory
 
 def test_deepspeed_configurations_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "ds_config.json"
-    path.write_text('{\n  "fp16": {"enabled": "auto"},\n  "bf16": {"enabled": false},\n  "amp": {"level": 3}\n}\n')
+    path.write_text(
+        '{\n  "fp16": {"enabled": "auto"},\n  "bf16": {"enabled": false},\n  "amp": {"level": 3}\n}\n'
+    )
     (tmp_path / "package.json").write_text('{"name": "fp16"}')
     said = run(tmp_path, code=1).stdout.splitlines()
-    assert said[0].startswith(f'{path}:2:3: look here: "fp16": DeepSpeed\'s engine casts the weights')
+    assert said[0].startswith(
+        f'{path}:2:3: look here: "fp16": DeepSpeed\'s engine casts the weights'
+    )
     assert said[1] == "2 files read: 1 look here"
 
 
@@ -181,7 +222,9 @@ def test_deepspeed_configurations_are_reported(tmp_path: Path) -> None:
 @given(st.text(alphabet=st.sampled_from(list('"fp16:{}[], \n\\1')), max_size=40))
 @example('{"fp16": {"enabled":')
 @example('"fp16":{"a":' + "[" * 100_000)
-def test_no_configuration_brings_a_traceback(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_no_configuration_brings_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     path = tmp_path_factory.mktemp("any") / "any.json"
     path.write_text(text)
     report = migrate_paths([path], write=True)

@@ -74,12 +74,17 @@ def test_both_targets_open_a_region_of_the_same_policy(call: str) -> None:
 def test_what_is_told_of_a_file_is_told_of_it_migrated(target: Target) -> None:
     count = 0
     for snippet in every_snippet():
-        before, after = (migrate_source(text, target) for text in (snippet.before, _after(snippet, target)))
+        before, after = (
+            migrate_source(text, target) for text in (snippet.before, _after(snippet, target))
+        )
         count += len(before.regions)
         if target is Target.DIALECTS and "dtype" in snippet.name:
-            continue  # which dtype a dialect's region takes over is not told of what is migrated already
+            # which dtype a dialect's region takes over is not told of what is migrated already
+            continue
         said = [(_decides(region.policy), region.unknown) for region in after.regions]
-        assert [(_decides(region.policy), region.unknown) for region in before.regions] == said, snippet.name
+        assert [(_decides(region.policy), region.unknown) for region in before.regions] == said, (
+            snippet.name
+        )
     assert count > 150
 
 

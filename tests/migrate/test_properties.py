@@ -16,7 +16,8 @@ from unamp.migrate import Kind, Target, migrate_paths, migrate_source
 SNIPPETS = [snippet for snippet in every_snippet() if "__future__" not in snippet.before]
 migrated = functools.lru_cache(maxsize=4096)(migrate_source)
 
-#: Statements that have nothing to do with mixed precision, in layouts that a careless writer would lose.
+#: Statements that have nothing to do with mixed precision, in layouts that a careless writer would
+#: lose.
 OTHERS = [
     "x = [1,2 ,  3] # a comment",
     "if  x :\n\ty = 1",
@@ -35,7 +36,11 @@ targets = st.sampled_from(list(Target))
 def files(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A file of snippets with other statements between, and the other statements."""
     others = draw(st.lists(st.sampled_from(OTHERS), min_size=1, max_size=3))
-    parts = [part for other in others for part in (other, draw(st.sampled_from(SNIPPETS)).before.rstrip("\n"))]
+    parts = [
+        part
+        for other in others
+        for part in (other, draw(st.sampled_from(SNIPPETS)).before.rstrip("\n"))
+    ]
     text = "\n".join(parts) + draw(st.sampled_from(["\n", "", "\n\n"]))
     ending = draw(endings)
     return text.replace("\n", ending), [other.replace("\n", ending) for other in others]
@@ -52,17 +57,26 @@ def test_whatever_is_written(made: tuple[str, list[str]], target: Target) -> Non
     assert migrate_source(done.text, target).text == done.text
     if not any(finding.kind is Kind.MOVED for finding in done.findings):
         assert done.text == text
-    assert done.text.count("\r\n") == done.text.count("\n") or "\r\n" not in text or text.count("\r\n") != text.count("\n")
+    assert (
+        done.text.count("\r\n") == done.text.count("\n")
+        or "\r\n" not in text
+        or text.count("\r\n") != text.count("\n")
+    )
 
 
 @settings(max_examples=60)
-@given(st.text(alphabet=st.sampled_from(list("abt .()=\n\t#'\"@:,*-\x0c\\1é")), max_size=60), targets)
+@given(
+    st.text(alphabet=st.sampled_from(list("abt .()=\n\t#'\"@:,*-\x0c\\1é")), max_size=60), targets
+)
 def test_text_without_a_spelling_stays(text: str, target: Target) -> None:
     assert migrate_source(text, target) == (text, [], [])
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS[::20], ids=str)
-@pytest.mark.parametrize("content", [b"\xef\xbb\xbf%s", b"# -*- coding: latin-1 -*-\nx = '\xe9'\n%s", b"x = '\xc3\xa9'\r\n%s"])
+@pytest.mark.parametrize(
+    "content",
+    [b"\xef\xbb\xbf%s", b"# -*- coding: latin-1 -*-\nx = '\xe9'\n%s", b"x = '\xc3\xa9'\r\n%s"],
+)
 def test_encoding_and_mark_stay(tmp_path: Path, snippet: object, content: bytes) -> None:
     path = tmp_path / "script.py"
     before = content % snippet.before.encode()  # type: ignore[attr-defined]

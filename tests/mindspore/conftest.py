@@ -16,7 +16,8 @@ from mindspore.ops import Primitive
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`
 warnings.filterwarnings("ignore", module="mindspore")
-# With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
+# With another version of NumPy than MindSpore was compiled with, the first call that takes numbers
+# fails.
 with suppress(SystemError):
     ops.zeros((1,))
 mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
@@ -28,9 +29,21 @@ compiling.install()  # what stays for good once the adapter is in use
 
 
 def _patched() -> list[str]:
-    inherited = [name for name in listing.methods() if isinstance(vars(TensorPy)[name], FunctionType)]  # theirs are C++
-    codes = [code.function.__qualname__ for code in (*listing.codes().values(), *patches._hooks()) if code.applied]
-    return [*inherited, *codes, str(Primitive.__call__.__code__), str(nn.Cell.compile_and_run.__code__)]
+    # theirs are C++
+    inherited = [
+        name for name in listing.methods() if isinstance(vars(TensorPy)[name], FunctionType)
+    ]
+    codes = [
+        code.function.__qualname__
+        for code in (*listing.codes().values(), *patches._hooks())
+        if code.applied
+    ]
+    return [
+        *inherited,
+        *codes,
+        str(Primitive.__call__.__code__),
+        str(nn.Cell.compile_and_run.__code__),
+    ]
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,11 @@ def weight(*shape):
 
 
 def mlp():
-    return nn.SequentialCell(nn.Dense(6, 12, weight_init=weight(12, 6)), nn.Tanh(), nn.Dense(12, 1, weight_init=weight(1, 12)))
+    return nn.SequentialCell(
+        nn.Dense(6, 12, weight_init=weight(12, 6)),
+        nn.Tanh(),
+        nn.Dense(12, 1, weight_init=weight(1, 12)),
+    )
 
 
 class Convolutions(nn.Cell):
@@ -71,7 +75,9 @@ def grads_of(net, scaler, level="O2", dtype="float16", enabled=True):
 
     def step(number, *, overflow=False):
         x, y = data(number)
-        (_, loss), gradients = graded(Tensor(x * np.float32(math.inf) if overflow else x), Tensor(y))
+        (_, loss), gradients = graded(
+            Tensor(x * np.float32(math.inf) if overflow else x), Tensor(y)
+        )
         return float(loss.asnumpy()), gradients
 
     return step
@@ -81,7 +87,7 @@ def values(tensors):
     return [each.astype(ms.float32).asnumpy().copy() for each in tensors]
 
 
-# --- what the tests that are TensorFlow's too call ----------------------------------------------------------------------------
+# --- what the tests that are TensorFlow's too call ------------------------------------------------
 
 #: Networks, levels, dtypes and steps.
 TRAININGS = [
@@ -92,17 +98,26 @@ TRAININGS = [
 ]
 _OPTIMIZERS = {
     "SGD": lambda p: nn.SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
-    "Momentum": lambda p: nn.Momentum(p, nn.ExponentialDecayLR(0.05, 0.9, 2), 0.9, use_nesterov=True),
+    "Momentum": lambda p: nn.Momentum(
+        p, nn.ExponentialDecayLR(0.05, 0.9, 2), 0.9, use_nesterov=True
+    ),
     "Adam": lambda p: nn.Adam(p, 0.01),
-    "Adam of groups": lambda p: nn.Adam([{"params": p[:1], "lr": 0.1, "weight_decay": 0.1}, {"params": p[1:]}], 0.01),
+    "Adam of groups": lambda p: nn.Adam(
+        [{"params": p[:1], "lr": 0.1, "weight_decay": 0.1}, {"params": p[1:]}], 0.01
+    ),
     "AdamWeightDecay": lambda p: nn.AdamWeightDecay(p, 0.01, weight_decay=0.1),
     "RMSProp": lambda p: nn.RMSProp(p, 0.01, centered=True),
     "Adagrad": lambda p: nn.Adagrad(p, learning_rate=0.1),
     "Adadelta": lambda p: nn.Adadelta(p, 0.5),
     "experimental SGD": lambda p: optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
-    "experimental AdamW": lambda p: optim.AdamW([{"params": p[:1], "lr": 0.1}, {"params": p[1:]}], 0.01),
+    "experimental AdamW": lambda p: optim.AdamW(
+        [{"params": p[:1], "lr": 0.1}, {"params": p[1:]}], 0.01
+    ),
 }
-OPTIMIZERS = {name: lambda network, make=make: make(list(network.trainable_params())) for name, make in _OPTIMIZERS.items()}
+OPTIMIZERS = {
+    name: lambda network, make=make: make(list(network.trainable_params()))
+    for name, make in _OPTIMIZERS.items()
+}
 
 
 def sgd(network, rate):
@@ -138,7 +153,9 @@ def step_with(optimizer, gradients, network):
 
 
 def tensor(array, dtype):
-    return Tensor(np.asarray(array, "float32")).astype(getattr(ms, dtype) if isinstance(dtype, str) else dtype)
+    return Tensor(np.asarray(array, "float32")).astype(
+        getattr(ms, dtype) if isinstance(dtype, str) else dtype
+    )
 
 
 def finish(optimizer, network):

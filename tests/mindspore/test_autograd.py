@@ -20,7 +20,9 @@ def rand(*shape):
 
 def network():
     mindspore.set_seed(1)
-    return nn.SequentialCell(nn.Dense(6, 8), nn.ReLU(), nn.LayerNorm((8,)), nn.Dense(8, 3), nn.Tanh())
+    return nn.SequentialCell(
+        nn.Dense(6, 8), nn.ReLU(), nn.LayerNorm((8,)), nn.Dense(8, 3), nn.Tanh()
+    )
 
 
 def arrays(gradients):
@@ -36,7 +38,11 @@ def test_the_gradient_of_a_product_is_rounded_as_its_forward(low):
         return (y.astype(F32) * weight).sum()
 
     found, _ = mindspore.grad(loss, (0, 1))(a, b)
-    rounded = ops.matmul(weight.astype(low).astype(F32), b.astype(low).astype(F32).T).astype(low).astype(F32)
+    rounded = (
+        ops.matmul(weight.astype(low).astype(F32), b.astype(low).astype(F32).T)
+        .astype(low)
+        .astype(F32)
+    )
     np.testing.assert_array_equal(found.asnumpy(), rounded.asnumpy())
 
 
@@ -44,7 +50,9 @@ def test_a_cast_without_gradients_is_not_used_with_them(low):
     net, x = network(), rand(4, 6)
     with under(low=low):
         net(x)
-        gradients = mindspore.grad(lambda x: net(x).astype(F32).sum(), None, net.trainable_params())(x)
+        gradients = mindspore.grad(
+            lambda x: net(x).astype(F32).sum(), None, net.trainable_params()
+        )(x)
         again = mindspore.grad(lambda x: net(x).astype(F32).sum(), None, net.trainable_params())(x)
     for a, b in zip(arrays(gradients), arrays(again), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -86,11 +94,29 @@ ROUNDINGS = {"rounded": rounded, "cast": lambda x, low: cast(cast(x, low), F32)}
 @pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 def test_a_cast_is_the_operation_cast(low, rounding):
     numbers = np.random.default_rng(1).integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
-    edges = [0.0, -0.0, np.inf, -np.inf, np.nan, 65504, 65519, 65520, 6e-8, 2.98e-8, 2.99e-8, 3.39e38, 3.4e38, 1 + 2**-9]
+    edges = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        65504,
+        65519,
+        65520,
+        6e-8,
+        2.98e-8,
+        2.99e-8,
+        3.39e38,
+        3.4e38,
+        1 + 2**-9,
+    ]
     x, weight = Tensor(np.concatenate([numbers, np.float32(edges)])), rand(200_000 + len(edges))
     for found, expected in (
         (rounding(x, low), there_and_back(x, low)),
-        [mindspore.grad(lambda x, to=to: to(x, low) * weight)(x) for to in (rounding, there_and_back)],
+        [
+            mindspore.grad(lambda x, to=to: to(x, low) * weight)(x)
+            for to in (rounding, there_and_back)
+        ],
     ):
         np.testing.assert_array_equal(found.asnumpy(), expected.asnumpy())
         assert found.dtype == F32
@@ -115,14 +141,20 @@ VIEWS = {
     "broadcast": lambda x: mint.broadcast_to(x[:1], (6, 8, 10)),
 }
 #: MindSpore's own gradient of these fails now and then.
-SLICES = {"strided": lambda x: x[1:5:2, ::3, 2:7], "empty": lambda x: x[:0], "scalar": lambda x: x[0, 0, 0]}
+SLICES = {
+    "strided": lambda x: x[1:5:2, ::3, 2:7],
+    "empty": lambda x: x[:0],
+    "scalar": lambda x: x[0, 0, 0],
+}
 
 
 @pytest.mark.parametrize("view", [*VIEWS.values(), *SLICES.values()], ids=[*VIEWS, *SLICES])
 @pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 def test_a_cast_of_a_view(low, view, rounding):
     x = rand(6, 8, 10)
-    np.testing.assert_array_equal(rounding(view(x), low).asnumpy(), there_and_back(view(x), low).asnumpy())
+    np.testing.assert_array_equal(
+        rounding(view(x), low).asnumpy(), there_and_back(view(x), low).asnumpy()
+    )
 
 
 @both_ways
@@ -131,7 +163,8 @@ def test_a_cast_of_a_view(low, view, rounding):
 def test_the_gradient_of_a_cast_of_a_view(low, view, rounding):
     x, weight = rand(6, 8, 10), rand(*view(rand(6, 8, 10)).shape)
     found, expected = (
-        mindspore.grad(lambda x, to=to: (to(view(x), low) * weight).sum())(x) for to in (rounding, there_and_back)
+        mindspore.grad(lambda x, to=to: (to(view(x), low) * weight).sum())(x)
+        for to in (rounding, there_and_back)
     )
     np.testing.assert_array_equal(found.asnumpy(), expected.asnumpy())
 
@@ -184,7 +217,9 @@ def test_a_cells_own_gradient_computes_with_low_tensors(low):
         found = mindspore.grad(loss)(x)
     assert cell.seen == [(low, low)]
     assert found.dtype == F32
-    np.testing.assert_allclose(found.asnumpy(), mindspore.grad(loss)(x).asnumpy(), rtol=0.1, atol=0.05)
+    np.testing.assert_allclose(
+        found.asnumpy(), mindspore.grad(loss)(x).asnumpy(), rtol=0.1, atol=0.05
+    )
 
 
 class CubedInFloat32(Cubed):
@@ -204,14 +239,18 @@ def test_the_inputs_that_custom_fwd_casts_reach_the_backward_pass_as_well(low):
         found = mindspore.grad(loss)(x)
     assert cell.seen == [(F32, F32)]
     assert found.dtype == F32
-    np.testing.assert_allclose(found.asnumpy(), mindspore.grad(loss)(x).asnumpy(), rtol=0.1, atol=0.05)
+    np.testing.assert_allclose(
+        found.asnumpy(), mindspore.grad(loss)(x).asnumpy(), rtol=0.1, atol=0.05
+    )
     with policy_region(Policy(enabled=False)):
         mindspore.grad(lambda x: cell(x).astype(F32).sum())(x.astype(mindspore.float16))
     assert cell.seen[-1][0] == mindspore.float16  # where no policy is in force, nothing is cast
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"use_reentrant": False}, {"output_recompute": True}], ids=["reentrant", "hooks", "output"]
+    "how",
+    [{}, {"use_reentrant": False}, {"output_recompute": True}],
+    ids=["reentrant", "hooks", "output"],
 )
 def test_a_cell_that_is_to_be_recomputed(low, how):
     net, x = network(), rand(4, 6)
@@ -258,7 +297,9 @@ def hooked(x):
     return x
 
 
-@pytest.mark.parametrize("function", [Power.apply, PowerCell(), hooked], ids=["function", "bprop", "hook"])
+@pytest.mark.parametrize(
+    "function", [Power.apply, PowerCell(), hooked], ids=["function", "bprop", "hook"]
+)
 def test_what_a_backward_pass_calls_after_its_region_computes_with_low_gradients(low, function):
     x, w = ops.abs(rand(4, 6)) + 1, ops.abs(rand(6, 3)) + 1
 
@@ -413,7 +454,9 @@ def clip(gradients):
 @pytest.mark.parametrize("policy", [Policy("O2", "float16"), Policy("O3", "bfloat16")], ids=str)
 @pytest.mark.parametrize("call", [clip, mindspore.jit(clip)], ids=["PyNative", "graph"])
 def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(call, policy):
-    gradients = tuple(Tensor(np.full(size, value, "float32")) for size, value in ((1000, 1e4), (3, 1e-2)))
+    gradients = tuple(
+        Tensor(np.full(size, value, "float32")) for size, value in ((1000, 1e4), (3, 1e-2))
+    )
     known = call(gradients)
     with policy_region(policy):
         found = call(gradients)

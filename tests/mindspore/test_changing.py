@@ -37,7 +37,9 @@ class Counting(nn.Cell):
         return self.add(self.kept, rows, new)
 
 
-@pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["PyNative", "graph"])
+@pytest.mark.parametrize(
+    "mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["PyNative", "graph"]
+)
 @pytest.mark.parametrize("kept", [mindspore.float32, mindspore.float16], ids=str)
 @pytest.mark.parametrize("new", [mindspore.float32, mindspore.float16], ids=str)
 @pytest.mark.parametrize(
@@ -67,8 +69,13 @@ def test_what_computes_a_new_tensor_follows_its_rule():
     kept = Parameter(Tensor(np.ones((3, 2), "float32")), name="kept")
     with policy_region(Policy("O3", "float16")):
         assert (
-            ops.tensor_scatter_add(kept, Tensor(ROWS.reshape(-1, 1)), Tensor(np.ones((3, 2), "float32"))).dtype
+            ops.tensor_scatter_add(
+                kept, Tensor(ROWS.reshape(-1, 1)), Tensor(np.ones((3, 2), "float32"))
+            ).dtype
             == mindspore.float16
         )
-        assert mint.index_add(kept, 0, Tensor(ROWS), Tensor(np.ones((3, 2), "float32"))).dtype == mindspore.float16
+        assert (
+            mint.index_add(kept, 0, Tensor(ROWS), Tensor(np.ones((3, 2), "float32"))).dtype
+            == mindspore.float16
+        )
     np.testing.assert_array_equal(kept.asnumpy(), np.ones((3, 2)))

@@ -73,7 +73,11 @@ def test_a_jitted_function_that_was_first_called_in_a_region():
         return ops.matmul(a, b)
 
     a, b = rand(4, 4), rand(4, 4)
-    assert [dtypes(policy, product, a, b)[0] for policy in (Policy(), None, Policy())] == [F16, F32, F16]
+    assert [dtypes(policy, product, a, b)[0] for policy in (Policy(), None, Policy())] == [
+        F16,
+        F32,
+        F16,
+    ]
 
 
 def test_cells_in_graph_mode(graph_mode):
@@ -110,7 +114,10 @@ def test_a_function_whose_bytecode_is_captured_runs_as_it_is_in_a_region():
     a, b = rand(4, 4), rand(4, 4)
     compiled = mindspore.jit(_plain_product, capture_mode="bytecode")
     if not BYTECODE:
-        with policy_region(Policy()), pytest.raises(Exception, match=r"does not support Python 3\.12"):
+        with (
+            policy_region(Policy()),
+            pytest.raises(Exception, match=r"does not support Python 3\.12"),
+        ):
             compiled(a, b)
         return
     for _ in range(2):
@@ -147,10 +154,17 @@ def _decorated(a, b):
     return low_product(a, b), ops.matmul(a, b)
 
 
-CAPTURED = [(low_product, [F16]), (_statement, [F16, F16]), (_call, [F16, F32]), (_decorated, [F16, F32])]
+CAPTURED = [
+    (low_product, [F16]),
+    (_statement, [F16, F16]),
+    (_call, [F16, F32]),
+    (_decorated, [F16, F32]),
+]
 
 
-@pytest.mark.parametrize(("function", "expected"), CAPTURED, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("function", "expected"), CAPTURED, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_a_region_inside_a_function_whose_bytecode_is_captured(function, expected):
     compiled = mindspore.jit(function, capture_mode="bytecode")
     a, b = rand(4, 4), rand(4, 4)
@@ -173,14 +187,16 @@ def test_no_region_opens_while_a_graph_is_captured_from_a_trace():
     assert unamp.current_policy() is None
 
 
-# --- what a strategy of primitives does not know ------------------------------------------------------------------------------
+# --- what a strategy of primitives does not know --------------------------------------------------
 
 
 def losses(low, x):
     return ops.mse_loss(low, x), ops.matmul(x, x), ops.relu(low)
 
 
-@pytest.mark.parametrize(("policy", "rest"), [(Policy(), F16), (Policy("O2"), F16), (Policy(deny="*"), F32)], ids=str)
+@pytest.mark.parametrize(
+    ("policy", "rest"), [(Policy(), F16), (Policy("O2"), F16), (Policy(deny="*"), F32)], ids=str
+)
 def test_an_operation_of_several_primitives_follows_its_rule(policy, rest):
     a = rand(4, 4)
     low = a.astype(F16)
@@ -204,7 +220,10 @@ def banned(x):
 def test_what_a_policy_bans_raises_in_a_graph_too():
     x = rand(4, 4)
     for _ in range(2):
-        with policy_region(Policy(preset="torch-cuda")), pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"):
+        with (
+            policy_region(Policy(preset="torch-cuda")),
+            pytest.raises(unamp.BannedOperation, match="binary_cross_entropy"),
+        ):
             banned(x)
         assert banned(x).dtype == F32
 
@@ -228,7 +247,10 @@ def calls_cached(x):
 @pytest.mark.parametrize("function", [calls_partial, calls_cached])
 def test_what_python_would_run_when_the_graph_runs_is_refused_in_a_region(function):
     compiled, x = mindspore.jit(function), rand(4, 4)
-    with policy_region(Policy()), pytest.raises(unamp.NotExpressible, match="Python runs it when the graph runs"):
+    with (
+        policy_region(Policy()),
+        pytest.raises(unamp.NotExpressible, match="Python runs it when the graph runs"),
+    ):
         compiled(x)
     assert compiled(x).dtype == F32
 
@@ -290,14 +312,20 @@ def with_a_region_of_a_dialect(a, b):
 
 @pytest.mark.parametrize(
     "function",
-    [with_a_region_of_its_own, with_a_region_by_its_short_name, with_a_region_from_outside, with_a_region_of_a_dialect],
+    [
+        with_a_region_of_its_own,
+        with_a_region_by_its_short_name,
+        with_a_region_from_outside,
+        with_a_region_of_a_dialect,
+    ],
 )
 def test_a_region_inside_a_compiled_function_says_what_to_write_instead(function):
     compiled = mindspore.jit(function)
     for around in (contextlib.nullcontext(), unamp.autocast()):
         with around, pytest.raises(unamp.NotExpressible, match=r"decorate that \(@unamp.autocast"):
             compiled(rand(2, 2), rand(2, 2))
-    assert dtypes(Policy(), mindspore.jit(compute_alone), rand(2, 2), rand(2, 2)) == [F16]  # the compiler goes on
+    # the compiler goes on
+    assert dtypes(Policy(), mindspore.jit(compute_alone), rand(2, 2), rand(2, 2)) == [F16]
 
 
 def compute_alone(a, b):

@@ -12,8 +12,11 @@ import unamp
 from unamp.dialects.torch.amp import autocast as torch_autocast
 
 F32, F16, BF16 = mindspore.float32, mindspore.float16, mindspore.bfloat16
-#: Rounded to low (by a quarter of the last place), products are exact in float32, and with what was rounded off they differ.
-X = Tensor((np.random.default_rng(0).integers(32, 63, (4, 4)) / 64 + 2**-10 + 2**-13).astype(np.float32))
+#: Rounded to low (by a quarter of the last place), products are exact in float32, and with what was
+#: rounded off they differ.
+X = Tensor(
+    (np.random.default_rng(0).integers(32, 63, (4, 4)) / 64 + 2**-10 + 2**-13).astype(np.float32)
+)
 
 low = unamp.autocast(dtype="float16")
 off = unamp.autocast(enabled=False)
@@ -102,10 +105,19 @@ def in_torchs_words(x):
     return ops.matmul(x, x)
 
 
-ROOTS = [(product, F16), (in_torchs_words, F16), (wide, F32), (wide_inside, F32), (ours, F16), (Decorated(), F16)]
+ROOTS = [
+    (product, F16),
+    (in_torchs_words, F16),
+    (wide, F32),
+    (wide_inside, F32),
+    (ours, F16),
+    (Decorated(), F16),
+]
 
 
-@pytest.mark.parametrize(("root", "expected"), ROOTS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("root", "expected"), ROOTS, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_a_decorated_root_has_its_own_policy_whatever_is_around_the_call(root, expected):
     compiled = mindspore.jit(root)
     for _ in range(2):
@@ -130,7 +142,11 @@ class Many(nn.Cell):
 
     def __init__(self):
         super().__init__()
-        self.dense, self.plain, self.decorated = nn.Dense(4, 4, weight_init=X, has_bias=False), Plain(), Decorated()
+        self.dense, self.plain, self.decorated = (
+            nn.Dense(4, 4, weight_init=X, has_bias=False),
+            Plain(),
+            Decorated(),
+        )
         self.listed = nn.CellList([Plain(), Decorated()])
         self.sequence = nn.SequentialCell(Plain(), Decorated())
 
@@ -142,7 +158,16 @@ class Many(nn.Cell):
         listed = ()
         for each in self.listed:
             listed += (each(x),)
-        return (plain(x), product(x), self.plain(x), self.dense(x), *self.inner(x), *listed, self.dense(x), self.sequence(x))
+        return (
+            plain(x),
+            product(x),
+            self.plain(x),
+            self.dense(x),
+            *self.inner(x),
+            *listed,
+            self.dense(x),
+            self.sequence(x),
+        )
 
 
 def values(found):
@@ -159,8 +184,12 @@ def assert_equal(found, expected):
             np.testing.assert_array_equal(one[1], other[1])
 
 
-@pytest.mark.parametrize("make", [lambda: calls_product, lambda: calls_wide, Holds, Method, Many, HoldsCasts])
-@pytest.mark.parametrize("around", [None, low, off, brain], ids=["outside", "low", "off", "bfloat16"])
+@pytest.mark.parametrize(
+    "make", [lambda: calls_product, lambda: calls_wide, Holds, Method, Many, HoldsCasts]
+)
+@pytest.mark.parametrize(
+    "around", [None, low, off, brain], ids=["outside", "low", "off", "bfloat16"]
+)
 def test_parts_of_one_graph_follow_policies_of_their_own(make, around):
     network = make()
     compiled = mindspore.jit(network)

@@ -13,8 +13,17 @@ import unamp
 
 def test_parameters_are_low_where_they_are():
     net = made("convolutions")
-    before, names, numbers = list(net.get_parameters()), list(net.parameters_dict()), values(net.get_parameters())
-    optimizer = nn.Adam([{"params": net.conv.trainable_params(), "lr": 0.01}, {"params": net.head.trainable_params()}])
+    before, names, numbers = (
+        list(net.get_parameters()),
+        list(net.parameters_dict()),
+        values(net.get_parameters()),
+    )
+    optimizer = nn.Adam(
+        [
+            {"params": net.conv.trainable_params(), "lr": 0.01},
+            {"params": net.head.trainable_params()},
+        ]
+    )
     held = optimizer.parameters
     assert unamp.decorate(net, optimizer, "O2", "bfloat16") == (net, optimizer)
     assert all(old is new for old, new in zip(before, net.get_parameters(), strict=True))
@@ -43,7 +52,9 @@ def test_what_stays_as_it_is():
 def test_a_resumed_run_ends_as_one_that_was_not_killed(dtype, tmp_path):
     def begun():
         net = made()
-        optimizer = nn.AdamWeightDecay(net.trainable_params(), nn.ExponentialDecayLR(0.02, 0.9, 4), weight_decay=0.01)
+        optimizer = nn.AdamWeightDecay(
+            net.trainable_params(), nn.ExponentialDecayLR(0.02, 0.9, 4), weight_decay=0.01
+        )
         unamp.decorate(net, optimizer, "O2", dtype)
         scaler = unamp.GradScaler(1024.0, growth_interval=3)
         return net, optimizer, scaler, grads_of(net, scaler, dtype=dtype)
@@ -58,7 +69,10 @@ def test_a_resumed_run_ends_as_one_that_was_not_killed(dtype, tmp_path):
     wanted = run(*whole, range(12))
     run(*killed, range(7))
     ms.save_checkpoint(killed[1], str(tmp_path / "optimizer.ckpt"))
-    assert any(name.startswith("master_weight.") for name in ms.load_checkpoint(str(tmp_path / "optimizer.ckpt")))
+    assert any(
+        name.startswith("master_weight.")
+        for name in ms.load_checkpoint(str(tmp_path / "optimizer.ckpt"))
+    )
     ms.load_param_into_net(resumed[1], ms.load_checkpoint(str(tmp_path / "optimizer.ckpt")))
     resumed[2].load_state_dict(killed[2].state_dict())
     assert same(values(killed[0].get_parameters()), values(resumed[0].get_parameters()))
@@ -110,7 +124,9 @@ def test_cells_that_train():
     net = made()
     optimizer = nn.Momentum(net.trainable_params(), 0.02, 0.9)
     unamp.decorate(net, optimizer, "O2", "float16")
-    train = nn.TrainOneStepCell(nn.WithLossCell(unamp.auto_mixed_precision(net, "O2"), nn.MSELoss()), optimizer)
+    train = nn.TrainOneStepCell(
+        nn.WithLossCell(unamp.auto_mixed_precision(net, "O2"), nn.MSELoss()), optimizer
+    )
     losses = [float(train(*map(Tensor, data(0))).asnumpy()) for _ in range(5)]
     assert losses == sorted(losses, reverse=True)
     assert net[0].weight.dtype == ms.float16
@@ -122,7 +138,9 @@ def test_what_is_compiled_is_refused(graph_mode):
     unamp.decorate(net, optimizer, "O2", "float16")
     before = values(net.get_parameters())
     gradients = tuple(ops.ones_like(each) for each in optimizer.parameters)
-    with pytest.raises(unamp.NotExpressible, match="a compiled graph cannot step the master weights"):
+    with pytest.raises(
+        unamp.NotExpressible, match="a compiled graph cannot step the master weights"
+    ):
         optimizer(gradients)
     ms.set_context(mode=ms.PYNATIVE_MODE)
 

@@ -10,7 +10,10 @@ from mindspore import ops
 import unamp
 
 HAS, ABSENT = "mindspore has CPU", ("Ascend", "Ascend:1", "GPU", "cuda", "gpu:0")
-NO_DEVICES = {"ascend": "unknown device_type 'ascend'.*mindspore has CPU", "Ascend:": "unknown device_type 'Ascend:'"}
+NO_DEVICES = {
+    "ascend": "unknown device_type 'ascend'.*mindspore has CPU",
+    "Ascend:": "unknown device_type 'Ascend:'",
+}
 
 
 @pytest.mark.parametrize("named", ["CPU", "CPU:0", "cpu"])

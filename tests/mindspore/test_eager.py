@@ -27,12 +27,35 @@ def test_the_same_operation_by_every_way_to_call_it(low):
     x, y = rand(4, 4), rand(4, 4)
     mul = ops.MatMul()
     with under(low=low):
-        ways = [x @ y, x.matmul(y), ops.matmul(x, y), mint.matmul(x, y), ops.MatMul()(x, y), mul(x, y), ops.mm(x, y)]
-        ways += [x.mm(y), bound_early(x, y), ops.dense(x, y), mint.nn.functional.linear(x, y), nn.Dense(4, 4)(x)]
+        ways = [
+            x @ y,
+            x.matmul(y),
+            ops.matmul(x, y),
+            mint.matmul(x, y),
+            ops.MatMul()(x, y),
+            mul(x, y),
+            ops.mm(x, y),
+        ]
+        ways += [
+            x.mm(y),
+            bound_early(x, y),
+            ops.dense(x, y),
+            mint.nn.functional.linear(x, y),
+            nn.Dense(4, 4)(x),
+        ]
         ways += [ops.bmm(x[None], y[None]), ops.BatchMatMul()(x[None], y[None]), nn.MatMul()(x, y)]
         assert {way.dtype for way in ways} == {low}
     with under("O1", low, allow="add", deny="matmul"):
-        ways = [x + y, 1.0 + y, x + 1.0, x.add(y), ops.add(x, y), mint.add(x, y), ops.Add()(x, y), ops.tensor_add(x, y)]
+        ways = [
+            x + y,
+            1.0 + y,
+            x + 1.0,
+            x.add(y),
+            ops.add(x, y),
+            mint.add(x, y),
+            ops.Add()(x, y),
+            ops.tensor_add(x, y),
+        ]
         assert {way.dtype for way in ways} == {low}
         assert (x.astype(low) @ y).dtype == F32
 
@@ -68,7 +91,9 @@ def test_norms_keep_parameters_and_statistics(low):
         assert {p.dtype for p in norm.get_parameters()} == {F32}
         if isinstance(norm, nn.BatchNorm2d):
             assert np.abs(norm.moving_mean.asnumpy()).max() > 0
-        with under("O2", low, preset="mindspore" if not isinstance(norm, nn.GroupNorm) else "unamp"):
+        with under(
+            "O2", low, preset="mindspore" if not isinstance(norm, nn.GroupNorm) else "unamp"
+        ):
             assert norm(x.astype(low)).dtype == F32
 
 
@@ -83,7 +108,9 @@ def test_the_root_of_a_mean_square_is_a_loss(low, compiled):
 
 def with_low_norms(low):
     """Return a network, the same one with low norms, and what both compute of a float32 image."""
-    exact, network = (nn.SequentialCell(nn.BatchNorm2d(3), nn.LayerNorm((6,))).set_train() for _ in range(2))
+    exact, network = (
+        nn.SequentialCell(nn.BatchNorm2d(3), nn.LayerNorm((6,))).set_train() for _ in range(2)
+    )
     for parameter in network.get_parameters():
         parameter.set_dtype(low)
     return exact, network
@@ -97,13 +124,18 @@ def assert_updated(network, exact, low):
         np.testing.assert_allclose(updated.astype(F32).asnumpy(), expected, rtol=2**-7)
 
 
-@pytest.mark.parametrize(("level", "dtype"), [("O1", ""), ("O1", "float32"), ("O2", ""), ("O3", ""), ("OD", "")])
+@pytest.mark.parametrize(
+    ("level", "dtype"), [("O1", ""), ("O1", "float32"), ("O2", ""), ("O3", ""), ("OD", "")]
+)
 @pytest.mark.parametrize("compiled", [False, True], ids=["PyNative", "graph"])
 def test_low_running_statistics_take_their_update(low, level, dtype, compiled):
     x = rand(4, 3, 6, 6)
     exact, network = with_low_norms(low)
     if compiled and low == mindspore.bfloat16:
-        with under(level, dtype or low), pytest.raises(unamp.NotExpressible, match="running statistics in bfloat16"):
+        with (
+            under(level, dtype or low),
+            pytest.raises(unamp.NotExpressible, match="running statistics in bfloat16"),
+        ):
             mindspore.jit(network.construct)(x.astype(low))
         return
     with under(level, dtype or low):
@@ -112,7 +144,9 @@ def test_low_running_statistics_take_their_update(low, level, dtype, compiled):
     assert_updated(network, exact, low)
 
 
-@pytest.mark.parametrize(("low", "compiled"), [("float16", False), ("bfloat16", False), ("float16", True)])
+@pytest.mark.parametrize(
+    ("low", "compiled"), [("float16", False), ("bfloat16", False), ("float16", True)]
+)
 def test_low_norms_in_training(low, compiled):
     low, x = LOW[low], rand(4, 3, 6, 6)
     exact, network = with_low_norms(low)
@@ -133,7 +167,10 @@ def test_low_norms_in_training(low, compiled):
 @pytest.mark.parametrize("compiled", [False, True], ids=["PyNative", "graph"])
 def test_a_function_updates_low_running_statistics(low, level, training, compiled):
     x = rand(4, 3, 6, 6)
-    exact, found = ([mindspore.Parameter(Tensor(np.full(3, n, np.float32))) for n in (0.0, 1.0, 1.0, 0.0)] for _ in range(2))
+    exact, found = (
+        [mindspore.Parameter(Tensor(np.full(3, n, np.float32))) for n in (0.0, 1.0, 1.0, 0.0)]
+        for _ in range(2)
+    )
     for parameter in found:
         parameter.set_dtype(low)
 
@@ -141,12 +178,17 @@ def test_a_function_updates_low_running_statistics(low, level, training, compile
         return ops.batch_norm(x, *found, training=training)
 
     if compiled and training and low == mindspore.bfloat16:
-        with under(level, low), pytest.raises(TypeError, match=r"Select CPU operator\[Assign\] fail"):
+        with (
+            under(level, low),
+            pytest.raises(TypeError, match=r"Select CPU operator\[Assign\] fail"),
+        ):
             mindspore.jit(norm)(x.astype(low))
         return
     with under(level, low):
         out = (mindspore.jit(norm) if compiled else norm)(x.astype(low))
-    np.testing.assert_allclose(out.astype(F32).asnumpy(), ops.batch_norm(x, *exact, training=training).asnumpy(), atol=0.05)
+    np.testing.assert_allclose(
+        out.astype(F32).asnumpy(), ops.batch_norm(x, *exact, training=training).asnumpy(), atol=0.05
+    )
     for updated, expected in zip(found[:2], exact[:2], strict=True):
         assert updated.dtype == low
         np.testing.assert_allclose(updated.astype(F32).asnumpy(), expected.asnumpy(), rtol=2**-7)
@@ -201,7 +243,9 @@ def test_items_are_set_in_the_dtype_of_their_tensor(low, level, index):
             x = Tensor(numbers).astype(dtype)
             x[place] = 0.3
         expected = Tensor(numbers).astype(dtype).astype(F32).asnumpy()
-        expected[place.asnumpy() if isinstance(place, Tensor) else place] = Tensor(0.3, F32).astype(dtype).astype(F32).asnumpy()
+        expected[place.asnumpy() if isinstance(place, Tensor) else place] = (
+            Tensor(0.3, F32).astype(dtype).astype(F32).asnumpy()
+        )
         assert x.dtype == dtype
         np.testing.assert_array_equal(x.astype(F32).asnumpy(), expected)
 
@@ -261,7 +305,8 @@ def test_a_kernels_error_is_raised_inside_the_region_that_caused_it():
 def test_a_hook_that_is_missing_is_named(monkeypatch):
     monkeypatch.delattr(nn.Cell, "_run_grad_construct")
     with pytest.raises(
-        unamp.FrameworkNotSupported, match=rf"mindspore {mindspore.__version__} has no mindspore.nn.Cell._run_grad_construct"
+        unamp.FrameworkNotSupported,
+        match=rf"mindspore {mindspore.__version__} has no mindspore.nn.Cell._run_grad_construct",
     ):
         HOOKS.probe()
     assert patches.installed.open == 0

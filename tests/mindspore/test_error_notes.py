@@ -23,8 +23,12 @@ def put_together(x):
 
 
 def test_an_error_about_dtypes_names_the_policy_once():
-    noted.an_error_about_dtypes_names_the_policy_once(TypeError, "float16", lambda: put_together(ops.ones((4, 4))))
+    noted.an_error_about_dtypes_names_the_policy_once(
+        TypeError, "float16", lambda: put_together(ops.ones((4, 4)))
+    )
 
 
 def test_other_errors_are_left_alone():
-    noted.other_errors_are_left_alone("float16", lambda: ops.reshape(ops.ones((4, 4)), (3, 3)).asnumpy())
+    noted.other_errors_are_left_alone(
+        "float16", lambda: ops.reshape(ops.ones((4, 4)), (3, 3)).asnumpy()
+    )

@@ -19,7 +19,10 @@ F16, BF16, F32 = mindspore.float16, mindspore.bfloat16, mindspore.float32
 
 def everything() -> list[Any]:
     """Everything that regions exchange, as it is now."""
-    functions = [patch.function.__code__ for patch in (*listing.codes().values(), *patches._hooks(), listing.primitive_call)]
+    functions = [
+        patch.function.__code__
+        for patch in (*listing.codes().values(), *patches._hooks(), listing.primitive_call)
+    ]
     return [*functions, *(vars(TensorPy)[name] for name in listing.methods())]
 
 
@@ -41,7 +44,9 @@ def test_a_region_is_what_it_is_and_leaves_nothing() -> None:
 def test_other_threads_go_on_as_they_were() -> None:
     a, seen = numbers(), []
     with policy_region(Policy(allow="add")):
-        other = threading.Thread(target=lambda: seen.extend([(a @ a).dtype, (a + a).dtype, ops.add(a, a).dtype]))
+        other = threading.Thread(
+            target=lambda: seen.extend([(a @ a).dtype, (a + a).dtype, ops.add(a, a).dtype])
+        )
         other.start()
         other.join()
         assert (a + a).dtype == F16

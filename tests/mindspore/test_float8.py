@@ -13,7 +13,9 @@ import unamp
 def test_numbers_are_those_of_ml_dtypes():
     from unamp_mindspore.calls import _Performer
 
-    floats8.numbers_are_those_of_ml_dtypes(_Performer.arithmetic, Tensor, lambda tensor: tensor.asnumpy())
+    floats8.numbers_are_those_of_ml_dtypes(
+        _Performer.arithmetic, Tensor, lambda tensor: tensor.asnumpy()
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2"])

@@ -14,7 +14,9 @@ import unamp
 
 def network() -> nn.SequentialCell:
     mindspore.set_seed(0)
-    return nn.SequentialCell(nn.Dense(8, 16), nn.ReLU(), nn.Dense(16, 16), nn.LayerNorm((16,)), nn.Dense(16, 4))
+    return nn.SequentialCell(
+        nn.Dense(8, 16), nn.ReLU(), nn.Dense(16, 16), nn.LayerNorm((16,)), nn.Dense(16, 4)
+    )
 
 
 X = np.linspace(-1.0, 1.0, 32, dtype=np.float32).reshape(4, 8)
@@ -25,18 +27,21 @@ def test_a_layer_is_named() -> None:
     net[3].gamma.set_data(Tensor(np.full(16, 1e-6, np.float32)))
     x = Tensor(X)
     differentiated.a_layer_is_named(
-        lambda: mindspore.grad(lambda x: net(x).sum(), None, net.trainable_params())(x), "SequentialCell.2"
+        lambda: mindspore.grad(lambda x: net(x).sum(), None, net.trainable_params())(x),
+        "SequentialCell.2",
     )
 
 
 def test_parameters_have_theirs() -> None:
     net = network()
-    names = [f"SequentialCell.{name}" for name, each in net.parameters_and_names() if each.requires_grad]
+    names = [
+        f"SequentialCell.{name}" for name, each in net.parameters_and_names() if each.requires_grad
+    ]
 
     def run():
-        gradients = mindspore.grad(lambda x: net(x).sum() + net(x * 2.0).square().sum(), None, net.trainable_params())(
-            Tensor(X)
-        )
+        gradients = mindspore.grad(
+            lambda x: net(x).sum() + net(x * 2.0).square().sum(), None, net.trainable_params()
+        )(Tensor(X))
         return {name: each.asnumpy() for name, each in zip(names, gradients, strict=True)}
 
     differentiated.parameters_have_theirs(run)
@@ -44,7 +49,9 @@ def test_parameters_have_theirs() -> None:
 
 def test_a_loss_scale_is_told() -> None:
     x = Tensor(X)
-    differentiated.a_loss_scale_is_told(lambda scaler: mindspore.grad(lambda x: scaler.scale(ops.exp(x).sum()))(x))
+    differentiated.a_loss_scale_is_told(
+        lambda scaler: mindspore.grad(lambda x: scaler.scale(ops.exp(x).sum()))(x)
+    )
 
 
 class Net(nn.Cell):
@@ -81,7 +88,14 @@ def test_a_backward_pass_is_not_reported() -> None:
     net = network()
     with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", level="O3"):
         mindspore.grad(lambda x: net(x).sum(), None, net.trainable_params())(Tensor(X))
-    assert [record.op for record in trace.records] == ["linear", "relu", "linear", "layer_norm", "linear", "sum"]
+    assert [record.op for record in trace.records] == [
+        "linear",
+        "relu",
+        "linear",
+        "layer_norm",
+        "linear",
+        "sum",
+    ]
     assert len([each for each in trace.gradients if each.record is not None]) == 6
 
 

@@ -69,12 +69,16 @@ def _parts(a):
 
 _LABELS = Tensor([0, 1, 2, 0], mindspore.int32)
 _SIGNS = Tensor([1, -1, 1, -1], mindspore.int32)
-_A, _B, _C, _P, _Q = array(4, 4), array(4, 4, seed=1), array(4, 4, seed=2), positive(4, 4), positive(4, 4, seed=1)
+_A, _B, _C, _P, _Q = (
+    array(4, 4),
+    array(4, 4, seed=1),
+    array(4, 4, seed=2),
+    positive(4, 4),
+    positive(4, 4, seed=1),
+)
 _ROW, _IMAGE, _SEQUENCE, _STATE = array(4), array(2, 3, 8, 8), array(5, 2, 4), array(2, 3)
 
-_UNARY = (
-    "exp log tanh sigmoid relu gelu softmax log_softmax silu sqrt rsqrt square abs erf elu sum mean prod std norm log1p celu"
-)
+_UNARY = "exp log tanh sigmoid relu gelu softmax log_softmax silu sqrt rsqrt square abs erf elu sum mean prod std norm log1p celu"
 _BINARY = "matmul mm add sub mul div pow maximum atan2 floor_divide remainder inner"
 
 #: The forms: families of functions or layers by name, each with its arguments.
@@ -139,7 +143,10 @@ FAMILIES = {
         "NLLLoss": (nn.NLLLoss(), (_A, _LABELS)),
         "BCELoss": (nn.BCELoss(), (_P, _Q)),
         "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss(), (_A, _P)),
-        "SoftmaxCrossEntropyWithLogits": (nn.SoftmaxCrossEntropyWithLogits(sparse=True), (_A, _LABELS)),
+        "SoftmaxCrossEntropyWithLogits": (
+            nn.SoftmaxCrossEntropyWithLogits(sparse=True),
+            (_A, _LABELS),
+        ),
         "KLDivLoss": (nn.KLDivLoss(), (_A, _P)),
         "DiceLoss": (nn.DiceLoss(), (_P, _Q)),
         "CosineEmbeddingLoss": (nn.CosineEmbeddingLoss(), (_A, _B, _SIGNS)),
@@ -155,8 +162,14 @@ FAMILIES = {
     },
     "attention": {
         "MultiheadAttention": (nn.MultiheadAttention(4, 2), (array(3, 2, 4),) * 3),
-        "TransformerEncoderLayer": (nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), (array(3, 2, 4),)),
-        "TransformerDecoderLayer": (nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0), (array(3, 2, 4),) * 2),
+        "TransformerEncoderLayer": (
+            nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0),
+            (array(3, 2, 4),),
+        ),
+        "TransformerDecoderLayer": (
+            nn.TransformerDecoderLayer(4, 2, 8, dropout=0.0),
+            (array(3, 2, 4),) * 2,
+        ),
     },
 }
 
@@ -203,10 +216,14 @@ def feeds(given, level, low):
     """Give the arguments in float32, and where rules differ in what they make of low ones, all low, and the first alone."""
     yield given
     if level == "O1":
-        floats = [i for i, value in enumerate(given) if isinstance(value, tuple) or value.dtype == F32]
+        floats = [
+            i for i, value in enumerate(given) if isinstance(value, tuple) or value.dtype == F32
+        ]
         yield lowered(given, low)
         if len(floats) > 1:
-            yield tuple(lowered(value, low) if i == floats[0] else value for i, value in enumerate(given))
+            yield tuple(
+                lowered(value, low) if i == floats[0] else value for i, value in enumerate(given)
+            )
 
 
 def flat(result):
@@ -229,14 +246,20 @@ def test_a_graph_and_pynative_mode_agree(family, level, dtype):
             of_eager, of_graph = [form(*given) for given in fed], mindspore.jit(_called(form))(*fed)
         for given, eager, graph in zip(fed, of_eager, of_graph, strict=True):
             if (how := _difference(flat(eager), flat(graph))) is not None:
-                different.append(f"{name} of {', '.join(str(each.dtype) for each in flat(given))}: {how}")
+                different.append(
+                    f"{name} of {', '.join(str(each.dtype) for each in flat(given))}: {how}"
+                )
     assert not different
 
 
 @pytest.mark.parametrize("low_first", [False, True])
-@pytest.mark.parametrize("code", [_by_index, _joined_tuples, _of_a_local_cell], ids=lambda code: code.__name__)
+@pytest.mark.parametrize(
+    "code", [_by_index, _joined_tuples, _of_a_local_cell], ids=lambda code: code.__name__
+)
 def test_tensors_in_a_tuple_keep_their_dtypes_in_a_graph(code, low_first):
-    given = (_A.astype(mindspore.bfloat16), _A) if low_first else (_A, _A.astype(mindspore.bfloat16))
+    given = (
+        (_A.astype(mindspore.bfloat16), _A) if low_first else (_A, _A.astype(mindspore.bfloat16))
+    )
     with policy_region(Policy("O1", "bfloat16")):
         eager, graph = code(given), mindspore.jit(code)(given)
     assert [each.dtype for each in graph] == [each.dtype for each in given]
@@ -303,7 +326,14 @@ def _items_of_a_list_set(x):
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
 @pytest.mark.parametrize(
-    "code", [_one_item_set, _items_changed, _chosen_items_set, _an_item_at_a_computed_index_changed, _items_of_a_list_set]
+    "code",
+    [
+        _one_item_set,
+        _items_changed,
+        _chosen_items_set,
+        _an_item_at_a_computed_index_changed,
+        _items_of_a_list_set,
+    ],
 )
 def test_items_are_set_in_the_dtype_of_their_tensor_in_a_graph(code, level, low):
     with policy_region(Policy(level, low)):
@@ -347,8 +377,11 @@ def _difference(eager, graph):
     if dtypes[0] != dtypes[1]:
         return f"{dtypes[0]} in PyNative mode, {dtypes[1]} in a graph"
     for a, b in zip(eager, graph, strict=True):
-        # MindSpore's float32 kernels differ a little between the modes (log does), and so may what is rounded.
-        rounding = {F32: 2.0**-19, LOW["float16"]: 2.0**-9, LOW["bfloat16"]: 2.0**-6}.get(a.dtype, 0.0)
+        # MindSpore's float32 kernels differ a little between the modes (log does), and so may what
+        # is rounded.
+        rounding = {F32: 2.0**-19, LOW["float16"]: 2.0**-9, LOW["bfloat16"]: 2.0**-6}.get(
+            a.dtype, 0.0
+        )
         if not np.allclose(numbers(a), numbers(b), rtol=rounding, atol=rounding):
             return f"other numbers: {np.abs(numbers(a) - numbers(b)).max()} apart"
     return None

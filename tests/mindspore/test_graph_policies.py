@@ -11,8 +11,11 @@ from unamp import Policy, policy_region
 
 F32, F16, BF16 = mindspore.float32, mindspore.float16, mindspore.bfloat16
 
-#: Rounded to low (by a quarter of the last place), products are exact in float32, and with what was rounded off they differ.
-A = Tensor((np.random.default_rng(0).integers(32, 63, (4, 4)) / 64 + 2**-10 + 2**-13).astype(np.float32))
+#: Rounded to low (by a quarter of the last place), products are exact in float32, and with what was
+#: rounded off they differ.
+A = Tensor(
+    (np.random.default_rng(0).integers(32, 63, (4, 4)) / 64 + 2**-10 + 2**-13).astype(np.float32)
+)
 
 
 def values(found):
@@ -62,13 +65,17 @@ POLICIES = [
     *(Policy(level, "bfloat16") for level in ("O1", "O2", "O3", "OD")),
     Policy("O2", widen_results=True),
     Policy(preset="tensorflow"),
-    Policy("O2", "bfloat16", promote=True, allow=("add", "softmax"), deny=("matmul", "group:reduction")),
+    Policy(
+        "O2", "bfloat16", promote=True, allow=("add", "softmax"), deny=("matmul", "group:reduction")
+    ),
 ]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_every_result_is_that_of_pynative_mode(policy):
-    assert_as_eager(operations, policy, A, A.astype(mindspore.float16 if policy.dtype == "float16" else BF16))
+    assert_as_eager(
+        operations, policy, A, A.astype(mindspore.float16 if policy.dtype == "float16" else BF16)
+    )
 
 
 def test_a_part_that_is_switched_off_computes_with_low_inputs():
@@ -101,7 +108,12 @@ def test_numbers_that_no_rule_is_about_stay_as_they_are():
 
 def test_a_dtype_that_is_named_is_that_of_the_result():
     def named(a):
-        return ops.sum(a, dtype=F32), a.sum(dtype=F32), mint.sum(a, dim=0, dtype=F32), ops.zeros_like(a, dtype=F16)
+        return (
+            ops.sum(a, dtype=F32),
+            a.sum(dtype=F32),
+            mint.sum(a, dim=0, dtype=F32),
+            ops.zeros_like(a, dtype=F16),
+        )
 
     for policy in (Policy("OD", "bfloat16"), Policy("O2", "bfloat16")):
         with policy_region(policy):
@@ -113,7 +125,9 @@ class Network(nn.Cell):
     def __init__(self):
         super().__init__()
         self.convolution, self.norm = nn.Conv2d(2, 4, 3, has_bias=True), nn.BatchNorm2d(4)
-        self.blocks = nn.CellList([nn.SequentialCell(nn.Dense(64, 64), nn.GELU(), nn.LayerNorm((64,))) for _ in range(2)])
+        self.blocks = nn.CellList(
+            [nn.SequentialCell(nn.Dense(64, 64), nn.GELU(), nn.LayerNorm((64,))) for _ in range(2)]
+        )
         self.scale = Parameter(Tensor(np.full(64, 0.5, np.float32)), name="scale")
 
     def construct(self, x):
@@ -138,7 +152,8 @@ def test_a_network_and_its_gradients(policy):
     exact = step(X)
     with policy_region(policy):
         compiled, eager = mindspore.jit(step)(X), step(X)
-    # A layer is made of operations in a graph, each of which rounds: to so much as one rounding more of each.
+    # A layer is made of operations in a graph, each of which rounds: to so much as one rounding
+    # more of each.
     unit = 2**-8 if policy.dtype == "bfloat16" else 2**-11
     (dtype, value), (own, exact_value) = *values(compiled[0]), *values(eager[0])
     assert dtype == own
@@ -181,7 +196,13 @@ def test_code_of_every_kind_follows_the_policy():
         def inner(b):
             return b @ b
 
-        return helper.product(a), derived(a), inner(a), ops.MatMul()(a, a), (lambda b: ops.matmul(b, b))(a)
+        return (
+            helper.product(a),
+            derived(a),
+            inner(a),
+            ops.MatMul()(a, a),
+            (lambda b: ops.matmul(b, b))(a),
+        )
 
     for policy in (Policy(), Policy(dtype="bfloat16")):
         low = F16 if policy.dtype == "float16" else BF16
@@ -201,7 +222,13 @@ def test_names_that_a_method_shares_are_no_methods():
             count = 0
             for each in self.split:
                 count += each * 2
-            return self.norm(a), self.sum(a), a * count, a[..., : self.split[-1]], "a b".split(" ")[0] == "a"
+            return (
+                self.norm(a),
+                self.sum(a),
+                a * count,
+                a[..., : self.split[-1]],
+                "a b".split(" ")[0] == "a",
+            )
 
     with policy_region(Policy(dtype="bfloat16")):
         found = mindspore.jit(Norms())(A)

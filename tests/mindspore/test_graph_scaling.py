@@ -51,7 +51,11 @@ def trained(module):
     seen = []
     for number, factor in enumerate(BATCHES):
         loss, finite = step(array(16, 4, seed=number) * factor, array(16, 1, seed=9))
-        scale = scaler.scale_value if isinstance(scaler.scale_value, float) else float(scaler.scale_value.asnumpy())
+        scale = (
+            scaler.scale_value
+            if isinstance(scaler.scale_value, float)
+            else float(scaler.scale_value.asnumpy())
+        )
         seen.append((bool(finite), scale, int(scaler.counter), float(loss.asnumpy())))
     return seen, network.weight.asnumpy()
 
@@ -77,9 +81,13 @@ def test_in_a_region_mindspores_own_training_loop_decides_as_outside(level, dtyp
     with unamp.autocast(level=level, dtype=dtype):
         seen, _ = trained(amp)
     assert [each[:3] for each in seen] == [each[:3] for each in known]
-    # The first loss: inputs, weights, products, the sum with the bias and what the loss is made of are rounded, once each.
+    # The first loss: inputs, weights, products, the sum with the bias and what the loss is made of
+    # are rounded, once each.
     unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
-    x, y, weight = (each.asnumpy().astype("float64") for each in (array(16, 4), array(16, 1, seed=9), array(1, 4, seed=3)))
+    x, y, weight = (
+        each.asnumpy().astype("float64")
+        for each in (array(16, 4), array(16, 1, seed=9), array(1, 4, seed=3))
+    )
     apart = 6 * unit * (abs(x) @ abs(weight).T + abs(y))
     bound = np.mean(2 * abs(x @ weight.T - y) * apart + apart**2) + 6 * unit * known[0][3]
     assert 0 < abs(seen[0][3] - known[0][3]) <= bound

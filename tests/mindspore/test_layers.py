@@ -62,9 +62,12 @@ def _losses(rules: Any) -> list[float]:
 
     def loss(x: Any) -> Any:
         with unamp.autocast(dtype=F16):
-            # MindSpore's norm makes finite numbers of infinities: what came before it is looked at, too.
+            # MindSpore's norm makes finite numbers of infinities: what came before it is looked at,
+            # too.
             product = network.block.wo(ops.relu(network.block.wi(x)) + 4)
-            return ((network.head(network.norm(product)) - 1) ** 2).mean() + 0 * product.astype(ms.float32).sum()
+            return ((network.head(network.norm(product)) - 1) ** 2).mean() + 0 * product.astype(
+                ms.float32
+            ).sum()
 
     step = ms.value_and_grad(loss, None, optimizer.parameters)
     losses = []
@@ -119,7 +122,8 @@ def test_graphs_follow_rules_put_on_and_removed_later(compiled: Any) -> None:
             assert dtypes(run) == [F16, F32, F16, F32]
         assert dtypes(run) == [F16] * 4
     assert OF.dtypes(run, region=False) == [F32] * 4
-    # The two products have one type: what the compiler knows of the first must not be taken for the other.
+    # The two products have one type: what the compiler knows of the first must not be taken for the
+    # other.
     with unamp.layer_policies(network, {"**.wo": LOW}):
         assert OF.dtypes(run, region=False) == [F32, F16, F32, F16]
     assert OF.dtypes(run, region=False) == [F32] * 4
@@ -144,7 +148,10 @@ def test_a_rule_in_the_other_low_dtype(compiled: Any) -> None:
 
 def test_what_a_graph_cannot_it_refuses(compiled: Any) -> None:
     network, run = compiled
-    with unamp.layer_policies(network, RULE, result="low"), pytest.raises(NotExpressible, match="none casts a result"):
+    with (
+        unamp.layer_policies(network, RULE, result="low"),
+        pytest.raises(NotExpressible, match="none casts a result"),
+    ):
         dtypes(run)
     assert OF.dtypes(run, region=False) == [F32] * 4
 
@@ -164,4 +171,6 @@ def test_copies_have_the_rule_and_their_own_parameters() -> None:
     rules.remove()
     assert dtypes(made) == [F16, F32, F16, F32]
     assert dtypes(network) == [F16] * 4
-    assert float(made.blocks[0].wo(OF.x).abs().max()) != float(network.blocks[0].wo(OF.x).abs().max())
+    assert float(made.blocks[0].wo(OF.x).abs().max()) != float(
+        network.blocks[0].wo(OF.x).abs().max()
+    )

@@ -47,7 +47,10 @@ def _by_set_data(net):
 def _by_loading(net):
     def update(gradients):
         named = zip(net.trainable_params(), gradients, strict=True)
-        new = {p.name: mindspore.Parameter(Tensor(p.asnumpy() - 0.1 * g.asnumpy()), p.name) for p, g in named}
+        new = {
+            p.name: mindspore.Parameter(Tensor(p.asnumpy() - 0.1 * g.asnumpy()), p.name)
+            for p, g in named
+        }
         mindspore.load_param_into_net(net, new)
 
     return update
@@ -66,7 +69,8 @@ UPDATES = {
 
 CASES = [
     *((name, False, "bfloat16") for name in UPDATES),
-    *((name, True, "bfloat16") for name in ("SGD", "assign")),  # MindSpore's graphs do not see set_data
+    # MindSpore's graphs do not see set_data
+    *((name, True, "bfloat16") for name in ("SGD", "assign")),
     ("SGD", False, "float16"),
     ("SGD", True, "float16"),
 ]
@@ -82,7 +86,9 @@ def trained(name, compiled, dtype, open_long):
         return ((net(x) - y) ** 2).mean()
 
     run = mindspore.jit(forward) if compiled else forward
-    step = mindspore.value_and_grad(lambda x, y: scaler.scale(run(x, y)), None, net.trainable_params())
+    step = mindspore.value_and_grad(
+        lambda x, y: scaler.scale(run(x, y)), None, net.trainable_params()
+    )
     weights = []
     with unamp.autocast(dtype=dtype) if open_long else nullcontext():
         for _ in range(STEPS):
@@ -126,7 +132,9 @@ class Derived(optim.AdamW):
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
-@pytest.mark.parametrize("make", [OutOfPlace, Derived, optim.AdamW, optim.NAdam, lambda ps: nn.Adam(ps, 0.1)])
+@pytest.mark.parametrize(
+    "make", [OutOfPlace, Derived, optim.AdamW, optim.NAdam, lambda ps: nn.Adam(ps, 0.1)]
+)
 def test_a_step_in_a_region_comes_to_the_same_bits_as_outside(make, level):
     def stepped(around):
         numbers = np.random.default_rng(0)
@@ -161,8 +169,12 @@ def test_a_step_that_raises_leaves_the_policy_in_force():
 
 SCHEDULES = {
     "StepLR": lambda optimizer: optim.lr_scheduler.StepLR(optimizer, 2, 0.3),
-    "CosineAnnealingWarmRestarts": lambda optimizer: optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 5),
-    "ReduceLROnPlateau": lambda optimizer: optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=0),
+    "CosineAnnealingWarmRestarts": lambda optimizer: optim.lr_scheduler.CosineAnnealingWarmRestarts(
+        optimizer, 5
+    ),
+    "ReduceLROnPlateau": lambda optimizer: optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=0.3, patience=0
+    ),
     "SequentialLR": lambda optimizer: optim.lr_scheduler.SequentialLR(
         optimizer, [optim.lr_scheduler.ExponentialLR(optimizer, 0.93) for _ in range(2)], [2]
     ),
@@ -226,4 +238,7 @@ def test_a_scheduler_in_a_graph_makes_the_same_learning_rates(level):
             ended = step(Tensor([[1.0]])).dtype
         return ended, optimizer.param_groups[0]["lr"].asnumpy().item()
 
-    assert rate(policy_region(Policy(level, "float16"))) == (mindspore.float16, rate(nullcontext())[1])
+    assert rate(policy_region(Policy(level, "float16"))) == (
+        mindspore.float16,
+        rate(nullcontext())[1],
+    )

@@ -35,7 +35,12 @@ def test_a_region_inside_mindspores_own():
                 low = product(x)
         return product(x), off, low, product(x)
 
-    assert [each.dtype for each in amp.auto_mixed_precision(body, "auto")(X)] == [F16, F32, BF16, F16]
+    assert [each.dtype for each in amp.auto_mixed_precision(body, "auto")(X)] == [
+        F16,
+        F32,
+        BF16,
+        F16,
+    ]
 
 
 def test_mindspores_own_inside_a_region():
@@ -44,7 +49,11 @@ def test_mindspores_own_inside_a_region():
     with unamp.autocast(dtype="bfloat16"):
         assert (product(X).dtype, own(X).dtype, product(X).dtype) == (BF16, F16, BF16)
     with unamp.autocast(dtype="float16", level="O3"):
-        assert (exponential(low).dtype, denied(low).dtype, exponential(low).dtype) == (F16, F32, F16)
+        assert (exponential(low).dtype, denied(low).dtype, exponential(low).dtype) == (
+            F16,
+            F32,
+            F16,
+        )
     with unamp.autocast(enabled=False):
         assert (product(X).dtype, own(X).dtype, product(X).dtype) == (F32, F16, F32)
 
@@ -64,7 +73,9 @@ class Product(nn.Cell):
         return ops.matmul(x, x)
 
 
-@pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["pynative", "graph"])
+@pytest.mark.parametrize(
+    "mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["pynative", "graph"]
+)
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_the_casts_of_a_converted_cell_are_casts_in_a_region_too(mode, level):
     mindspore.set_context(mode=mode)
@@ -93,7 +104,10 @@ def test_a_region_that_cannot_be_opened_leaves_mindspores_own_in_force(monkeypat
         raise unamp.FrameworkNotSupported("a name is gone")
 
     def body(x):
-        with pytest.raises(unamp.FrameworkNotSupported, match="a name is gone"), unamp.autocast(dtype="bfloat16"):
+        with (
+            pytest.raises(unamp.FrameworkNotSupported, match="a name is gone"),
+            unamp.autocast(dtype="bfloat16"),
+        ):
             pass
         return product(x)
 

@@ -23,6 +23,12 @@ from unamp import Policy, Rule
 def test_a_plan_with_lists_is_what_it_would_be_if_every_operation_was_decided(level, preset, lists):
     made = plan(Policy(level, "float16", preset=preset, **lists), None)
     for each in (made, made.observed):
-        assert each.changes_float32 == {operator.name for operator in operators() if each._may_change_float32(operator)}
-        rules = {o: each.rule(o.op) for o in operators() if o.plain and not each.follows_parts(o.op)}
-        assert each.quick == {operator: rule for operator, rule in rules.items() if rule is not Rule.BANNED}
+        assert each.changes_float32 == {
+            operator.name for operator in operators() if each._may_change_float32(operator)
+        }
+        rules = {
+            o: each.rule(o.op) for o in operators() if o.plain and not each.follows_parts(o.op)
+        }
+        assert each.quick == {
+            operator: rule for operator, rule in rules.items() if rule is not Rule.BANNED
+        }

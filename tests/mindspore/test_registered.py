@@ -36,7 +36,9 @@ def test_graphs(rule, arguments, dtype):
     outside = calls(x, w)
     registration.undo()
     assert str(low.dtype).lower() == dtype
-    assert float(low.astype(mindspore.float32)[0, 0]) == (registered.IN_LOW if dtype == "bfloat16" else registered.IN_FLOAT32)
+    assert float(low.astype(mindspore.float32)[0, 0]) == (
+        registered.IN_LOW if dtype == "bfloat16" else registered.IN_FLOAT32
+    )
     assert outside.dtype == mindspore.float32
 
 
@@ -46,7 +48,12 @@ def _set(x):
 
 @pytest.mark.parametrize(
     "change",
-    [_set, lambda x: x.copy_(x * 2), lambda x: ops.assign(x, x * 2), lambda x: ops.assign_add(x, x)],
+    [
+        _set,
+        lambda x: x.copy_(x * 2),
+        lambda x: ops.assign(x, x * 2),
+        lambda x: ops.assign_add(x, x),
+    ],
     ids=["index", "copy_", "assign", "assign_add"],
 )
 def test_a_change_that_would_be_lost_is_refused(change):
@@ -55,4 +62,6 @@ def test_a_change_that_would_be_lost_is_refused(change):
 
 def test_a_shadow_is_left_out():
     x = Tensor(registered.X)
-    registered.a_shadow_is_left_out(lambda x: x + x, x, "MindSpore does not tell whether a registered function draws random")
+    registered.a_shadow_is_left_out(
+        lambda x: x + x, x, "MindSpore does not tell whether a registered function draws random"
+    )

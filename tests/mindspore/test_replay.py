@@ -25,9 +25,19 @@ class Net(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.dense, self.norm = nn.Embedding(5, 16), nn.Dense(16, 8), nn.LayerNorm((8,), epsilon=1e-6)
-        self.conv, self.batch = nn.Conv2d(1, 4, 3, stride=2, pad_mode="same", has_bias=True), nn.BatchNorm2d(4)
-        self.grouped, self.gelu = nn.Conv2d(4, 4, (3, 1), pad_mode="pad", padding=(1, 1, 0, 0), group=2), nn.GELU()
+        self.table, self.dense, self.norm = (
+            nn.Embedding(5, 16),
+            nn.Dense(16, 8),
+            nn.LayerNorm((8,), epsilon=1e-6),
+        )
+        self.conv, self.batch = (
+            nn.Conv2d(1, 4, 3, stride=2, pad_mode="same", has_bias=True),
+            nn.BatchNorm2d(4),
+        )
+        self.grouped, self.gelu = (
+            nn.Conv2d(4, 4, (3, 1), pad_mode="pad", padding=(1, 1, 0, 0), group=2),
+            nn.GELU(),
+        )
         self.relu, self.pool = nn.ReLU(), nn.MaxPool2d(2, 2)
 
     def construct(self, index: Tensor) -> Tensor:
@@ -49,14 +59,22 @@ def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> No
     trace = replayed.kept(run, tmp_path / "run", low)
     replayed.check_every_call(trace, tmp_path / "run", OPS, low)
     if not low:
-        replayed.check_elsewhere(trace, tmp_path / "run", ["torch"], ["batch_norm", "conv2d", "embedding", "mean"])
+        replayed.check_elsewhere(
+            trace, tmp_path / "run", ["torch"], ["batch_norm", "conv2d", "embedding", "mean"]
+        )
 
 
 def test_a_kernel_that_computes_float64_in_float32_is_not_taken_for_exact(tmp_path: Path) -> None:
     x = np.linspace(-1, 1, 63, dtype=np.float32)
-    trace = replayed.kept(lambda: (ops.softplus(Tensor(x)), ops.relu(Tensor(x)), ops.exp(Tensor(x))), tmp_path)
+    trace = replayed.kept(
+        lambda: (ops.softplus(Tensor(x)), ops.relu(Tensor(x)), ops.exp(Tensor(x))), tmp_path
+    )
     found = {record.op: replay(trace, n, tmp_path) for n, record in enumerate(trace.records, 1)}
-    assert {op: again.exact for op, again in found.items()} == {"softplus": "float32", "relu": "float64", "exp": "float64"}
+    assert {op: again.exact for op, again in found.items()} == {
+        "softplus": "float32",
+        "relu": "float64",
+        "exp": "float64",
+    }
     assert "it computes in float32 there" in found["softplus"].rows[0].failed
 
     # The result of a framework whose softplus is precise.

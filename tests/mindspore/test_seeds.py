@@ -72,7 +72,8 @@ def made(kind):
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # MindSpore's O1 writes the network that it makes into the current folder
+    # MindSpore's O1 writes the network that it makes into the current folder
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -118,7 +119,9 @@ class Around(nn.Cell):
         return self.network(x) * 1.0
 
 
-@pytest.mark.parametrize(("level", "dtype"), [("O1", "float16"), ("O2", "float16"), ("O3", "bfloat16")])
+@pytest.mark.parametrize(
+    ("level", "dtype"), [("O1", "float16"), ("O2", "float16"), ("O3", "bfloat16")]
+)
 def test_as_a_part_of_a_graph(graph_mode, x, level, dtype):
     network = made("Dense")
     wrapped = unamp.auto_mixed_precision(network, level, dtype)
@@ -170,13 +173,17 @@ def test_the_network_stays_a_network(x):
     assert (network(x).asnumpy() != wrapped(x).asnumpy()).any()
 
 
-@pytest.mark.parametrize("mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["PyNative", "graph"])
+@pytest.mark.parametrize(
+    "mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["PyNative", "graph"]
+)
 def test_a_wrapped_network_is_trained(x, graph_mode, mode):
     mindspore.set_context(mode=mode)
     wrapped = unamp.auto_mixed_precision(made("LeNet5"), "O2")
     label = Tensor([1, 2, 3, 4], mindspore.int32)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-    train = nn.TrainOneStepCell(nn.WithLossCell(wrapped, loss), nn.Momentum(wrapped.trainable_params(), 0.05, 0.9))
+    train = nn.TrainOneStepCell(
+        nn.WithLossCell(wrapped, loss), nn.Momentum(wrapped.trainable_params(), 0.05, 0.9)
+    )
     losses = [float(train(x, label).asnumpy()) for _ in range(5)]
     assert losses[-1] < losses[0]
 

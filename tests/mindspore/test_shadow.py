@@ -21,7 +21,9 @@ class Net(nn.Cell):
         self.drop = nn.Dropout(p=0.5)
         self.lstm = nn.LSTM(8, 4, num_layers=2, dropout=0.5)
         self.gru = nn.GRU(4, 4)
-        self.table = Parameter(Tensor(np.ones((4, 2), np.float32)), name="table", requires_grad=False)
+        self.table = Parameter(
+            Tensor(np.ones((4, 2), np.float32)), name="table", requires_grad=False
+        )
 
     def construct(self, x):
         h = self.drop(self.norm(self.first(x)))
@@ -41,15 +43,23 @@ def test_a_shadow_changes_nothing():
         step = mindspore.value_and_grad(net, 0, net.trainable_params())
         with trace:
             loss, (dx, grads) = step(x)
-            ops.scatter_add(net.table, Tensor([1], mindspore.int32), Tensor(np.ones((1, 2), np.float32)))
+            ops.scatter_add(
+                net.table, Tensor([1], mindspore.int32), Tensor(np.ones((1, 2), np.float32))
+            )
         after = [parameter for parameter in net.get_parameters() if not parameter.requires_grad]
         return [t.asnumpy() for t in (loss, dx, *grads, *after, ops.rand(4))]
 
     trace = shadowed.a_shadow_changes_nothing(run, "float8_e4m3")
-    left_out = {record.op: record.shadow.left_out for record in trace.records if record.shadow.left_out}
+    left_out = {
+        record.op: record.shadow.left_out for record in trace.records if record.shadow.left_out
+    }
     state = "it changes the state of its layer (running statistics, a seed)"
-    assert left_out == {"lstm": "it draws random numbers", "batch_norm": state}, trace.shadow_table()
-    assert {"linear", "gru", "log_softmax"} <= {line.op for line in trace.shadow_summary() if not line.left_out}
+    assert left_out == {"lstm": "it draws random numbers", "batch_norm": state}, (
+        trace.shadow_table()
+    )
+    assert {"linear", "gru", "log_softmax"} <= {
+        line.op for line in trace.shadow_summary() if not line.left_out
+    }
 
 
 def test_faults_lead():

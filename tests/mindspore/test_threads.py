@@ -11,7 +11,8 @@ from threaded import every_thread_has_its_own_policy
 
 @pytest.fixture(autouse=True)
 def _asynchronous():
-    # Waiting for every kernel, MindSpore runs some primitives' code in two threads at a time, and crashes without us too.
+    # Waiting for every kernel, MindSpore runs some primitives' code in two threads at a time, and
+    # crashes without us too.
     mindspore.set_context(pynative_synchronize=False)
     yield
     mindspore.set_context(pynative_synchronize=True)
@@ -23,7 +24,8 @@ def test_eight_threads_with_policies_of_their_own():
     computing = threading.Lock()
 
     def dtype(compute):
-        # MindSpore crashes or hangs, without us too, where threads compute at the same time. Regions open and close at any.
+        # MindSpore crashes or hangs, without us too, where threads compute at the same time.
+        # Regions open and close at any.
         with computing:
             return str(compute().dtype).lower()
 

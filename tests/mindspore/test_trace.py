@@ -44,7 +44,7 @@ def test_the_adapter_says_what_it_can_do():
     assert adapter.version() == mindspore.__version__
 
 
-# --- layers, casts, values ----------------------------------------------------------------------------------------------------
+# --- layers, casts, values ------------------------------------------------------------------------
 
 
 class Net(nn.Cell):
@@ -94,7 +94,8 @@ def test_casts_are_counted_with_what_they_move():
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
         mindspore.grad(forward)(given)
     dense_runs = [(r.casts, r.cast_bytes) for r in trace.records if r.op == "linear"]
-    assert dense_runs == [(3, 6 * (24 + 32 + 4)), (2, 6 * (32 + 4))]  # no cast of a parameter is kept
+    # no cast of a parameter is kept
+    assert dense_runs == [(3, 6 * (24 + 32 + 4)), (2, 6 * (32 + 4))]
     with unamp.trace() as trace:
         dense(given)
         with unamp.autocast(dtype="bfloat16"):
@@ -128,10 +129,12 @@ def product(x):
 
 def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch):
     function, x = mindspore.jit(product), rand(2, 2)
-    traced.a_graph_is_warned_of(lambda: function(x), r"a graph of mindspore\.jit ran in a trace", monkeypatch)
+    traced.a_graph_is_warned_of(
+        lambda: function(x), r"a graph of mindspore\.jit ran in a trace", monkeypatch
+    )
 
 
-# --- work ---------------------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def test_the_work_of_operations_is_counted():
@@ -140,8 +143,14 @@ def test_the_work_of_operations_is_counted():
             "linear": (lambda: nn.Dense(5, 6)(rand(3, 7, 5)), 3 * 7 * 5 * 6),
             "matmul": (lambda: ops.matmul(rand(2, 3, 4, 5), rand(3, 5, 6)), 2 * 3 * 4 * 5 * 6),
             "bmm": (lambda: ops.bmm(rand(3, 4, 5), rand(3, 5, 6)), 3 * 4 * 5 * 6),
-            "conv1d": (lambda: nn.Conv1d(4, 6, 3, pad_mode="valid")(rand(2, 4, 9)), 2 * 6 * 7 * 4 * 3),
-            "conv2d": (lambda: ops.conv2d(rand(2, 4, 9, 9), rand(6, 2, 3, 3), groups=2, stride=2), 2 * 6 * 4 * 4 * 2 * 9),
+            "conv1d": (
+                lambda: nn.Conv1d(4, 6, 3, pad_mode="valid")(rand(2, 4, 9)),
+                2 * 6 * 7 * 4 * 3,
+            ),
+            "conv2d": (
+                lambda: ops.conv2d(rand(2, 4, 9, 9), rand(6, 2, 3, 3), groups=2, stride=2),
+                2 * 6 * 4 * 4 * 2 * 9,
+            ),
             "conv_transpose2d": (
                 lambda: nn.Conv2dTranspose(4, 6, 3, pad_mode="valid")(rand(2, 4, 9, 9)),
                 2 * 4 * 81 * 6 * 9,

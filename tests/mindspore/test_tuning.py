@@ -55,5 +55,8 @@ OF = tuned.Tunable(Net, ms.Tensor, _trained)
 
 def test_dropout_is_named() -> None:
     network = nn.SequentialCell(nn.Dense(4, 4), nn.Dropout(p=0.5)).set_train()
-    with pytest.raises(ValueError, match=r"dropout is on in 1 \(Dropout\); call .*network.set_train\(False\) in MindSpore"):
+    with pytest.raises(
+        ValueError,
+        match=r"dropout is on in 1 \(Dropout\); call .*network.set_train\(False\) in MindSpore",
+    ):
         unamp.tune(network, network, [ms.Tensor(np.ones((8, 4), "float32"))])

@@ -52,6 +52,13 @@ def test_low_parameters_tell_what_rounding_swallows() -> None:
     gradients = tuple(ops.ones_like(parameter) for parameter in optimizer.parameters)
     with watch.step(gradients):
         optimizer(gradients)
-    assert all(layer.swallowed > 0.9 for layer in watch.history.samples[0].layers if layer.layer == "weight")
-    with pytest.raises(ValueError, match="1 gradients for 2 parameters"), unamp.watch(network, optimizer).step(gradients[:1]):
+    assert all(
+        layer.swallowed > 0.9
+        for layer in watch.history.samples[0].layers
+        if layer.layer == "weight"
+    )
+    with (
+        pytest.raises(ValueError, match="1 gradients for 2 parameters"),
+        unamp.watch(network, optimizer).step(gradients[:1]),
+    ):
         pass

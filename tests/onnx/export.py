@@ -2,7 +2,8 @@
 
     python tests/onnx/export.py tf2onnx|paddle2onnx|mindspore|jax2onnx
 
-Each file says in its `doc_string` which versions made it. Exporter and framework are to be installed; no test needs them.
+Each file says in its `doc_string` which versions made it. Exporter and framework are to be
+installed; no test needs them.
 """
 
 from __future__ import annotations
@@ -38,15 +39,23 @@ def by_tf2onnx() -> None:
         def called(x: Any) -> Any:
             return network(x)
 
-        tf2onnx.convert.from_function(called, called.input_signature, opset=18, output_path=str(target))
+        tf2onnx.convert.from_function(
+            called, called.input_signature, opset=18, output_path=str(target)
+        )
 
     def dense() -> Any:
         wi = layers.Dense(2, bias_initializer="ones", name="wi")
         block = Sequential([wi, layers.LayerNormalization(name="norm")], name="block")
-        return Sequential([Input((2,)), block, layers.Dense(2, name="wo"), layers.Softmax(name="soft")], name="net")
+        return Sequential(
+            [Input((2,)), block, layers.Dense(2, name="wo"), layers.Softmax(name="soft")],
+            name="net",
+        )
 
     def conv() -> Any:
-        return Sequential([Input((2, 2, 1)), layers.Conv2D(1, 2, name="conv"), layers.ReLU(name="act")], name="net")
+        return Sequential(
+            [Input((2, 2, 1)), layers.Conv2D(1, 2, name="conv"), layers.ReLU(name="act")],
+            name="net",
+        )
 
     _write("tf2onnx", ("tf2onnx", "tensorflow-cpu", "keras"), "float16", dense, (1, 2), save)
     _write("tf2onnx", ("tf2onnx", "tensorflow-cpu", "keras"), "float16", conv, (1, 2, 2, 1), save)
@@ -73,7 +82,9 @@ def by_paddle2onnx() -> None:
     def save(network: Any, shape: tuple[int, ...], target: Path) -> None:
         network.eval()
         spec = paddle.static.InputSpec(shape, "float32", "x")
-        paddle.onnx.export(network, str(target.with_suffix("")), input_spec=[spec], opset_version=17)
+        paddle.onnx.export(
+            network, str(target.with_suffix("")), input_spec=[spec], opset_version=17
+        )
 
     _write("paddle2onnx", ("paddle2onnx", "paddlepaddle"), "bfloat16", Dense, (1, 2), save)
     _write("paddle2onnx", ("paddle2onnx", "paddlepaddle"), "bfloat16", conv, (1, 1, 2, 2), save)
@@ -133,10 +144,14 @@ def by_jax2onnx() -> None:
         return jax.nn.relu(jax.lax.conv_general_dilated(x, jnp.ones((1, 1, 2, 2)), (1, 1), "SAME"))
 
     def save(network: Any, shape: tuple[int, ...], target: Path) -> None:
-        target.write_bytes(to_onnx(network, [shape], model_name="net", return_mode="proto").SerializeToString())
+        target.write_bytes(
+            to_onnx(network, [shape], model_name="net", return_mode="proto").SerializeToString()
+        )
 
     _write("jax2onnx", ("jax2onnx", "jax"), "float16", lambda: dense, (1, 2), save, name="dense")
-    _write("jax2onnx", ("jax2onnx", "jax"), "float16", lambda: conv, (1, 1, 2, 2), save, name="conv")
+    _write(
+        "jax2onnx", ("jax2onnx", "jax"), "float16", lambda: conv, (1, 1, 2, 2), save, name="conv"
+    )
 
 
 def _write(
@@ -156,8 +171,12 @@ def _write(
             target = Path(folder) / "model.onnx"
             save(network, shape, target)
             model = onnx.load(target)
-        model.doc_string = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
-        (HOME / f"{exporter}-{name}-{dtype}.onnx").write_bytes(model.SerializeToString(deterministic=True))
+        model.doc_string = ", ".join(
+            f"{package} {importlib.metadata.version(package)}" for package in packages
+        )
+        (HOME / f"{exporter}-{name}-{dtype}.onnx").write_bytes(
+            model.SerializeToString(deterministic=True)
+        )
 
 
 @contextlib.contextmanager
@@ -165,7 +184,9 @@ def _region(network: Any, dtype: str) -> Iterator[None]:
     if dtype == "float32":
         yield
         return
-    if hasattr(network, "wo") or any(layer.name == "wo" for layer in getattr(network, "layers", ())):
+    if hasattr(network, "wo") or any(
+        layer.name == "wo" for layer in getattr(network, "layers", ())
+    ):
         unamp.layer_policies(network, WIDE)
     with unamp.autocast(dtype=dtype):
         yield
@@ -173,4 +194,9 @@ def _region(network: Any, dtype: str) -> Iterator[None]:
 
 if __name__ == "__main__":
     HOME.mkdir(exist_ok=True)
-    {"tf2onnx": by_tf2onnx, "paddle2onnx": by_paddle2onnx, "mindspore": by_mindspore, "jax2onnx": by_jax2onnx}[sys.argv[1]]()
+    {
+        "tf2onnx": by_tf2onnx,
+        "paddle2onnx": by_paddle2onnx,
+        "mindspore": by_mindspore,
+        "jax2onnx": by_jax2onnx,
+    }[sys.argv[1]]()

@@ -20,7 +20,10 @@ HEAD = [("head", "torch.nn.modules.linear.Linear"), ("linear", "aten.linear.defa
 
 
 def made(dtype: type = np.float16) -> ModelProto:
-    nodes = [cast("x", "l", F16), node("MatMul", "l w" if dtype is np.float16 else "x w", "y", HEAD)]
+    nodes = [
+        cast("x", "l", F16),
+        node("MatMul", "l w" if dtype is np.float16 else "x w", "y", HEAD),
+    ]
     return model(nodes, "y", [weight("w", dtype)])
 
 
@@ -31,7 +34,9 @@ def unboxed(text: str) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    def call(made: ModelProto, *arguments: str, rules: LayerRules | None = None, code: int = 0) -> str:
+    def call(
+        made: ModelProto, *arguments: str, rules: LayerRules | None = None, code: int = 0
+    ) -> str:
         file = tmp_path / "precision.toml"
         file.write_text(Precision(Policy("O1", "float16"), rules).to_toml())
         done = invoke("onnx", saved(made, tmp_path), "--policy", file, *arguments)
@@ -51,12 +56,29 @@ def test_a_file_that_follows_its_policy(run: Any) -> None:
 def test_a_node_that_differs_is_named(run: Any) -> None:
     lines = run(made(np.float32), code=1).splitlines()
     assert lines[0] == "1 nodes compute with floating numbers: 1 differ from the policy"
-    assert lines[5].split() == ["y_node", "MatMul", "linear", "head", "float32", "float16", "differs"]
-    assert lines[6:] == ["casts that can go: 1", "cast    why                     ", "l_node  nothing takes its result"]
+    assert lines[5].split() == [
+        "y_node",
+        "MatMul",
+        "linear",
+        "head",
+        "float32",
+        "float16",
+        "differs",
+    ]
+    assert lines[6:] == [
+        "casts that can go: 1",
+        "cast    why                     ",
+        "l_node  nothing takes its result",
+    ]
 
 
 def test_every_node_on_demand(run: Any) -> None:
-    assert run(made(), "--nodes").splitlines()[2].split()[:4] == ["y_node", "MatMul", "linear", "head"]
+    assert run(made(), "--nodes").splitlines()[2].split()[:4] == [
+        "y_node",
+        "MatMul",
+        "linear",
+        "head",
+    ]
 
 
 def test_a_rule_that_matches_nothing(run: Any) -> None:
@@ -99,7 +121,10 @@ def test_files_that_are_not_there(run: Any, tmp_path: Path) -> None:
     run(made())
     arguments = ["onnx", "none.onnx", "--policy", str(tmp_path / "precision.toml")]
     done = invoke(*arguments)
-    assert (done.exit_code, "none.onnx: No such file or directory" in unboxed(done.output)) == (2, True)
+    assert (done.exit_code, "none.onnx: No such file or directory" in unboxed(done.output)) == (
+        2,
+        True,
+    )
 
 
 def test_without_the_package_it_says_what_to_install(run: Any, tmp_path: Path) -> None:

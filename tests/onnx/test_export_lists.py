@@ -27,12 +27,16 @@ BODY = [("body", "torch.nn.modules.linear.Linear"), ("linear", "aten.linear.defa
 
 
 def rules(**policies: Any) -> Precision:
-    return Precision(O1, LayerRules([LayerRule(pattern, policy) for pattern, policy in policies.items()]))
+    return Precision(
+        O1, LayerRules([LayerRule(pattern, policy) for pattern, policy in policies.items()])
+    )
 
 
 @pytest.fixture
 def lists(tmp_path: Path) -> Any:
-    def make(made: ModelProto, precision: Precision | Policy = O1, tool: str = "onnxconverter-common") -> ExportLists:
+    def make(
+        made: ModelProto, precision: Precision | Policy = O1, tool: str = "onnxconverter-common"
+    ) -> ExportLists:
         given = Precision(precision) if isinstance(precision, Policy) else precision
         return export_lists(given, tool, saved(made, tmp_path))
 
@@ -44,21 +48,34 @@ def kept(found: ExportLists) -> tuple[object, object]:
 
 
 def two_layers() -> ModelProto:
-    nodes = [node("MatMul", "x w", "m", BODY), node("MatMul", "m v", "n", HEAD), node("Softmax", "n", "y")]
+    nodes = [
+        node("MatMul", "x w", "m", BODY),
+        node("MatMul", "m v", "n", HEAD),
+        node("Softmax", "n", "y"),
+    ]
     return model(nodes, "y", [weight("w"), weight("v")])
 
 
 def test_types_where_all_of_their_nodes_stay_else_names(lists: Any) -> None:
     assert kept(lists(two_layers())) == (["Softmax"], [])
     assert kept(lists(two_layers(), rules(head="float32"))) == (["Softmax"], ["n_node"])
-    assert kept(lists(two_layers(), rules(head="float32", body="float32"))) == (["MatMul", "Softmax"], [])
+    assert kept(lists(two_layers(), rules(head="float32", body="float32"))) == (
+        ["MatMul", "Softmax"],
+        [],
+    )
     own = rules(head=Policy("O1", "float16", deny="linear"))
     assert kept(lists(two_layers(), own)) == (["Softmax"], ["n_node"])
     assert lists(two_layers(), own).unsaid == []
 
 
-@pytest.mark.parametrize("precision", [rules(), rules(head="float32"), rules(body="float32")], ids=["none", "head", "body"])
-def test_what_onnxconverter_common_makes_of_them_follows_the_policy(tmp_path: Path, lists: Any, precision: Precision) -> None:
+@pytest.mark.parametrize(
+    "precision",
+    [rules(), rules(head="float32"), rules(body="float32")],
+    ids=["none", "head", "body"],
+)
+def test_what_onnxconverter_common_makes_of_them_follows_the_policy(
+    tmp_path: Path, lists: Any, precision: Precision
+) -> None:
     exec(lists(two_layers(), precision).code, names := {})
     checker.check_model(names["model"])
     save(names["model"], tmp_path / "low.onnx")
@@ -79,12 +96,19 @@ def test_what_follows_its_inputs_is_decided_by_them(lists: Any) -> None:
         node("Relu", "wide", "still_wide", [("relu", "aten.relu.default")]),
         node("Add", "still_low still_wide", "y", [("add", "aten.add.Tensor")]),
     ]
-    assert kept(lists(model(nodes, "y", [weight("w")]))) == (["Add", "Softmax"], ["still_wide_node"])
+    assert kept(lists(model(nodes, "y", [weight("w")]))) == (
+        ["Add", "Softmax"],
+        ["still_wide_node"],
+    )
 
 
 def test_weights_count_and_single_numbers_do_not(lists: Any) -> None:
     add = [("add", "aten.add.Tensor")]
-    nodes = [node("MatMul", "x w", "m", BODY), node("Add", "m one", "a", add), node("Add", "a many", "y", add)]
+    nodes = [
+        node("MatMul", "x w", "m", BODY),
+        node("Add", "m one", "a", add),
+        node("Add", "a many", "y", add),
+    ]
     made = model(nodes, "y", [weight("w"), weight("one", shape=()), weight("many", shape=(4,))])
     assert kept(lists(made)) == ([], ["y_node"])
     for each in made.graph.node:
@@ -99,7 +123,10 @@ def test_what_is_made_of_constants_goes_with_those_that_take_it(lists: Any) -> N
         node("MatMul", "x for_low", "m"),
         node("Pow", "m for_wide", "y"),
     ]
-    assert kept(lists(model(nodes, "y", [weight("w"), weight("v")]))) == (["Pow"], ["for_wide_node"])
+    assert kept(lists(model(nodes, "y", [weight("w"), weight("v")]))) == (
+        ["Pow"],
+        ["for_wide_node"],
+    )
 
 
 def test_what_the_file_does_not_say_stays_in_float32_and_is_told(lists: Any) -> None:
@@ -114,7 +141,10 @@ def test_what_the_file_does_not_say_stays_in_float32_and_is_told(lists: Any) -> 
 
 
 def test_rules_that_match_no_layer_and_rules_for_results_are_told(lists: Any) -> None:
-    found = lists(two_layers(), Precision(O1, LayerRules({"haed": "float32", "head": "float32"}, result="low")))
+    found = lists(
+        two_layers(),
+        Precision(O1, LayerRules({"haed": "float32", "head": "float32"}, result="low")),
+    )
     assert "the rule for layers 'haed' matches no layer of the model" in found.unsaid
     assert sum("casts its results to the low dtype" in sentence for sentence in found.unsaid) == 2
 
@@ -126,27 +156,40 @@ def test_nodes_that_have_no_name_or_one_of_another(lists: Any) -> None:
     assert found.unsaid == ["nodes without a name cannot be on a list; here they run low: 1 MatMul"]
     made.graph.node[1].name = made.graph.node[0].name
     found = lists(made, rules(head="float32"))
-    assert found.unsaid == ["nodes that are to run low have these names, too, and stay in float32: m_node"]
+    assert found.unsaid == [
+        "nodes that are to run low have these names, too, and stay in float32: m_node"
+    ]
 
 
-def test_a_weight_that_nodes_of_both_dtypes_take_is_stored_twice(tmp_path: Path, lists: Any) -> None:
+def test_a_weight_that_nodes_of_both_dtypes_take_is_stored_twice(
+    tmp_path: Path, lists: Any
+) -> None:
     nodes = [node("MatMul", "x w", "m", BODY), node("MatMul", "m w", "y", HEAD)]
     found = lists(model(nodes, "y", [weight("w")]), rules(head="float32"))
     assert found.unsaid == []
     exec(found.code, names := {})
-    assert [(each.name, each.data_type) for each in names["model"].graph.initializer] == [("w", F16), ("w in float32", F32)]
+    assert [(each.name, each.data_type) for each in names["model"].graph.initializer] == [
+        ("w", F16),
+        ("w in float32", F32),
+    ]
     save(names["model"], tmp_path / "low.onnx")
     assert check(tmp_path / "low.onnx", rules(head="float32")).follows
 
 
 def test_weights_of_nodes_in_float32_are_not_rounded(lists: Any) -> None:
     made = two_layers()
-    made.graph.value_info.append(helper.make_tensor_value_info("v", F32, [4, 4]))  # as PyTorch's exporter writes them
+    # as PyTorch's exporter writes them
+    made.graph.value_info.append(helper.make_tensor_value_info("v", F32, [4, 4]))
     exec(lists(made, rules(head="float32")).code, names := {})
-    assert {each.name: each.data_type for each in names["model"].graph.initializer} == {"w": F16, "v": F32}
+    assert {each.name: each.data_type for each in names["model"].graph.initializer} == {
+        "w": F16,
+        "v": F32,
+    }
 
 
-def test_what_a_tool_cannot_convert_stays_in_float32_and_is_told(tmp_path: Path, lists: Any) -> None:
+def test_what_a_tool_cannot_convert_stays_in_float32_and_is_told(
+    tmp_path: Path, lists: Any
+) -> None:
     made = model([cast("x", "h", F32), node("Resize", "image  scales", "y", mode="linear")], "y")
     made.graph.node[1].input[:] = ["x", "", "scales"]
     del made.graph.node[0]
@@ -161,17 +204,27 @@ def test_what_a_tool_cannot_convert_stays_in_float32_and_is_told(tmp_path: Path,
 
 def test_graphs_inside_control_flow_are_refused(lists: Any) -> None:
     inner = [
-        helper.make_graph([node("Relu", "x", name)], name, [], [helper.make_tensor_value_info(name, F32, None)])
+        helper.make_graph(
+            [node("Relu", "x", name)], name, [], [helper.make_tensor_value_info(name, F32, None)]
+        )
         for name in ("yes", "no")
     ]
     made = model([node("If", "c", "y", then_branch=inner[0], else_branch=inner[1])], "y")
     made.graph.initializer.append(weight("c", np.bool_, ()))
-    with pytest.raises(ValueError, match="has graphs inside control flow, whose nodes lists for modelopt cannot name"):
+    with pytest.raises(
+        ValueError,
+        match="has graphs inside control flow, whose nodes lists for modelopt cannot name",
+    ):
         lists(made, O1, "modelopt")
 
 
 def test_a_cast_of_the_network_keeps_what_it_says(lists: Any) -> None:
-    nodes = [node("MatMul", "x w", "m", BODY), cast("m", "f", F32), cast("x", "h", F16), node("Relu", "f", "y")]
+    nodes = [
+        node("MatMul", "x w", "m", BODY),
+        cast("m", "f", F32),
+        cast("x", "h", F16),
+        node("Relu", "f", "y"),
+    ]
     assert kept(lists(model(nodes, "y", [weight("w")]))) == (["Relu"], ["f_node"])
 
 
@@ -189,7 +242,10 @@ def test_openvino_takes_the_names_of_results(lists: Any) -> None:
     found = lists(two_layers(), rules(head="float32"), "openvino")
     assert found.arguments == {"float32": ["n", "y"], "INFERENCE_PRECISION_HINT": "f16"}
     assert "compiled.get_runtime_model() tells" in found.unsaid[-1]
-    with pytest.raises(ValueError, match="openvino knows operations by the names of their results alone: say --model"):
+    with pytest.raises(
+        ValueError,
+        match="openvino knows operations by the names of their results alone: say --model",
+    ):
         export_lists(Precision(O1), "openvino")
 
 
@@ -201,12 +257,17 @@ def test_without_a_model_types_are_named_and_the_rest_is_told() -> None:
     assert not {"MatMul", "Conv", "Relu", "Add"} & {*types}
     said = dict(sentence.split(": ", 1) for sentence in found.unsaid)
     assert said["rules for layers, which only --model finds the nodes of"] == "'head'"
-    following = said["they run in the dtype of their inputs, which only --model tells; here they run in float16"].split(", ")
+    following = said[
+        "they run in the dtype of their inputs, which only --model tells; here they run in float16"
+    ].split(", ")
     assert {"Add", "Relu"} <= {*following}
     assert not {*following} & {*types}
     denied = export_lists(Precision(O1.replace(deny=("linear",))), "modelopt")
     assert "MatMul" in str(denied.arguments["op_types_to_exclude"])
-    assert any(sentence.startswith("the policy says different things") and "MatMul" in sentence for sentence in denied.unsaid)
+    assert any(
+        sentence.startswith("the policy says different things") and "MatMul" in sentence
+        for sentence in denied.unsaid
+    )
 
 
 @pytest.mark.parametrize("tool", ["onnxconverter-common", "coremltools"])
@@ -218,7 +279,10 @@ def test_a_dtype_that_a_tool_does_not_have_is_an_error(tool: str) -> None:
 @pytest.mark.parametrize("tool", TOOLS)
 def test_policies_that_no_list_can_say(tool: str) -> None:
     for policy in (Policy("O0"), Policy("O2", "float32"), Policy(deny="*")):
-        with pytest.raises(ValueError, match=f"nothing is low under this policy, so there is nothing for {tool} to convert"):
+        with pytest.raises(
+            ValueError,
+            match=f"nothing is low under this policy, so there is nothing for {tool} to convert",
+        ):
             export_lists(Precision(policy), tool)
     with pytest.raises(ValueError, match=f"have bfloat16 and float16; {tool} takes one low dtype"):
         export_lists(rules(head=Policy("O1", "bfloat16")), tool)
@@ -240,7 +304,10 @@ def test_layers_are_regular_expressions_where_names_are_all_there_is(tool: str) 
     name = "autocast_excluded_nodes" if tool == "torch-tensorrt" else "float32_layers"
     assert found.arguments[name] == [r"(?:[^.]+\.)*wo(\.|$)"]
     assert "the rule for layers ':Linear' asks for a class; only names can be said" in found.unsaid
-    assert "the rule for layers 'head' has a policy of its own, which one list cannot say" in found.unsaid
+    assert (
+        "the rule for layers 'head' has a policy of its own, which one list cannot say"
+        in found.unsaid
+    )
 
 
 def test_types_of_core_ml_by_the_rules_for_them() -> None:
@@ -250,7 +317,9 @@ def test_types_of_core_ml_by_the_rules_for_them() -> None:
     assert not {"softmax", "layer_norm", "exp", "const"} & {*found["float16"], *found["following"]}
     table = tomllib.loads(resources.files("unamp").joinpath("data/coreml.toml").read_text("utf-8"))
     for kind, operations in table["operators"].items():
-        assert {operations} if isinstance(operations, str) else {*operations} <= {*vocabulary()}, kind
+        assert {operations} if isinstance(operations, str) else {*operations} <= {*vocabulary()}, (
+            kind
+        )
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -269,11 +338,15 @@ def run(precision: Precision, folder: Path, *arguments: str, code: int) -> str:
 
 def test_the_command_writes_python_or_json(tmp_path: Path) -> None:
     path = str(saved(two_layers(), tmp_path))
-    text = run(rules(head="float32"), tmp_path, "--for", "onnxconverter-common", "--model", path, code=0)
+    text = run(
+        rules(head="float32"), tmp_path, "--for", "onnxconverter-common", "--model", path, code=0
+    )
     assert text.startswith("import onnx\n")
     exec(text, names := {})
     assert [each.op_type for each in names["model"].graph.node].count("MatMul") == 2
-    found = json.loads(run(rules(head="float32"), tmp_path, "--for", "modelopt", "--model", path, "--json", code=0))
+    found = json.loads(
+        run(rules(head="float32"), tmp_path, "--for", "modelopt", "--model", path, "--json", code=0)
+    )
     assert found["tool"] == "modelopt"
     assert found["arguments"]["nodes_to_exclude"] == ["n_node$"]
     assert found["unsaid"] == []
@@ -301,8 +374,19 @@ def test_a_name_in_a_file_is_no_code(tmp_path: Path) -> None:
     for each in made.graph.node[:2]:
         each.name = "x\nraise SystemExit('run')#"
     path = saved(made, tmp_path)
-    text = run(rules(head="float32"), tmp_path, "--for", "onnxconverter-common", "--model", str(path), code=1)
-    assert "# not said: nodes that are to run low have these names, too, and stay in float32: x\\nraise" in text
+    text = run(
+        rules(head="float32"),
+        tmp_path,
+        "--for",
+        "onnxconverter-common",
+        "--model",
+        str(path),
+        code=1,
+    )
+    assert (
+        "# not said: nodes that are to run low have these names, too, and stay in float32: x\\nraise"
+        in text
+    )
     assert not any(isinstance(each, ast.Raise) for each in ast.parse(text).body)
 
 

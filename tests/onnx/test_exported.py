@@ -38,7 +38,12 @@ def wrong(checked: CheckedModel) -> list[tuple[str, str]]:
 
 
 def test_there_are_files_of_four_exporters() -> None:
-    assert {file.name.partition("-")[0] for file in FILES} == {"jax2onnx", "mindspore", "paddle2onnx", "tf2onnx"}
+    assert {file.name.partition("-")[0] for file in FILES} == {
+        "jax2onnx",
+        "mindspore",
+        "paddle2onnx",
+        "tf2onnx",
+    }
     assert len(FILES) == 16
 
 
@@ -76,7 +81,9 @@ def test_tf2onnx_keeps_the_layers_of_keras() -> None:
     assert layers(checked).keys() == {"block.wi", "block.norm", "wo", "soft"}
     assert layers(checked)["block.wi"] == {"MatMul", "Add"}
     assert wrong(held("tf2onnx-dense-float16")) == [("net_1/wo_1/MatMul", "differs")]
-    assert wrong(held("tf2onnx-dense-float16", LayerRules({"block": "float32", "wo": "float32"}))) == [
+    assert wrong(
+        held("tf2onnx-dense-float16", LayerRules({"block": "float32", "wo": "float32"}))
+    ) == [
         ("net_1/block_1/wi_1/MatMul", "differs"),
         ("net_1/block_1/wi_1/BiasAdd", "differs"),
     ]
@@ -105,8 +112,15 @@ def test_paddle2onnx_keeps_no_layers() -> None:
         ("linear_0.w_0", "bfloat16", 8),
         ("linear_0.b_0", "bfloat16", 4),
     ]
-    conv = next(each for each in held("paddle2onnx-conv-bfloat16", low="bfloat16").nodes if each.type == "Conv")
-    assert (conv.verdict, conv.why.partition(":")[0]) == ("differs", "its inputs are rounded to bfloat16 first")
+    conv = next(
+        each
+        for each in held("paddle2onnx-conv-bfloat16", low="bfloat16").nodes
+        if each.type == "Conv"
+    )
+    assert (conv.verdict, conv.why.partition(":")[0]) == (
+        "differs",
+        "its inputs are rounded to bfloat16 first",
+    )
 
 
 def test_jax2onnx_replaces_what_a_region_sees() -> None:
@@ -118,13 +132,18 @@ def test_jax2onnx_replaces_what_a_region_sees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("tf2onnx-dense-float16", 0), ("tf2onnx-dense-float32", 1), ("tf2onnx-conv-float16", 1)]
+    ("name", "code"),
+    [("tf2onnx-dense-float16", 0), ("tf2onnx-dense-float32", 1), ("tf2onnx-conv-float16", 1)],
 )
 def test_the_exit_status(tmp_path: Path, name: str, code: int) -> None:
-    (tmp_path / "precision.toml").write_text(Precision(Policy("O1", "float16"), WIDE).to_toml(), "utf-8")
+    (tmp_path / "precision.toml").write_text(
+        Precision(Policy("O1", "float16"), WIDE).to_toml(), "utf-8"
+    )
     done = invoke("onnx", EXPORTED / f"{name}.onnx", "--policy", tmp_path / "precision.toml")
     assert done.exit_code == code
-    assert ("rule 'wo' matches no layer of the file" in done.output) == (name == "tf2onnx-conv-float16")
+    assert ("rule 'wo' matches no layer of the file" in done.output) == (
+        name == "tf2onnx-conv-float16"
+    )
 
 
 def test_lists_for_other_tools_find_the_layers_too() -> None:
@@ -135,7 +154,9 @@ def test_lists_for_other_tools_find_the_layers_too() -> None:
     assert "net_1/block_1/wi_1/MatMul_Gemm__15" in [each.name for each in planned.rest]
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if "float32" in file.stem], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if "float32" in file.stem], ids=lambda file: file.stem
+)
 def test_a_float32_file_follows_once_a_tool_has_converted_it(tmp_path: Path, file: Path) -> None:
     layered = file.stem in ("tf2onnx-dense-float32", "mindspore-dense-float32")
     precision = Precision(Policy("O1", "float16"), WIDE if layered else None)
@@ -163,7 +184,9 @@ def test_a_float32_file_follows_once_a_tool_has_converted_it(tmp_path: Path, fil
         ("other", "13-Default/wo-Dense/MatMul-op0MatMul", None),
     ],
 )
-def test_names_are_read_as_their_exporter_writes_them(tmp_path: Path, producer: str, name: str, layer: str | None) -> None:
+def test_names_are_read_as_their_exporter_writes_them(
+    tmp_path: Path, producer: str, name: str, layer: str | None
+) -> None:
     made = model([node("MatMul", "x w", "y", name=name)], "y", [weight("w")])
     made.producer_name = producer
     assert check(saved(made, tmp_path), Policy("O1", "float16")).nodes[0].layer == layer
@@ -179,11 +202,19 @@ def test_weights_say_the_layer_of_the_one_node_that_takes_them(tmp_path: Path) -
     assert layer_of(low, ["a.0.weight"], tmp_path) == ["a.0"]
     turned = [node("Transpose", "a.weight", "t"), node("MatMul", "x t", "y")]
     assert layer_of(turned, ["a.weight"], tmp_path) == [None, "a"]
-    like = [node("CastLike", "x a.weight", "l"), node("Relu", "l", "r"), node("MatMul", "r a.weight", "y")]
-    assert layer_of(like, ["a.weight"], tmp_path) == [None, "a"], "of a pattern for a dtype, nothing is taken"
+    like = [
+        node("CastLike", "x a.weight", "l"),
+        node("Relu", "l", "r"),
+        node("MatMul", "r a.weight", "y"),
+    ]
+    assert layer_of(like, ["a.weight"], tmp_path) == [None, "a"], (
+        "of a pattern for a dtype, nothing is taken"
+    )
     whole = node("Gemm", "x a.weight a.bias", "y")
     assert layer_of([whole], ["a.weight", "a.bias"], tmp_path) == ["a"]
-    assert layer_of([node("Gemm", "x a.weight b.bias", "y")], ["a.weight", "b.bias"], tmp_path) == [None], "of two layers"
+    assert layer_of([node("Gemm", "x a.weight b.bias", "y")], ["a.weight", "b.bias"], tmp_path) == [
+        None
+    ], "of two layers"
     shared = [node("MatMul", "x a.weight", "m"), node("MatMul", "m a.weight", "y")]
     assert layer_of(shared, ["a.weight"], tmp_path) == [None, None], "a layer's weights in another"
     for name in ("weight", "linear_0.w_0", "/a.weight", "a.weight:0"):
@@ -191,7 +222,12 @@ def test_weights_say_the_layer_of_the_one_node_that_takes_them(tmp_path: Path) -
 
 
 def test_an_operator_that_gives_one_dtype_alone_needs_no_declaration(tmp_path: Path) -> None:
-    nodes = [node("Shape", "x", "s"), node("Gather", "s first", "n"), node("Equal", "x x", "e"), node("Where", "e x x", "y")]
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Gather", "s first", "n"),
+        node("Equal", "x x", "e"),
+        node("Where", "e x x", "y"),
+    ]
     made = model(nodes, "y", [onnx.numpy_helper.from_array(np.array(0), "first")])
     made.graph.output.append(onnx.helper.make_tensor_value_info("n", onnx.TensorProto.INT64, None))
     checked = check(saved(made, tmp_path), Policy("O1", "float16"))
@@ -201,6 +237,11 @@ def test_an_operator_that_gives_one_dtype_alone_needs_no_declaration(tmp_path: P
 def test_a_constant_is_a_weight_where_it_has_several_numbers(tmp_path: Path) -> None:
     for shape, wide in (((4, 4), ["w"]), ((), [])):
         value = onnx.numpy_helper.from_array(np.ones(shape, np.float32))
-        nodes = [node("Constant", "", "w", value=value), cast("w", "v", F16), cast("x", "l", F16), node("Mul", "l v", "y")]
+        nodes = [
+            node("Constant", "", "w", value=value),
+            cast("w", "v", F16),
+            cast("x", "l", F16),
+            node("Mul", "l v", "y"),
+        ]
         checked = check(saved(model(nodes, "y"), tmp_path), Policy("O1", "float16"))
         assert [each.name for each in checked.weights] == wide

@@ -24,7 +24,9 @@ LINEAR = [("head", "torch.nn.modules.linear.Linear"), ("linear", "aten.linear.de
 
 
 def sound() -> ModelProto:
-    branch = helper.make_graph([node("Relu", "h", "b")], "b", [], [helper.make_tensor_value_info("b", F32, None)])
+    branch = helper.make_graph(
+        [node("Relu", "h", "b")], "b", [], [helper.make_tensor_value_info("b", F32, None)]
+    )
     nodes = [
         node("MatMul", "x w", "h", LINEAR),
         node("If", "c", "i", then_branch=branch, else_branch=branch),
@@ -68,23 +70,59 @@ BAD: dict[str, tuple[Callable[[ModelProto], Any], str]] = {
         lambda made: first(made).input.__setitem__(0, "h"),
         r"node 'h_node' takes 'h', which no node before makes: there is a cycle, or nodes are out of order",
     ),
-    "a cycle through the graph": (lambda made: first(made).input.__setitem__(0, "y"), "there is a cycle"),
-    "a name that nothing makes": (lambda made: first(made).input.__setitem__(0, "z"), "takes 'z', which nothing makes"),
-    "two nodes that make one value": (lambda made: made.graph.node[2].output.__setitem__(0, "h"), "two nodes make 'h'"),
-    "a result that nothing makes": (lambda made: setattr(made.graph.output[0], "name", "z"), "the graph gives 'z'"),
-    "a huge shape": (sizes(2**62, 2**62), "tensor 'w' says that it has more numbers than any memory"),
+    "a cycle through the graph": (
+        lambda made: first(made).input.__setitem__(0, "y"),
+        "there is a cycle",
+    ),
+    "a name that nothing makes": (
+        lambda made: first(made).input.__setitem__(0, "z"),
+        "takes 'z', which nothing makes",
+    ),
+    "two nodes that make one value": (
+        lambda made: made.graph.node[2].output.__setitem__(0, "h"),
+        "two nodes make 'h'",
+    ),
+    "a result that nothing makes": (
+        lambda made: setattr(made.graph.output[0], "name", "z"),
+        "the graph gives 'z'",
+    ),
+    "a huge shape": (
+        sizes(2**62, 2**62),
+        "tensor 'w' says that it has more numbers than any memory",
+    ),
     "thousands of sizes": (sizes(*[2**40] * 5000), "more numbers than any memory"),
-    "a large shape without the data": (sizes(2**20, 2**20), "tensor 'w' says 1099511627776 numbers and has 16"),
+    "a large shape without the data": (
+        sizes(2**20, 2**20),
+        "tensor 'w' says 1099511627776 numbers and has 16",
+    ),
     "a negative size": (sizes(-1, 4), "tensor 'w' has a negative size"),
-    "data above the folder": (external("../w.bin"), "has its data in '../w.bin', outside of the model's folder"),
-    "data at an absolute place": (external("/etc/passwd"), "'/etc/passwd', outside of the model's folder"),
+    "data above the folder": (
+        external("../w.bin"),
+        "has its data in '../w.bin', outside of the model's folder",
+    ),
+    "data at an absolute place": (
+        external("/etc/passwd"),
+        "'/etc/passwd', outside of the model's folder",
+    ),
     "data above the folder, by a detour": (external("a/../../w"), "outside of the model's folder"),
     "data in a file without a name": (external(""), "outside of the model's folder"),
     "data in a file that cannot be": (external("a\0b"), "outside of the model's folder"),
-    "data under a name that is too long": (external("a/" * 5000 + "../" * 5001), "outside of the model's folder"),
-    "a dtype that there is not": (lambda made: setattr(made.graph.initializer[0], "data_type", 99), "no dtype 99 in ONNX"),
-    "a cast to no dtype": (lambda made: setattr(made.graph.node[2].attribute[0], "i", -7), "no dtype -7 in ONNX"),
-    "no version of the operators": (lambda made: made.ClearField("opset_import"), "says no version of ONNX's operators"),
+    "data under a name that is too long": (
+        external("a/" * 5000 + "../" * 5001),
+        "outside of the model's folder",
+    ),
+    "a dtype that there is not": (
+        lambda made: setattr(made.graph.initializer[0], "data_type", 99),
+        "no dtype 99 in ONNX",
+    ),
+    "a cast to no dtype": (
+        lambda made: setattr(made.graph.node[2].attribute[0], "i", -7),
+        "no dtype -7 in ONNX",
+    ),
+    "no version of the operators": (
+        lambda made: made.ClearField("opset_import"),
+        "says no version of ONNX's operators",
+    ),
     "no graph": (lambda made: made.ClearField("graph"), "it has no graph"),
     "a name that a terminal would obey": (
         lambda made: first(made).input.__setitem__(0, "\x1b[31mred\n\u202e"),
@@ -135,7 +173,9 @@ def test_graphs_inside_graphs_without_end(tmp_path: Path) -> None:
         check(saved(made, tmp_path), PRECISION)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0", b"not a model", b"\xff" * 100, b"[policy]\nlevel = 1\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0", b"not a model", b"\xff" * 100, b"[policy]\nlevel = 1\n"]
+)
 def test_what_is_no_model_at_all(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(BadModel, match="it is no ONNX model"):
@@ -177,7 +217,9 @@ fuzzed = settings(max_examples=2000, suppress_health_check=[HealthCheck.function
     gap=st.none() | st.tuples(st.integers(0, len(SOUND)), st.integers(1, 40)),
     cut=st.booleans(),
 )
-def test_bytes_that_are_flipped_lost_and_cut(tmp_path: Path, end: int, flips: Any, gap: Any, cut: bool) -> None:
+def test_bytes_that_are_flipped_lost_and_cut(
+    tmp_path: Path, end: int, flips: Any, gap: Any, cut: bool
+) -> None:
     content = bytearray(SOUND)
     for place, byte in flips:
         content[place] = byte
@@ -200,7 +242,22 @@ def fields(message: Message) -> list[tuple[Any, Any, int | None]]:
 
 NUMBERS = st.sampled_from([-(2**63), -1, 0, 1, 2, 7, 10, 11, 16, 17, 99, 2**31 - 1])
 NAMES = st.sampled_from(
-    ["", "x", "y", "h", "w", "If", "Cast", "Loop", "Constant", "com.microsoft", "\x1b[2J", "to", "['a']", "['"]
+    [
+        "",
+        "x",
+        "y",
+        "h",
+        "w",
+        "If",
+        "Cast",
+        "Loop",
+        "Constant",
+        "com.microsoft",
+        "\x1b[2J",
+        "to",
+        "['a']",
+        "['",
+    ]
 )
 
 

@@ -1,7 +1,7 @@
 """One of two processes that train a layer under a region with a scaler; on the second, the third step overflows.
 
-Arguments: the port where the two meet, the rank, and the manners ("replicated" or "decorated"), one training for each. It
-prints what happened in each, as JSON.
+Arguments: the port where the two meet, the rank, and the manners ("replicated" or "decorated"), one
+training for each. It prints what happened in each, as JSON.
 """
 
 import json
@@ -18,7 +18,10 @@ import unamp
 def train(manner, rank):
     paddle.seed(0)
     network = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.ReLU(), paddle.nn.Linear(8, 1))
-    optimizer, policy = paddle.optimizer.SGD(0.1, parameters=network.parameters()), {"dtype": "float16"}
+    optimizer, policy = (
+        paddle.optimizer.SGD(0.1, parameters=network.parameters()),
+        {"dtype": "float16"},
+    )
     if manner == "decorated":  # gloo's sum of float16 numbers is infinite, in Paddle 3.3
         policy = {"dtype": "bfloat16", "level": "O2"}
         unamp.decorate(network, optimizer, **policy)
@@ -36,7 +39,9 @@ def train(manner, rank):
         scaler.update()
         optimizer.clear_grad()
         done["scales"].append(scaler.get_scale())
-    done["parameters"] = [number for p in network.parameters() for number in p.astype("float32").flatten().tolist()]
+    done["parameters"] = [
+        number for p in network.parameters() for number in p.astype("float32").flatten().tolist()
+    ]
     return done
 
 

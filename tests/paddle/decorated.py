@@ -20,7 +20,12 @@ def mlp():
 
 def conv():
     return nn.Sequential(
-        nn.Unflatten(1, [1, 4, 4]), nn.Conv2D(1, 8, 3, padding=1), nn.BatchNorm2D(8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4)
+        nn.Unflatten(1, [1, 4, 4]),
+        nn.Conv2D(1, 8, 3, padding=1),
+        nn.BatchNorm2D(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(128, 4),
     )
 
 
@@ -42,7 +47,9 @@ def batch(step):
     random = np.random.default_rng(step)
     x = random.standard_normal((32, 16), dtype="float32")
     y = (x[:, :4] + x[:, 4:8] * x[:, 8:12]).argmax(1)
-    return paddle.to_tensor(x), paddle.to_tensor(np.where(np.arange(32) % 8 == 0, random.integers(0, 4, 32), y))
+    return paddle.to_tensor(x), paddle.to_tensor(
+        np.where(np.arange(32) % 8 == 0, random.integers(0, 4, 32), y)
+    )
 
 
 def loss_of(network, step, *, overflow=False, **policy):
@@ -55,7 +62,13 @@ def loss_of(network, step, *, overflow=False, **policy):
 def evaluated(network, **policy):
     network.eval()
     with paddle.no_grad():
-        return sum(float(loss_of(network, 1000 + step, **policy).astype("float32")) for step in range(16)) / 16
+        return (
+            sum(
+                float(loss_of(network, 1000 + step, **policy).astype("float32"))
+                for step in range(16)
+            )
+            / 16
+        )
 
 
 def numbers(tensor):
@@ -118,7 +131,7 @@ def float32_loss(kind):
     return evaluated(network, enabled=False)
 
 
-# --- what the tests that are PyTorch's too call -------------------------------------------------------------------------------
+# --- what the tests that are PyTorch's too call ---------------------------------------------------
 
 #: A parameter makes a tensor of its gradient each time.
 KEPT_AS_OBJECTS = False
@@ -145,12 +158,20 @@ def grouped(name, network):
     kwargs = OPTIMIZERS[name] | {"grad_clip": nn.ClipGradByGlobalNorm(0.5)}
     parameters = network.parameters()
     if name not in ("ASGD", "Lamb", "Rprop"):
-        first, others = network[0].parameters(), [p for layer in network[1:] for p in layer.parameters()]
-        parameters = [{"params": first, "learning_rate": 0.3}, {"params": others, "weight_decay": 0.1}]
+        first, others = (
+            network[0].parameters(),
+            [p for layer in network[1:] for p in layer.parameters()],
+        )
+        parameters = [
+            {"params": first, "learning_rate": 0.3},
+            {"params": others, "weight_decay": 0.1},
+        ]
         kwargs |= {"weight_decay": 0.01}
     rate = paddle.optimizer.lr.ExponentialDecay(0.01, 0.9)
     # Rprop takes a number only.
-    return getattr(paddle.optimizer, name)(0.01 if name == "Rprop" else rate, parameters=parameters, **kwargs), rate
+    return getattr(paddle.optimizer, name)(
+        0.01 if name == "Rprop" else rate, parameters=parameters, **kwargs
+    ), rate
 
 
 def rate_of(schedule):
@@ -183,7 +204,12 @@ def stepped_by(optimizer):
 
 def state_of(optimizer, network):
     """Return the numbers that the optimizer keeps for parameters."""
-    return [value for own in optimizer._accumulators.values() for value in own.values() if value.is_floating_point()]
+    return [
+        value
+        for own in optimizer._accumulators.values()
+        for value in own.values()
+        if value.is_floating_point()
+    ]
 
 
 def gradients_of(loss, parameters):

@@ -66,7 +66,8 @@ def chosen(x):
     return x @ x + 1
 
 
-handed_over = unamp.autocast(dtype="float16")(chosen)  # no decorator stands above it, where a compiler reads its source
+# no decorator stands above it, where a compiler reads its source
+handed_over = unamp.autocast(dtype="float16")(chosen)
 
 
 def calls_what_was_handed_over(x):
@@ -100,15 +101,29 @@ def twice(x):
 
 
 def check(function, full_graph):
-    static = paddle.jit.to_static(function() if isinstance(function, type) else function, full_graph=full_graph)
+    static = paddle.jit.to_static(
+        function() if isinstance(function, type) else function, full_graph=full_graph
+    )
     for _ in range(2):
         assert static(paddle.rand([4, 4])).dtype == paddle.float16
 
 
 if __name__ == "__main__":
-    opened = region, paddles_spelling, policy, default, decorated, dialect, after_a_question, Network
+    opened = (
+        region,
+        paddles_spelling,
+        policy,
+        default,
+        decorated,
+        dialect,
+        after_a_question,
+        Network,
+    )
     behind = inner, handed_over, calls_what_was_handed_over, Decorated, DecoratedLater, twice
-    for each, full_graph in [*((each, False) for each in opened + behind), *((each, True) for each in behind)]:
+    for each, full_graph in [
+        *((each, False) for each in opened + behind),
+        *((each, True) for each in behind),
+    ]:
         if (child := os.fork()) == 0:
             check(each, full_graph)
             os._exit(0)

@@ -24,4 +24,8 @@ class Net(nn.Layer):
         out, _ = self.lstm(h.unsqueeze(0))
         out, _ = self.gru(out)
         seen = self.attention(h.unsqueeze(0))
-        return F.log_softmax(out, -1).mean() + paddle.einsum("bij,bik->jk", seen, seen).sum() + (x * x).sum()
+        return (
+            F.log_softmax(out, -1).mean()
+            + paddle.einsum("bij,bik->jk", seen, seen).sum()
+            + (x * x).sum()
+        )

@@ -14,7 +14,11 @@ from unamp import Policy, policy_region
 def network():
     paddle.seed(1)
     return paddle.nn.Sequential(
-        paddle.nn.Linear(6, 8), paddle.nn.ReLU(), paddle.nn.LayerNorm(8), paddle.nn.Linear(8, 3), paddle.nn.Tanh()
+        paddle.nn.Linear(6, 8),
+        paddle.nn.ReLU(),
+        paddle.nn.LayerNorm(8),
+        paddle.nn.Linear(8, 3),
+        paddle.nn.Tanh(),
     )
 
 
@@ -34,7 +38,9 @@ def gradients(net, *, inside, low, level="O1"):
 def test_a_region_open_during_backward_changes_nothing(low, level):
     net = network()
     for a, b in zip(
-        gradients(net, inside=True, low=low, level=level), gradients(net, inside=False, low=low, level=level), strict=True
+        gradients(net, inside=True, low=low, level=level),
+        gradients(net, inside=False, low=low, level=level),
+        strict=True,
     ):
         assert a.dtype == np.float32
         np.testing.assert_array_equal(a, b)
@@ -167,17 +173,30 @@ def clip_in_place(parameters):
 
 
 def clip_by_a_class(parameters):
-    return [gradient for _, gradient in paddle.nn.ClipGradByGlobalNorm(1.0)([(each, each.grad) for each in parameters])]
+    return [
+        gradient
+        for _, gradient in paddle.nn.ClipGradByGlobalNorm(1.0)(
+            [(each, each.grad) for each in parameters]
+        )
+    ]
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy("O2", "float16"), Policy("O3", "bfloat16"), Policy("O1", "float16", allow=["stack", "sum"])], ids=str
+    "policy",
+    [
+        Policy("O2", "float16"),
+        Policy("O3", "bfloat16"),
+        Policy("O1", "float16", allow=["stack", "sum"]),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("clip", [clip_in_place, clip_by_a_class])
 def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(clip, policy):
     def clipped(policy):
         parameters = [paddle.create_parameter([size], "float32") for size in (1000, 3)]
-        sum((each * factor).sum() for each, factor in zip(parameters, (1e4, 1e-2), strict=True)).backward()
+        sum(
+            (each * factor).sum() for each, factor in zip(parameters, (1e4, 1e-2), strict=True)
+        ).backward()
         with policy_region(policy):
             return [each.numpy() for each in clip(parameters)]
 

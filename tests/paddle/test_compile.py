@@ -55,7 +55,12 @@ def test_a_program_for_each_policy(full_graph, low):
         with policy_region(policy or Policy(enabled=False)):
             expected, found = eager(x), static(x)
         assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            found.astype("float32").numpy(),
+            expected.astype("float32").numpy(),
+            rtol=1e-6,
+            atol=1e-6,
+        )
 
 
 class Recurrent(paddle.nn.Layer):
@@ -65,24 +70,46 @@ class Recurrent(paddle.nn.Layer):
 
     def forward(self, x):
         out = self.recurrent(x)
-        return paddle.concat([out[0].flatten(), *(state.flatten() for state in paddle.utils.flatten(out[1]))])
+        return paddle.concat(
+            [out[0].flatten(), *(state.flatten() for state in paddle.utils.flatten(out[1]))]
+        )
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell"])
+@pytest.mark.parametrize(
+    "kind", ["LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell"]
+)
 def test_recurrent_layers_round_their_parameters(full_graph, kind):
     eager, static = pair(lambda: Recurrent(kind), full_graph)
     x = paddle.rand([3, 6] if kind.endswith("Cell") else [3, 4, 6])
-    for policy in (Policy("O1", "bfloat16"), Policy("O1", "float16"), Policy("O1", "bfloat16", deny=("lstm", "gru", "rnn"))):
+    for policy in (
+        Policy("O1", "bfloat16"),
+        Policy("O1", "float16"),
+        Policy("O1", "bfloat16", deny=("lstm", "gru", "rnn")),
+    ):
         with policy_region(policy):
             expected, found = eager(x), static(x)
         assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found.astype("float32").numpy(), expected.astype("float32").numpy())
+        np.testing.assert_array_equal(
+            found.astype("float32").numpy(), expected.astype("float32").numpy()
+        )
 
 
 def _own_rnn(x, h, weights):
     """Call one of Paddle's C functions in a user's own code: SOT simulates what stands in for it."""
     out, _, _ = paddle._C_ops.rnn(
-        x, [h], list(weights), None, paddle.zeros([0], "uint8"), 0.0, False, 4, 4, 1, "RNN_TANH", 0, False
+        x,
+        [h],
+        list(weights),
+        None,
+        paddle.zeros([0], "uint8"),
+        0.0,
+        False,
+        4,
+        4,
+        1,
+        "RNN_TANH",
+        0,
+        False,
     )
     return out
 
@@ -108,7 +135,9 @@ def test_region_inside(full_graph):
     for _ in range(2):
         for expected, found in zip(eager(x), static(x), strict=True):
             assert found.dtype == expected.dtype
-            np.testing.assert_allclose(found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=1e-2)
+            np.testing.assert_allclose(
+                found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=1e-2
+            )
 
 
 def test_decorated_function_called_in_a_program(full_graph):

@@ -20,7 +20,9 @@ def take_other_memory(parameter):
 
 def clip_in_place(parameter):
     with paddle.no_grad():
-        paddle.assign(parameter.astype("float32").clip(-0.1, 0.1).astype(parameter.dtype), output=parameter)
+        paddle.assign(
+            parameter.astype("float32").clip(-0.1, 0.1).astype(parameter.dtype), output=parameter
+        )
 
 
 def lose_a_number(parameter):

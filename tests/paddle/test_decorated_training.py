@@ -20,13 +20,19 @@ import unamp
 
 @pytest.mark.parametrize("kwargs", [{}, {"save_dtype": "float32"}, {"master_grad": True}], ids=str)
 @pytest.mark.parametrize(
-    ("kind", "level", "dtype"), [("conv", "O2", "float16"), ("mlp", "O2", "bfloat16"), ("mlp", "O1", "float16")]
+    ("kind", "level", "dtype"),
+    [("conv", "O2", "float16"), ("mlp", "O2", "bfloat16"), ("mlp", "O1", "float16")],
 )
-def test_a_resumed_training_ends_where_an_uninterrupted_one_does(kind, level, dtype, kwargs, tmp_path):
+def test_a_resumed_training_ends_where_an_uninterrupted_one_does(
+    kind, level, dtype, kwargs, tmp_path
+):
     def start():
         network, rate = made(kind), paddle.optimizer.lr.StepDecay(0.01, step_size=5)
         optimizer = paddle.optimizer.Adam(
-            rate, parameters=network.parameters(), weight_decay=0.01, grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5)
+            rate,
+            parameters=network.parameters(),
+            weight_decay=0.01,
+            grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5),
         )
         unamp.decorate(network, optimizer, level, dtype, **kwargs)
         return network, optimizer, rate, unamp.GradScaler(4096.0, growth_interval=3)
@@ -34,7 +40,9 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(kind, level, dt
     def run(network, optimizer, rate, scaler, steps):
         for step in steps:
             for part in range(2):
-                loss = loss_of(network, 100 * part + step, overflow=step in (4, 11), level=level, dtype=dtype)
+                loss = loss_of(
+                    network, 100 * part + step, overflow=step in (4, 11), level=level, dtype=dtype
+                )
                 scaled = scaler.scale(loss / 2)
                 scaled.backward()
             scaler.minimize(optimizer, scaled)
@@ -49,7 +57,10 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(kind, level, dt
     network, optimizer, rate, scaler = start()
     states = paddle.load(path)
     network.set_state_dict(states[0])
-    names = {old.name: new.name for old, new in zip(first[0].parameters(), network.parameters(), strict=True)}
+    names = {
+        old.name: new.name
+        for old, new in zip(first[0].parameters(), network.parameters(), strict=True)
+    }
     optimizer.set_state_dict(renamed(states[1], names))
     scaler.load_state_dict(states[2])
     assert same(values(network), values(first[0]))
@@ -87,7 +98,14 @@ def test_what_is_loaded_before_decorating_is_what_is_loaded_after(kind, dtype, t
     whole, first, path = start(), start(), str(tmp_path / "checkpoint")
     run(*whole, range(6))
     run(*first, range(3))
-    paddle.save({"model": first[0].state_dict(), "optimizer": first[1].state_dict(), "scaler": first[2].state_dict()}, path)
+    paddle.save(
+        {
+            "model": first[0].state_dict(),
+            "optimizer": first[1].state_dict(),
+            "scaler": first[2].state_dict(),
+        },
+        path,
+    )
     second = start(path, names=[parameter.name for parameter in first[0].parameters()])
     assert same(values(second[0]), values(first[0]))
     assert same(weights(second[1], second[0]), weights(first[1], first[0]))
@@ -100,7 +118,9 @@ def test_master_weights_that_were_loaded_for_others_are_told_of():
     first, network = made(), made()
     optimizer, its = sgd(first), sgd(network)
     unamp.decorate(first, optimizer, "O2")
-    its.set_state_dict(optimizer.state_dict() | {"master_weights": {"of_nobody": paddle.zeros([3])}})
+    its.set_state_dict(
+        optimizer.state_dict() | {"master_weights": {"of_nobody": paddle.zeros([3])}}
+    )
     expected = values(network)
     with pytest.warns(unamp.AmpWarning, match=r"does not have \(of_nobody\)"):
         unamp.decorate(network, its, "O2")
@@ -112,7 +132,9 @@ def test_minimize_and_gradients_that_are_handed_over():
         lambda optimizer, loss: optimizer.minimize(loss),
         lambda optimizer, loss: optimizer.minimize(loss, parameters=optimizer._parameter_list),
         lambda optimizer, loss: optimizer.apply_gradients(optimizer.backward(loss)),
-        lambda optimizer, loss: optimizer.apply_gradients([(p, p.grad.clone()) for p in optimizer._parameter_list]),
+        lambda optimizer, loss: optimizer.apply_gradients(
+            [(p, p.grad.clone()) for p in optimizer._parameter_list]
+        ),
     ):
         network, exact = made(), made()
         optimizer, theirs = sgd(network), sgd(exact)

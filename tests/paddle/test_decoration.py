@@ -14,7 +14,9 @@ import unamp
 class Inner(nn.Layer):
     def __init__(self):
         super().__init__()
-        self.norms = nn.LayerList([nn.BatchNorm1D(2), nn.SyncBatchNorm(2), nn.BatchNorm(2), nn.InstanceNorm1D(2)])
+        self.norms = nn.LayerList(
+            [nn.BatchNorm1D(2), nn.SyncBatchNorm(2), nn.BatchNorm(2), nn.InstanceNorm1D(2)]
+        )
         self.norms.extend([nn.LayerNorm(2), nn.GroupNorm(1, 2)])
         self.deep = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Conv1D(2, 2, 1))
         self.exact = self.create_parameter([2], dtype="float64")
@@ -22,14 +24,27 @@ class Inner(nn.Layer):
 
 def low(network, **kwargs):
     unamp.decorate(network, level="O2", dtype="bfloat16", **kwargs)
-    return {name.rpartition(".")[0] for name, p in network.named_parameters() if p.dtype == paddle.bfloat16}
+    return {
+        name.rpartition(".")[0]
+        for name, p in network.named_parameters()
+        if p.dtype == paddle.bfloat16
+    }
 
 
 def test_what_stays_in_float32():
     assert low(Inner()) == {"norms.3", "norms.4", "norms.5", "deep.0.0", "deep.1"}
-    assert low(Inner(), excluded_layers=nn.LayerNorm) == {"norms.3", "norms.5", "deep.0.0", "deep.1"}
+    assert low(Inner(), excluded_layers=nn.LayerNorm) == {
+        "norms.3",
+        "norms.5",
+        "deep.0.0",
+        "deep.1",
+    }
     network = Inner()
-    assert low(network, excluded_layers=[network.deep[0], nn.Conv1D]) == {"norms.3", "norms.4", "norms.5"}
+    assert low(network, excluded_layers=[network.deep[0], nn.Conv1D]) == {
+        "norms.3",
+        "norms.4",
+        "norms.5",
+    }
     assert low(network := Inner(), excluded_layers=network) == set()
     assert network.exact.dtype == paddle.float64
 
@@ -84,10 +99,18 @@ def test_programs_are_saved(tmp_path, save_dtype):
     network.eval()
     with unamp.autocast(level="O2", dtype="float16"):
         expected = network(x)
-        paddle.jit.save(network, str(tmp_path / "network"), input_spec=[paddle.static.InputSpec([None, 16], "float32")])
+        paddle.jit.save(
+            network,
+            str(tmp_path / "network"),
+            input_spec=[paddle.static.InputSpec([None, 16], "float32")],
+        )
     found = paddle.jit.load(str(tmp_path / "network"))(x)
-    np.testing.assert_allclose(found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=1e-2, atol=1e-2)
-    assert {value.dtype for value in network.state_dict().values()} == ({paddle.float16, F32} if save_dtype is None else {F32})
+    np.testing.assert_allclose(
+        found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=1e-2, atol=1e-2
+    )
+    assert {value.dtype for value in network.state_dict().values()} == (
+        {paddle.float16, F32} if save_dtype is None else {F32}
+    )
 
 
 @pytest.mark.parametrize("save_dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -110,11 +133,15 @@ def test_what_is_saved_of_a_network(save_dtype):
 
 def test_a_checkpoint_of_float32_training_can_be_continued():
     network, low = made(), made()
-    optimizer, its = [paddle.optimizer.Adam(0.01, parameters=each.parameters()) for each in (network, low)]
+    optimizer, its = [
+        paddle.optimizer.Adam(0.01, parameters=each.parameters()) for each in (network, low)
+    ]
     loss_of(network, 0, enabled=False).backward()
     optimizer.step()
     unamp.decorate(low, its, "O2")
-    names = {old.name: new.name for old, new in zip(network.parameters(), low.parameters(), strict=True)}
+    names = {
+        old.name: new.name for old, new in zip(network.parameters(), low.parameters(), strict=True)
+    }
     low.set_state_dict(network.state_dict())
     its.set_state_dict(renamed(optimizer.state_dict(), names))
     assert same(values(low), rounded(values(network), "float16"))
@@ -145,7 +172,8 @@ def test_sparse_gradients():
     network = nn.LayerList([nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1)])
     optimizer = sgd(network, 1.0)
     unamp.decorate(network, optimizer, "O2")
-    assert [p.dtype for p in network.parameters()] == [F32, paddle.float16, paddle.float16]  # nothing on the CPU takes low ones
+    # nothing on the CPU takes low ones
+    assert [p.dtype for p in network.parameters()] == [F32, paddle.float16, paddle.float16]
     before, scaler = weights(optimizer, network), unamp.GradScaler(16.0)
     scaler.scale(network[0](paddle.to_tensor([1, 1, 2])).sum()).backward()
     assert scaler.step(optimizer) is True

@@ -27,7 +27,7 @@ from unamp.dialects.torch import cpu
 F32, F16, BF16 = paddle.float32, paddle.float16, paddle.bfloat16
 
 
-# --- paddle.amp beside Paddle's own ------------------------------------------------------------------------------------------
+# --- paddle.amp beside Paddle's own ---------------------------------------------------------------
 
 ARGUMENTS = [
     {"level": "O4"},
@@ -58,13 +58,20 @@ def test_a_region_takes_what_paddles_own_takes(name, arguments):
 def test_what_paddle_lists():
     own = paddle.amp.white_list()
     newer = {"linear_v2"} - own["float16"]["O1"]  # a kernel from 3.3 on
-    assert {d: {level: names - newer for level, names in levels.items()} for d, levels in amp.white_list().items()} == own
+    assert {
+        d: {level: names - newer for level, names in levels.items()}
+        for d, levels in amp.white_list().items()
+    } == own
     assert amp.black_list() == paddle.amp.black_list()
     for name in ("is_float16_supported", "is_bfloat16_supported"):
         assert getattr(amp, name)() is getattr(paddle.amp, name)()
         assert getattr(amp, name)("cpu") is getattr(paddle.amp, name)("cpu")
         ours, own = getattr(amp, name), getattr(paddle.amp, name)
-        assert error_of(lambda ours=ours: ours("tpu")) is error_of(lambda own=own: own("tpu")) is ValueError
+        assert (
+            error_of(lambda ours=ours: ours("tpu"))
+            is error_of(lambda own=own: own("tpu"))
+            is ValueError
+        )
     assert amp.is_autocast_enabled() is paddle.amp.is_autocast_enabled() is False
     assert amp.get_autocast_dtype() == paddle.amp.get_autocast_dtype() == "float16"
     assert error_of(lambda: amp.decorate(paddle.nn.Linear(2, 2), level="O4")) is ValueError
@@ -74,10 +81,20 @@ def test_what_paddle_lists():
 def test_constructors_and_getters_are_paddles():
     for name in ("GradScaler", "AmpScaler"):
         ours, own = getattr(amp, name)(False), getattr(paddle.amp, name)(False)
-        for getter in ("is_enable", "is_use_dynamic_loss_scaling", "get_init_loss_scaling", "state_dict"):
+        for getter in (
+            "is_enable",
+            "is_use_dynamic_loss_scaling",
+            "get_init_loss_scaling",
+            "state_dict",
+        ):
             assert getattr(ours, getter)() == getattr(own, getter)()
         ours = getattr(amp, name)(True, 512, 3.0, 0.25, 7, 2, True)
-        changes = {"init_loss_scaling": 64, "incr_ratio": 4.0, "decr_ratio": 0.5, "incr_every_n_steps": 9}
+        changes = {
+            "init_loss_scaling": 64,
+            "incr_ratio": 4.0,
+            "decr_ratio": 0.5,
+            "incr_every_n_steps": 9,
+        }
         for key, value in (changes | {"decr_every_n_nan_or_inf": 3}).items():
             getattr(ours, f"set_{key}")(value)
             assert getattr(ours, f"get_{key}")() == value
@@ -94,7 +111,9 @@ def test_a_scale_where_paddle_takes_a_switch_is_refused(name):
     make = getattr(amp, name)
     assert getattr(paddle.amp, name)(4096.0).get_init_loss_scaling() != 4096.0  # it would be lost
     for enable in (4096.0, 1, None, "cuda"):
-        with pytest.raises(TypeError, match=r"enable must be True or False, not .*init_loss_scaling="):
+        with pytest.raises(
+            TypeError, match=r"enable must be True or False, not .*init_loss_scaling="
+        ):
             make(enable)
     assert make(np.bool_(True), 4096.0).get_scale() == 4096.0
 
@@ -102,7 +121,10 @@ def test_a_scale_where_paddle_takes_a_switch_is_refused(name):
 def test_what_is_changed_is_what_was_given():
     """Paddle's functions change networks and optimizers where they are, and return them in the form that they came in."""
     for level in ("O1", "O2"):
-        for own, ours in ((paddle.amp.decorate, amp.decorate), (paddle.amp.amp_decorate, amp.amp_decorate)):
+        for own, ours in (
+            (paddle.amp.decorate, amp.decorate),
+            (paddle.amp.amp_decorate, amp.amp_decorate),
+        ):
             for function in (own, ours):
                 model, other = paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)
                 optimizer = paddle.optimizer.SGD(parameters=model.parameters())
@@ -157,10 +179,17 @@ def test_positional_arguments_go_where_paddles_go():
 def own_scaler(**rules):
     """Paddle's own, which is switched off on the CPU: the state machine in it works, if it is switched on by hand.
 
-    Its scale is a number without dimensions here: of the tensor with one that Paddle makes, `_update` takes the `float()` on an
-    overflow, which NumPy 2.4 refuses (the overflow is then not counted).
+    Its scale is a number without dimensions here: of the tensor with one that Paddle makes,
+    `_update` takes the `float()` on an overflow, which NumPy 2.4 refuses (the overflow is then not
+    counted).
     """
-    names = ("init_loss_scaling", "incr_ratio", "decr_ratio", "incr_every_n_steps", "decr_every_n_nan_or_inf")
+    names = (
+        "init_loss_scaling",
+        "incr_ratio",
+        "decr_ratio",
+        "incr_every_n_steps",
+        "decr_every_n_nan_or_inf",
+    )
     scaler = paddle.amp.GradScaler(enable=False)
     for name in names:
         setattr(scaler, f"_{name}", rules[name])
@@ -185,7 +214,9 @@ def test_after_any_sequence_the_scale_is_where_paddles_own_is(overflows, good, b
         "decr_every_n_nan_or_inf": bad,
     }
     own, ours = own_scaler(**rules), amp.GradScaler(**rules)
-    w = paddle.create_parameter([2], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
+    w = paddle.create_parameter(
+        [2], "float32", default_initializer=paddle.nn.initializer.Constant(1.0)
+    )
     optimizer = paddle.optimizer.SGD(0.125, parameters=[w])
     steps = 0
     for overflow in overflows:
@@ -196,7 +227,10 @@ def test_after_any_sequence_the_scale_is_where_paddles_own_is(overflows, good, b
         own._update()
         # Paddle multiplies in float32; unamp rounds the exact product to float32, as torch does.
         assert ours.get_scale() == pytest.approx(own._scale.item(), rel=1e-6)
-        assert (ours.state_dict()["incr_count"], ours.state_dict()["decr_count"]) == (own._incr_count, own._decr_count)
+        assert (ours.state_dict()["incr_count"], ours.state_dict()["decr_count"]) == (
+            own._incr_count,
+            own._decr_count,
+        )
         steps += not overflow
         np.testing.assert_allclose(w.numpy(), 1 - 0.03125 * steps, rtol=1e-6)
 
@@ -211,7 +245,9 @@ def test_minimize_and_checkpoints():
     scaled.backward()
     _, pairs = scaler.minimize(optimizer, scaled)
     assert len(pairs) == 2
-    rules = {key: value for key, value in scaler.state_dict().items() if "ratio" in key or "every" in key}
+    rules = {
+        key: value for key, value in scaler.state_dict().items() if "ratio" in key or "every" in key
+    }
     theirs = own_scaler(**rules, init_loss_scaling=1.0)
     theirs.load_state_dict(scaler.state_dict())
     assert (float(theirs._scale[0]), theirs._incr_count) == (1024.0, 1)
@@ -226,7 +262,12 @@ def test_minimize_and_checkpoints():
 @pytest.mark.parametrize("excluded", [None, paddle.nn.Linear, [paddle.nn.BatchNorm1D]], ids=str)
 def test_decorate_casts_the_parameters_that_paddles_own_casts(dtype, excluded):
     def made():
-        layers = paddle.nn.Linear(4, 8), paddle.nn.LayerNorm(8), paddle.nn.BatchNorm1D(8), paddle.nn.Linear(8, 2)
+        layers = (
+            paddle.nn.Linear(4, 8),
+            paddle.nn.LayerNorm(8),
+            paddle.nn.BatchNorm1D(8),
+            paddle.nn.Linear(8, 2),
+        )
         return paddle.nn.Sequential(*layers, paddle.nn.InstanceNorm1D(2))
 
     own, model = made(), made()
@@ -240,9 +281,18 @@ def test_decorate_casts_the_parameters_that_paddles_own_casts(dtype, excluded):
 
 
 def test_pure_float16_trains():
-    model = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.LayerNorm(8), paddle.nn.Linear(8, 1))
-    model, optimizer = amp.decorate(model, paddle.optimizer.AdamW(0.05, parameters=model.parameters()), level="O2")
-    x, y, scaler, losses = paddle.rand([16, 4]), paddle.rand([16, 1]), amp.GradScaler(init_loss_scaling=1024), []
+    model = paddle.nn.Sequential(
+        paddle.nn.Linear(4, 8), paddle.nn.LayerNorm(8), paddle.nn.Linear(8, 1)
+    )
+    model, optimizer = amp.decorate(
+        model, paddle.optimizer.AdamW(0.05, parameters=model.parameters()), level="O2"
+    )
+    x, y, scaler, losses = (
+        paddle.rand([16, 4]),
+        paddle.rand([16, 1]),
+        amp.GradScaler(init_loss_scaling=1024),
+        [],
+    )
     for _ in range(15):
         with amp.auto_cast(level="O2"):
             loss = F.mse_loss(model(x).astype("float32"), y)
@@ -255,12 +305,16 @@ def test_pure_float16_trains():
     assert scaler.skipped == 0
 
 
-# --- the documentation's examples ------------------------------------------------------------------------------------------
+# --- the documentation's examples -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", [None, False], ids=["bias", "no bias"])
 def test_paddles_example(bias):
-    conv2d, a, b = paddle.nn.Conv2D(3, 2, 3, bias_attr=bias), paddle.rand([2, 3]), paddle.rand([2, 3])
+    conv2d, a, b = (
+        paddle.nn.Conv2D(3, 2, 3, bias_attr=bias),
+        paddle.rand([2, 3]),
+        paddle.rand([2, 3]),
+    )
     paddles_example("paddle", conv2d, paddle.rand([10, 3, 32, 32]), a, b)
     for level in ("O1", "O2"):
         with unamp.auto_cast(custom_white_list={"elementwise_add"}, level=level):
@@ -272,7 +326,11 @@ def test_paddles_operator_stats(capsys):
     x = paddle.rand([10, 3, 32, 32])
     with amp.debugging.collect_operator_stats() as stats, amp.auto_cast(enable=True, level="O2"):
         conv2d(x)
-    rows = {line.split()[0]: line.replace("|", "").split()[1:] for line in capsys.readouterr().out.splitlines() if "|" in line}
+    rows = {
+        line.split()[0]: line.replace("|", "").split()[1:]
+        for line in capsys.readouterr().out.splitlines()
+        if "|" in line
+    }
     assert rows["conv2d"] == ["1", "0", "0", "0"]
     assert stats["conv2d"] == {"float16": 1, "bfloat16": 0, "float32": 0, "other": 0}
 
@@ -282,14 +340,21 @@ def test_paddles_tensor_checker(capsys, tmp_path):
     network = paddle.nn.Sequential(paddle.nn.Linear(4, 4), paddle.nn.Softmax())
     x = paddle.to_tensor([[1.0, 1e5, 1.0, 1.0]])
     for name, enable in (("wide", False), ("low", True)):
-        config = debugging.TensorCheckerConfig(True, paddle.amp.debugging.DebugMode.CHECK_NAN_INF, str(tmp_path / name))
+        config = debugging.TensorCheckerConfig(
+            True, paddle.amp.debugging.DebugMode.CHECK_NAN_INF, str(tmp_path / name)
+        )
         debugging.enable_tensor_checker(config)
         with amp.auto_cast(enable):
             network(x)
         debugging.disable_tensor_checker()
     lines = capsys.readouterr().out.splitlines()
-    assert ["op=linear, layer=Sequential.0, dtype=float16" in line for line in lines] == [True, False]
-    debugging.compare_accuracy(str(tmp_path / "wide"), str(tmp_path / "low"), str(tmp_path / "found.txt"))
+    assert ["op=linear, layer=Sequential.0, dtype=float16" in line for line in lines] == [
+        True,
+        False,
+    ]
+    debugging.compare_accuracy(
+        str(tmp_path / "wide"), str(tmp_path / "low"), str(tmp_path / "found.txt")
+    )
     assert "inf" in (tmp_path / "found.txt").read_text("utf-8")
     debugging.enable_tensor_checker(debugging.TensorCheckerConfig(True))
     with amp.auto_cast(), pytest.raises(RuntimeError, match="There are NAN or INF .*op=linear"):
@@ -299,7 +364,9 @@ def test_paddles_tensor_checker(capsys, tmp_path):
 
 def test_paddles_numbers_are_checked_by_paddle():
     debugging, infinite = amp.debugging, paddle.to_tensor([1.0, math.inf, math.nan, 0.0])
-    counts, _ = debugging.check_numerics(infinite.astype("float16"), "exp", "x", debugging.DebugMode.CHECK_NAN_INF)
+    counts, _ = debugging.check_numerics(
+        infinite.astype("float16"), "exp", "x", debugging.DebugMode.CHECK_NAN_INF
+    )
     assert counts.tolist() == [1, 1, 1]
     with pytest.raises(RuntimeError, match="NAN or INF"):
         debugging.check_numerics(infinite, "exp", "x")
@@ -349,17 +416,25 @@ def test_regions_in_a_compiled_function():
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_mindspores_example(level):
     network = paddle.nn.Sequential(paddle.nn.Linear(8, 8), paddle.nn.ReLU(), paddle.nn.Softmax())
-    mindspores_example("paddle", network, paddle.rand([2, 8]), level, "bfloat16", {"relu", "linear"})
+    mindspores_example(
+        "paddle", network, paddle.rand([2, 8]), level, "bfloat16", {"relu", "linear"}
+    )
 
 
 def test_mindspores_train_network():
-    model = paddle.nn.Sequential(paddle.nn.Linear(4, 8), paddle.nn.BatchNorm1D(8), paddle.nn.ReLU(), paddle.nn.Linear(8, 1))
+    model = paddle.nn.Sequential(
+        paddle.nn.Linear(4, 8), paddle.nn.BatchNorm1D(8), paddle.nn.ReLU(), paddle.nn.Linear(8, 1)
+    )
     optimizer = paddle.optimizer.Momentum(0.05, parameters=model.parameters())
     x, y = paddle.rand([16, 4]), paddle.rand([16, 1])
     manager = mindspore_amp.DynamicLossScaleManager(1024, 2, 2)
-    train = mindspore_amp.build_train_network(model, optimizer, F.mse_loss, "O2", loss_scale_manager=manager)
+    train = mindspore_amp.build_train_network(
+        model, optimizer, F.mse_loss, "O2", loss_scale_manager=manager
+    )
     results = [train(x, y) for _ in range(4)]
-    assert [(overflow, scale) for _, overflow, scale in results] == [(False, s) for s in (1024, 1024, 2048, 2048)]
+    assert [(overflow, scale) for _, overflow, scale in results] == [
+        (False, s) for s in (1024, 1024, 2048, 2048)
+    ]
     assert results[-1][0].item() < results[0][0].item()
     trained = [p for p in model.parameters() if not p.stop_gradient]
     before = [p.numpy() for p in trained]
@@ -370,11 +445,19 @@ def test_mindspores_train_network():
 
 
 def test_kerass_loss_scale_optimizer():
-    w = paddle.create_parameter([3], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
-    optimizer = LossScaleOptimizer(paddle.optimizer.SGD(0.5, parameters=[w]), initial_scale=8.0, dynamic_growth_steps=1)
+    w = paddle.create_parameter(
+        [3], "float32", default_initializer=paddle.nn.initializer.Constant(1.0)
+    )
+    optimizer = LossScaleOptimizer(
+        paddle.optimizer.SGD(0.5, parameters=[w]), initial_scale=8.0, dynamic_growth_steps=1
+    )
     optimizer.scale_loss((w * 2).sum()).backward()
     optimizer.apply([w.grad], [w])
     assert w.tolist() == [0.0] * 3
     optimizer.apply_gradients([(paddle.full([3], math.nan), w)])
     assert w.tolist() == [0.0] * 3
-    assert optimizer.state_dict() == {"dynamic_scale": 8.0, "step_counter": 0, "dynamic_growth_steps": 1}
+    assert optimizer.state_dict() == {
+        "dynamic_scale": 8.0,
+        "step_counter": 0,
+        "dynamic_growth_steps": 1,
+    }

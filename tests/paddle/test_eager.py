@@ -21,8 +21,19 @@ def test_the_same_operation_by_every_way_to_call_it(low):
 
     x, y = paddle.rand([4, 4]), paddle.rand([4, 4])
     with under(low=low):
-        ways = [x @ y, x.matmul(y), paddle.matmul(x, y), paddle.linalg.matmul(x, y), paddle.tensor.matmul(x, y)]
-        ways += [paddle._C_ops.matmul(x, y, False, False), paddle.tensor.linalg.matmul(x, y), paddle.mm(x, y), x.mm(y)]
+        ways = [
+            x @ y,
+            x.matmul(y),
+            paddle.matmul(x, y),
+            paddle.linalg.matmul(x, y),
+            paddle.tensor.matmul(x, y),
+        ]
+        ways += [
+            paddle._C_ops.matmul(x, y, False, False),
+            paddle.tensor.linalg.matmul(x, y),
+            paddle.mm(x, y),
+            x.mm(y),
+        ]
     assert early is paddle._C_ops.matmul
     assert {w.dtype for w in ways} == {low}
 
@@ -66,7 +77,12 @@ def test_bias_belongs_to_its_operation(low):
 def test_norms_keep_parameters_and_statistics(low):
     x = paddle.randn([6, 4, 5, 5])
     x.stop_gradient = False
-    for norm in (paddle.nn.BatchNorm2D(4), paddle.nn.GroupNorm(2, 4), paddle.nn.InstanceNorm2D(4), paddle.nn.LayerNorm([5])):
+    for norm in (
+        paddle.nn.BatchNorm2D(4),
+        paddle.nn.GroupNorm(2, 4),
+        paddle.nn.InstanceNorm2D(4),
+        paddle.nn.LayerNorm([5]),
+    ):
         with under("O3", low):
             y = norm(x)
         y.astype("float32").sum().backward()
@@ -84,7 +100,9 @@ def test_recurrent_layers_are_one_operation(low, kind):
     with unamp.trace() as trace, under(low=low):
         out, _ = layer(x)
     assert out.dtype == low
-    assert [r.op for r in trace.records] == [{"SimpleRNN": "rnn"}.get(kind.__name__, kind.__name__.lower())]
+    assert [r.op for r in trace.records] == [
+        {"SimpleRNN": "rnn"}.get(kind.__name__, kind.__name__.lower())
+    ]
 
 
 def test_cells_and_attention(low):
@@ -93,7 +111,8 @@ def test_cells_and_attention(low):
         assert paddle.nn.LSTMCell(8, 5)(x[:, 0])[0].dtype == low
         assert paddle.nn.RNN(paddle.nn.GRUCell(8, 5))(x)[0].dtype == low
         assert paddle.nn.MultiHeadAttention(8, 2)(x).dtype == low
-        assert paddle.nn.TransformerEncoderLayer(8, 2, 16)(x).dtype == paddle.float32  # it ends in a layer norm
+        # it ends in a layer norm
+        assert paddle.nn.TransformerEncoderLayer(8, 2, 16)(x).dtype == paddle.float32
         assert paddle.einsum("bij,bkj->bik", x, x).dtype == low
         q = paddle.rand([1, 4, 2, 8])
         assert F.scaled_dot_product_attention(q, q, q).dtype == low
@@ -116,7 +135,9 @@ def test_in_place_operations_on_low_tensors(low):
     assert x.grad is not None
 
 
-@pytest.mark.parametrize("fill", ["uniform_", "normal_", "exponential_", "bernoulli_", "log_normal_"])
+@pytest.mark.parametrize(
+    "fill", ["uniform_", "normal_", "exponential_", "bernoulli_", "log_normal_"]
+)
 def test_low_tensors_are_filled_with_random_numbers(low, fill):
     paddle.seed(1)
     expected = getattr(paddle.zeros([3, 3]), fill)()
@@ -126,9 +147,13 @@ def test_low_tensors_are_filled_with_random_numbers(low, fill):
         paddle.seed(1)
         assert getattr(h, fill)() is h
     assert h.dtype == low
-    rounding = 2**-8 if fill == "log_normal_" else 0  # it is rounded before its exponential is taken, and after
+    # it is rounded before its exponential is taken, and after
+    rounding = 2**-8 if fill == "log_normal_" else 0
     np.testing.assert_allclose(
-        h.astype("float32").numpy(), expected.astype(low).astype("float32").numpy(), rtol=4 * rounding, atol=rounding
+        h.astype("float32").numpy(),
+        expected.astype(low).astype("float32").numpy(),
+        rtol=4 * rounding,
+        atol=rounding,
     )
 
 
@@ -173,37 +198,53 @@ def test_a_result_has_the_dtype_that_the_call_names(level, dtype):
         assert paddle.sum(low[0], dtype=dtype).dtype == low.dtype
 
 
-@pytest.mark.parametrize(("level", "dtype"), [("O1", "bfloat16"), ("O1", "float32"), ("O2", "bfloat16"), ("O3", "float16")])
+@pytest.mark.parametrize(
+    ("level", "dtype"),
+    [("O1", "bfloat16"), ("O1", "float32"), ("O2", "bfloat16"), ("O3", "float16")],
+)
 @pytest.mark.parametrize("how", ["eager", "full graph", "SOT"])
 def test_low_running_statistics_take_their_update(level: Any, dtype: str, how: str) -> None:
     paddle.seed(0)
     exact = nn.Sequential(nn.Conv2D(3, 6, 3), nn.BatchNorm2D(6), nn.InstanceNorm2D(6))
     network = copy.deepcopy(exact).to(dtype="bfloat16")
     x = paddle.randn([4, 3, 6, 6])
-    called = network if how == "eager" else paddle.jit.to_static(network, full_graph=how == "full graph")
+    called = (
+        network if how == "eager" else paddle.jit.to_static(network, full_graph=how == "full graph")
+    )
     with unamp.autocast(dtype=dtype, level=level):
         out = called(x.astype("bfloat16"))
     np.testing.assert_allclose(out.astype("float32").numpy(), exact(x).numpy(), atol=0.08)
     for name in ("_mean", "_variance"):
         updated = getattr(network[1], name)
         assert updated.dtype == paddle.bfloat16
-        np.testing.assert_allclose(updated.astype("float32").numpy(), getattr(exact[1], name).numpy(), atol=0.01)
+        np.testing.assert_allclose(
+            updated.astype("float32").numpy(), getattr(exact[1], name).numpy(), atol=0.01
+        )
 
 
-@pytest.mark.parametrize("rest", [{"level": "O2"}, {"level": "O3"}, {"deny": ["softmax", "sum", "full_like"]}])
-@pytest.mark.parametrize("named", ["float32", np.dtype("float32"), paddle.float32, "float16", paddle.float16], ids=str)
+@pytest.mark.parametrize(
+    "rest", [{"level": "O2"}, {"level": "O3"}, {"deny": ["softmax", "sum", "full_like"]}]
+)
+@pytest.mark.parametrize(
+    "named", ["float32", np.dtype("float32"), paddle.float32, "float16", paddle.float16], ids=str
+)
 def test_a_dtype_that_a_caller_names_is_the_results_by_position_and_by_name(named, rest):
     x = paddle.to_tensor([[1.0, 2.0]])
     with under(low=paddle.bfloat16, **rest):
         results = [paddle.sum(x, None, named), paddle.sum(x, dtype=named), x.sum(0, named)]
         results += [paddle.full_like(x, 1, named), paddle.full_like(x, 1, dtype=named)]
         if "32" in str(named):  # Paddle's CPU has no others in a low dtype
-            results += [F.softmax(x, -1, named), F.softmax(x, dtype=named), paddle.prod(x, None, False, named)]
+            results += [
+                F.softmax(x, -1, named),
+                F.softmax(x, dtype=named),
+                paddle.prod(x, None, False, named),
+            ]
     wanted = paddle.float32 if "32" in str(named) else paddle.float16
     assert [each.dtype for each in results] == [wanted] * len(results)
     if "32" in str(named):
         assert results[0].item() == 3.0
-        np.testing.assert_array_equal(results[5].numpy(), F.softmax(x).numpy())  # computed in float32, not widened after
+        # computed in float32, not widened after
+        np.testing.assert_array_equal(results[5].numpy(), F.softmax(x).numpy())
 
 
 @pytest.mark.parametrize("preset", ["unamp", "paddle"])
@@ -211,7 +252,8 @@ def test_a_dtype_that_a_caller_names_is_the_results_by_position_and_by_name(name
     "call",
     [
         lambda x, y: paddle.cdist(x, y),  # of more than 25 rows it takes the product
-        lambda x, y: paddle.isin(x[:, 0], y.flatten()).astype("float32"),  # of many numbers it sorts
+        # of many numbers it sorts
+        lambda x, y: paddle.isin(x[:, 0], y.flatten()).astype("float32"),
         lambda x, y: paddle.linalg.vector_norm(x, 3.0, axis=1),
     ],
     ids=["cdist", "isin", "vector_norm"],
@@ -226,7 +268,9 @@ def test_what_a_function_computes_with_for_some_arguments_follows_its_rule(call,
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("loss", ["kl_div", "smooth_l1_loss", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss"])
+@pytest.mark.parametrize(
+    "loss", ["kl_div", "smooth_l1_loss", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss"]
+)
 def test_a_loss_is_float32_at_o2_however_it_is_reduced(loss, reduction):
     x, y = paddle.rand([8, 4]) + 0.1, paddle.rand([8, 4]) + 0.1
     function = getattr(paddle.nn.functional, loss)

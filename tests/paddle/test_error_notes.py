@@ -10,7 +10,9 @@ def put_together(x):
 
 
 def test_an_error_about_dtypes_names_the_policy_once():
-    noted.an_error_about_dtypes_names_the_policy_once(AssertionError, "bfloat16", lambda: put_together(paddle.ones([4, 4])))
+    noted.an_error_about_dtypes_names_the_policy_once(
+        AssertionError, "bfloat16", lambda: put_together(paddle.ones([4, 4]))
+    )
 
 
 def test_other_errors_are_left_alone():

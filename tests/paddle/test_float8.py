@@ -13,7 +13,9 @@ import unamp
 def test_numbers_are_those_of_ml_dtypes():
     from unamp_paddle.calls import _Performer
 
-    floats8.numbers_are_those_of_ml_dtypes(_Performer.arithmetic, paddle.to_tensor, lambda tensor: tensor.numpy())
+    floats8.numbers_are_those_of_ml_dtypes(
+        _Performer.arithmetic, paddle.to_tensor, lambda tensor: tensor.numpy()
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2"])
@@ -45,5 +47,7 @@ def test_what_is_not_computed_is_said():
         "float8 is for products of two matrices",
     ]
     net = nn.Sequential(nn.Linear(16, 16))
-    with pytest.raises(unamp.NotExpressible, match="the adapter for paddle computes no layer from float8"):
+    with pytest.raises(
+        unamp.NotExpressible, match="the adapter for paddle computes no layer from float8"
+    ):
         unamp.tune(net, net, [paddle.rand([2, 16])], dtype="float8_e4m3", tolerance=0.05)

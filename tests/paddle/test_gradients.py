@@ -15,7 +15,9 @@ import unamp
 
 def network() -> nn.Sequential:
     paddle.seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+    )
 
 
 def rows():
@@ -25,7 +27,9 @@ def rows():
 def test_a_layer_is_named() -> None:
     net = network()
     net[3].weight.set_value(np.full(16, 1e-6, np.float32))
-    differentiated.a_layer_is_named(lambda: net(paddle.rand([4, 8])).sum().backward(), "Sequential.2")
+    differentiated.a_layer_is_named(
+        lambda: net(paddle.rand([4, 8])).sum().backward(), "Sequential.2"
+    )
 
 
 def test_parameters_have_theirs() -> None:
@@ -33,7 +37,10 @@ def test_parameters_have_theirs() -> None:
 
     def run():
         net.clear_gradients()
-        (net(paddle.ones([4, 8])).sum() + net(paddle.linspace(-1.0, 1.0, 32).reshape([4, 8])).square().sum()).backward()
+        (
+            net(paddle.ones([4, 8])).sum()
+            + net(paddle.linspace(-1.0, 1.0, 32).reshape([4, 8])).square().sum()
+        ).backward()
         return {f"Sequential.{name}": each.grad.numpy() for name, each in net.named_parameters()}
 
     differentiated.parameters_have_theirs(run)
@@ -50,7 +57,10 @@ def test_a_trace_changes_nothing(region) -> None:
                 loss = net(x)
             loss.backward()
         grads = [x.grad, *(p.grad for p in net.parameters() if p.grad is not None)]
-        return [t.astype("float32").numpy() for t in (loss, *grads, *net.norm.buffers(), paddle.rand([4]))]
+        return [
+            t.astype("float32").numpy()
+            for t in (loss, *grads, *net.norm.buffers(), paddle.rand([4]))
+        ]
 
     differentiated.gradients_do_not_depend_on_a_trace(run)
 

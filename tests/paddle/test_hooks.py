@@ -27,7 +27,9 @@ except unamp.FrameworkNotSupported as error:
     ],
 )
 def test_a_name_that_is_missing_is_told_with_the_version(place, name):
-    assert f"paddle {paddle.__version__} has no {name}, which unamp needs" in forked("paddle", MISSING.format(place=place))
+    assert f"paddle {paddle.__version__} has no {name}, which unamp needs" in forked(
+        "paddle", MISSING.format(place=place)
+    )
 
 
 def test_this_paddle_has_what_is_needed():

@@ -61,7 +61,9 @@ def test_averaged_parameters_are_the_same_as_outside(need_restore, policy):
     def averaged(policy):
         layer = nn.Linear(2, 2)
         layer.weight.set_value(np.full([2, 2], 3000.0, "float32"))
-        average = paddle.incubate.ModelAverage(0.15, parameters=layer.parameters(), min_average_window=2, max_average_window=99)
+        average = paddle.incubate.ModelAverage(
+            0.15, parameters=layer.parameters(), min_average_window=2, max_average_window=99
+        )
         with policy_region(policy):
             for n in range(30):  # their sum is infinite in float16
                 layer.weight.set_value(np.full([2, 2], 3000.0 + n, "float32"))
@@ -118,7 +120,9 @@ def test_metrics_of_low_predictions(metric, policy):
         return counting.accumulate()
 
     with policy_region(policy):
-        low = paddle.matmul(paddle.to_tensor(np.concatenate([1 - scores, scores], 1)), paddle.eye(2))
+        low = paddle.matmul(
+            paddle.to_tensor(np.concatenate([1 - scores, scores], 1)), paddle.eye(2)
+        )
         low = low if metric == "Auc" else low[:, 1:]
         assert low.dtype == getattr(paddle, policy.dtype)
         found = measured(low)

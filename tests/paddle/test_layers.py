@@ -118,7 +118,9 @@ def test_saved_programs_have_the_rules(tmp_path: Any) -> None:
     network = Net()
     with unamp.layer_policies(network, {"**.wi": LOW}):
         paddle.jit.save(
-            paddle.jit.to_static(network, full_graph=True), str(tmp_path / "net"), [paddle.static.InputSpec([2, 4])]
+            paddle.jit.to_static(network, full_graph=True),
+            str(tmp_path / "net"),
+            [paddle.static.InputSpec([2, 4])],
         )
     assert OF.dtypes(paddle.jit.load(str(tmp_path / "net")), region=False) == [BF16, F32, BF16, F32]
 
@@ -145,7 +147,8 @@ def test_recomputation_and_decoration() -> None:
     assert OF.dtypes(network) == [F32] * 4
     rules.remove()
     assert OF.dtypes(network) == [BF16] * 4
-    with unamp.layer_policies(network, {"**": F32}):  # low parameters are widened, with no region too
+    with unamp.layer_policies(network, {"**": F32}):
+        # low parameters are widened, with no region too
         assert OF.dtypes(network, region=False) == [F32] * 4
 
 

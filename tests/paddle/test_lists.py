@@ -26,12 +26,20 @@ def _positive(*shape):
 
 #: Listed names that are no function with a canonical signature. What is fused runs on GPUs only.
 _BY_HAND = {
-    "fake_quantize_dequantize_abs_max": lambda low: paddle._C_ops.fake_quantize_dequantize_abs_max(_positive(3, 4), 8, 1)[0],
+    "fake_quantize_dequantize_abs_max": lambda low: paddle._C_ops.fake_quantize_dequantize_abs_max(
+        _positive(3, 4), 8, 1
+    )[0],
     "log_loss": lambda low: F.log_loss(_positive(4, 1).astype(low), _positive(4, 1)),
     "hsigmoid_loss": lambda low: F.hsigmoid_loss(
-        _positive(4, 3).astype(low), paddle.to_tensor([0, 1, 4, 5]), 5, _positive(4, 3), _positive(4, 1)
+        _positive(4, 3).astype(low),
+        paddle.to_tensor([0, 1, 4, 5]),
+        5,
+        _positive(4, 3),
+        _positive(4, 1),
     ),
-    "scatter": lambda low: paddle.scatter(_positive(4, 2).astype(low), paddle.to_tensor([0, 2]), _positive(2, 2).astype(low)),
+    "scatter": lambda low: paddle.scatter(
+        _positive(4, 2).astype(low), paddle.to_tensor([0, 2]), _positive(2, 2).astype(low)
+    ),
 }
 
 
@@ -44,8 +52,15 @@ def _runnable():
                     op = vocabulary().resolve(name, prefer="paddle")
                 except ValueError:
                     continue
-                if op in cases() and op in operations and op not in WITHOUT_A_KERNEL and name not in _BY_HAND:
-                    yield pytest.param(name, op, dtype if low else "float32", dtype, id=f"{name}-{dtype}")
+                if (
+                    op in cases()
+                    and op in operations
+                    and op not in WITHOUT_A_KERNEL
+                    and name not in _BY_HAND
+                ):
+                    yield pytest.param(
+                        name, op, dtype if low else "float32", dtype, id=f"{name}-{dtype}"
+                    )
 
 
 @pytest.mark.parametrize(("name", "op", "expected", "dtype"), list(_runnable()))
@@ -58,7 +73,11 @@ def test_official_entry(name, op, expected, dtype):
         tensors = [t.astype(dtype) if n in eligible else t for n, t in enumerate(tensors)]
     with unamp.trace() as trace, unamp.amp_guard(dtype=dtype):
         case.call(operations[op], tensors)
-    record = next(r for r in trace.records if op in (r.op, facts().synonyms.get(r.op)) or r.op in vocabulary()[op].members)
+    record = next(
+        r
+        for r in trace.records
+        if op in (r.op, facts().synonyms.get(r.op)) or r.op in vocabulary()[op].members
+    )
     assert record.compute == expected
 
 
@@ -76,7 +95,10 @@ def test_official_entry_without_a_canonical_signature(name, dtype):
 def test_every_official_name_is_decided_as_listed(dtype):
     policy = unamp.Policy("O1", dtype, preset="paddle")
     white, black = LISTED[dtype]
-    decided = {name: policy.decide(vocabulary().resolve(name, prefer="paddle")) for name in (*white, *black)}
+    decided = {
+        name: policy.decide(vocabulary().resolve(name, prefer="paddle"))
+        for name in (*white, *black)
+    }
     assert {name for name, rule in decided.items() if rule is unamp.Rule.LOW} == set(white)
     assert {name for name, rule in decided.items() if rule is unamp.Rule.FP32} == set(black)
 

@@ -1,7 +1,8 @@
 """Scripts of Paddle's run to the same bits once they are migrated.
 
-On a CPU Paddle's own region does nothing, but inside of one of ours it follows its lists. So all of them run inside of one that
-casts nothing, and what is compared is Paddle's own region with what stands in its place.
+On a CPU Paddle's own region does nothing, but inside of one of ours it follows its lists. So all of
+them run inside of one that casts nothing, and what is compared is Paddle's own region with what
+stands in its place.
 """
 
 import pytest

@@ -10,7 +10,13 @@ import unamp
 from unamp import Policy, policy_region
 
 #: The smallest images that each takes.
-SIZES = {"densenet121": 32, "resnet18": 32, "mobilenet_v3_small": 64, "shufflenet_v2_x0_25": 32, "googlenet": 224}
+SIZES = {
+    "densenet121": 32,
+    "resnet18": 32,
+    "mobilenet_v3_small": 64,
+    "shufflenet_v2_x0_25": 32,
+    "googlenet": 224,
+}
 
 
 def run(network, x, policy):
@@ -29,7 +35,8 @@ def test_paddles_own_models_run_forward_and_backward(name):
     network = getattr(paddle.vision.models, name)(num_classes=10)
     x = paddle.rand([1 if name == "googlenet" else 2, 3, SIZES[name], SIZES[name]])
     for layer in network.sublayers():
-        # Statistics of a few random numbers blow roundings up. Without them MobileNet's numbers vanish: it was not trained.
+        # Statistics of a few random numbers blow roundings up. Without them MobileNet's numbers
+        # vanish: it was not trained.
         if name != "mobilenet_v3_small" or isinstance(layer, paddle.nn.Dropout):
             layer.eval()
     wide, _ = run(network, x, Policy(enabled=False))
@@ -37,12 +44,19 @@ def test_paddles_own_models_run_forward_and_backward(name):
         with unamp.trace() as trace:
             low, gradient = run(network, x, policy)
         computed = {record.op: record.compute for record in trace.records}
-        assert computed["conv2d"] == computed["linear"] == str(low.dtype).removeprefix("paddle.") == policy.dtype
+        assert (
+            computed["conv2d"]
+            == computed["linear"]
+            == str(low.dtype).removeprefix("paddle.")
+            == policy.dtype
+        )
         assert gradient.dtype == paddle.float32
         assert bool(paddle.isfinite(gradient).all())
         assert float(gradient.abs().max()) > 0
         scale = float(wide.abs().max())
-        np.testing.assert_allclose(low.astype("float32").numpy(), wide.numpy(), atol=tolerance * scale)
+        np.testing.assert_allclose(
+            low.astype("float32").numpy(), wide.numpy(), atol=tolerance * scale
+        )
 
 
 class RMSNorm(paddle.nn.Layer):
@@ -50,7 +64,9 @@ class RMSNorm(paddle.nn.Layer):
 
     def __init__(self, size):
         super().__init__()
-        self.weight = self.create_parameter([size], default_initializer=paddle.nn.initializer.Constant(1.0))
+        self.weight = self.create_parameter(
+            [size], default_initializer=paddle.nn.initializer.Constant(1.0)
+        )
 
     def forward(self, x):
         with paddle.amp.auto_cast(False):
@@ -70,11 +86,15 @@ class Rotary(paddle.nn.Layer):
 
     def forward(self, x):
         with paddle.amp.auto_cast(False):
-            angles = paddle.outer(paddle.arange(1000, 1000 + x.shape[1], dtype="float32"), self.frequencies)
+            angles = paddle.outer(
+                paddle.arange(1000, 1000 + x.shape[1], dtype="float32"), self.frequencies
+            )
             angles = paddle.concat([angles, angles], -1)[None, :, None]
             cosine, sine = angles.cos(), angles.sin()
         first, second = x.chunk(2, -1)
-        return x * cosine.astype(x.dtype) + paddle.concat([-second, first], -1) * sine.astype(x.dtype)
+        return x * cosine.astype(x.dtype) + paddle.concat([-second, first], -1) * sine.astype(
+            x.dtype
+        )
 
 
 class Block(paddle.nn.Layer):
@@ -85,14 +105,18 @@ class Block(paddle.nn.Layer):
         self.heads = heads
         self.embed = paddle.nn.Embedding(vocabulary, size)
         self.before, self.between, self.last = RMSNorm(size), RMSNorm(size), RMSNorm(size)
-        self.q, self.k, self.v, self.o = (paddle.nn.Linear(size, size, bias_attr=False) for _ in range(4))
+        self.q, self.k, self.v, self.o = (
+            paddle.nn.Linear(size, size, bias_attr=False) for _ in range(4)
+        )
         self.gate, self.up = (paddle.nn.Linear(size, 3 * size, bias_attr=False) for _ in range(2))
         self.down = paddle.nn.Linear(3 * size, size, bias_attr=False)
         self.rotary = Rotary(size // heads)
         self.head = paddle.nn.Linear(size, vocabulary, bias_attr=False)
 
     def attend(self, x):
-        q, k, v = (layer(x).reshape([*x.shape[:2], self.heads, -1]) for layer in (self.q, self.k, self.v))
+        q, k, v = (
+            layer(x).reshape([*x.shape[:2], self.heads, -1]) for layer in (self.q, self.k, self.v)
+        )
         q, k, v = (each.transpose([0, 2, 1, 3]) for each in (self.rotary(q), self.rotary(k), v))
         scores = paddle.matmul(q, k, transpose_y=True) / q.shape[-1] ** 0.5
         mask = paddle.triu(paddle.full(scores.shape[-2:], -1e4, scores.dtype), 1)
@@ -133,17 +157,27 @@ def test_a_decoder_that_switches_autocast_off_inside(kind, compiled, level, low)
     F.cross_entropy(expected, tokens).backward()
     gradients = {name: p.grad.numpy() for name, p in network.named_parameters()}
     network.clear_gradients()
-    forward = network if compiled == "eager" else paddle.jit.to_static(network, full_graph=compiled == "AST")
+    forward = (
+        network
+        if compiled == "eager"
+        else paddle.jit.to_static(network, full_graph=compiled == "AST")
+    )
     with policy_region(Policy(level, low)):
         found = forward(tokens)
         loss = F.cross_entropy(found, tokens)
     loss.backward()
     assert found.dtype == getattr(paddle, low)
     tolerance = {"float16": 0.02, "bfloat16": 0.1}[low]
-    np.testing.assert_allclose(found.astype("float32").numpy(), expected.numpy(), atol=tolerance * float(expected.abs().max()))
+    np.testing.assert_allclose(
+        found.astype("float32").numpy(),
+        expected.numpy(),
+        atol=tolerance * float(expected.abs().max()),
+    )
     for name, parameter in network.named_parameters():
         assert parameter.grad.dtype == paddle.float32, name
-        apart = np.linalg.norm(parameter.grad.numpy() - gradients[name]) / np.linalg.norm(gradients[name])
+        apart = np.linalg.norm(parameter.grad.numpy() - gradients[name]) / np.linalg.norm(
+            gradients[name]
+        )
         assert apart < 10 * tolerance, (name, apart)
 
 
@@ -154,7 +188,9 @@ def test_a_low_mask_is_added_as_a_float32_one_is(low, compiled):
     x = paddle.randn([2, 5, 8])
     mask = paddle.triu(paddle.full([5, 5], float("-inf")), 1)
     expected = layer(x, mask).numpy()
-    forward = layer if compiled == "eager" else paddle.jit.to_static(layer, full_graph=compiled == "AST")
+    forward = (
+        layer if compiled == "eager" else paddle.jit.to_static(layer, full_graph=compiled == "AST")
+    )
     for level in ("O1", "O2"):
         with policy_region(Policy(level, low)):
             found = forward(x, mask.astype(low)).astype("float32").numpy()

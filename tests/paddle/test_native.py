@@ -85,7 +85,8 @@ def test_paddles_own_region_is_opened_beside_and_closed(beside, monkeypatch):
     token = realisation.enter()
     assert levels(x) == [core.AmpLevel.O1]
     assert thread.plan is beside
-    assert paddle.nn.Conv2D(2, 2, 1)(x).dtype == paddle.float16  # it is one operation, bias included
+    # it is one operation, bias included
+    assert paddle.nn.Conv2D(2, 2, 1)(x).dtype == paddle.float16
     realisation.exit(token)
     assert opened == [True, False]
     assert _dygraph_tracer()._amp_level == before

@@ -17,7 +17,9 @@ def regression():
     """A network and numbers that it can learn."""
     paddle.seed(7)
     np.random.seed(7)
-    network = paddle.nn.Sequential(paddle.nn.Linear(8, 16), paddle.nn.Tanh(), paddle.nn.Linear(16, 1))
+    network = paddle.nn.Sequential(
+        paddle.nn.Linear(8, 16), paddle.nn.Tanh(), paddle.nn.Linear(16, 1)
+    )
     x = np.random.rand(64, 8).astype("float32")
     y = (x @ np.linspace(-1, 1, 8, dtype="float32")[:, None]) ** 2 + 1
     return network, paddle.to_tensor(x), paddle.to_tensor(y)
@@ -54,7 +56,9 @@ def by_loading(network):
 
 STEPPING = {
     "SGD": lambda network: paddle.optimizer.SGD(0.05, parameters=network.parameters()).step,
-    "Momentum": lambda network: paddle.optimizer.Momentum(0.01, parameters=network.parameters()).step,
+    "Momentum": lambda network: (
+        paddle.optimizer.Momentum(0.01, parameters=network.parameters()).step
+    ),
     "Adam": lambda network: paddle.optimizer.Adam(0.01, parameters=network.parameters()).step,
     "by hand": by_hand,
     "set_value": by_set_value,
@@ -101,7 +105,8 @@ def test_it_comes_to_the_loss_of_float32(stepping, low, level):
 @pytest.mark.parametrize("stepping", ["SGD", "set_value"])
 def test_it_is_the_same_in_a_compiled_program(stepping, low):
     np.testing.assert_array_equal(
-        trained(stepping, Policy("O1", low), compiled=True)[0], trained(stepping, Policy("O1", low))[0]
+        trained(stepping, Policy("O1", low), compiled=True)[0],
+        trained(stepping, Policy("O1", low))[0],
     )
 
 
@@ -121,7 +126,10 @@ def test_it_is_the_same_with_a_region_for_each_step():
 
 def test_it_is_right_with_a_loss_scale():
     network, x, y = regression()
-    optimizer, scaler = paddle.optimizer.SGD(0.05, parameters=network.parameters()), unamp.GradScaler(2.0**12)
+    optimizer, scaler = (
+        paddle.optimizer.SGD(0.05, parameters=network.parameters()),
+        unamp.GradScaler(2.0**12),
+    )
     with unamp.autocast(dtype="float16"):
         for _ in range(STEPS):
             scaler.scale(loss_of(network, x, y)).backward()
@@ -154,7 +162,14 @@ def changed_by_data(parameter):
 
 
 @pytest.mark.parametrize(
-    "change", [changed_by_set_value, changed_in_place, changed_by_copy, changed_in_its_memory, changed_by_data]
+    "change",
+    [
+        changed_by_set_value,
+        changed_in_place,
+        changed_by_copy,
+        changed_in_its_memory,
+        changed_by_data,
+    ],
 )
 @pytest.mark.parametrize("low", ["float16", "bfloat16"])
 def test_a_change_between_two_uses_is_seen(change, low):

@@ -40,7 +40,9 @@ def off(x):
 
 
 def lists(x):
-    with paddle.amp.auto_cast(custom_black_list=["matmul_v2"], custom_white_list={"elementwise_add"}, dtype="bfloat16"):
+    with paddle.amp.auto_cast(
+        custom_black_list=["matmul_v2"], custom_white_list={"elementwise_add"}, dtype="bfloat16"
+    ):
         return x @ x, x + x
 
 
@@ -87,7 +89,10 @@ def test_an_error_closes_it():
 
 def test_what_it_cannot_mean_raises():
     with unamp.autocast(dtype="float16"):
-        with pytest.raises(ValueError, match="no_such_kernel"), paddle.amp.auto_cast(custom_white_list=["no_such_kernel"]):
+        with (
+            pytest.raises(ValueError, match="no_such_kernel"),
+            paddle.amp.auto_cast(custom_white_list=["no_such_kernel"]),
+        ):
             pass
         with pytest.raises(ValueError, match="O7"), paddle.amp.auto_cast(level="O7"):
             pass
@@ -98,7 +103,9 @@ class RMSNorm(paddle.nn.Layer):
 
     def __init__(self):
         super().__init__()
-        self.weight = self.create_parameter([8], default_initializer=paddle.nn.initializer.Constant(1.0))
+        self.weight = self.create_parameter(
+            [8], default_initializer=paddle.nn.initializer.Constant(1.0)
+        )
 
     def forward(self, x):
         with paddle.amp.auto_cast(False):
@@ -209,7 +216,10 @@ def test_a_model_logs_and_returns_numbers(level, low):
             model.fit(data, batch_size=3, epochs=2, verbose=0, callbacks=[Log()])
             evaluated = model.evaluate(data, batch_size=3, verbose=0)
             (predicted,) = model.predict_batch([x])
-        found.append(np.concatenate([logged, evaluated["loss"], [evaluated["precision"]], predicted.ravel()]))
+        found.append(
+            np.concatenate([logged, evaluated["loss"], [evaluated["precision"]], predicted.ravel()])
+        )
     exact, rounded = found
-    # Losses and predictions are of a size of 1 or less, and what they come from is rounded eight times at most.
+    # Losses and predictions are of a size of 1 or less, and what they come from is rounded eight
+    # times at most.
     assert np.abs(rounded - exact).max() < 8 * {"float16": 2**-11, "bfloat16": 2**-8}[low]

@@ -38,7 +38,9 @@ def test_a_transformer_trains(level, dtype):
     assert {r.compute for r in trace.records if r.op == "softmax"} == {softmax}
     assert {p.grad.dtype for p in model.parameters()} == {paddle.float32}
     exact = model(source, target, tgt_mask=mask)
-    assert float((out.astype("float32") - exact).abs().max()) < (0.2 if dtype == "bfloat16" else 0.03)
+    assert float((out.astype("float32") - exact).abs().max()) < (
+        0.2 if dtype == "bfloat16" else 0.03
+    )
     assert not bool((out.astype("float32") == exact).all())
 
 
@@ -63,7 +65,11 @@ def test_functions_that_look_at_dtypes_take_low_tensors(name, dtype):
 @pytest.mark.parametrize("level", ["O2", "O3", "OD"])
 def test_what_is_made_keeps_its_dtype(level, dtype):
     with policy_region(Policy(level, dtype)):
-        made = [paddle.audio.functional.get_window("hann", 16), paddle.fft.fftfreq(8), paddle.vander(paddle.rand([4]), 3)]
+        made = [
+            paddle.audio.functional.get_window("hann", 16),
+            paddle.fft.fftfreq(8),
+            paddle.vander(paddle.rand([4]), 3),
+        ]
         made += [F.alpha_dropout(paddle.rand([4, 4]), 0.5)]
         made += [paddle.hann_window(8)] if hasattr(paddle, "hann_window") else []  # from 3.3 on
     assert {tensor.dtype for tensor in made if tensor.dtype != paddle.float64} == {paddle.float32}

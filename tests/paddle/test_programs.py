@@ -29,7 +29,9 @@ class Network(paddle.nn.Layer):
         self.conv = paddle.nn.Conv2D(3, 4, 3, **_made(4, 4, 3, 3, 3))
         self.norm = paddle.nn.BatchNorm2D(4)
         self.linear = paddle.nn.Linear(6, 5, **_made(5, 6, 5))
-        self.recurrent = paddle.nn.LSTM(6, 6, **{f"{name}_attr": _held(*shape) for name, shape in RECURRENT.items()})
+        self.recurrent = paddle.nn.LSTM(
+            6, 6, **{f"{name}_attr": _held(*shape) for name, shape in RECURRENT.items()}
+        )
 
     def forward(self, x):
         h = F.relu(self.norm(self.conv(x))).mean(3)
@@ -59,13 +61,18 @@ def in_program(compute, policy, *, optimizer=None, runs=1):
                 optimizer(numbers.mean())
         executor = paddle.static.Executor(paddle.CPUPlace())
         executor.run(startup)
-        return found.dtype, [executor.run(main, feed={"x": X}, fetch_list=[numbers])[0] for _ in range(runs)]
+        return found.dtype, [
+            executor.run(main, feed={"x": X}, fetch_list=[numbers])[0] for _ in range(runs)
+        ]
     finally:
         paddle.disable_static()
 
 
 @pytest.mark.parametrize("low", ["float16", "bfloat16"])
-@pytest.mark.parametrize("rules", [{}, {"level": "O2"}, {"level": "O3"}, {"deny": ["conv2d", "softmax"]}, {"enabled": False}])
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"level": "O2"}, {"level": "O3"}, {"deny": ["conv2d", "softmax"]}, {"enabled": False}],
+)
 def test_a_program_computes_what_eager_mode_does(low, rules):
     policy = Policy(dtype=low, **rules)
     with policy_region(policy):
@@ -93,13 +100,17 @@ def test_a_program_trains_as_eager_mode_does():
         paddle.optimizer.Momentum(0.5).minimize(loss)
 
     _, steps = in_program(squared, Policy(dtype="bfloat16"), optimizer=momentum, runs=3)
-    np.testing.assert_allclose(steps, [step.numpy() ** 2 for step in expected], rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(
+        steps, [step.numpy() ** 2 for step in expected], rtol=1e-2, atol=1e-4
+    )
     assert not np.array_equal(steps[0], steps[2])
 
 
 def test_the_scale_is_a_part_of_the_program_with_paddles_own_scaler():
     def scaled(loss):
-        optimizer = paddle.static.amp.decorate(paddle.optimizer.SGD(0.5), use_dynamic_loss_scaling=True)
+        optimizer = paddle.static.amp.decorate(
+            paddle.optimizer.SGD(0.5), use_dynamic_loss_scaling=True
+        )
         scaler = paddle.amp.GradScaler(init_loss_scaling=1024.0)
         scaler.minimize(optimizer, scaler.scale(loss))
 
@@ -127,9 +138,14 @@ def test_regions_in_a_program():
             paddles = x @ x
         chosen = paddle.static.nn.cond(x.sum() > 0, lambda: x @ x, lambda: x @ low)
         _, summed = paddle.static.nn.while_loop(
-            lambda i, h: i < 3, lambda i, h: (i + 1, h + F.softmax(h @ h)), [paddle.zeros([1], "int64"), x]
+            lambda i, h: i < 3,
+            lambda i, h: (i + 1, h + F.softmax(h @ h)),
+            [paddle.zeros([1], "int64"), x],
         )
-        with pytest.raises(unamp.BannedOperation), policy_region(Policy("O1", "float16", preset="torch-cuda")):
+        with (
+            pytest.raises(unamp.BannedOperation),
+            policy_region(Policy("O1", "float16", preset="torch-cuda")),
+        ):
             F.binary_cross_entropy(F.sigmoid(x), x)
     with paddle.amp.auto_cast(dtype="bfloat16"), unamp.autocast(dtype="float16"):
         ours = x @ x
@@ -151,7 +167,9 @@ def test_what_is_saved_carries_its_policy(tmp_path):
         executor = paddle.static.Executor(paddle.CPUPlace())
         executor.run(startup)
         (expected,) = executor.run(main, feed={"x": X}, fetch_list=[found])
-        paddle.static.save_inference_model(str(tmp_path / "saved"), [x], [found], executor, program=main)
+        paddle.static.save_inference_model(
+            str(tmp_path / "saved"), [x], [found], executor, program=main
+        )
         program, _, results = paddle.static.load_inference_model(str(tmp_path / "saved"), executor)
         (loaded,) = executor.run(program, feed={"x": X}, fetch_list=results)
     finally:
@@ -165,9 +183,13 @@ def test_what_is_saved_carries_its_policy(tmp_path):
 def test_what_needs_numbers_is_refused_in_words():
     network = paddle.nn.Linear(4, 4)
     optimizer = paddle.optimizer.SGD(0.1, parameters=network.parameters())
-    with pytest.raises(NotExpressible, match=r"static mode .* level O2 or O3 .*paddle.disable_static"):
+    with pytest.raises(
+        NotExpressible, match=r"static mode .* level O2 or O3 .*paddle.disable_static"
+    ):
         unamp.decorate(network, optimizer, level="O2", dtype="bfloat16")
-    with pytest.raises(NotExpressible, match=r"paddle.amp.GradScaler with paddle.static.amp.decorate"):
+    with pytest.raises(
+        NotExpressible, match=r"paddle.amp.GradScaler with paddle.static.amp.decorate"
+    ):
         unamp.GradScaler().scale(network(paddle.static.data("loss", [1, 4], "float32")).mean())
 
 
@@ -176,11 +198,18 @@ def test_the_old_ir_is_refused_in_words():
         x = paddle.static.data("x", [4, 4], "float32")
         with policy_region(OFF):
             assert (x @ x).dtype == x.dtype
-        with pytest.raises(NotExpressible, match=r"old IR .*Build them in PIR"), unamp.autocast(dtype="float16"):
+        with (
+            pytest.raises(NotExpressible, match=r"old IR .*Build them in PIR"),
+            unamp.autocast(dtype="float16"),
+        ):
             pass
         with pytest.raises(NotExpressible, match=r"paddle.static.amp.decorate"):
             unamp.GradScaler().scale(x.mean())
-    with unamp.autocast(dtype="float16"), OldIrGuard(), paddle.static.program_guard(paddle.static.Program()):
+    with (
+        unamp.autocast(dtype="float16"),
+        OldIrGuard(),
+        paddle.static.program_guard(paddle.static.Program()),
+    ):
         x = paddle.static.data("x", [4, 4], "float32")
         for compute in (F.linear, lambda x, y: x @ y, lambda x, y: F.softmax(x)):
             with pytest.raises(NotExpressible, match=r"old IR .*Build them in PIR"):

@@ -22,7 +22,9 @@ class Product(paddle.autograd.PyLayer):
 
 @pytest.mark.parametrize("full_graph", [True, False])
 def test_compiled_functions(full_graph):
-    registered.a_compiled_function_follows("paddle", lambda call: paddle.jit.to_static(call, full_graph=full_graph))
+    registered.a_compiled_function_follows(
+        "paddle", lambda call: paddle.jit.to_static(call, full_graph=full_graph)
+    )
 
 
 def test_a_layer_with_a_gradient_of_its_own():

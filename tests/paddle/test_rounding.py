@@ -11,7 +11,8 @@ from unamp import Policy, policy_region
 F = paddle.nn.functional
 F32 = paddle.float32
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-#: Products, sums and activations of a network are computed in float32 from these, so two runs of a program are the same bits.
+#: Products, sums and activations of a network are computed in float32 from these, so two runs of a
+#: program are the same bits.
 RUNS = 40
 
 
@@ -31,23 +32,33 @@ def same(found, expected):
     bits = f"u{expected.dtype.itemsize}"
     wide = expected.astype(np.float32)
     equal = found.view(bits) == expected.view(bits)
-    return bool((equal | (np.isnan(wide) & np.isnan(found.view(expected.dtype).astype(np.float32)))).all())
+    return bool(
+        (equal | (np.isnan(wide) & np.isnan(found.view(expected.dtype).astype(np.float32)))).all()
+    )
 
 
 def of_one_exponent(exponent):
     """Float32 numbers of both signs, with ties and their neighbours."""
     ties = np.arange(0, 1 << 23, 1 << 12)
-    mantissas = np.concatenate([np.arange(0, 1 << 23, 211), ties, ties + 1, (ties - 1) % (1 << 23)]).astype(np.uint32)
-    return ((mantissas | np.uint32(exponent << 23))[None] | np.array([[0], [1 << 31]], np.uint32)).view(np.float32)
+    mantissas = np.concatenate(
+        [np.arange(0, 1 << 23, 211), ties, ties + 1, (ties - 1) % (1 << 23)]
+    ).astype(np.uint32)
+    return (
+        (mantissas | np.uint32(exponent << 23))[None] | np.array([[0], [1 << 31]], np.uint32)
+    ).view(np.float32)
 
 
-@pytest.mark.parametrize("exponents", [range(start, start + 16) for start in range(0, 256, 16)], ids=str)
+@pytest.mark.parametrize(
+    "exponents", [range(start, start + 16) for start in range(0, 256, 16)], ids=str
+)
 def test_all_kinds_of_numbers_are_rounded_to_nearest_and_ties_to_even(exponents, low):
     for exponent in exponents:
         numbers = of_one_exponent(exponent)
         expected, dtype = nearest(numbers, low), getattr(paddle, low)
         assert same(casting.cast(paddle.to_tensor(numbers), dtype).numpy(), expected), exponent
-        assert same(casting.rounded(paddle.to_tensor(numbers), dtype).numpy(), expected.astype(np.float32)), exponent
+        assert same(
+            casting.rounded(paddle.to_tensor(numbers), dtype).numpy(), expected.astype(np.float32)
+        ), exponent
 
 
 def test_every_low_number_is_itself_in_float32(low):
@@ -80,12 +91,13 @@ def test_rounding_has_a_second_derivative(low):
         y = paddle.matmul(x, x).astype("float32").square().sum()
         (first,) = paddle.grad(y, x, create_graph=True)
         (second,) = paddle.grad(first.sum(), x)
-    # y = n^2 (n x^2)^2 for one number x everywhere: the gradient's elements add up to 4 n^4 x^3, and change by 12 n^2 x^2 each.
+    # y = n^2 (n x^2)^2 for one number x everywhere: the gradient's elements add up to 4 n^4 x^3,
+    # and change by 12 n^2 x^2 each.
     np.testing.assert_allclose(float(first.sum()), 4 * 16**4 * 1e-6, rtol=2e-2)
     np.testing.assert_allclose(float(second.mean()), 12 * 16**2 * 1e-4, rtol=2e-2)
 
 
-# --- memory that is used again ------------------------------------------------------------------------------------------------
+# --- memory that is used again --------------------------------------------------------------------
 
 
 def rearranged(linear, x):
@@ -101,7 +113,8 @@ def test_numbers_are_those_of_the_tensor_and_not_of_one_that_had_its_memory(low)
     for _ in range(RUNS):
         with policy_region(Policy("O1", low)):
             found = rearranged(linear, x).astype("float32")
-        # Two linear layers round their inputs, their weights, their biases and their results: eight times at most.
+        # Two linear layers round their inputs, their weights, their biases and their results: eight
+        # times at most.
         assert float((found - exact).norm() / exact.norm()) < 8 * unit
 
 
@@ -111,15 +124,29 @@ class Block(paddle.nn.Layer):
     def __init__(self):
         super().__init__()
         self.before = paddle.nn.Conv2D(8, 32, 3, padding=1)
-        self.attention = paddle.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, activation="silu")
+        self.attention = paddle.nn.TransformerEncoderLayer(
+            32, 4, 64, dropout=0.0, activation="silu"
+        )
         self.after = paddle.nn.Conv2D(32, 8, 1)
 
     def forward(self, x):
         n, size = x.shape[0], x.shape[2]
-        y = F.silu(self.before(x)).reshape([n * 32 * size // 2, 2, size // 2, 2]).transpose([0, 2, 1, 3])
-        y = y.reshape([n, 32, size * size // 4, 4]).transpose([0, 3, 2, 1]).reshape([n * 4, size * size // 4, 32])
+        y = (
+            F.silu(self.before(x))
+            .reshape([n * 32 * size // 2, 2, size // 2, 2])
+            .transpose([0, 2, 1, 3])
+        )
+        y = (
+            y.reshape([n, 32, size * size // 4, 4])
+            .transpose([0, 3, 2, 1])
+            .reshape([n * 4, size * size // 4, 32])
+        )
         y = self.attention(y).reshape([n, 4, size * size // 4, 32]).transpose([0, 3, 2, 1])
-        y = y.reshape([n * 32 * size // 2, size // 2, 2, 2]).transpose([0, 2, 1, 3]).reshape([n, 32, size, size])
+        y = (
+            y.reshape([n * 32 * size // 2, size // 2, 2, 2])
+            .transpose([0, 2, 1, 3])
+            .reshape([n, 32, size, size])
+        )
         return x + self.after(y)
 
 
@@ -141,7 +168,7 @@ def test_gradients_are_the_same_in_every_step(low, level):
         assert np.array_equal(gradients(block, x, Policy(level, low)), first)
 
 
-# --- step by step -------------------------------------------------------------------------------------------------------------
+# --- step by step ---------------------------------------------------------------------------------
 
 
 def step_by_step(low):

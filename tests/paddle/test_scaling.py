@@ -17,7 +17,9 @@ import unamp
 
 def network():
     paddle.seed(7)
-    return paddle.nn.Sequential(paddle.nn.Linear(8, 16), paddle.nn.LayerNorm(16), paddle.nn.ReLU(), paddle.nn.Linear(16, 1))
+    return paddle.nn.Sequential(
+        paddle.nn.Linear(8, 16), paddle.nn.LayerNorm(16), paddle.nn.ReLU(), paddle.nn.Linear(16, 1)
+    )
 
 
 def loss_of(net, step, *, overflow=False, **policy):
@@ -59,7 +61,11 @@ class Reference:
     """The rules as Paddle documents them for `paddle.amp.GradScaler`, with torch's rounding of the products to float32."""
 
     def __init__(self, scale, grow, back_off, grow_every, back_off_every):
-        self.scale, self.factors, self.every = np.float32(scale), (grow, back_off), (grow_every, back_off_every)
+        self.scale, self.factors, self.every = (
+            np.float32(scale),
+            (grow, back_off),
+            (grow_every, back_off_every),
+        )
         self.good = self.bad = 0
 
     def update(self, overflow):
@@ -101,8 +107,14 @@ def test_after_any_sequence_the_scale_is_the_references(events, backoff_interval
         optimizer.clear_grad()
         reference.update(event == "bad")
         state = scaler.state_dict("paddle")
-        assert (state["scale"], state["incr_count"], state["decr_count"]) == ([reference.scale], reference.good, reference.bad)
-        np.testing.assert_allclose(w.numpy(), before - (0 if event == "bad" else 0.03125), rtol=1e-5, atol=1e-6)
+        assert (state["scale"], state["incr_count"], state["decr_count"]) == (
+            [reference.scale],
+            reference.good,
+            reference.bad,
+        )
+        np.testing.assert_allclose(
+            w.numpy(), before - (0 if event == "bad" else 0.03125), rtol=1e-5, atol=1e-6
+        )
     assert scaler.skipped == events.count("bad")
 
 
@@ -122,7 +134,9 @@ def test_clipping_sees_unscaled_gradients():
 def test_accumulating_over_several_losses_and_optimizers():
     net = network()
     first = paddle.optimizer.SGD(0.1, parameters=net[0].parameters())
-    second = paddle.optimizer.SGD(0.1, parameters=[{"params": net[3].parameters(), "learning_rate": 0.5}])
+    second = paddle.optimizer.SGD(
+        0.1, parameters=[{"params": net[3].parameters(), "learning_rate": 0.5}]
+    )
     scaler, before = unamp.GradScaler(256.0), values(net)
     for loss in scaler.scale([loss_of(net, step) for step in range(2)]):
         loss.backward()
@@ -147,7 +161,8 @@ def test_one_number_is_enough_and_leaves_the_others_unscaled(bad, place):
     before = values(net)
     assert scaler.step(optimizer) is False
     assert same(before, values(net))
-    assert [p.grad.flatten()[1 % p.size].item() for p in net.parameters()] == [3.0] * 6  # Paddle's own zeroes what follows
+    # Paddle's own zeroes what follows
+    assert [p.grad.flatten()[1 % p.size].item() for p in net.parameters()] == [3.0] * 6
     assert scaler.first_nonfinite(optimizer) == net[3].weight.name
     assert scaler.first_nonfinite(optimizer, net) == "3.weight"
 
@@ -191,7 +206,9 @@ def _compiled(scaler, net, *, whole):
 
 def test_a_program_that_would_keep_the_scale_is_refused():
     step = _compiled(unamp.GradScaler(), network(), whole=True)
-    with pytest.raises(unamp.NotExpressible, match="scale the loss outside of the function that is compiled"):
+    with pytest.raises(
+        unamp.NotExpressible, match="scale the loss outside of the function that is compiled"
+    ):
         step(paddle.ones([2, 8]))
 
 
@@ -202,7 +219,8 @@ def test_a_checkpoint_moves_to_paddles_own_and_back():
     for factor in (1.0, math.inf, math.inf):
         minimize(ours, optimizer, (w * factor).sum())
     theirs = paddle.amp.GradScaler(enable=False)
-    theirs._enable = True  # without a GPU its constructor leaves it switched off, which it says by this
+    # without a GPU its constructor leaves it switched off, which it says by this
+    theirs._enable = True
     theirs.load_state_dict(ours.state_dict("paddle"))
     state = theirs.state_dict()
     assert state.keys() == ours.state_dict("paddle").keys()

@@ -24,16 +24,24 @@ def test_a_shadow_changes_nothing():
         return [t.numpy() for t in (loss, *grads, *net.buffers(), paddle.rand([4]))]
 
     trace = shadowed.a_shadow_changes_nothing(run, "float8_e4m3")
-    left_out = {record.op: record.shadow.left_out for record in trace.records if record.shadow.left_out}
+    left_out = {
+        record.op: record.shadow.left_out for record in trace.records if record.shadow.left_out
+    }
     assert left_out.pop("scale", "it changes what it is given") == "it changes what it is given"
     assert left_out == dict.fromkeys(("rrelu", "lstm"), "it draws random numbers")
     assert "multi_head_attention" not in {r.op for r in trace.records}, trace.records
-    assert {"linear", "batch_norm", "gru", "log_softmax"} <= {line.op for line in trace.shadow_summary() if not line.left_out}
+    assert {"linear", "batch_norm", "gru", "log_softmax"} <= {
+        line.op for line in trace.shadow_summary() if not line.left_out
+    }
 
 
 def test_faults_lead():
-    large, one = (paddle.ParamAttr(initializer=nn.initializer.Constant(value)) for value in (2e3, 1.0))
-    net = nn.Sequential(nn.Linear(8, 8, weight_attr=one), nn.ReLU(), nn.Linear(8, 4, weight_attr=large))
+    large, one = (
+        paddle.ParamAttr(initializer=nn.initializer.Constant(value)) for value in (2e3, 1.0)
+    )
+    net = nn.Sequential(
+        nn.Linear(8, 8, weight_attr=one), nn.ReLU(), nn.Linear(8, 4, weight_attr=large)
+    )
     shadowed.faults_lead(paddle.to_tensor, paddle.exp, paddle.sum, net, "Sequential.2")
 
 

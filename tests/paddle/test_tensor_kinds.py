@@ -29,12 +29,17 @@ def test_levels_leave_them_alone(name, op, level):
 def test_a_layer_of_sparse_tensors_is_left_alone(level):
     conv = paddle.sparse.nn.Conv3D(1, 2, 3, padding=1)
     index = paddle.to_tensor([[0, 0, 0], [0, 1, 2], [0, 1, 2], [0, 2, 1]])
-    x = paddle.sparse.sparse_coo_tensor(index, paddle.to_tensor([[1.5], [2.5], [3.5]]), [1, 4, 4, 4, 1])
+    x = paddle.sparse.sparse_coo_tensor(
+        index, paddle.to_tensor([[1.5], [2.5], [3.5]]), [1, 4, 4, 4, 1]
+    )
     exact = conv(x)
     with policy_region(Policy(level, "bfloat16")):
         found = conv(x)
     np.testing.assert_array_equal(found.values().numpy(), exact.values().numpy())
-    with policy_region(Policy(level, "bfloat16", allow="conv3d")), pytest.raises(NotExpressible, match="conv3d is in the list"):
+    with (
+        policy_region(Policy(level, "bfloat16", allow="conv3d")),
+        pytest.raises(NotExpressible, match="conv3d is in the list"),
+    ):
         conv(x)
 
 
@@ -47,7 +52,10 @@ def test_an_embedding_with_sparse_gradients_is_left_alone_unless_a_list_names_it
         with policy_region(Policy("O1", "bfloat16", deny="embedding")):
             assert embedding(words).dtype == paddle.float32
     embedding = paddle.nn.Embedding(4, 3, sparse=True)
-    with policy_region(Policy("O1", "bfloat16", allow="embedding")), pytest.raises(NotExpressible, match="sparse=False"):
+    with (
+        policy_region(Policy("O1", "bfloat16", allow="embedding")),
+        pytest.raises(NotExpressible, match="sparse=False"),
+    ):
         embedding(words)
 
 

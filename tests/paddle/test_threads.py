@@ -29,11 +29,20 @@ class State(Dataset):
         return 4
 
     def __getitem__(self, index):
-        return np.array([unamp.current_policy() is None, thread.plan is None, type(paddle._C_ops) is types.ModuleType])
+        return np.array(
+            [
+                unamp.current_policy() is None,
+                thread.plan is None,
+                type(paddle._C_ops) is types.ModuleType,
+            ]
+        )
 
 
 def test_workers_of_a_data_loader_start_without_a_region():
     with policy_region(Policy()):
-        rows = [batch.numpy() for batch in DataLoader(State(), batch_size=2, num_workers=2, return_list=True)]
+        rows = [
+            batch.numpy()
+            for batch in DataLoader(State(), batch_size=2, num_workers=2, return_list=True)
+        ]
         assert (paddle.rand([2, 2]) @ paddle.rand([2, 2])).dtype == paddle.float16
     assert np.concatenate([row.reshape(-1, 3) for row in rows]).all()

@@ -44,7 +44,7 @@ def test_the_adapter_says_what_it_can_do():
     assert all(gap.reason for gap in adapter.gaps())
 
 
-# --- layers, casts, values ----------------------------------------------------------------------------------------------------
+# --- layers, casts, values ------------------------------------------------------------------------
 
 
 class Net(nn.Layer):
@@ -95,7 +95,11 @@ def test_casts_are_counted_with_what_they_move():
     with unamp.trace() as trace, unamp.policy_region(Policy("O1", "bfloat16", widen_results=True)):
         linear(given)
     (widened,) = trace.records
-    assert (widened.output, widened.casts, widened.cast_bytes) == ("float32", 4, 6 * (24 + 32 + 4 + 12))
+    assert (widened.output, widened.casts, widened.cast_bytes) == (
+        "float32",
+        4,
+        6 * (24 + 32 + 4 + 12),
+    )
 
 
 def test_values_and_gradients_do_not_depend_on_being_traced():
@@ -121,7 +125,7 @@ def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch):
     traced.a_graph_is_warned_of(lambda: function(x), said, monkeypatch)
 
 
-# --- work ---------------------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def test_the_work_of_operations_is_counted():
@@ -132,15 +136,30 @@ def test_the_work_of_operations_is_counted():
     traced.work_is_counted(
         {
             "linear": (lambda: F.linear(r(3, 7, 5), r(5, 6), r(6)), 3 * 7 * 5 * 6),
-            "matmul": (lambda: paddle.matmul(r(2, 3, 4, 5), r(3, 6, 5), transpose_y=True), 2 * 3 * 4 * 5 * 6),
+            "matmul": (
+                lambda: paddle.matmul(r(2, 3, 4, 5), r(3, 6, 5), transpose_y=True),
+                2 * 3 * 4 * 5 * 6,
+            ),
             "bmm": (lambda: paddle.bmm(r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
             "addmm": (lambda: paddle.addmm(r(4, 6), r(4, 5), r(5, 6)), 4 * 5 * 6),
-            "einsum": (lambda: paddle.einsum("bij,bjk->bik", r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
+            "einsum": (
+                lambda: paddle.einsum("bij,bjk->bik", r(3, 4, 5), r(3, 5, 6)),
+                3 * 4 * 5 * 6,
+            ),
             "conv1d": (lambda: nn.Conv1D(4, 6, 3)(r(2, 4, 9)), 2 * 6 * 7 * 4 * 3),
-            "conv2d": (lambda: F.conv2d(image, r(6, 2, 3, 3), groups=2, stride=2), 2 * 6 * 4 * 4 * 2 * 9),
+            "conv2d": (
+                lambda: F.conv2d(image, r(6, 2, 3, 3), groups=2, stride=2),
+                2 * 6 * 4 * 4 * 2 * 9,
+            ),
             "conv3d": (lambda: F.conv3d(r(2, 4, 5, 5, 5), r(6, 4, 3, 3, 3)), 2 * 6 * 27 * 4 * 27),
-            "conv_transpose2d": (lambda: F.conv2d_transpose(image, r(4, 3, 3, 3), groups=2), 2 * 4 * 81 * 3 * 9),
-            "scaled_dot_product_attention": (lambda: F.scaled_dot_product_attention(*attended), 2 * 3 * 4 * 6 * 10),
+            "conv_transpose2d": (
+                lambda: F.conv2d_transpose(image, r(4, 3, 3, 3), groups=2),
+                2 * 4 * 81 * 3 * 9,
+            ),
+            "scaled_dot_product_attention": (
+                lambda: F.scaled_dot_product_attention(*attended),
+                2 * 3 * 4 * 6 * 10,
+            ),
             "lstm": (lambda: nn.LSTM(5, 6)(r(3, 4, 5)), 12 * 4 * 6 * 11),
             "gru": (lambda: nn.GRU(5, 6)(r(3, 4, 5)), 12 * 3 * 6 * 11),
             "lstm_cell": (lambda: nn.LSTMCell(5, 6)(r(3, 5)), 3 * 4 * 6 * 11),

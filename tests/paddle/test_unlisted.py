@@ -27,7 +27,9 @@ def test_a_norm_with_an_activation(low, act):
     expected = getattr(_legacy_C_ops, act)(normed.astype(low).astype("float32"))
     assert found.dtype == low
     assert normed.dtype == FLOAT32
-    np.testing.assert_array_equal(found.astype("float32").numpy(), expected.astype(low).astype("float32").numpy())
+    np.testing.assert_array_equal(
+        found.astype("float32").numpy(), expected.astype(low).astype("float32").numpy()
+    )
 
 
 def test_it_follows_rules(low):
@@ -60,7 +62,9 @@ def test_densenet(low):
     with policy_region(Policy("O1", low)):
         found = network(x)
     assert found.dtype == low
-    np.testing.assert_allclose(found.astype("float32").numpy(), network(x).numpy(), rtol=0.1, atol=0.1)
+    np.testing.assert_allclose(
+        found.astype("float32").numpy(), network(x).numpy(), rtol=0.1, atol=0.1
+    )
 
 
 def test_accuracy(low):
@@ -76,12 +80,16 @@ def test_accuracy(low):
 def yolo_loss(x):
     boxes, labels = paddle.full([1, 3, 4], 0.3), paddle.zeros([1, 3], "int32")
     anchors = {"anchors": [10, 13, 16, 30], "anchor_mask": [0, 1], "class_num": 2}
-    return paddle.vision.ops.yolo_loss(x, boxes, labels, ignore_thresh=0.7, downsample_ratio=8, **anchors)
+    return paddle.vision.ops.yolo_loss(
+        x, boxes, labels, ignore_thresh=0.7, downsample_ratio=8, **anchors
+    )
 
 
 def box_coder(x):
     boxes = x.flatten()[:20].reshape([5, 4])
-    return paddle.vision.ops.box_coder(boxes, [0.1, 0.1, 0.2, 0.2], paddle.linspace(0, 1, 20).reshape([5, 4]))
+    return paddle.vision.ops.box_coder(
+        boxes, [0.1, 0.1, 0.2, 0.2], paddle.linspace(0, 1, 20).reshape([5, 4])
+    )
 
 
 def prior_box(x):
@@ -90,7 +98,9 @@ def prior_box(x):
 
 def viterbi_decode(x):
     potentials = x.flatten()[:12].reshape([1, 3, 4])
-    return paddle.text.viterbi_decode(potentials, paddle.eye(4), paddle.to_tensor([3], dtype="int64"))[0]
+    return paddle.text.viterbi_decode(
+        potentials, paddle.eye(4), paddle.to_tensor([3], dtype="int64")
+    )[0]
 
 
 @pytest.mark.parametrize("function", [yolo_loss, box_coder, prior_box, viterbi_decode])
@@ -110,8 +120,17 @@ def test_without_a_name_and_a_low_kernel(low, function):
 
 def test_which_these_are():
     without = {name for name, operator in listing.forward().items() if operator.needs_float32()}
-    assert {"yolo_loss", "box_coder", "prior_box", "viterbi_decode", "multiclass_nms3", "matrix_nms"} <= without
-    assert without.isdisjoint({"matmul", "relu", "set_value", "set_value_with_tensor", "uniform_inplace_"})
+    assert {
+        "yolo_loss",
+        "box_coder",
+        "prior_box",
+        "viterbi_decode",
+        "multiclass_nms3",
+        "matrix_nms",
+    } <= without
+    assert without.isdisjoint(
+        {"matmul", "relu", "set_value", "set_value_with_tensor", "uniform_inplace_"}
+    )
 
 
 def test_histogramdd_which_asks_for_the_dtype_itself(low):

@@ -1,6 +1,7 @@
 """Failures of Paddle's own that the conformance suite lists as known gaps of its ways, each shown without unamp.
 
-Where one of these tests fails since Paddle has mended it, its gap in `adapters/unamp_paddle/gaps.toml` goes.
+Where one of these tests fails since Paddle has mended it, its gap in
+`adapters/unamp_paddle/gaps.toml` goes.
 """
 
 import gc
@@ -32,7 +33,9 @@ def added_in_loop(x):
     def body(n, result):
         return [n + 1, x + x]
 
-    return paddle.static.nn.while_loop(lambda n, result: n < 2, body, [paddle.zeros([1], "int64"), paddle.zeros_like(x + x)])[1]
+    return paddle.static.nn.while_loop(
+        lambda n, result: n < 2, body, [paddle.zeros([1], "int64"), paddle.zeros_like(x + x)]
+    )[1]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,11 @@ def test_values_of_a_branch_or_a_loop_without_memory(fails, runs, message, stop_
 
 def in_program(compute, x, *, saved=None):
     """Return what a program gives that is built by hand, saved and loaded in between where a path is given."""
-    main, startup, executor = paddle.static.Program(), paddle.static.Program(), paddle.static.Executor(paddle.CPUPlace())
+    main, startup, executor = (
+        paddle.static.Program(),
+        paddle.static.Program(),
+        paddle.static.Executor(paddle.CPUPlace()),
+    )
     paddle.enable_static()
     try:
         with paddle.static.program_guard(main, startup):
@@ -68,7 +75,10 @@ def in_program(compute, x, *, saved=None):
 
 
 def test_the_gradient_of_a_layer_norm_is_wrong_where_those_of_its_parameters_are_not_asked_for():
-    numbers, weight = np.random.default_rng(0).standard_normal((4, 8)).astype("float32"), np.arange(8, dtype="float32")
+    numbers, weight = (
+        np.random.default_rng(0).standard_normal((4, 8)).astype("float32"),
+        np.arange(8, dtype="float32"),
+    )
     inputs = [paddle.to_tensor(each, stop_gradient=False) for each in (numbers, weight, weight)]
 
     def gradient(of):
@@ -91,7 +101,10 @@ def test_a_program_is_saved_for_inference(tmp_path):
         mean, variance = paddle.zeros([3]), paddle.ones([3])
         return [F.batch_norm(x, mean, variance, training=True)]
 
-    (built,), (loaded,) = in_program(normalised, x), in_program(normalised, x, saved=str(tmp_path / "saved"))
+    (built,), (loaded,) = (
+        in_program(normalised, x),
+        in_program(normalised, x, saved=str(tmp_path / "saved")),
+    )
     np.testing.assert_allclose(built.mean(0), np.zeros(3), atol=1e-4)  # of the batch
     np.testing.assert_allclose(loaded, x, rtol=1e-4)  # the running statistics, 0 and 1
 
@@ -109,7 +122,12 @@ def test_values_that_point_into_a_program_wait_for_the_collector_unless_a_way_ca
         (compiled(*inputs) if left else called(compiled, inputs)).backward()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        found = [str(each) for held in gc.garbage for each in gc.get_referents(held) if isinstance(each, paddle.pir.Value)]
+        found = [
+            str(each)
+            for held in gc.garbage
+            for each in gc.get_referents(held)
+            if isinstance(each, paddle.pir.Value)
+        ]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

@@ -14,7 +14,11 @@ class Net(paddle.nn.Layer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.tiny, self.last = paddle.nn.Linear(8, 8), paddle.nn.Linear(8, 8), paddle.nn.Linear(8, 4)
+        self.first, self.tiny, self.last = (
+            paddle.nn.Linear(8, 8),
+            paddle.nn.Linear(8, 8),
+            paddle.nn.Linear(8, 4),
+        )
 
     def forward(self, x):
         return self.last(self.first(x) + 1e-5 * self.tiny(x))
@@ -23,7 +27,10 @@ class Net(paddle.nn.Layer):
 def test_a_layer_that_underflows_is_found_by_its_name() -> None:
     paddle.seed(0)
     network, x = Net(), paddle.randn((16, 8))
-    optimizer, scaler = paddle.optimizer.SGD(1e-2, parameters=network.parameters()), unamp.GradScaler(1.0)
+    optimizer, scaler = (
+        paddle.optimizer.SGD(1e-2, parameters=network.parameters()),
+        unamp.GradScaler(1.0),
+    )
     watch = unamp.watch(network, optimizer, scaler=scaler, every=1)
 
     def step() -> None:
@@ -55,5 +62,11 @@ def test_low_parameters_tell_what_rounding_swallows() -> None:
         optimizer.step()
     found = [layer.swallowed for layer in watch.history.samples[0].layers]
     assert 0.0 < found[0] < 1.0  # the weight's; the bias was zero, and moves
-    both = sum(each * layer.size for each, layer in zip(found, watch.history.samples[0].layers, strict=True)) / 36
+    both = (
+        sum(
+            each * layer.size
+            for each, layer in zip(found, watch.history.samples[0].layers, strict=True)
+        )
+        / 36
+    )
     assert both == pytest.approx(swallowed(before, gradients, row(network.parameters())))

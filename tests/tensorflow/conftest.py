@@ -29,7 +29,10 @@ from unamp.adapter.replacing import CodePatch  # noqa: E402
 
 def patched() -> list[str]:
     """Return the hooks that are not as TensorFlow made them."""
-    changes = [*patches._patches().patches, *(each.patch for each in (*finding.functions(), *finding.keras()))]
+    changes = [
+        *patches._patches().patches,
+        *(each.patch for each in (*finding.functions(), *finding.keras())),
+    ]
     found = [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
     return found + ["TFE_Py_FastPathExecute"] * (pywrap_tfe.TFE_Py_FastPathExecute is not execute)
 
@@ -51,8 +54,9 @@ def _untouched():
 def matrix():
     """Return a matrix whose powers every kernel computes to the same bits, in float32 and in a low dtype.
 
-    Its numbers are 1 and -1, some with a fraction that rounding to a low dtype takes away. Where one factor of a product has a
-    fraction the other has none, so that float32 holds products and their partial sums; a low dtype holds sums up to 256.
+    Its numbers are 1 and -1, some with a fraction that rounding to a low dtype takes away. Where
+    one factor of a product has a fraction the other has none, so that float32 holds products and
+    their partial sums; a low dtype holds sums up to 256.
     """
     signs = np.random.default_rng(1).choice([-1.0, 1.0], (4, 4))
     signs[2:, :2] *= 1 + 2.0**-13

@@ -18,7 +18,13 @@ def mlp():
 
 
 def convolutions():
-    parts = [layers.Reshape((2, 3, 1)), layers.Conv2D(3, 2), layers.BatchNormalization(), layers.ReLU(), layers.Flatten()]
+    parts = [
+        layers.Reshape((2, 3, 1)),
+        layers.Conv2D(3, 2),
+        layers.BatchNormalization(),
+        layers.ReLU(),
+        layers.Flatten(),
+    ]
     return keras.Sequential([*parts, layers.Dense(1)])
 
 
@@ -59,7 +65,9 @@ def grads_of(net, scaler, level="O2", dtype="float16", enabled=True, **options):
 
     def step(number, *, overflow=False):
         x, y = data(number)
-        return graded(x * np.float32(math.inf) if overflow else x, y, scaler.scale(tf.constant(1.0)))
+        return graded(
+            x * np.float32(math.inf) if overflow else x, y, scaler.scale(tf.constant(1.0))
+        )
 
     return step
 
@@ -74,7 +82,7 @@ def decorated(optimizer, network="mlp", dtype="float16", build=True, **options):
     return net
 
 
-# --- what the tests that are MindSpore's too call -----------------------------------------------------------------------------
+# --- what the tests that are MindSpore's too call -------------------------------------------------
 
 #: Networks, levels, dtypes and steps.
 TRAININGS = [
@@ -92,7 +100,9 @@ _OPTIMIZERS = {
     "AdamW": lambda: optimizers.AdamW(
         optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), weight_decay=0.1, global_clipnorm=1.0
     ),
-    "averaged": lambda: optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2),
+    "averaged": lambda: optimizers.SGD(
+        0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
     "accumulated": lambda: optimizers.Adam(0.1, gradient_accumulation_steps=2, amsgrad=True),
 }
 
@@ -102,7 +112,9 @@ def _built(optimizer, network):
     return optimizer
 
 
-OPTIMIZERS = {name: lambda network, make=make: _built(make(), network) for name, make in _OPTIMIZERS.items()}
+OPTIMIZERS = {
+    name: lambda network, make=make: _built(make(), network) for name, make in _OPTIMIZERS.items()
+}
 
 
 def sgd(network, rate):

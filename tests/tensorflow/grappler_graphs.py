@@ -1,8 +1,9 @@
 """grappler's own test graphs, with the dtypes that its tests expect, node by node.
 
-The graphs are those of TensorFlow's ``auto_mixed_precision_test.cc`` and ``auto_mixed_precision_test.py``. grappler rewrites a
-whole graph, and knows what comes after a node. An operation of ours knows its inputs. So a case also says at which nodes the
-two differ, and every such node is one that something else than its inputs' dtypes decides about.
+The graphs are those of TensorFlow's ``auto_mixed_precision_test.cc`` and
+``auto_mixed_precision_test.py``. grappler rewrites a whole graph, and knows what comes after a
+node. An operation of ours knows its inputs. So a case also says at which nodes the two differ, and
+every such node is one that something else than its inputs' dtypes decides about.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Place:
         """Return a variable of ones."""
         if tf.executing_eagerly() or tf.inside_function():
             return VARIABLE
-        return tf.compat.v1.Variable(tf.ones((32, 32)), use_resource=False)._ref()  # as in grappler's test
+        # as in grappler's test
+        return tf.compat.v1.Variable(tf.ones((32, 32)), use_resource=False)._ref()
 
 
 Node = Place
@@ -53,10 +55,13 @@ class Case(NamedTuple):
     Attributes:
         build: builds it.
         expected: the dtype of each node, as grappler's test has it.
-        later: the nodes that are in the other dtype here: grappler looks at what comes later, or far before.
+        later: the nodes that are in the other dtype here: grappler looks at what comes later, or
+            far before.
         fetched: the nodes whose values are asked for besides the last ones.
-        on_cpu: the nodes that grappler gives the other dtype than in its test where it rewrites for a CPU, as it can here.
-        trained: the gradient of the first node's is asked for, too, as in grappler's tests in Python.
+        on_cpu: the nodes that grappler gives the other dtype than in its test where it rewrites for
+            a CPU, as it can here.
+        trained: the gradient of the first node's is asked for, too, as in grappler's tests in
+            Python.
     """
 
     build: Callable[[Node], Any]
@@ -69,14 +74,17 @@ class Case(NamedTuple):
     def but(self, nodes: str) -> dict[str, str]:
         """Return what its test expects, with the other dtype at some nodes."""
         other = {LOW: WIDE, WIDE: LOW}
-        return {name: other[dtype] if name in nodes.split() else dtype for name, dtype in self.expected.items()}
+        return {
+            name: other[dtype] if name in nodes.split() else dtype
+            for name, dtype in self.expected.items()
+        }
 
 
 def square(value: float = 1 / 32) -> Any:
     return tf.constant(value, shape=(32, 32))
 
 
-# --- auto_mixed_precision_test.cc --------------------------------------------------------------------------------------------
+# --- auto_mixed_precision_test.cc -----------------------------------------------------------------
 
 
 def no_op(node: Node) -> None:
@@ -148,10 +156,17 @@ def fused_batch_norm(node: Node) -> None:
     x, weight = tf.fill((2, 8, 8, 16), 1 / 32), tf.fill((3, 3, 16, 16), 0.02)
     scale, offset, none = tf.fill((16,), 3.0), tf.fill((16,), 4.0), tf.zeros((0,))
     allowed = node("allow1", tf.nn.conv2d(x, weight, 1, "SAME"))
-    y, *_, first, second, third = tf.raw_ops.FusedBatchNormV3(x=allowed, scale=scale, offset=offset, mean=none, variance=none)
+    y, *_, first, second, third = tf.raw_ops.FusedBatchNormV3(
+        x=allowed, scale=scale, offset=offset, mean=none, variance=none
+    )
     node("fbn1", y)
     back = tf.raw_ops.FusedBatchNormGradV3(
-        y_backprop=y, x=allowed, scale=scale, reserve_space_1=first, reserve_space_2=second, reserve_space_3=third
+        y_backprop=y,
+        x=allowed,
+        scale=scale,
+        reserve_space_1=first,
+        reserve_space_2=second,
+        reserve_space_3=third,
     )
     x = node("infer1", tf.add(y, node("bng1", back.x_backprop)))
     node("allow2", tf.nn.conv2d(x, weight, 1, "SAME"))
@@ -191,7 +206,11 @@ def tensor_list_set_get(node: Node) -> None:
 
 def tensor_list_push_pop(node: Node) -> None:
     x = square()
-    array = tf.TensorArray(tf.float32, 0, dynamic_size=True).write(0, x).write(1, node("allow1", tf.matmul(x, x)))
+    array = (
+        tf.TensorArray(tf.float32, 0, dynamic_size=True)
+        .write(0, x)
+        .write(1, node("allow1", tf.matmul(x, x)))
+    )
     inferred = node("infer1", tf.tanh(node("tl1r1", array.read(1))))
     node("allow2", tf.matmul(inferred, inferred))
 
@@ -243,14 +262,16 @@ def unary(function: Callable[[Any], Any]) -> Callable[[Node], None]:
     return build
 
 
-# --- auto_mixed_precision_test.py --------------------------------------------------------------------------------------------
+# --- auto_mixed_precision_test.py -----------------------------------------------------------------
 
 
 def conv_pool(node: Node) -> None:
     x = tf.fill((2, 8, 8, 1), 0.1)
     for n, (before, after) in enumerate(((1, 6), (6, 4)), 1):
         x = node(f"conv{n}", tf.nn.conv2d(x, tf.fill((3, 3, before, after), 0.1), 1, "SAME"))
-        x = node(f"relu{n}", tf.nn.relu(node(f"bias{n}", tf.nn.bias_add(x, tf.fill((after,), 0.1)))))
+        x = node(
+            f"relu{n}", tf.nn.relu(node(f"bias{n}", tf.nn.bias_add(x, tf.fill((after,), 0.1))))
+        )
         x = node(f"pool{n}", tf.nn.max_pool2d(x, 2, 2, "SAME"))
 
 
@@ -264,14 +285,19 @@ def conv_bn_dropout(node: Node) -> None:
 
 def multi_paths(node: Node) -> None:
     x = tf.fill((8, 8), 0.1)
-    first, second = (tf.nn.relu(node(f"matmul{n}", tf.matmul(x, tf.fill((8, 8), 0.1)))) for n in (1, 2))
+    first, second = (
+        tf.nn.relu(node(f"matmul{n}", tf.matmul(x, tf.fill((8, 8), 0.1)))) for n in (1, 2)
+    )
     node("sum", node("relu1", first) + second)
 
 
 def recurrent_lstm(node: Node) -> None:
     def body(i: Any, c: Any, h: Any) -> Any:
         joined = tf.concat([tf.fill((8, 4), 0.1), h], axis=1)
-        gates = node("split", tf.split(node("matmul", tf.matmul(joined, tf.fill((8, 16), 0.1))), 4, axis=1)[0])
+        gates = node(
+            "split",
+            tf.split(node("matmul", tf.matmul(joined, tf.fill((8, 16), 0.1))), 4, axis=1)[0],
+        )
         i_gate = node("sigmoid", tf.sigmoid(tf.nn.bias_add(gates, tf.fill((4,), 0.1))))
         new = node("tanh", tf.tanh(tf.nn.bias_add(gates, tf.fill((4,), 0.1))))
         next_c = i_gate * c + i_gate * new
@@ -298,11 +324,22 @@ def simple_loop(before: str, inside: str, after: str) -> Case:
 
     def build(node: Node) -> None:
         x = chain("input", before, tf.fill((8, 8), 0.1), node)
-        loop = tf.while_loop(lambda i, _: i < 4, lambda i, x: (i + 1, chain("body", inside, x, node)), (tf.constant(0), x))
+        loop = tf.while_loop(
+            lambda i, _: i < 4,
+            lambda i, x: (i + 1, chain("body", inside, x, node)),
+            (tf.constant(0), x),
+        )
         chain("output", after, loop[1], node)
 
     sections = (("input", before), ("body", inside), ("output", after))
-    return Case(build, {f"{name}{n}": LOW if c.isupper() else WIDE for name, cs in sections for n, c in enumerate(cs)})
+    return Case(
+        build,
+        {
+            f"{name}{n}": LOW if c.isupper() else WIDE
+            for name, cs in sections
+            for n, c in enumerate(cs)
+        },
+    )
 
 
 def says(low: str = "", wide: str = "") -> dict[str, str]:
@@ -320,9 +357,16 @@ UNARY = {
 CASES = {
     "NoOp": Case(no_op, says(wide="deny1 clr1 infer1 clr2")),
     "AlreadyFp16": Case(already_low, says("cst1 allow1 clr1", "cst2 clr2")),
-    "Simple": Case(simple, says("clr2 allow1 clr3", "deny1 clr1 infer1 infer2 clr4 deny2 clr5"), later="clr2 infer2 clr4"),
-    "BidirectionalClearChain": Case(bidirectional_clear_chain, says("clr1 clr2 allow1 clr4"), later="clr1 clr2 clr4"),
-    # What is fetched must be float32 for grappler; here the region's results have the dtype that they were computed in.
+    "Simple": Case(
+        simple,
+        says("clr2 allow1 clr3", "deny1 clr1 infer1 infer2 clr4 deny2 clr5"),
+        later="clr2 infer2 clr4",
+    ),
+    "BidirectionalClearChain": Case(
+        bidirectional_clear_chain, says("clr1 clr2 allow1 clr4"), later="clr1 clr2 clr4"
+    ),
+    # What is fetched must be float32 for grappler; here the region's results have the dtype that
+    # they were computed in.
     "PreserveFetches": Case(
         preserve_fetches,
         says("allow2", "allow1 clr1 infer1 deny1 clr2 clr3 deny2 clr4"),
@@ -336,24 +380,43 @@ CASES = {
         later="clr1 infer1 allow2 clr2",
         on_cpu="infer1 allow2 clr2",
     ),
-    "PreserveIdentityAfterVariable": Case(identity_after_variable, says("allow1 clr2 allow2", "clr1"), later="clr2"),
+    "PreserveIdentityAfterVariable": Case(
+        identity_after_variable, says("allow1 clr2 allow2", "clr1"), later="clr2"
+    ),
     "FusedBatchNorm": Case(fused_batch_norm, says("allow1 fbn1 bng1 infer1 allow2")),
     "RepeatedAndListTypeAttrs": Case(list_type_attrs, says("allow1 clr1 infer1 allow2")),
     "ExistingCast": Case(existing_cast, says("cst1 allow1"), later="cst1"),
-    "RecurrentEdgeColorMismatch": Case(recurrent_edge_colour_mismatch, says("allow1", "deny1 infer1 ext1")),
+    "RecurrentEdgeColorMismatch": Case(
+        recurrent_edge_colour_mismatch, says("allow1", "deny1 infer1 ext1")
+    ),
     # A list that is stated to be float32 stays so here; grappler changes the list.
     "TensorListSetGet": Case(
-        tensor_list_set_get, says("allow1 tl1r1 infer1 allow2 tl1r2", "tl2r1"), later="tl1r1 infer1 tl1r2"
+        tensor_list_set_get,
+        says("allow1 tl1r1 infer1 allow2 tl1r2", "tl2r1"),
+        later="tl1r1 infer1 tl1r2",
     ),
-    "TensorListPushPop": Case(tensor_list_push_pop, says("allow1 tl1r1 infer1 allow2"), later="tl1r1 infer1"),
+    "TensorListPushPop": Case(
+        tensor_list_push_pop, says("allow1 tl1r1 infer1 allow2"), later="tl1r1 infer1"
+    ),
     "TensorListFromTensor": Case(tensor_list_from_tensor, says("allow1 tl1r1 infer1 allow2")),
-    "TensorListPushBackBatchAndConcatLists": Case(tensor_list_batch_and_concat, says("allow1 infer1 allow2")),
-    # The call of a function is on no list of its own; in its test, the function's nodes stand in the graph.
-    "TensorListThroughFunction": Case(tensor_list_through_function, says("allow1 infer1 tl2r1 allow2"), on_cpu="tl2r1"),
-    # None of its tests': what comes from a denied node is float32 up to the next allowed one, whatever stands beside it.
-    "denied beside low": Case(denied_beside_low, says("allow1 allow2", "deny1 infer1"), later="infer1"),
+    "TensorListPushBackBatchAndConcatLists": Case(
+        tensor_list_batch_and_concat, says("allow1 infer1 allow2")
+    ),
+    # The call of a function is on no list of its own; in its test, the function's nodes stand in
+    # the graph.
+    "TensorListThroughFunction": Case(
+        tensor_list_through_function, says("allow1 infer1 tl2r1 allow2"), on_cpu="tl2r1"
+    ),
+    # None of its tests': what comes from a denied node is float32 up to the next allowed one,
+    # whatever stands beside it.
+    "denied beside low": Case(
+        denied_beside_low, says("allow1 allow2", "deny1 infer1"), later="infer1"
+    ),
     "BatchMatMul": Case(batch_mat_mul, says("allow1")),
-    **{f"unary {name}": Case(unary(function), says("allow1 infer1 allow2")) for name, function in UNARY.items()},
+    **{
+        f"unary {name}": Case(unary(function), says("allow1 infer1 allow2"))
+        for name, function in UNARY.items()
+    },
     "conv_pool": Case(conv_pool, says("conv1 bias1 relu1 pool1 conv2 bias2 relu2 pool2")),
     "conv_bn_dropout": Case(conv_bn_dropout, says("conv1 bn1 addition1 conv2 bn2")),
     "multi_paths_2": Case(multi_paths, says("matmul1 matmul2 relu1 sum"), trained=True),

@@ -1,7 +1,8 @@
 """grappler's pass itself, run on graphs, and what it made of those of its tests.
 
-On a CPU the pass asks the processor for AVX-512, and leaves a graph as it is where that is missing. So its answers are kept in
-``grappler.json``, with the TensorFlow that gave them; ``python -m tests.tensorflow.grappler_pass`` writes them anew.
+On a CPU the pass asks the processor for AVX-512, and leaves a graph as it is where that is missing.
+So its answers are kept in ``grappler.json``, with the TensorFlow that gave them; ``python -m
+tests.tensorflow.grappler_pass`` writes them anew.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _PASS = "auto_mixed_precision_onednn_bfloat16"
 _FILE = Path(__file__).with_name("grappler.json")
 
 #: The dtypes of the nodes in the graph that grappler made of each case, by the cases' names.
-ANSWERS: dict[str, dict[str, str]] = json.loads(_FILE.read_text("utf-8"))["answers"] if _FILE.exists() else {}
+ANSWERS: dict[str, dict[str, str]] = (
+    json.loads(_FILE.read_text("utf-8"))["answers"] if _FILE.exists() else {}
+)
 
 
 def runs_here() -> bool:
@@ -41,7 +44,10 @@ def rewritten(name: str) -> dict[str, str]:
     rewriting.min_graph_nodes = -1  # however small it is
     rewriting.optimizers.append(_PASS)
     nodes_after = {node.name: node for node in tf_optimizer.OptimizeGraph(config, meta).node}
-    found = {called: _dtype(nodes_after[tensor.op.name], tensor) for called, tensor in place.tensors.items()}
+    found = {
+        called: _dtype(nodes_after[tensor.op.name], tensor)
+        for called, tensor in place.tensors.items()
+    }
     return {called: LOW if dtype == "bfloat16" else dtype for called, dtype in found.items()}
 
 
@@ -50,7 +56,8 @@ def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
 
     Args:
         case: the case.
-        loops: whether it has loops, which grappler rewrites where they are nodes, and not functions.
+        loops: whether it has loops, which grappler rewrites where they are nodes, and not
+            functions.
     """
     (tf.compat.v1.disable_control_flow_v2 if loops else tf.compat.v1.enable_control_flow_v2)()
     try:
@@ -60,8 +67,16 @@ def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
             if case.trained:
                 nodes = list(place.tensors.values())
                 tf.compat.v1.gradients(nodes[-1], nodes[0].op.inputs[1])
-            ends = [n.outputs[0] for n in graph.get_operations() if n.outputs and not any(o.consumers() for o in n.outputs)]
-            asked = [tf.identity(end).op.name for end in ends if end.dtype not in (tf.resource, tf.variant)]
+            ends = [
+                n.outputs[0]
+                for n in graph.get_operations()
+                if n.outputs and not any(o.consumers() for o in n.outputs)
+            ]
+            asked = [
+                tf.identity(end).op.name
+                for end in ends
+                if end.dtype not in (tf.resource, tf.variant)
+            ]
             given = graph.as_graph_def()
     finally:
         tf.compat.v1.enable_control_flow_v2()
@@ -71,7 +86,9 @@ def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
 
 def _dtype(node: Any, tensor: Any) -> str:
     """Return the dtype of the first output of a node, whose type attributes grappler has changed."""
-    definition = tensor.op.op_def.output_arg[tensor.value_index if len(tensor.op.op_def.output_arg) > 1 else 0]
+    definition = tensor.op.op_def.output_arg[
+        tensor.value_index if len(tensor.op.op_def.output_arg) > 1 else 0
+    ]
     if definition.type_attr:
         return str(tf.as_dtype(node.attr[definition.type_attr].type).name)
     return str(tf.as_dtype(node.attr[definition.type_list_attr].list.type[0]).name)
@@ -80,10 +97,16 @@ def _dtype(node: Any, tensor: Any) -> str:
 def main() -> int:
     """Write down what the pass makes of every case, where it runs."""
     if not runs_here():
-        print(f"{_PASS} leaves graphs as they are on this processor: {_FILE.name} is written where there is AVX-512")
+        print(
+            f"{_PASS} leaves graphs as they are on this processor: {_FILE.name} is written where there is AVX-512"
+        )
         return 1
     answers = {name: rewritten(name) for name in CASES}
-    _FILE.write_text(json.dumps({"tensorflow": tf.__version__, "pass": _PASS, "answers": answers}, indent=1) + "\n", "utf-8")
+    _FILE.write_text(
+        json.dumps({"tensorflow": tf.__version__, "pass": _PASS, "answers": answers}, indent=1)
+        + "\n",
+        "utf-8",
+    )
     return 0
 
 

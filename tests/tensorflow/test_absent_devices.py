@@ -34,7 +34,11 @@ def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Rule], None]:
 
     def give(op: str, wrong: Rule) -> None:
         def spoilt(policy: Policy) -> TensorFlowPlan | None:
-            return TensorFlowPlan(policy, {**policy.rules, op: wrong}, key=("spoilt", op, wrong)) if policy.active else None
+            return (
+                TensorFlowPlan(policy, {**policy.rules, op: wrong}, key=("spoilt", op, wrong))
+                if policy.active
+                else None
+            )
 
         monkeypatch.setattr(plans, "plan", spoilt)
 
@@ -75,7 +79,9 @@ def test_the_body_of_a_loop_is_read_forward_and_backward() -> None:
     assert "transcendental: 2 lstm, backward: TanhGrad, float16 -> float16" in program
 
 
-def test_a_rule_that_is_another_than_the_policys_is_caught(rule: Callable[[str, Rule], None]) -> None:
+def test_a_rule_that_is_another_than_the_policys_is_caught(
+    rule: Callable[[str, Rule], None],
+) -> None:
     rule("softmax", Rule.LOW)
     wrong, _ = read("transformer", Policy("O1", "bfloat16"))
     assert "softmax ran under low, the policy says float32" in wrong
@@ -89,37 +95,61 @@ def left_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]]
     def leave(where: Callable[[], bool]) -> None:
         real = calls.OpTypeAction.graph
 
-        def graph(self: calls.OpTypeAction, original: Any, name: Any, keywords: dict[str, Any]) -> Any:
-            return original(self._op_type.name, name, **keywords) if where() else real(self, original, name, keywords)
+        def graph(
+            self: calls.OpTypeAction, original: Any, name: Any, keywords: dict[str, Any]
+        ) -> Any:
+            return (
+                original(self._op_type.name, name, **keywords)
+                if where()
+                else real(self, original, name, keywords)
+            )
 
         monkeypatch.setattr(calls.OpTypeAction, "graph", graph)
-        monkeypatch.setattr(composites._performer, "is_left_alone", lambda *call: not tf.executing_eagerly() and where())
+        monkeypatch.setattr(
+            composites._performer,
+            "is_left_alone",
+            lambda *call: not tf.executing_eagerly() and where(),
+        )
 
     return leave
 
 
-def test_a_graph_that_is_another_than_the_trace_says_is_caught(left_alone: Callable[[Callable[[], bool]], None]) -> None:
+def test_a_graph_that_is_another_than_the_trace_says_is_caught(
+    left_alone: Callable[[Callable[[], bool]], None],
+) -> None:
     left_alone(lambda: True)
     wrong, _ = read("transformer", Policy("O1", "float16"))
     assert "11 matmul, forward: BatchMatMulV2 in float32, should be float16" in wrong
 
 
-def test_a_graph_that_is_another_on_the_cpu_is_caught(left_alone: Callable[[Callable[[], bool]], None]) -> None:
+def test_a_graph_that_is_another_on_the_cpu_is_caught(
+    left_alone: Callable[[Callable[[], bool]], None],
+) -> None:
     left_alone(lambda: "GPU" in tf.constant(0.0).device)
     wrong, _ = read("transformer", Policy("O1", "bfloat16"))
     assert "11 matmul: BatchMatMulV2, bfloat16 -> bfloat16: 0 on the device, 1 on the CPU" in wrong
 
 
 def test_an_operation_that_forgets_the_policy_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs_there.forgotten_operation_is_caught(Subject("tensorflow", GPU), monkeypatch, lambda: suspended(thread))
+    programs_there.forgotten_operation_is_caught(
+        Subject("tensorflow", GPU), monkeypatch, lambda: suspended(thread)
+    )
 
 
-def test_what_computes_is_placed_on_the_gpu_and_beside_it_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_computes_is_placed_on_the_gpu_and_beside_it_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     placed: list[set[str]] = []
     real = absent_devices.operations
 
     def note(graph: tf.Graph) -> object:
-        placed.append({node.device for node in graph.get_operations() if node.type in ("MatMul", "Softmax", "Mean", "AddV2")})
+        placed.append(
+            {
+                node.device
+                for node in graph.get_operations()
+                if node.type in ("MatMul", "Softmax", "Mean", "AddV2")
+            }
+        )
         return real(graph)
 
     monkeypatch.setattr(absent_devices, "operations", note)
@@ -128,12 +158,18 @@ def test_what_computes_is_placed_on_the_gpu_and_beside_it_on_the_cpu(monkeypatch
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_an_operation_whose_rule_is_flipped_is_caught(rule: Callable[[str, Rule], None], op: str) -> None:
+def test_an_operation_whose_rule_is_flipped_is_caught(
+    rule: Callable[[str, Rule], None], op: str
+) -> None:
     rule(op, Rule.FP32)
-    allowed = {result.policy: result.message for result in probed(Subject("tensorflow", GPU), op)}["allow bfloat16"]
+    allowed = {result.policy: result.message for result in probed(Subject("tensorflow", GPU), op)}[
+        "allow bfloat16"
+    ]
     assert "float32 inputs, forward: computed in float32, the policy says bfloat16" in allowed
     rule(op, Rule.LOW)
-    denied = {result.policy: result.message for result in probed(Subject("tensorflow", GPU), op)}["deny bfloat16"]
+    denied = {result.policy: result.message for result in probed(Subject("tensorflow", GPU), op)}[
+        "deny bfloat16"
+    ]
     assert "low inputs, forward: " in denied
 
 

@@ -94,7 +94,9 @@ def test_jacobians(matrix, inside):
                 return tape.jacobian(y, x), tape.batch_jacobian(y, x)
         return tape.jacobian(y, x), tape.batch_jacobian(y, x)
 
-    for found, exact in zip(jacobian(matrix, region()), jacobian(matrix, unamp.autocast(enabled=False)), strict=True):
+    for found, exact in zip(
+        jacobian(matrix, region()), jacobian(matrix, unamp.autocast(enabled=False)), strict=True
+    ):
         assert found.dtype == tf.float32
         tf.debugging.assert_near(found, exact, atol=0.05)
 
@@ -104,7 +106,9 @@ def test_forward_mode(matrix):
         y = tf.matmul(matrix, matrix)
     assert y.dtype == tf.bfloat16
     ones = tf.ones_like(matrix)
-    tf.debugging.assert_near(tf.cast(forward.jvp(y), tf.float32), ones @ matrix + matrix @ ones, atol=0.1)
+    tf.debugging.assert_near(
+        tf.cast(forward.jvp(y), tf.float32), ones @ matrix + matrix @ ones, atol=0.1
+    )
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -143,7 +147,10 @@ def test_custom_gradient_may_answer_in_any_structure(matrix, graph, nested):
         first, second = tf.nest.flatten(inputs)
 
         def gradient(upstream):
-            return Pair(tf.matmul(upstream, second, transpose_b=True), tf.matmul(first, upstream, transpose_a=True))
+            return Pair(
+                tf.matmul(upstream, second, transpose_b=True),
+                tf.matmul(first, upstream, transpose_a=True),
+            )
 
         return tf.matmul(first, second), gradient
 
@@ -176,8 +183,15 @@ def test_custom_gradient_with_variables(matrix, weight, graph):
 
     of_weight, of_factor = (tf.function(step) if graph else step)(matrix)
     low = tf.cast(matrix, tf.bfloat16)
-    same(of_weight, tf.cast(tf.matmul(low, tf.fill([4, 4], tf.cast(3.0, tf.bfloat16)), transpose_a=True), tf.float32))
-    same(of_factor, tf.reduce_sum(tf.cast(tf.matmul(low, tf.cast(weight, tf.bfloat16)), tf.float32)))
+    same(
+        of_weight,
+        tf.cast(
+            tf.matmul(low, tf.fill([4, 4], tf.cast(3.0, tf.bfloat16)), transpose_a=True), tf.float32
+        ),
+    )
+    same(
+        of_factor, tf.reduce_sum(tf.cast(tf.matmul(low, tf.cast(weight, tf.bfloat16)), tf.float32))
+    )
 
 
 @pytest.mark.parametrize("graph", [False, True])
@@ -250,10 +264,14 @@ def test_custom_gradient_under_a_trace(matrix, opened):
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy("O2", "float16"), Policy("O3", "bfloat16"), Policy("O1", "float16", allow=["sum"])], ids=str
+    "policy",
+    [Policy("O2", "float16"), Policy("O3", "bfloat16"), Policy("O1", "float16", allow=["sum"])],
+    ids=str,
 )
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
-def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(compiled: bool, policy: Policy) -> None:
+def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(
+    compiled: bool, policy: Policy
+) -> None:
     gradients = [tf.fill([1000], 1e4), tf.fill([3], 1e-2), None]
 
     def clip(gradients: Any) -> Any:

@@ -1,6 +1,7 @@
 """Keras models with low variables, and the optimizers that step their master weights."""
 
 import math
+from functools import partial
 
 import keras
 import numpy as np
@@ -18,7 +19,11 @@ layers, optimizers = keras.layers, keras.optimizers
 
 def test_variables_are_low_where_they_are():
     net = made("convolutions")
-    kernel, held, names = net.layers[1].kernel, list(net.variables), [each.path for each in net.variables]
+    kernel, held, names = (
+        net.layers[1].kernel,
+        list(net.variables),
+        [each.path for each in net.variables],
+    )
     before, optimizer = kernel.numpy(), optimizers.Adam(0.01)
     optimizer.build(net.trainable_variables)
     rate = optimizer.learning_rate
@@ -40,7 +45,10 @@ def test_what_stays_as_it_is():
         assert {each.dtype for each in net.variables} == {"float32"}
         assert type(optimizer) is optimizers.SGD
     net = made("attention")
-    assert unamp.decorate(net, level="O2", excluded_layers=[layers.LayerNormalization, net.layers[-1]]) is net
+    assert (
+        unamp.decorate(net, level="O2", excluded_layers=[layers.LayerNormalization, net.layers[-1]])
+        is net
+    )
     assert [each.dtype for each in net.layers[2].variables] == ["float16"] * 2
     assert {each.dtype for each in net.variables[2:]} == {"float32"}
 
@@ -56,11 +64,19 @@ def test_unscaled_gradients_are_float32():
 
 
 @pytest.mark.parametrize(
-    ("how", "dtype"), [("weights", "float16"), ("model", "float16"), ("model", "bfloat16"), ("checkpoint", "bfloat16")]
+    ("how", "dtype"),
+    [
+        ("weights", "float16"),
+        ("model", "float16"),
+        ("model", "bfloat16"),
+        ("checkpoint", "bfloat16"),
+    ],
 )
 def test_a_resumed_run_ends_as_one_that_was_not_killed(how, dtype, tmp_path):
     def begun():
-        optimizer = optimizers.AdamW(optimizers.schedules.ExponentialDecay(0.01, 4, 0.9), weight_decay=0.01, clipnorm=1.0)
+        optimizer = optimizers.AdamW(
+            optimizers.schedules.ExponentialDecay(0.01, 4, 0.9), weight_decay=0.01, clipnorm=1.0
+        )
         net = decorated(optimizer, "convolutions", dtype)
         net.compile(optimizer=optimizer, loss="mse")
         optimizer.build(net.trainable_variables)
@@ -84,7 +100,9 @@ def test_a_resumed_run_ends_as_one_that_was_not_killed(how, dtype, tmp_path):
     if how == "weights":
         resumed.load_weights(path + ".weights.h5")
     elif how == "checkpoint":
-        tf.train.Checkpoint(model=resumed, optimizer=resumed.optimizer).restore(path).assert_existing_objects_matched()
+        tf.train.Checkpoint(model=resumed, optimizer=resumed.optimizer).restore(
+            path
+        ).assert_existing_objects_matched()
     assert resumed.variables[0].dtype == dtype
     assert same(wanted, run(resumed, 2))
 
@@ -101,7 +119,8 @@ def test_parameters_are_refreshed_from_an_optimizer_that_is_loaded():
 
 
 @pytest.mark.parametrize(
-    ("options", "scaled"), [({"run_eagerly": True}, False), ({"jit_compile": False}, True), ({"jit_compile": True}, True)]
+    ("options", "scaled"),
+    [({"run_eagerly": True}, False), ({"jit_compile": False}, True), ({"jit_compile": True}, True)],
 )
 def test_fit(options, scaled):
     losses = []
@@ -112,7 +131,11 @@ def test_fit(options, scaled):
         net = decorated(optimizer) if low else made()
         net.compile(optimizer=optimizer, loss="mse", **options)
         with unamp.autocast(level="O2", dtype="float16", enabled=low):
-            losses.append(net.fit(*data(0, 32), batch_size=8, epochs=3, shuffle=False, verbose=0).history["loss"][-1])
+            losses.append(
+                net.fit(*data(0, 32), batch_size=8, epochs=3, shuffle=False, verbose=0).history[
+                    "loss"
+                ][-1]
+            )
         assert {each.dtype for each in net.variables} == {"float16" if low else "float32"}
     assert losses[1] == pytest.approx(losses[0], rel=0.03)
     assert losses[1] != losses[0]
@@ -145,7 +168,9 @@ def test_before_it_is_built():
     with unamp.autocast(level="O2", dtype="float16"):
         net.fit(*data(0, 32), batch_size=8, verbose=0)
     assert {each.dtype for each in net.layers[2].variables} == {"float32"}
-    assert {each.dtype for layer in (net.layers[1], net.layers[-1]) for each in layer.variables} == {"float16"}
+    assert {
+        each.dtype for layer in (net.layers[1], net.layers[-1]) for each in layer.variables
+    } == {"float16"}
     low = [each for each in net.trainable_variables if each.dtype == "float16"]
     masters = [each for each in optimizer._trainable_variables if "master_weight" in each.path]
     assert same(values(low), values([tf.cast(each, tf.float16) for each in masters]))
@@ -168,15 +193,19 @@ def test_sparse_gradients():
 def test_exclusions_from_weight_decay_go_on():
     for before in (True, False):
         net, optimizer = made(), optimizers.AdamW(1.0, weight_decay=0.5)
-        exclude = lambda optimizer=optimizer, net=net: optimizer.exclude_from_weight_decay([net.layers[0].kernel], ["bias"])  # noqa: E731
+        exclude = partial(optimizer.exclude_from_weight_decay, [net.layers[0].kernel], ["bias"])
         if before:
             exclude()
         unamp.decorate(net, optimizer, "O2", "float16")
         if not before:
             exclude()
         was = values(net.variables)
-        optimizer.apply([tf.zeros_like(each) for each in net.trainable_variables], net.trainable_variables)
-        changed = [not same([old], [new]) for old, new in zip(was, values(net.variables), strict=True)]
+        optimizer.apply(
+            [tf.zeros_like(each) for each in net.trainable_variables], net.trainable_variables
+        )
+        changed = [
+            not same([old], [new]) for old, new in zip(was, values(net.variables), strict=True)
+        ]
         assert changed == [False, False, True, False]
 
 
@@ -199,7 +228,9 @@ def test_a_step_that_fails_half_way_leaves_parameters_that_are_their_rounded_mas
     after = values(net.trainable_variables)
     assert not same(before[:1], after[:1])
     assert same(before[-1:], after[-1:])
-    assert same(after, [exact.astype("float16") for exact in values(optimizer._trainable_variables)])
+    assert same(
+        after, [exact.astype("float16") for exact in values(optimizer._trainable_variables)]
+    )
 
 
 @pytest.mark.parametrize("fewest", [1, 10**9], ids=["compared first", "written anew"])
@@ -226,7 +257,9 @@ def test_master_weights_follow_every_change(how, fewest, monkeypatch):
         for _ in range(2):
             step(gradients)
             after, low = values([master, weight])
-            assert np.array_equal(after, np.where(changed == rounded, before, changed), equal_nan=True)
+            assert np.array_equal(
+                after, np.where(changed == rounded, before, changed), equal_nan=True
+            )
             assert np.array_equal(low, changed, equal_nan=True)
 
 

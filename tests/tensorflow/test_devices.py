@@ -11,9 +11,14 @@ from elsewhere import python
 
 import unamp
 
-HAS, ABSENT = "tensorflow has CPU", ("GPU:0", "/device:TPU:3", tf.DeviceSpec(device_type="GPU"), "cuda")
+HAS, ABSENT = (
+    "tensorflow has CPU",
+    ("GPU:0", "/device:TPU:3", tf.DeviceSpec(device_type="GPU"), "cuda"),
+)
 LIMITS = {"framework": "tensorflow"}  # for others are imported by now
-NO_DEVICES = {named: f"unknown device_type '{named}'.*tensorflow has CPU" for named in ("NPU:0", "mps")}
+NO_DEVICES = {
+    named: f"unknown device_type '{named}'.*tensorflow has CPU" for named in ("NPU:0", "mps")
+}
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,10 @@ def test_an_overflow_of_one_replica_skips_the_step_of_all(strategy, level):
         return strategy.run(replica, (x,))
 
     def replicas():
-        return [[each.numpy() for each in strategy.experimental_local_results(v.value)] for v in net.trainable_variables]
+        return [
+            [each.numpy() for each in strategy.experimental_local_results(v.value)]
+            for v in net.trainable_variables
+        ]
 
     for number in range(4):
         x = np.random.default_rng(number).standard_normal((2, 8, 3), dtype="float32")
@@ -126,5 +129,7 @@ def test_an_overflow_of_one_replica_skips_the_step_of_all(strategy, level):
         assert all(np.array_equal(*each) for each in after)
         assert scaler.get_scale() == (scale / 2 if number == 2 else scale)
         for old, new in zip(before, after, strict=True):
-            assert all(np.array_equal(*pair) for pair in zip(old, new, strict=True)) is (number == 2)
+            assert all(np.array_equal(*pair) for pair in zip(old, new, strict=True)) is (
+                number == 2
+            )
     assert scaler.skipped == 1

@@ -40,7 +40,9 @@ def test_what_is_given_to_raw_operations_in_python(low):
     rounded = tf.cast(tf.constant(rows), low)
     with under(low=low):
         same(tf.raw_ops.MatMul(a=rows, b=rows), tf.matmul(rounded, rounded))
-        same(tf.raw_ops.MatMul(a=np.float32(rows), b=tf.constant(rows)), tf.matmul(rounded, rounded))
+        same(
+            tf.raw_ops.MatMul(a=np.float32(rows), b=tf.constant(rows)), tf.matmul(rounded, rounded)
+        )
         assert tf.raw_ops.MatMul(a=[[1, 2]], b=[[1], [2]]).dtype == tf.int32
     with under(low=low, allow="tile"):
         same(tf.tile(tf.constant(rows), [2, 1]), tf.tile(rounded, [2, 1]))
@@ -69,7 +71,10 @@ def test_lists_of_a_user(low, matrix):
     with under(low=low, allow="tf.add", deny=["MatMul", tf.nn.conv2d]):
         assert (matrix + matrix).dtype == low
         assert (matrix @ matrix).dtype == tf.float32
-        assert tf.nn.conv2d(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 1]), 1, "SAME").dtype == tf.float32
+        assert (
+            tf.nn.conv2d(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 1]), 1, "SAME").dtype
+            == tf.float32
+        )
 
 
 def test_denying_matmul_reaches_the_batched_operation_type(matrix):
@@ -105,17 +110,25 @@ def test_emulated_operations(low):
     rounded = tf.cast(tf.cast(spd, low), tf.float32)
     with under(low=low, allow="linalg_cholesky"):
         same(tf.linalg.cholesky(spd), tf.cast(tf.linalg.cholesky(rounded), low))
-    with under(low=low, preset="none"):  # the rule leaves a low tensor alone, and there is no kernel for it
+    with under(low=low, preset="none"):
+        # the rule leaves a low tensor alone, and there is no kernel for it
         assert tf.linalg.cholesky(tf.cast(spd, low)).dtype == low
 
 
-# --- inputs that differ ------------------------------------------------------------------------------------------------------
+# --- inputs that differ ---------------------------------------------------------------------------
 
 
 def test_everything_that_can_differ_comes_from_the_registry():
     several = [each for each in op_types().values() if each.several]
     assert len(several) > 150
-    assert {"AddV2", "ConcatV2", "SelectV2", "ResourceApplyAdam", "TensorScatterUpdate", "Betainc"} <= {e.name for e in several}
+    assert {
+        "AddV2",
+        "ConcatV2",
+        "SelectV2",
+        "ResourceApplyAdam",
+        "TensorScatterUpdate",
+        "Betainc",
+    } <= {e.name for e in several}
 
 
 def test_the_kernel_that_tensorflow_finds_is_among_those_that_it_lists():
@@ -134,10 +147,18 @@ def test_the_kernel_that_tensorflow_finds_is_among_those_that_it_lists():
         "MaxPool",
         "FFT",
     ):
-        listed = [each for each in kernels.get_registered_kernels_for_op(name).kernel if each.device_type == "CPU"]
+        listed = [
+            each
+            for each in kernels.get_registered_kernels_for_op(name).kernel
+            if each.device_type == "CPU"
+        ]
         for dtype in NAMES if name in found else ():
-            constraints = [[c for c in kernel.constraint if c.name == found[name].attr] for kernel in listed]
-            takes = any(all(dtype in c.allowed_values.list.type for c in each) for each in constraints)
+            constraints = [
+                [c for c in kernel.constraint if c.name == found[name].attr] for kernel in listed
+            ]
+            takes = any(
+                all(dtype in c.allowed_values.list.type for c in each) for each in constraints
+            )
             assert bool(kernel_class(found[name], dtype, "CPU")) is takes, (name, dtype)
 
 
@@ -181,7 +202,12 @@ def test_lists_of_tensors_have_the_dtype_that_is_asked_for(low, matrix, level, g
         asked = tf.convert_to_tensor([x[0], product[0]], tf.float32)
         variable.scatter_nd_update([[0], [1]], [x[0], x[1]])
         array = tf.TensorArray(tf.float32, 2).write(0, x).write(1, product)
-        return asked, tf.convert_to_tensor([product[0], product[1]], low), array.stack(), tf.reduce_sum([[product], [x]])
+        return (
+            asked,
+            tf.convert_to_tensor([product[0], product[1]], low),
+            array.stack(),
+            tf.reduce_sum([[product], [x]]),
+        )
 
     with under(level, low):
         asked, rounded, stacked, _ = (tf.function(run) if graph else run)(matrix)
@@ -197,21 +223,30 @@ def test_variables_take_low_values(low, matrix):
         variable.assign_add(tf.cast(matrix, low))
         variable.assign_sub(tf.cast(matrix, low))
     assert variable.dtype == tf.float32
-    same(variable.value(), tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32) + 0.0)
+    same(
+        variable.value(),
+        tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32) + 0.0,
+    )
 
 
 def test_a_part_of_a_variable_takes_low_values(low, matrix):
     variable = tf.Variable(tf.zeros([4, 4]))
     with under(low=low):
         variable[1:].assign((matrix @ matrix)[1:])
-    same(variable[1:], tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32)[1:])
+    same(
+        variable[1:], tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)), tf.float32)[1:]
+    )
 
 
 def test_linear_operators_take_low_values(low, matrix):
     operator = tf.linalg.LinearOperatorFullMatrix(matrix)
     with under(low=low):
         once = operator.matmul(matrix)
-        twice, back, added = operator.matmul(once), operator.solve(once), operator.add_to_tensor(once)
+        twice, back, added = (
+            operator.matmul(once),
+            operator.solve(once),
+            operator.add_to_tensor(once),
+        )
     same(once, tf.matmul(tf.cast(matrix, low), tf.cast(matrix, low)))
     same(twice, tf.matmul(tf.cast(matrix, low), once))
     assert back.dtype == tf.float32
@@ -233,8 +268,17 @@ def test_moving_averages_are_float32_at_every_level():
 def test_what_makes_numbers_takes_low_parameters(low, matrix, level, graph):
     def run(x):
         mean = tf.matmul(x, x)[0]
-        drawn = tf.random.normal([4], mean), tf.random.stateless_normal([4], [1, 2], mean), tf.random.uniform([4], 0.0, mean[0])
-        return *drawn, tf.linspace(x[0, 0], mean[0], 3), tf.linspace(mean[0], x[0, 0], 3), tf.zeros_like(mean)
+        drawn = (
+            tf.random.normal([4], mean),
+            tf.random.stateless_normal([4], [1, 2], mean),
+            tf.random.uniform([4], 0.0, mean[0]),
+        )
+        return (
+            *drawn,
+            tf.linspace(x[0, 0], mean[0], 3),
+            tf.linspace(mean[0], x[0, 0], 3),
+            tf.zeros_like(mean),
+        )
 
     with under(level, low):
         *made, alike = (tf.function(run) if graph else run)(matrix)
@@ -263,7 +307,7 @@ def test_random_numbers_and_initial_values_keep_their_meaning():
         assert np.any(tf.cast(tf.cast(numbers, tf.bfloat16), tf.float32) != numbers)
 
 
-# --- regions -----------------------------------------------------------------------------------------------------------------
+# --- regions --------------------------------------------------------------------------------------
 
 
 def test_a_region_of_another_framework_or_device_changes_nothing(matrix):
@@ -274,8 +318,13 @@ def test_a_region_of_another_framework_or_device_changes_nothing(matrix):
 
 
 def test_lists_take_functions_layers_and_operation_types():
-    policy = Policy(allow=[tf.nn.relu, tf.keras.layers.LayerNormalization], deny=[tf.raw_ops.MatMul, "tf.keras.layers.Dense"])
-    assert [policy.decide(op) for op in ("relu", "layer_norm", "matmul", "linear")] == [Rule.LOW] * 2 + [Rule.FP32] * 2
+    policy = Policy(
+        allow=[tf.nn.relu, tf.keras.layers.LayerNormalization],
+        deny=[tf.raw_ops.MatMul, "tf.keras.layers.Dense"],
+    )
+    assert [policy.decide(op) for op in ("relu", "layer_norm", "matmul", "linear")] == [
+        Rule.LOW
+    ] * 2 + [Rule.FP32] * 2
 
 
 def test_inputs_that_take_float32_alone_get_it(low):
@@ -320,11 +369,18 @@ def test_a_draw_that_is_given_no_tensor_has_nothing_that_a_list_could_cast(level
         return [getattr(tf.random, name)([2]) for name in names]
 
     with under(level, allow=names):
-        assert [each.dtype for each in (tf.function(draws) if graph else draws)()] == [tf.float32] * 3
+        assert [each.dtype for each in (tf.function(draws) if graph else draws)()] == [
+            tf.float32
+        ] * 3
 
 
 @pytest.mark.parametrize(
-    "rest", [{"deny": ["normal", "count_nonzero", "arange"]}, {"allow": ["normal", "arange"]}, {"level": "O3"}]
+    "rest",
+    [
+        {"deny": ["normal", "count_nonzero", "arange"]},
+        {"allow": ["normal", "arange"]},
+        {"level": "O3"},
+    ],
 )
 @pytest.mark.parametrize("low", [tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name)
 def test_a_dtype_that_a_caller_names_by_its_position_is_as_explicit_as_by_its_name(low, rest):
@@ -347,7 +403,11 @@ def test_a_dtype_that_a_caller_names_by_its_position_is_as_explicit_as_by_its_na
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 def test_a_cast_that_saturates_takes_the_numbers_as_they_are(level, graph):
     def casts(x):
-        return tf.saturate_cast(x, tf.uint8), tf.saturate_cast(x, tf.float32), tf.keras.ops.saturate_cast(x, "uint8")
+        return (
+            tf.saturate_cast(x, tf.uint8),
+            tf.saturate_cast(x, tf.float32),
+            tf.keras.ops.saturate_cast(x, "uint8"),
+        )
 
     x = tf.linspace(-20.0, 280.0, 301)
     expected = casts(x)
@@ -369,7 +429,11 @@ def test_a_list_of_tensors_that_is_cast_is_packed_by_no_rule(policy, compiled):
             tf.bitcast([x, y], tf.int32),
         )
 
-    call, (x, y) = tf.function(pack) if compiled else pack, (tf.constant(3001.0), tf.constant(70_001.0))  # float16 has neither
+    # float16 has neither
+    call, (x, y) = (
+        tf.function(pack) if compiled else pack,
+        (tf.constant(3001.0), tf.constant(70_001.0)),
+    )
     known = call(x, y)
     with unamp.policy_region(policy):
         found = call(x, y)

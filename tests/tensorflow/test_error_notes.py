@@ -11,8 +11,12 @@ def put_together(x):
 
 def test_an_error_about_dtypes_names_the_policy_once():
     error = tf.errors.InvalidArgumentError
-    noted.an_error_about_dtypes_names_the_policy_once(error, "bfloat16", lambda: put_together(tf.ones([4, 4])))
+    noted.an_error_about_dtypes_names_the_policy_once(
+        error, "bfloat16", lambda: put_together(tf.ones([4, 4]))
+    )
 
 
 def test_other_errors_are_left_alone():
-    noted.other_errors_are_left_alone("bfloat16", lambda: tf.matmul(tf.ones([2, 3]), tf.ones([2, 3])))
+    noted.other_errors_are_left_alone(
+        "bfloat16", lambda: tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
+    )

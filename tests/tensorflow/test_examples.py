@@ -19,12 +19,21 @@ def test_conventions() -> None:
     conv, dense = keras.layers.Conv2D(3, (4, 5)), keras.layers.Dense(3)
     conv.build((1, 8, 8, 2))
     dense.build((1, 2))
-    assert (told["convolution's kernel"], tuple(conv.kernel.shape)) == ("row, column, in, out", (4, 5, 2, 3))
+    assert (told["convolution's kernel"], tuple(conv.kernel.shape)) == (
+        "row, column, in, out",
+        (4, 5, 2, 3),
+    )
     assert (told["linear layer's weight"], tuple(dense.kernel.shape)) == ("in, out", (2, 3))
     assert told["convolution's padding"] == conv.padding
     assert (told["convolution's bias"], conv.use_bias) == ("yes", True)
-    assert (told["stride of average pooling"], keras.layers.AveragePooling2D(4).strides) == ("the kernel's size", (4, 4))
+    assert (told["stride of average pooling"], keras.layers.AveragePooling2D(4).strides) == (
+        "the kernel's size",
+        (4, 4),
+    )
     x = np.random.randn(2, 2, 2, 1).astype(np.float32)
     norm(x, training=True)
-    assert (told["which is the share of"], told["running variance of n numbers is divided by"]) == ("the old", "n")
+    assert (told["which is the share of"], told["running variance of n numbers is divided by"]) == (
+        "the old",
+        "n",
+    )
     np.testing.assert_allclose(norm.moving_variance.numpy(), 0.99 + 0.01 * x.var(), rtol=1e-6)

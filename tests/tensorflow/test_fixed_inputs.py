@@ -11,12 +11,25 @@ from unamp_tensorflow.state import FLOAT32
 
 from unamp import Policy, policy_region
 
-METHODS = ["bilinear", "bicubic", "lanczos3", "lanczos5", "gaussian", "mitchellcubic", "area", "nearest"]
+METHODS = [
+    "bilinear",
+    "bicubic",
+    "lanczos3",
+    "lanczos5",
+    "gaussian",
+    "mitchellcubic",
+    "area",
+    "nearest",
+]
 MODES = {"eager": lambda function: function, "graph": lambda function: tf.function(function)}
 
 
 def fixed_inputs(definition):
-    return [each for each in definition.input_arg if each.type == FLOAT32 and not each.type_attr and not each.type_list_attr]
+    return [
+        each
+        for each in definition.input_arg
+        if each.type == FLOAT32 and not each.type_attr and not each.type_list_attr
+    ]
 
 
 #: Operation types with such inputs, without those that TensorFlow has removed since.
@@ -36,11 +49,20 @@ def attributes(definition):
         allowed = [n for n in each.allowed_values.list.type if not tf.as_dtype(n).is_floating]
         if each.type == "type":
             number = each.allowed_values.list.type
-            values[each.name] = tf.as_dtype(allowed[0] if allowed else number[0] if number else tf.int32)
+            values[each.name] = tf.as_dtype(
+                allowed[0] if allowed else number[0] if number else tf.int32
+            )
         elif not each.HasField("default_value"):
             strings = each.allowed_values.list.s
-            choices = {"int": max(1, each.minimum), "float": 0.5, "bool": False, "string": strings[0] if strings else b"a"}
-            values[each.name] = choices.get(each.type, tf.TensorShape([1]) if each.type == "shape" else [1] * 4)
+            choices = {
+                "int": max(1, each.minimum),
+                "float": 0.5,
+                "bool": False,
+                "string": strings[0] if strings else b"a",
+            }
+            values[each.name] = choices.get(
+                each.type, tf.TensorShape([1]) if each.type == "shape" else [1] * 4
+            )
     return values
 
 
@@ -52,7 +74,13 @@ def add(name, floating):
         inputs = {}
         for each in definition.input_arg:
             fixed = each in fixed_inputs(definition)
-            dtype = floating if fixed else attrs[each.type_attr] if each.type_attr else tf.as_dtype(each.type or tf.int32)
+            dtype = (
+                floating
+                if fixed
+                else attrs[each.type_attr]
+                if each.type_attr
+                else tf.as_dtype(each.type or tf.int32)
+            )
             count = attrs.get(each.number_attr, 1) if each.number_attr else None
             made = [tf.compat.v1.placeholder(dtype) for _ in range(count or 1)]
             inputs[each.name] = made if count else made[0]
@@ -62,7 +90,12 @@ def add(name, floating):
 
 def derived(definition):
     """Return the attributes that the inputs tell."""
-    return {n for each in definition.input_arg for n in (each.type_attr, each.number_attr, each.type_list_attr) if n}
+    return {
+        n
+        for each in definition.input_arg
+        for n in (each.type_attr, each.number_attr, each.type_list_attr)
+        if n
+    }
 
 
 def builds(name, floating):
@@ -76,7 +109,9 @@ def builds(name, floating):
 def test_every_operation_type_takes_low_values_for_them():
     possible = [name for name in WITH_FIXED if builds(name, tf.float32)]
     assert len(possible) > 0.8 * len(WITH_FIXED)
-    assert {"ScaleAndTranslate", "AdjustContrastv2", "QuantizeV2", "NonMaxSuppression"} <= {*possible}
+    assert {"ScaleAndTranslate", "AdjustContrastv2", "QuantizeV2", "NonMaxSuppression"} <= {
+        *possible
+    }
     for level in ("O1", "O3"):
         with policy_region(Policy(level, "bfloat16")):
             assert [name for name in possible if not builds(name, tf.bfloat16)] == []
@@ -94,14 +129,18 @@ def test_low_values_for_them_are_widened_whatever_the_first_input_is(mode, low):
         "range": lambda number: tf.raw_ops.Dequantize(
             input=tf.bitcast(images, tf.quint8), min_range=number * -1.0, max_range=number
         ),
-        "factor": lambda number: tf.raw_ops.AdjustContrastv2(images=tf.ones([1, 2, 2, 3]), contrast_factor=number),
+        "factor": lambda number: tf.raw_ops.AdjustContrastv2(
+            images=tf.ones([1, 2, 2, 3]), contrast_factor=number
+        ),
     }
     one = tf.constant(1.0)
     for call in calls.values():
         for level in ("O1", "O2", "O3"):
             with policy_region(Policy(level, low.name, preset="none")):
                 found = MODES[mode](call)(tf.cast(one, low))
-            np.testing.assert_allclose(tf.cast(found, tf.float32), tf.cast(call(one), tf.float32), rtol=2.0**-7)
+            np.testing.assert_allclose(
+                tf.cast(found, tf.float32), tf.cast(call(one), tf.float32), rtol=2.0**-7
+            )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -122,7 +161,8 @@ def test_images_are_resized_where_they_should_be(method, antialias, mode):
             found_whole = MODES[mode](resize)(whole)
         assert found.dtype == tf.bfloat16
         assert found_whole.dtype == exact_whole.dtype
-        # The weights of a pixel add up to 1, with some of them negative; inputs and results are rounded once.
+        # The weights of a pixel add up to 1, with some of them negative; inputs and results are
+        # rounded once.
         np.testing.assert_allclose(tf.cast(found, tf.float32), exact, atol=4 * 2.0**-8)
         np.testing.assert_array_equal(found_whole, exact_whole)
 

@@ -26,5 +26,8 @@ def test_what_is_not_computed_is_said():
 
 def test_a_study_says_so_too():
     net = tf.keras.Sequential([tf.keras.layers.Dense(16)])
-    with pytest.raises(unamp.NotExpressible, match="no layer of the network can be studied: this framework's adapter"):
+    with pytest.raises(
+        unamp.NotExpressible,
+        match="no layer of the network can be studied: this framework's adapter",
+    ):
         unamp.tune(net, net, [tf.ones([2, 16])], dtype="float8_e4m3", tolerance=0.05)

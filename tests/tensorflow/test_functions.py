@@ -78,7 +78,7 @@ def test_what_a_graph_returns_is_not_an_operation_of_the_users(matrix):
         assert [each.dtype for each in function(matrix)] == [tf.float32, tf.bfloat16]
 
 
-# --- control flow ------------------------------------------------------------------------------------------------------------
+# --- control flow ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -188,7 +188,9 @@ def test_map_fn_returns_the_ragged_dtype_that_was_stated(graph):
         return tf.map_fn(lambda row: tf.einsum("i,i->i", row, row), rows, fn_output_signature=spec)
 
     with unamp.autocast(dtype="bfloat16"):
-        found = (tf.function(squares) if graph else squares)(tf.ragged.constant([[1.0, 2.0], [3.0]]))
+        found = (tf.function(squares) if graph else squares)(
+            tf.ragged.constant([[1.0, 2.0], [3.0]])
+        )
     assert found.dtype == tf.float32
     assert found.to_list() == [[1.0, 4.0], [9.0]]
 
@@ -200,7 +202,9 @@ def test_scan_map_fn_and_tensor_array(matrix, graph):
     def run(stack):
         scanned = tf.scan(lambda y, x: tf.matmul(y, x), stack)
         mapped = tf.map_fn(lambda x: tf.matmul(x, x), stack)
-        array = tf.TensorArray(tf.float32, 2).write(0, tf.matmul(stack[0], stack[0])).write(1, stack[1])
+        array = (
+            tf.TensorArray(tf.float32, 2).write(0, tf.matmul(stack[0], stack[0])).write(1, stack[1])
+        )
         return scanned, mapped, array.stack()
 
     run = tf.function(run) if graph else run
@@ -213,7 +217,7 @@ def test_scan_map_fn_and_tensor_array(matrix, graph):
     same(scanned[1], product)
 
 
-# --- tf.data, SavedModel, functions made before -------------------------------------------------------------------------------
+# --- tf.data, SavedModel, functions made before ---------------------------------------------------
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -227,14 +231,22 @@ def test_a_dataset_reduced_and_scanned_keeps_the_dtype_of_its_state(matrix, leve
 
     with policy_region(Policy(level, "bfloat16")):
         total = data.reduce(0.0, add)
-        scanned = list(data.scan(initial_state=tf.zeros([4, 4]), scan_func=lambda state, x: (tf.matmul(x, x), state)))
+        scanned = list(
+            data.scan(
+                initial_state=tf.zeros([4, 4]), scan_func=lambda state, x: (tf.matmul(x, x), state)
+            )
+        )
     assert total.dtype == tf.float32
-    tf.debugging.assert_near(total, 3 * tf.reduce_sum(tf.cast(low_product(matrix), tf.float32)), atol=0.5)
+    tf.debugging.assert_near(
+        total, 3 * tf.reduce_sum(tf.cast(low_product(matrix), tf.float32)), atol=0.5
+    )
     assert scanned[0].dtype == tf.float32
     same(scanned[2], tf.cast(low_product(matrix), tf.float32))
 
 
-@pytest.mark.parametrize("policy", [BF16, BF16.replace(deny="matmul"), Policy("O2", "bfloat16")], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [BF16, BF16.replace(deny="matmul"), Policy("O2", "bfloat16")], ids=repr
+)
 def test_vectorized_map_computes_as_its_body_says(matrix, policy):
     def rows():
         return tf.vectorized_map(lambda row: tf.tanh(tf.linalg.matvec(matrix, row)), matrix)
@@ -308,7 +320,11 @@ def test_a_librarys_default_in_a_function_gives_way_to_every_region(matrix, jit)
     assert off_inside(matrix).dtype == tf.float32
     for _ in range(2):
         assert library(matrix).dtype == tf.float16
-        for policy, expected in [(BF16, tf.bfloat16), (Policy(enabled=False), tf.float32), (Policy("O0"), tf.float32)]:
+        for policy, expected in [
+            (BF16, tf.bfloat16),
+            (Policy(enabled=False), tf.float32),
+            (Policy("O0"), tf.float32),
+        ]:
             with policy_region(policy):
                 assert library(matrix).dtype == expected
     with policy_region(Policy(enabled=False), framework="tensorflow"):

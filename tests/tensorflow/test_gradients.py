@@ -49,7 +49,10 @@ def test_parameters_have_theirs() -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(net(X)) + tf.reduce_sum(tf.square(net(X * 2.0)))
         gradients = tape.gradient(loss, net.trainable_variables)
-        names = [f"Sequential.{variable.path.partition('/')[2].replace('/', '.')}" for variable in net.trainable_variables]
+        names = [
+            f"Sequential.{variable.path.partition('/')[2].replace('/', '.')}"
+            for variable in net.trainable_variables
+        ]
         return dict(zip(names, map(np.asarray, gradients), strict=True))
 
     differentiated.parameters_have_theirs(run)
@@ -74,7 +77,9 @@ def test_a_loss_scale_is_told() -> None:
     differentiated.a_loss_scale_is_told(scaled)
 
 
-@pytest.mark.parametrize("region", [{"enabled": False}, {"dtype": "bfloat16"}, {"dtype": "float16", "level": "O3"}])
+@pytest.mark.parametrize(
+    "region", [{"enabled": False}, {"dtype": "bfloat16"}, {"dtype": "float16", "level": "O3"}]
+)
 def test_a_trace_changes_nothing(region) -> None:
     def run(trace):
         net = network()
@@ -84,7 +89,9 @@ def test_a_trace_changes_nothing(region) -> None:
             with unamp.autocast(**region):
                 h = net(X, training=True)
                 top, _ = tf.math.top_k(lstm(h[None]), 2)
-                loss = tf.reduce_sum(tf.cast(tf.nn.log_softmax(top), tf.float32)) + tf.reduce_sum(tf.square(X))
+                loss = tf.reduce_sum(tf.cast(tf.nn.log_softmax(top), tf.float32)) + tf.reduce_sum(
+                    tf.square(X)
+                )
             grads = tape.gradient(loss, [X, *net.trainable_variables, *lstm.trainable_variables])
         results = [loss, *grads, *net.non_trainable_variables, tf.random.uniform([4])]
         return [np.asarray(each).astype(np.float32) for each in results]
@@ -152,4 +159,6 @@ def test_ragged_results_are_followed() -> None:
             loss = tf.reduce_sum(ragged)
         gradient = tape.gradient(loss, v)
     np.testing.assert_allclose(gradient, np.exp([1.0, 2.0, 3.0]), rtol=1e-6)
-    assert "exp" in {trace.records[each.record].op for each in trace.gradients if each.record is not None}
+    assert "exp" in {
+        trace.records[each.record].op for each in trace.gradients if each.record is not None
+    }

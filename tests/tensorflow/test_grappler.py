@@ -1,7 +1,7 @@
 """The preset with grappler's lists decides as grappler does on grappler's own graphs, but where that looks further.
 
-grappler's tests are for float16 on a GPU. What they expect is held against both: the preset, and grappler as it rewrites
-the same graphs for bfloat16 on a CPU.
+grappler's tests are for float16 on a GPU. What they expect is held against both: the preset, and
+grappler as it rewrites the same graphs for bfloat16 on a CPU.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ def check(name: str, dtype: str, *, graph: bool) -> None:
     case, place = CASES[name], Place(dtype)
     with unamp.autocast(level="O1", dtype=dtype, preset="tensorflow"):
         (tf.function(case.build) if graph else case.build)(place)
-    assert {node: found for node, found in place.dtypes.items() if node in case.expected} == case.but(case.later)
+    assert {
+        node: found for node, found in place.dtypes.items() if node in case.expected
+    } == case.but(case.later)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_grappler_answered(name: str) -> None:
     case = CASES[name]
-    assert {node: dtype for node, dtype in ANSWERS[name].items() if node in case.expected} == case.but(case.on_cpu)
+    assert {
+        node: dtype for node, dtype in ANSWERS[name].items() if node in case.expected
+    } == case.but(case.on_cpu)
 
 
 @pytest.mark.parametrize("name", CASES)

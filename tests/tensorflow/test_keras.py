@@ -18,7 +18,9 @@ COMPILERS = [tf.function]
 def model(*, plain=False):
     tf.keras.utils.set_random_seed(1)
     if plain:  # XLA takes its time
-        return tf.keras.Sequential([layers.Flatten(), layers.Dense(16, activation="relu"), layers.Dense(4)])
+        return tf.keras.Sequential(
+            [layers.Flatten(), layers.Dense(16, activation="relu"), layers.Dense(4)]
+        )
     return tf.keras.Sequential(
         [
             layers.Input([8, 8, 3]),
@@ -55,7 +57,9 @@ def test_layers_follow_the_policy(low, level, expected):
     )  # fmt: skip
     with policy_region(Policy(level, low.name)):
         found = [conv(image), dense(image), soft(image), norm(image), rnn(image[0])]
-    assert [each.dtype for each in found] == [low if word == "low" else tf.float32 for word in expected.split()]
+    assert [each.dtype for each in found] == [
+        low if word == "low" else tf.float32 for word in expected.split()
+    ]
     for layer in (conv, dense, norm, rnn):
         assert {weight.dtype for weight in layer.weights} == {"float32"}
 
@@ -80,7 +84,9 @@ def test_a_layers_activation_has_a_rule_of_its_own(low):
 def test_an_activations_rule_holds_in_a_layer_that_is_left_alone(low):
     with policy_region(Policy("O1", low.name, preset="mindspore", allow="sigmoid")):
         assert layers.EinsumDense("ab,bc->ac", 3)(tf.ones([2, 4])).dtype == tf.float32
-        assert layers.EinsumDense("ab,bc->ac", 3, activation="sigmoid")(tf.ones([2, 4])).dtype == low
+        assert (
+            layers.EinsumDense("ab,bc->ac", 3, activation="sigmoid")(tf.ones([2, 4])).dtype == low
+        )
 
 
 def test_layers_pass_low_tensors_on(low):
@@ -127,7 +133,12 @@ def test_recurrent_layers_in_a_function_compute_what_they_do_eagerly(kind, jit):
 def test_a_recurrent_convolution_trains_where_each_layers_call_opens_a_region(inner):
     tf.keras.utils.set_random_seed(1)
     net = tf.keras.Sequential(
-        [layers.ConvLSTM2D(2, 3, return_sequences=True), layers.ConvLSTM2D(2, 3), layers.Flatten(), layers.Dense(1)]
+        [
+            layers.ConvLSTM2D(2, 3, return_sequences=True),
+            layers.ConvLSTM2D(2, 3),
+            layers.Flatten(),
+            layers.Dense(1),
+        ]
     )
     x = np.random.default_rng(0).normal(size=(8, 3, 8, 8, 2)).astype("float32")
     net.build(x.shape)
@@ -152,8 +163,14 @@ def test_keras_functions(low, matrix):
 
 def test_fit_with_loss_scaling():
     network, (x, y) = model(), data()
-    optimizer = tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.SGD(0.05), initial_scale=2.0**15)
-    network.compile(optimizer, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    optimizer = tf.keras.optimizers.LossScaleOptimizer(
+        tf.keras.optimizers.SGD(0.05), initial_scale=2.0**15
+    )
+    network.compile(
+        optimizer,
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
     before = [weight.numpy() for weight in network.trainable_variables]
     with unamp.autocast(dtype="float16"):
         network.fit(x, y, epochs=1, batch_size=32, verbose=0)
@@ -179,7 +196,9 @@ def test_the_loss_scale_works_by_hand(matrix):
 
 def test_one_policy_one_trace_of_a_train_function():
     network, x = model(), data()[0]
-    network.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    network.compile(
+        "sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
+    )
     off = network.predict(x[:4], verbose=0)
     with unamp.autocast(dtype="bfloat16"):
         on = network.predict(x[:4], verbose=0)
@@ -188,7 +207,7 @@ def test_one_policy_one_trace_of_a_train_function():
     assert str(on.dtype) == "bfloat16"
 
 
-# --- models that carry their policy -------------------------------------------------------------------------------------------
+# --- models that carry their policy ---------------------------------------------------------------
 
 
 def test_a_wrapped_model_computes_under_its_policy_and_returns_float32(low):
@@ -199,16 +218,22 @@ def test_a_wrapped_model_computes_under_its_policy_and_returns_float32(low):
     assert adapter.is_network(wrapped)
     found, plain = wrapped(x[:4]), network(x[:4])
     assert (found.dtype, plain.dtype) == (tf.float32, tf.float32)
-    tf.debugging.assert_equal(found, tf.cast(tf.cast(found, low), tf.float32))  # it was low at the end
+    # it was low at the end
+    tf.debugging.assert_equal(found, tf.cast(tf.cast(found, low), tf.float32))
     tf.debugging.assert_near(found, plain, atol=0.1)
-    assert [v.path for v in wrapped.trainable_variables] == [v.path for v in network.trainable_variables]
+    assert [v.path for v in wrapped.trainable_variables] == [
+        v.path for v in network.trainable_variables
+    ]
     assert unamp.current_policy() is None
 
 
 def test_a_wrapped_model_trains_and_is_saved(tmp_path):
     network, (x, y) = model(), data()
     wrapped = adapter_for("tensorflow").wrap(network, Policy("O1", "bfloat16", deny="gelu"))
-    wrapped.compile(tf.keras.optimizers.Adam(0.01), tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    wrapped.compile(
+        tf.keras.optimizers.Adam(0.01),
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
     losses = wrapped.fit(x, y, epochs=5, batch_size=16, verbose=0).history["loss"]
     assert losses[-1] < 0.95 * losses[0]
     wrapped.save(tmp_path / "model.keras")
@@ -220,12 +245,18 @@ def test_a_wrapped_model_trains_and_is_saved(tmp_path):
 @pytest.mark.parametrize("level", ["O2", "O3"])
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_updates_and_metrics_are_float32_at_every_level(level, eagerly):
-    network = tf.keras.Sequential([layers.Input([4]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
-    network.compile(tf.keras.optimizers.SGD(0.001), "mean_absolute_error", metrics=["mse"], run_eagerly=eagerly)
+    network = tf.keras.Sequential(
+        [layers.Input([4]), layers.Dense(1, use_bias=False, kernel_initializer="ones")]
+    )
+    network.compile(
+        tf.keras.optimizers.SGD(0.001), "mean_absolute_error", metrics=["mse"], run_eagerly=eagerly
+    )
     with policy_region(Policy(level, "bfloat16")):
         logs = network.fit(np.ones([2, 4]), np.zeros([2, 1]), epochs=1, verbose=0).history
     # In bfloat16 the learning rate would be 0.0010014.
-    np.testing.assert_allclose(network.get_weights()[0], np.full([4, 1], 0.999), rtol=0.0, atol=2e-7)
+    np.testing.assert_allclose(
+        network.get_weights()[0], np.full([4, 1], 0.999), rtol=0.0, atol=2e-7
+    )
     assert logs["loss"] == [4.0]
 
     mean = tf.keras.metrics.Mean()
@@ -245,7 +276,9 @@ def test_a_loss_is_float32_to_its_end(weighted):
         value = loss(wanted, logits, tf.ones([70_000]) if weighted else None)
     assert value.dtype == tf.float32
     np.testing.assert_allclose(float(value), np.log(2.0), rtol=1e-4)
-    np.testing.assert_allclose(tape.gradient(value, logits)[0], [-0.5 / 70_000, 0.5 / 70_000], rtol=1e-4)
+    np.testing.assert_allclose(
+        tape.gradient(value, logits)[0], [-0.5 / 70_000, 0.5 / 70_000], rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])

@@ -13,18 +13,31 @@ import unamp
 from unamp.adapter.registry import adapter_for
 from unamp.vocabulary import vocabulary
 
-HEADER = Path(tf.__file__).parent / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
+HEADER = (
+    Path(tf.__file__).parent
+    / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
+)
 
-#: The class of the header that makes each dtype's lists: float16's on CUDA, and oneDNN's for bfloat16.
+#: The class of the header that makes each dtype's lists: float16's on CUDA, and oneDNN's for
+#: bfloat16.
 CLASSES = {"float16": "AutoMixedPrecisionListsFp16", "bfloat16": "AutoMixedPrecisionListsMkl"}
 
 #: These have no example call in float, or one that reaches another operation type.
-LEFT_OUT = {"bucketize", "clone", "identity", "reflection_pad2d", "multi_head_attention", "fractional_max_pool2d"}
+LEFT_OUT = {
+    "bucketize",
+    "clone",
+    "identity",
+    "reflection_pad2d",
+    "multi_head_attention",
+    "fractional_max_pool2d",
+}
 
 
 def listed(dtype: str) -> dict[str, set[str]]:
     """The operation types in each list."""
-    text = re.sub(r"if \(use_onednn_\) \{.*?\n    \}", "", HEADER.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"if \(use_onednn_\) \{.*?\n    \}", "", HEADER.read_text("utf-8"), flags=re.DOTALL
+    )
     body = re.search(rf"^class {CLASSES[dtype]}\b(.*?)^}};", text, re.DOTALL | re.MULTILINE)
     assert body
     found = {}
@@ -76,7 +89,9 @@ def test_an_entry_computes_in_the_dtype_of_its_list(name, op, dtype):
     }[name]  # fmt: skip
     for given, wanted in zip((tf.float32, low), expected, strict=True):
         tensors = [operations.tensor(array) for array in case.inputs(0)]
-        tensors = [tf.cast(tensor, given) if n in eligible else tensor for n, tensor in enumerate(tensors)]
+        tensors = [
+            tf.cast(tensor, given) if n in eligible else tensor for n, tensor in enumerate(tensors)
+        ]
         with unamp.trace() as trace, unamp.autocast(dtype=dtype, preset="tensorflow"):
             case.call(operations[op], tensors)
         assert next(record.compute for record in trace.records if record.op == op) == wanted.name

@@ -42,13 +42,23 @@ LOSSES_OF_VERSION_1 = {
 
 
 def test_no_loss_of_version_1_is_forgotten() -> None:
-    kept = ("add_loss", "get_losses", "get_regularization_loss", "get_regularization_losses", "get_total_loss")
-    assert {name for name in dir(tf.compat.v1.losses) if name.islower() and name[0] != "_"} - {*kept} == {*LOSSES_OF_VERSION_1}
+    kept = (
+        "add_loss",
+        "get_losses",
+        "get_regularization_loss",
+        "get_regularization_losses",
+        "get_total_loss",
+    )
+    assert {name for name in dir(tf.compat.v1.losses) if name.islower() and name[0] != "_"} - {
+        *kept
+    } == {*LOSSES_OF_VERSION_1}
 
 
 @pytest.mark.parametrize("name", LOSSES_OF_VERSION_1)
 def test_losses_of_version_1_are_float32(name: str) -> None:
-    found = tf.random.stateless_uniform([8, 4], [1, 2], 0.1, 0.9) * (1 if name == "log_loss" else 1000)
+    found = tf.random.stateless_uniform([8, 4], [1, 2], 0.1, 0.9) * (
+        1 if name == "log_loss" else 1000
+    )
     wanted = tf.range(8) % 4 if name.startswith("sparse") else tf.one_hot(tf.range(8) % 4, 4)
     given = (found,) if name == "compute_weighted_loss" else (wanted, found)
 

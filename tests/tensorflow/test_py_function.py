@@ -30,7 +30,9 @@ def rounded(x, dtype=tf.bfloat16):
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_result_has_the_dtype_that_was_stated(matrix, square, seen, graph):
     def step(x):
-        return tf.py_function(square, [x], tf.float32), tf.py_function(lambda x: [square(x), 3], [x], [tf.bfloat16, tf.int32])
+        return tf.py_function(square, [x], tf.float32), tf.py_function(
+            lambda x: [square(x), 3], [x], [tf.bfloat16, tf.int32]
+        )
 
     with unamp.autocast(dtype="bfloat16"):
         wide, (low, number) = (tf.function(step) if graph else step)(matrix)
@@ -55,6 +57,9 @@ def test_in_a_dataset_it_runs_under_the_policy_that_the_dataset_was_made_in(matr
 def test_without_a_policy_nothing_is_cast(matrix, square, seen):
     with unamp.autocast(dtype="bfloat16"), unamp.autocast(enabled=False):
         tf.py_function(square, [matrix], tf.float32)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="requested dtype float32 for Tensor with dtype bfloat16"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match="requested dtype float32 for Tensor with dtype bfloat16",
+        ):
             tf.py_function(lambda x: tf.cast(x, tf.bfloat16), [matrix], tf.float32)
     assert seen == [tf.float32]

@@ -70,13 +70,20 @@ def test_a_container_that_refuses_is_not_cast_in_silence():
 
 def test_second_runs_that_the_network_would_notice():
     x, variable = tf.ones([2, 2]), tf.Variable(1.0)
-    registered.a_shadow_is_left_out(lambda x: x + tf.random.normal([2, 2]), x, "it runs RandomStandardNormal")
-    registered.a_shadow_is_left_out(lambda x: x + variable.assign_add(1.0), x, "it runs AssignAddVariableOp")
+    registered.a_shadow_is_left_out(
+        lambda x: x + tf.random.normal([2, 2]), x, "it runs RandomStandardNormal"
+    )
+    registered.a_shadow_is_left_out(
+        lambda x: x + variable.assign_add(1.0), x, "it runs AssignAddVariableOp"
+    )
     assert float(variable) == 2.0  # once
     registered.a_shadow_is_left_out(tf.function(lambda x: x + 1), x, "it runs __inference")
 
 
 def test_a_registered_operation_in_a_graph_is_not_reported():
-    with registered.registered("tensorflow", "low") as ops, unamp.trace(values=True, shadow="bfloat16") as trace:
+    with (
+        registered.registered("tensorflow", "low") as ops,
+        unamp.trace(values=True, shadow="bfloat16") as trace,
+    ):
         tf.function(registered.product)(ops.tensor(registered.X), ops.tensor(registered.W))
     assert trace.records == []

@@ -21,12 +21,20 @@ def layers() -> None:
     keras = tf.keras
     keras.utils.set_random_seed(0)
     x = keras.layers.Embedding(5, 16)(tf.constant([0, 3, 1, 2]))
-    h = keras.activations.gelu(keras.layers.LayerNormalization(epsilon=1e-6)(keras.layers.Dense(8)(x)))
-    h = keras.ops.softmax(keras.ops.matmul(h, tf.transpose(tf.tanh(keras.ops.gelu(h)))) * 2.0, axis=0)
+    h = keras.activations.gelu(
+        keras.layers.LayerNormalization(epsilon=1e-6)(keras.layers.Dense(8)(x))
+    )
+    h = keras.ops.softmax(
+        keras.ops.matmul(h, tf.transpose(tf.tanh(keras.ops.gelu(h)))) * 2.0, axis=0
+    )
     images = keras.layers.Conv2D(4, 3, strides=2, padding="same")(tf.reshape(x, [4, 4, 4, 1]))
-    images = keras.layers.Conv2D(4, (3, 1), padding="same", groups=2)(keras.layers.BatchNormalization()(images))
+    images = keras.layers.Conv2D(4, (3, 1), padding="same", groups=2)(
+        keras.layers.BatchNormalization()(images)
+    )
     pooled = keras.layers.MaxPooling2D(2)(keras.layers.ReLU()(images))
-    _ = tf.reduce_sum(pooled) + tf.reduce_sum(2.0 ** (1.0 / (3.0 - tf.reduce_mean(h, 1, keepdims=True))))
+    _ = tf.reduce_sum(pooled) + tf.reduce_sum(
+        2.0 ** (1.0 / (3.0 - tf.reduce_mean(h, 1, keepdims=True)))
+    )
 
 
 def functions() -> None:
@@ -45,16 +53,27 @@ def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> No
     trace = replayed.kept(layers, tmp_path / "a", low)
     replayed.check_every_call(trace, tmp_path / "a", OPS, low)
     if not low:
-        replayed.check_elsewhere(trace, tmp_path / "a", ["mindspore"], ["batch_norm", "conv2d", "linear", "softmax"])
+        replayed.check_elsewhere(
+            trace, tmp_path / "a", ["mindspore"], ["batch_norm", "conv2d", "linear", "softmax"]
+        )
     trace = replayed.kept(functions, tmp_path / "b", low)
     ops = "add avg_pool2d conv2d gelu leaky_relu log_softmax matmul max_pool2d softmax".split()
     replayed.check_every_call(trace, tmp_path / "b", ops, low)
 
 
 def test_keras_on_another_backend_is_refused(tmp_path: Path) -> None:
-    trace = replayed.kept(lambda: tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 2.0]])), tmp_path)
+    trace = replayed.kept(
+        lambda: tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 2.0]])), tmp_path
+    )
     assert [record.op for record in trace.records] == ["layer_norm"]
-    words = "-c", "from unamp.cli.main import main\nmain()", "replay", tmp_path / "trace.json", 1, "--json"
+    words = (
+        "-c",
+        "from unamp.cli.main import main\nmain()",
+        "replay",
+        tmp_path / "trace.json",
+        1,
+        "--json",
+    )
     for backend, code in (("jax", 2), ("tensorflow", 0)):
         done = ended(*words, KERAS_BACKEND=backend, COLUMNS="300")
         assert done.code == code, done.stdout + done.stderr

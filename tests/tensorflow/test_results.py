@@ -8,7 +8,11 @@ import tensorflow as tf
 import unamp
 
 
-@pytest.mark.parametrize("compiled", [lambda f: f, tf.function, tf.function(jit_compile=True)], ids=["eager", "graph", "xla"])
+@pytest.mark.parametrize(
+    "compiled",
+    [lambda f: f, tf.function, tf.function(jit_compile=True)],
+    ids=["eager", "graph", "xla"],
+)
 def test_float32_leaves_a_function_that_computes_low(compiled):
     kernel, seen = tf.Variable(tf.ones([4, 4])), []
 
@@ -24,5 +28,9 @@ def test_float32_leaves_a_function_that_computes_low(compiled):
 
     with tf.GradientTape() as tape:
         result = compiled(predict)(tf.ones([2, 4]))
-    assert (result["y"].dtype, result["n"].dtype, set(seen)) == (tf.float32, tf.int32, {tf.bfloat16})
+    assert (result["y"].dtype, result["n"].dtype, set(seen)) == (
+        tf.float32,
+        tf.int32,
+        {tf.bfloat16},
+    )
     assert tape.gradient(result["y"], kernel).numpy().tolist() == [[2.0] * 4] * 4

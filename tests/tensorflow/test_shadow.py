@@ -38,12 +38,19 @@ def test_a_shadow_changes_nothing():
     trace = shadowed.a_shadow_changes_nothing(run)
     left_out = {record.op for record in trace.records if record.shadow.left_out}
     assert left_out == {"batch_norm", "lstm"}, trace.shadow_table()
-    assert {"linear", "gru", "layer_norm", "exp", "mean"} <= {line.op for line in trace.shadow_summary() if not line.left_out}
+    assert {"linear", "gru", "layer_norm", "exp", "mean"} <= {
+        line.op for line in trace.shadow_summary() if not line.left_out
+    }
 
 
 def test_faults_lead():
     dense, value = tf.keras.layers.Dense, tf.keras.initializers.Constant
-    net = tf.keras.Sequential([dense(8, kernel_initializer=value(1.0)), dense(4, kernel_initializer=value(2e3), name="large")])
+    net = tf.keras.Sequential(
+        [
+            dense(8, kernel_initializer=value(1.0)),
+            dense(4, kernel_initializer=value(2e3), name="large"),
+        ]
+    )
     net(tf.ones([4, 8]))
     shadowed.faults_lead(tf.constant, tf.exp, tf.reduce_sum, net, "Sequential.large")
 

@@ -19,7 +19,10 @@ from unamp.adapter.replacing import CodePatch
 
 def patched():
     """Return the hooks that are not as TensorFlow made them."""
-    changes = [*patches._patches().patches, *(each.patch for each in (*finding.functions(), *finding.keras()))]
+    changes = [
+        *patches._patches().patches,
+        *(each.patch for each in (*finding.functions(), *finding.keras())),
+    ]
     return [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]
 
 
@@ -38,21 +41,35 @@ def test_the_probe_passes_here():
 )
 def test_a_hook_that_is_missing_is_named_with_the_version(monkeypatch, home, name, message):
     monkeypatch.delattr(home, name)
-    with pytest.raises(unamp.FrameworkNotSupported, match=rf"tensorflow {tf.__version__} has no .*{message}"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported, match=rf"tensorflow {tf.__version__} has no .*{message}"
+    ):
         adapter_for("tensorflow").probe()
 
 
 @pytest.mark.parametrize(
     ("home", "name", "instead", "message"),
     [
-        (calls.OpTypeAction, "eager", lambda self, ctx, name, args: execute(ctx, "MatMul", name, *args), "eagerly"),
-        (calls.OpTypeAction, "graph", lambda self, own, name, given: own("MatMul", name, **given), "in a graph"),
+        (
+            calls.OpTypeAction,
+            "eager",
+            lambda self, ctx, name, args: execute(ctx, "MatMul", name, *args),
+            "eagerly",
+        ),
+        (
+            calls.OpTypeAction,
+            "graph",
+            lambda self, own, name, given: own("MatMul", name, **given),
+            "in a graph",
+        ),
         (function_context, "make_function_context", lambda *args: 1, "same key"),
     ],
 )
 def test_a_hook_without_effect_is_noticed(monkeypatch, home, name, instead, message):
     monkeypatch.setattr(home, name, instead)
-    with pytest.raises(unamp.FrameworkNotSupported, match=rf"tensorflow {tf.__version__}: .*{message}"):
+    with pytest.raises(
+        unamp.FrameworkNotSupported, match=rf"tensorflow {tf.__version__}: .*{message}"
+    ):
         probe_effects()
 
 
@@ -88,7 +105,11 @@ def test_exceptions_take_everything_out(matrix):
         assert patched() == []
     with pytest.raises(Exception, match="division"), unamp.autocast(dtype="bfloat16"):
         tf.function(lambda x: 1 // 0)(matrix)
-    with pytest.raises(tf.errors.InvalidArgumentError), unamp.trace(), unamp.autocast(dtype="bfloat16"):
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError),
+        unamp.trace(),
+        unamp.autocast(dtype="bfloat16"),
+    ):
         matrix @ tf.ones([5, 5])
     assert patched() == []
     assert patches.installed.open == 0

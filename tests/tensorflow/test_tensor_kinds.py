@@ -12,7 +12,10 @@ from unamp import Policy, policy_region
 
 CALLS = [(kind, op) for kind in tensor_kinds() for op in kind.calls]
 IDS = [f"{kind.name}-{op}" for kind, op in CALLS]
-MODES = {"eager": lambda function: function, "graph": lambda function: tf.function(function, autograph=False)}
+MODES = {
+    "eager": lambda function: function,
+    "graph": lambda function: tf.function(function, autograph=False),
+}
 
 
 #: Inputs, result and, in a sum, each of a few partial sums are rounded to bfloat16 once.
@@ -46,9 +49,14 @@ def test_low_values_under_a_deny_list(kind, op, mode):
         assert kind.dtype(result) == "bfloat16"
 
 
-@pytest.mark.parametrize(("kind", "op"), [(k, op) for k, op in CALLS if k.treatments[op] == "followed"])
+@pytest.mark.parametrize(
+    ("kind", "op"), [(k, op) for k, op in CALLS if k.treatments[op] == "followed"]
+)
 def test_a_trace_has_what_was_followed(kind, op):
-    with policy_region(Policy("O1", "bfloat16", preset="none", allow=[op])), unamp.trace(values=True) as trace:
+    with (
+        policy_region(Policy("O1", "bfloat16", preset="none", allow=[op])),
+        unamp.trace(values=True) as trace,
+    ):
         kind.calls[op](kind.make("float32", "cpu"))
     assert (op, "bfloat16") in [(record.op, record.compute) for record in trace.records]
     assert all(np.isfinite(record.values.max_abs) for record in trace.records if record.op == op)
@@ -67,7 +75,10 @@ def test_a_ragged_number_that_overflows_in_float16():
 
 def test_a_ban_reaches_a_ragged_tensor():
     ragged = tf.ragged.constant([[0.5, 0.25], [0.125]])
-    with policy_region(Policy("O1", "float16", preset="torch-cuda")), pytest.raises(unamp.BannedOperation):
+    with (
+        policy_region(Policy("O1", "float16", preset="torch-cuda")),
+        pytest.raises(unamp.BannedOperation),
+    ):
         tf.keras.losses.binary_crossentropy(ragged, ragged)
 
 
@@ -177,7 +188,9 @@ def test_a_sum_over_a_sparse_tensor_does_not_stop_at_256():
     ones = tf.sparse.from_dense(tf.ones([1, 3000], tf.bfloat16))
     with policy_region(Policy(dtype="bfloat16")):
         assert float(tf.sparse.reduce_sum(ones)) == 3000.0
-        found = tf.sparse.segment_sum(tf.ones([3000, 2], tf.bfloat16), tf.range(3000), tf.zeros([3000], tf.int32))
+        found = tf.sparse.segment_sum(
+            tf.ones([3000, 2], tf.bfloat16), tf.range(3000), tf.zeros([3000], tf.int32)
+        )
         assert float(found[0, 0]) == 3000.0
 
 

@@ -90,7 +90,11 @@ def test_threads_entering_computing_and_leaving_different_policies():
                 return f"{found} {again}; {inner[0]}: {nested}"
             if slope.dtype != F32:
                 return f"gradient in {slope.dtype}"
-            left = dtypes(x, x) != [F32] * 4 or product(x, weight).dtype != F32 or unamp.current_policy() is not None
+            left = (
+                dtypes(x, x) != [F32] * 4
+                or product(x, weight).dtype != F32
+                or unamp.current_policy() is not None
+            )
             return "still in force after the region" if left else ""
 
         return check

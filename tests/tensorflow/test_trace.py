@@ -53,14 +53,20 @@ def test_outside_regions_and_for_emulation(matrix):
         matrix @ matrix
         with unamp.autocast(dtype="bfloat16", allow="linalg_inv"):
             tf.linalg.inv(matrix + 4.0 * tf.eye(4))
-    assert [(r.op, r.rule, r.compute, r.emulated) for r in trace.records if r.op in ("matmul", "linalg_inv")] == [
+    assert [
+        (r.op, r.rule, r.compute, r.emulated)
+        for r in trace.records
+        if r.op in ("matmul", "linalg_inv")
+    ] == [
         ("matmul", Rule.UNTOUCHED, "float32", False),
         ("linalg_inv", Rule.LOW, "bfloat16", True),
     ]
 
 
 def test_explain():
-    told = unamp.explain(unamp.Policy("O1", "bfloat16", allow="linalg_cholesky"), "tensorflow", "cpu")
+    told = unamp.explain(
+        unamp.Policy("O1", "bfloat16", allow="linalg_cholesky"), "tensorflow", "cpu"
+    )
     how = {op: told[op].how["tensorflow", "cpu"].value for op in told}
     assert {op: how[op] for op in ("matmul", "linalg_cholesky", "relu", "conv_tbc", "linear", "zeros", "eq")} == {
         "matmul": "intercepted", "linalg_cholesky": "emulated", "relu": "native", "conv_tbc": "absent", "linear": "intercepted",
@@ -68,15 +74,21 @@ def test_explain():
     }  # fmt: skip
 
 
-# --- layers, casts, values ----------------------------------------------------------------------------------------------------
+# --- layers, casts, values ------------------------------------------------------------------------
 
 
 def network():
     layers = tf.keras.layers
     inner = tf.keras.Sequential(
-        [layers.Dense(8, name="wide"), layers.ReLU(name="bend"), layers.LayerNormalization(name="norm")]
+        [
+            layers.Dense(8, name="wide"),
+            layers.ReLU(name="bend"),
+            layers.LayerNormalization(name="norm"),
+        ]
     )
-    net = tf.keras.Sequential([inner, layers.Reshape((1, 8)), layers.LSTM(8, name="rnn"), layers.Dense(2, name="head")])
+    net = tf.keras.Sequential(
+        [inner, layers.Reshape((1, 8)), layers.LSTM(8, name="rnn"), layers.Dense(2, name="head")]
+    )
     inner.name = "body"
     net(tf.zeros([3, 8]))
     return net
@@ -155,7 +167,7 @@ def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch, matrix):
     function(matrix)  # outside of traces there is nothing to say
 
 
-# --- work ---------------------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def test_the_work_of_operations_is_counted():
@@ -164,15 +176,27 @@ def test_the_work_of_operations_is_counted():
     traced.work_is_counted(
         {
             "linear": (lambda: layers.Dense(6)(r(3, 7, 5)), 3 * 7 * 5 * 6),
-            "matmul": (lambda: tf.matmul(r(2, 3, 4, 5), r(3, 6, 5), transpose_b=True), 2 * 3 * 4 * 5 * 6),
+            "matmul": (
+                lambda: tf.matmul(r(2, 3, 4, 5), r(3, 6, 5), transpose_b=True),
+                2 * 3 * 4 * 5 * 6,
+            ),
             "einsum": (lambda: tf.einsum("bij, bjk -> bik", r(3, 4, 5), r(3, 5, 6)), 3 * 4 * 5 * 6),
             "tensordot": (lambda: tf.tensordot(r(2, 4, 5), r(4, 5, 6), 2), 2 * 4 * 5 * 6),
             "conv1d": (lambda: tf.nn.conv1d(r(2, 9, 4), r(3, 4, 6), 1, "VALID"), 2 * 6 * 7 * 4 * 3),
             "conv2d": (lambda: layers.Conv2D(6, 3, strides=2)(image), 2 * 6 * 4 * 4 * 4 * 9),
-            "depthwise_conv2d": (lambda: layers.DepthwiseConv2D(3, depth_multiplier=2)(image), 2 * 8 * 7 * 7 * 9),
-            "separable_conv2d": (lambda: layers.SeparableConv2D(6, 3)(image), 2 * 7 * 7 * (4 * 9 + 4 * 6)),
+            "depthwise_conv2d": (
+                lambda: layers.DepthwiseConv2D(3, depth_multiplier=2)(image),
+                2 * 8 * 7 * 7 * 9,
+            ),
+            "separable_conv2d": (
+                lambda: layers.SeparableConv2D(6, 3)(image),
+                2 * 7 * 7 * (4 * 9 + 4 * 6),
+            ),
             "conv_transpose2d": (lambda: layers.Conv2DTranspose(6, 3)(image), 2 * 4 * 81 * 6 * 9),
-            "scaled_dot_product_attention": (lambda: tf.keras.ops.dot_product_attention(*attended), 2 * 3 * 4 * 6 * 10),
+            "scaled_dot_product_attention": (
+                lambda: tf.keras.ops.dot_product_attention(*attended),
+                2 * 3 * 4 * 6 * 10,
+            ),
             "lstm": (lambda: layers.LSTM(6)(r(3, 4, 5)), 12 * 4 * 6 * 11),
         }
     )
@@ -190,7 +214,11 @@ def test_a_float32_layer_after_a_low_one_is_reported_as_keras_computes_it():
     low = tf.keras.layers.Dense(3, dtype="mixed_float16")(tf.ones([2, 3, 3]))
     wide = [
         of(dtype="float32")
-        for of in (functools.partial(tf.keras.layers.Dense, 2), tf.keras.layers.Softmax, tf.keras.layers.LayerNormalization)
+        for of in (
+            functools.partial(tf.keras.layers.Dense, 2),
+            tf.keras.layers.Softmax,
+            tf.keras.layers.LayerNormalization,
+        )
     ]
     expected = [layer(low) for layer in wide]
     with unamp.trace() as trace:

@@ -38,7 +38,9 @@ def test_a_layer_that_underflows_is_found_by_its_name() -> None:
 
 def test_low_variables_tell_what_rounding_swallows() -> None:
     tf.keras.utils.set_random_seed(0)
-    network = tf.keras.Sequential([tf.keras.layers.Dense(8, dtype=tf.keras.DTypePolicy("bfloat16"))])
+    network = tf.keras.Sequential(
+        [tf.keras.layers.Dense(8, dtype=tf.keras.DTypePolicy("bfloat16"))]
+    )
     network.build((None, 8))
     optimizer = tf.keras.optimizers.SGD(1e-3)
     watch = unamp.watch(network, optimizer, dtype="bfloat16")
@@ -56,7 +58,11 @@ def test_low_variables_tell_what_rounding_swallows() -> None:
 
 
 def test_none_and_rows_are_gradients() -> None:
-    table, used, unused = tf.Variable(tf.ones((10, 4))), tf.Variable(tf.ones(4)), tf.Variable(tf.ones(4))
+    table, used, unused = (
+        tf.Variable(tf.ones((10, 4))),
+        tf.Variable(tf.ones(4)),
+        tf.Variable(tf.ones(4)),
+    )
 
     class Net(tf.keras.Model):
         trainable_variables = (table, used, unused)

@@ -20,7 +20,10 @@ FIRST, SECOND = (device.name for device in tf.config.list_logical_devices())
 def step(first: str, second: str, policy: Policy) -> tuple[list[str], list[bytes]]:
     """Return the dtypes and the bits of one training step of a network whose halves are on two devices."""
     with tf.device(first):
-        x, w = tf.reshape(tf.linspace(-1.0, 1.0, 24), (3, 8)), tf.Variable(tf.reshape(tf.linspace(-1.0, 1.0, 64), (8, 8)))
+        x, w = (
+            tf.reshape(tf.linspace(-1.0, 1.0, 24), (3, 8)),
+            tf.Variable(tf.reshape(tf.linspace(-1.0, 1.0, 64), (8, 8))),
+        )
     with tf.device(second):
         v = tf.Variable(tf.reshape(tf.linspace(1.0, -1.0, 32), (8, 4)))
     with unamp.policy_region(policy), tf.GradientTape() as tape:

@@ -21,7 +21,8 @@ import no_gpu
 torch.set_num_threads(1)
 collect_ignore = no_gpu.FILES
 
-#: The device types whose native autocast state must be as it was; `maia` and the rest exist in no build for CPU or CUDA.
+#: The device types whose native autocast state must be as it was; `maia` and the rest exist in no
+#: build for CPU or CUDA.
 DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "xla", "hpu", "mtia", "ipu", "maia")
 
 
@@ -46,9 +47,14 @@ def kernels_matter(request: pytest.FixtureRequest) -> Iterator[None]:
     enter = Activation.enter
 
     def in_a_trace(self: Activation) -> object:
-        return enter(self) if thread.sink is not None else pytest.fail("kernels matter here: take either_kernels away")
+        return (
+            enter(self)
+            if thread.sink is not None
+            else pytest.fail("kernels matter here: take either_kernels away")
+        )
 
-    with pytest.MonkeyPatch.context() as patch:  # not the test's own, which is undone before others look at what is left
+    with pytest.MonkeyPatch.context() as patch:
+        # not the test's own, which is undone before others look at what is left
         if request.node.get_closest_marker("either_kernels"):
             patch.setattr(Activation, "enter", in_a_trace)
         yield
@@ -70,7 +76,10 @@ def _attributes() -> dict[str, Any]:
         module = sys.modules.get(hook.module)
         if module is not None:
             found[f"{hook.module}.{hook.name}"] = getattr(module, hook.name)
-    found |= {f"{module.__name__}.{name}": getattr(module, name) for module, name in transforming._TAKING_OFF}
+    found |= {
+        f"{module.__name__}.{name}": getattr(module, name)
+        for module, name in transforming._TAKING_OFF
+    }
     for name, function in control_flow._MAKING_GRAPHS:
         found[f"{name}.{function}"] = getattr(sys.modules[name], function)
     return found

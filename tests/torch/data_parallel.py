@@ -1,7 +1,7 @@
 """One of two processes that train a network under a region with a scaler; on the second, the third step overflows.
 
-Arguments: a file where the two meet, the rank, and the manners (see `network`), one training for each. It prints what
-happened in each, as JSON.
+Arguments: a file where the two meet, the rank, and the manners (see `network`), one training for
+each. It prints what happened in each, as JSON.
 """
 
 import json
@@ -21,12 +21,16 @@ def network(manner: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     plain = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     if manner == "decorated":
-        plain, optimizer = unamp.decorate(plain, torch.optim.SGD(plain.parameters(), lr=0.1), level="O2")
+        plain, optimizer = unamp.decorate(
+            plain, torch.optim.SGD(plain.parameters(), lr=0.1), level="O2"
+        )
         return DistributedDataParallel(plain), optimizer
     if manner == "replicated":
         trained = DistributedDataParallel(plain)
     elif manner.startswith("flattened"):
-        trained = FullyShardedDataParallel(plain, device_id=torch.device("cpu"), use_orig_params=manner == "flattened-named")
+        trained = FullyShardedDataParallel(
+            plain, device_id=torch.device("cpu"), use_orig_params=manner == "flattened-named"
+        )
     else:
         trained = fully_shard(plain, mesh=init_device_mesh("cpu", (2,)))
     return trained, torch.optim.SGD(trained.parameters(), lr=0.1)

@@ -26,7 +26,12 @@ def mlp() -> nn.Module:
 
 def conv() -> nn.Module:
     return nn.Sequential(
-        nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4)
+        nn.Unflatten(1, (1, 4, 4)),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(128, 4),
     )
 
 
@@ -51,7 +56,9 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.where(torch.arange(32) % 8 == 0, torch.randint(4, (32,), generator=random), y)
 
 
-def loss_of(network: nn.Module, step: int, *, overflow: bool = False, **policy: Any) -> torch.Tensor:
+def loss_of(
+    network: nn.Module, step: int, *, overflow: bool = False, **policy: Any
+) -> torch.Tensor:
     x, y = batch(step)
     with unamp.autocast(**policy):
         loss = F.cross_entropy(network(x), y)
@@ -70,14 +77,21 @@ def values(of: Any) -> list[torch.Tensor]:
         return [parameter.detach().clone() for parameter in of.parameters()]
     masters = masters_of(of)
     weights = {} if masters is None else masters.weights
-    return [weights.get(p, p).detach().clone() for group in of.param_groups for p in group["params"]]
+    return [
+        weights.get(p, p).detach().clone() for group in of.param_groups for p in group["params"]
+    ]
 
 
 def same(first: Any, second: Any) -> bool:
-    return all(torch.equal(a, b) and a.dtype is b.dtype for a, b in zip(values(first), values(second), strict=True))
+    return all(
+        torch.equal(a, b) and a.dtype is b.dtype
+        for a, b in zip(values(first), values(second), strict=True)
+    )
 
 
-def sgd(network: nn.Module, lr: float = 0.1, kind: Any = torch.optim.SGD, **kwargs: Any) -> torch.optim.Optimizer:
+def sgd(
+    network: nn.Module, lr: float = 0.1, kind: Any = torch.optim.SGD, **kwargs: Any
+) -> torch.optim.Optimizer:
     return kind(network.parameters(), lr=lr, **kwargs)
 
 
@@ -92,7 +106,7 @@ def float32_loss(kind: str) -> float:
     return evaluated(network, enabled=False)
 
 
-# --- what the tests that are PaddlePaddle's too call --------------------------------------------------------------------------
+# --- what the tests that are PaddlePaddle's too call ----------------------------------------------
 
 #: A step leaves the very tensors that hold gradients.
 KEPT_AS_OBJECTS = True
@@ -119,7 +133,10 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 def grouped(name: str, network: Any) -> tuple[torch.optim.Optimizer, lr_scheduler.LRScheduler]:
     """An optimizer with two groups, and its schedule."""
-    groups = [{"params": list(network[0].parameters())}, {"params": list(network[1:].parameters()), "lr": 0.003}]
+    groups = [
+        {"params": list(network[0].parameters())},
+        {"params": list(network[1:].parameters()), "lr": 0.003},
+    ]
     optimizer = OPTIMIZERS[name](groups)
     return optimizer, lr_scheduler.ExponentialLR(optimizer, 0.9)
 
@@ -141,7 +158,11 @@ def clear(optimizer: torch.optim.Optimizer, set_to_none: bool = True) -> None:
 
 
 def trained(network: nn.Module) -> list[Tensor]:
-    return [p for p in network.parameters() if p.requires_grad and not isinstance(p, nn.UninitializedParameter)]
+    return [
+        p
+        for p in network.parameters()
+        if p.requires_grad and not isinstance(p, nn.UninitializedParameter)
+    ]
 
 
 def numbers(tensor: Tensor) -> np.ndarray:
@@ -159,7 +180,9 @@ def weights(optimizer: torch.optim.Optimizer, network: nn.Module) -> list[np.nda
 
 
 def saved_master(optimizer: torch.optim.Optimizer, parameter: Tensor) -> np.ndarray:
-    return numbers(optimizer.state_dict()["state"][stepped_by(optimizer).index(parameter)]["master_weight"])
+    return numbers(
+        optimizer.state_dict()["state"][stepped_by(optimizer).index(parameter)]["master_weight"]
+    )
 
 
 def stepped_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -169,7 +192,12 @@ def stepped_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 def state_of(optimizer: torch.optim.Optimizer, network: nn.Module) -> list[Tensor]:
     """Return what the optimizer keeps for parameters: for those of the network alone."""
     assert optimizer.state.keys() <= set(network.parameters())
-    return [v for own in optimizer.state.values() for k, v in own.items() if k != "step" and isinstance(v, Tensor)]
+    return [
+        v
+        for own in optimizer.state.values()
+        for k, v in own.items()
+        if k != "step" and isinstance(v, Tensor)
+    ]
 
 
 def give(network: nn.Module, gradients: Sequence[np.ndarray]) -> None:

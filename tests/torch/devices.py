@@ -1,6 +1,7 @@
 """The dtypes that every operation of the vocabulary answers in, on one device beside the CPU.
 
-As a script it does so on a second device (`unamp_torch.conformance.second_device`), which a process has for good or not at all.
+As a script it does so on a second device (`unamp_torch.conformance.second_device`), which a process
+has for good or not at all.
 """
 
 from __future__ import annotations
@@ -25,14 +26,26 @@ OPERATIONS = TorchOperations()
 
 #: Policies under which every rule occurs.
 FEW = [
-    *(Policy(level, dtype) for level, dtype in (("O1", "float16"), ("O3", "bfloat16"), ("OD", "bfloat16"))),
+    *(
+        Policy(level, dtype)
+        for level, dtype in (("O1", "float16"), ("O3", "bfloat16"), ("OD", "bfloat16"))
+    ),
     Policy("O1", "bfloat16", preset="mindspore"),
 ]
 
 #: Every level, and every preset that has lists of its own.
 POLICIES = [
-    *(Policy(level, dtype) for level in ("O0", "O1", "O2", "O3", "OD") for dtype in ("bfloat16", "float16")),
-    *(Policy("O1", dtype, preset=name) for name in PRESETS if name not in ("unamp", "native") for dtype in ("bfloat16",)),
+    *(
+        Policy(level, dtype)
+        for level in ("O0", "O1", "O2", "O3", "OD")
+        for dtype in ("bfloat16", "float16")
+    ),
+    *(
+        Policy("O1", dtype, preset=name)
+        for name in PRESETS
+        if name not in ("unamp", "native")
+        for dtype in ("bfloat16",)
+    ),
     Policy("O1", "float16", widen_results=True),
 ]
 
@@ -42,7 +55,8 @@ EXPLAINED = {
     "grouped_mm": "on meta tensors PyTorch takes no dtype but bfloat16",
 }
 
-#: The same under the lists of PyTorch's own autocast for a CPU, whose parts of operations are PyTorch's own.
+#: The same under the lists of PyTorch's own autocast for a CPU, whose parts of operations are
+#: PyTorch's own.
 OF_PARTS = {
     "affine_grid": "computed with bmm below autograd, where native autocast meets it on the CPU alone",
     "linalg_pinv": "computed with matmul below autograd, where native autocast meets it on the CPU alone",
@@ -70,23 +84,35 @@ def _answer(case: Case, policy: Policy | None, device: str, low: bool) -> list[s
     return [str(leaf.dtype) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def disagreements(device: str, policies: Iterable[Policy]) -> Iterator[tuple[str, str, list[str], list[str]]]:
+def disagreements(
+    device: str, policies: Iterable[Policy]
+) -> Iterator[tuple[str, str, list[str], list[str]]]:
     """Give operations, policies, and the answers on the CPU and on a device where those differ without a reason.
 
-    Reasons are that the device cannot do the operation outside of regions either (a meta tensor has no numbers, on which a
-    result's shape may depend), that the CPU cannot, and those of `EXPLAINED`.
+    Reasons are that the device cannot do the operation outside of regions either (a meta tensor has
+    no numbers, on which a result's shape may depend), that the CPU cannot, and those of
+    `EXPLAINED`.
     """
     names = OPERATIONS.names()
     for op, case in cases().items():
         if op not in names or op in EXPLAINED:
             continue
-        possible = [not answer[:1] or answer[0].startswith("torch.") for answer in answers(case, None, device)]
+        possible = [
+            not answer[:1] or answer[0].startswith("torch.")
+            for answer in answers(case, None, device)
+        ]
         for policy in policies:
-            both = zip(answers(case, policy, "cpu"), answers(case, policy, device), possible, strict=True)
+            both = zip(
+                answers(case, policy, "cpu"), answers(case, policy, device), possible, strict=True
+            )
             for here, there, can in both:
                 if policy.preset == "torch-cpu" and op in OF_PARTS:
                     continue
-                if here != there and can and here[:1] not in (["NotImplementedError"], ["RuntimeError"]):
+                if (
+                    here != there
+                    and can
+                    and here[:1] not in (["NotImplementedError"], ["RuntimeError"])
+                ):
                     yield op, f"{policy.level} {policy.dtype} {policy.preset}", here, there
 
 
@@ -98,7 +124,9 @@ if __name__ == "__main__":
     else:
         second_device.register()
         # Under PyTorch's lists for a CPU the composites are PyTorch's own there, and there alone.
-        found = list(disagreements(second_device.NAME, [p for p in chosen if p.preset != "torch-cpu"]))
+        found = list(
+            disagreements(second_device.NAME, [p for p in chosen if p.preset != "torch-cpu"])
+        )
     print(json.dumps(found))
     sys.stdout.flush()
     os._exit(0)  # PyTorch's thread for the device's backward passes cannot be ended otherwise

@@ -1,11 +1,13 @@
 """Hold the preset ``torch-cpu`` against ``torch.autocast("cpu")``, bit for bit: ``make conformance-opinfo``.
 
-PyTorch tests its own operators with `OpInfo` and its layers with `ModuleInfo`: what they are, and example calls. Each call is
-made twice, once in either region, with the same random numbers. Results and gradients have to be the same: their dtypes and
-every bit. Inputs are float32; all low; and, where there are several, the first one low, and all but the first.
+PyTorch tests its own operators with `OpInfo` and its layers with `ModuleInfo`: what they are, and
+example calls. Each call is made twice, once in either region, with the same random numbers. Results
+and gradients have to be the same: their dtypes and every bit. Inputs are float32; all low; and,
+where there are several, the first one low, and all but the first.
 
-What differs is listed in ``tests/torch/opinfo.toml``, with the reason. Anything else fails, and so does what is listed
-there and does not differ. Arguments are names of operators or layers; a run of all takes some minutes.
+What differs is listed in ``tests/torch/opinfo.toml``, with the reason. Anything else fails, and so
+does what is listed there and does not differ. Arguments are names of operators or layers; a run of
+all takes some minutes.
 """
 
 from __future__ import annotations
@@ -63,8 +65,16 @@ class Call(NamedTuple):
 
     def inputs(self) -> Iterable[str]:
         """Return how its inputs can be given; a layer's are float32, as its parameters are."""
-        floating = sum(isinstance(t, Tensor) and t.dtype is torch.float32 for t in tree_leaves(self.arguments))
-        return ("float32",) if self.parameters or not floating else INPUTS if floating > 1 else ("float32", "low")
+        floating = sum(
+            isinstance(t, Tensor) and t.dtype is torch.float32 for t in tree_leaves(self.arguments)
+        )
+        return (
+            ("float32",)
+            if self.parameters or not floating
+            else INPUTS
+            if floating > 1
+            else ("float32", "low")
+        )
 
 
 class Outcome(NamedTuple):
@@ -84,11 +94,22 @@ class Outcome(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     """Compare all, or what is named; print what differs; return 0 where that is what is listed."""
-    parser = argparse.ArgumentParser(description='Hold the preset torch-cpu against torch.autocast("cpu"), bit for bit.')
-    parser.add_argument("names", nargs="*", metavar="NAME", help="an operator or a layer; all, where none is named")
-    parser.add_argument("--samples", type=int, default=0, metavar="N", help="at most so many calls of each (default: all)")
+    parser = argparse.ArgumentParser(
+        description='Hold the preset torch-cpu against torch.autocast("cpu"), bit for bit.'
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="an operator or a layer; all, where none is named"
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=0,
+        metavar="N",
+        help="at most so many calls of each (default: all)",
+    )
     options = parser.parse_args(arguments)
-    # The same numbers from the same kernels, whoever asks; and no memory that nobody has written to.
+    # The same numbers from the same kernels, whoever asks; and no memory that nobody has written
+    # to.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     warnings.simplefilter("ignore")
@@ -102,8 +123,16 @@ def main(arguments: Sequence[str]) -> int:
                 kind, said = difference
                 found.setdefault(Difference(name, how, dtype, kind), said)
     if unknown := set(options.names) - names:
-        parser.error(f"no operator or layer of PyTorch's tests is called {', '.join(sorted(unknown))}")
-    return report(found, [each for each in listed() if each.op in names], calls, len(names), whole=not options.samples)
+        parser.error(
+            f"no operator or layer of PyTorch's tests is called {', '.join(sorted(unknown))}"
+        )
+    return report(
+        found,
+        [each for each in listed() if each.op in names],
+        calls,
+        len(names),
+        whole=not options.samples,
+    )
 
 
 def examples(wanted: frozenset[str], at_most: int) -> Iterator[tuple[str, Call]]:
@@ -129,14 +158,20 @@ def _operators(wanted: frozenset[str]) -> Iterator[tuple[str, Callable[[], Itera
 def _layers(wanted: frozenset[str]) -> Iterator[tuple[str, Callable[[], Iterable[Call]]]]:
     def calls(info: Any) -> Iterator[Call]:
         for training in (True, False):
-            given = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
+            given = info.module_inputs_func(
+                info, device="cpu", dtype=torch.float32, requires_grad=True, training=training
+            )
             for sample in given:
                 if sample.forward_input is None:
                     continue
-                layer = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs).train(training)
+                layer = info.module_cls(
+                    *sample.constructor_input.args, **sample.constructor_input.kwargs
+                ).train(training)
                 arguments = sample.forward_input.args, dict(sample.forward_input.kwargs)
                 parameters = tuple(p for p in layer.parameters() if p.requires_grad)
-                yield Call(lambda args, kwargs, layer=layer: layer(*args, **kwargs), arguments, parameters)
+                yield Call(
+                    lambda args, kwargs, layer=layer: layer(*args, **kwargs), arguments, parameters
+                )
 
     for info in importlib.import_module("torch.testing._internal.common_modules").module_db:
         if torch.float32 in info.dtypes and (not wanted or info.name in wanted):
@@ -155,7 +190,11 @@ def compared(call: Call, how: str, dtype: str) -> tuple[str, str] | None:
         return None
     if not run(torch.autocast("cpu", LOW[dtype])).is_that_of(native):
         return None  # torch's own is not the same as torch's own
-    if native.error is not None and ours.error is None and all(map(same, native.returned, ours.returned)):
+    if (
+        native.error is not None
+        and ours.error is None
+        and all(map(same, native.returned, ours.returned))
+    ):
         return COMPUTED, str(native.error).partition("\n")[0]
     return DIFFERS, f"torch.autocast gives {_told(native)}, unamp {_told(ours)}"
 
@@ -183,18 +222,26 @@ def outcome(call: Call, arguments: Any, region: AbstractContextManager[Any]) -> 
     try:
         with region:
             if len(arguments) == 3:  # an operator's
-                returned = tuple(tree_leaves(call.function(arguments[0], *arguments[1], **arguments[2])))
+                returned = tuple(
+                    tree_leaves(call.function(arguments[0], *arguments[1], **arguments[2]))
+                )
             else:
                 returned = tuple(tree_leaves(call.function(*arguments)))
     except Exception as error:
         return Outcome((), (), error)
     results = [t for t in returned if isinstance(t, Tensor) and t.requires_grad]
-    leaves = [t for t in (*tree_leaves(arguments), *call.parameters) if isinstance(t, Tensor) and t.requires_grad]
+    leaves = [
+        t
+        for t in (*tree_leaves(arguments), *call.parameters)
+        if isinstance(t, Tensor) and t.requires_grad
+    ]
     if not (results and leaves):
         return Outcome(returned, (), None)
     try:
         cotangents = [torch.randn(t.shape, dtype=t.dtype) for t in results]
-        return Outcome(returned, torch.autograd.grad(results, leaves, cotangents, allow_unused=True), None)
+        return Outcome(
+            returned, torch.autograd.grad(results, leaves, cotangents, allow_unused=True), None
+        )
     except Exception as error:
         return Outcome(returned, (), error)
 
@@ -222,7 +269,11 @@ def _told(outcome: Outcome) -> str:
     if outcome.error is not None:
         return f"{type(outcome.error).__name__}: {str(outcome.error).partition('.')[0]:.120}"
     dtypes = [
-        ", ".join(dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors if isinstance(t, Tensor)))
+        ", ".join(
+            dict.fromkeys(
+                str(t.dtype).removeprefix("torch.") for t in tensors if isinstance(t, Tensor)
+            )
+        )
         for tensors in (outcome.returned, outcome.gradients)
     ]
     return " with gradients in ".join(filter(None, dtypes))
@@ -232,7 +283,11 @@ def listed() -> Iterator[Difference]:
     """Give the exceptions that are listed."""
     for entry in tomllib.loads(LISTED.read_text("utf-8")).get("exception", []):
         reason, kind = entry["reason"], entry["kind"]
-        if not reason or kind not in (COMPUTED, DIFFERS) or not set(entry["inputs"]) <= INPUTS.keys():
+        if (
+            not reason
+            or kind not in (COMPUTED, DIFFERS)
+            or not set(entry["inputs"]) <= INPUTS.keys()
+        ):
             raise ValueError(
                 f"{LISTED.name}: {entry}: expected a reason, a kind ({COMPUTED}, {DIFFERS}), and inputs: {[*INPUTS]}"
             )
@@ -242,7 +297,14 @@ def listed() -> Iterator[Difference]:
                     yield Difference(op, inputs, dtype, kind)
 
 
-def report(found: dict[Difference, str], expected: Iterable[Difference], calls: int, names: int, *, whole: bool) -> int:
+def report(
+    found: dict[Difference, str],
+    expected: Iterable[Difference],
+    calls: int,
+    names: int,
+    *,
+    whole: bool,
+) -> int:
     """Print the exceptions; return 0 where all of them are listed, and all that are listed were found."""
     known = set(expected)
     grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -253,7 +315,9 @@ def report(found: dict[Difference, str], expected: Iterable[Difference], calls: 
         print(f"listed, {kind}, {inputs} inputs: {', '.join(dict.fromkeys(ops))}")
     wrong = sorted(found.keys() - known)
     for each in wrong:
-        print(f"not listed: {each.op} [{each.dtype}, {each.inputs} inputs] {each.kind}: {found[each]}")
+        print(
+            f"not listed: {each.op} [{each.dtype}, {each.inputs} inputs] {each.kind}: {found[each]}"
+        )
     in_vain = sorted(known - found.keys()) if whole else []
     for each in in_vain:
         print(f"listed, but the same: {each.op} [{each.dtype}, {each.inputs} inputs] {each.kind}")

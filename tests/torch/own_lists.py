@@ -13,7 +13,11 @@ from torch import Tensor
 
 def own_lists(name: str, device: str) -> Any:
     """An instance of a class of torch.testing._internal.autocast_test_lists; its imports need more than torch."""
-    tree = ast.parse((Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text("utf-8"))
+    tree = ast.parse(
+        (Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text(
+            "utf-8"
+        )
+    )
     tree.body = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     namespace: dict[str, Any] = {"torch": torch, "TEST_WITH_ROCM": False}
     exec(compile(tree, "autocast_test_lists.py", "exec"), namespace)

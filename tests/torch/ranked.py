@@ -10,7 +10,9 @@ from torch import distributed
 
 import unamp
 
-distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[1]), world_size=2)
+distributed.init_process_group(
+    "gloo", init_method=f"file://{sys.argv[2]}", rank=int(sys.argv[1]), world_size=2
+)
 with unamp.trace(ranks=[1]) as trace:
     torch.ones(3).exp()
 distributed.destroy_process_group()

@@ -24,4 +24,8 @@ class Net(nn.Module):
         h = F.relu(h.mul_(0.5), inplace=True)
         out, _ = self.lstm(h[None])
         seen, _ = self.attention(h[None], h[None], h[None], need_weights=False)
-        return torch.log_softmax(out, -1).mean() + torch.einsum("bij,bik->jk", seen, seen).sum() + x.square().sum()
+        return (
+            torch.log_softmax(out, -1).mean()
+            + torch.einsum("bij,bik->jk", seen, seen).sum()
+            + x.square().sum()
+        )

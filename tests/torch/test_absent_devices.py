@@ -47,7 +47,9 @@ def test_cuda_mps_and_xpu_can_be_read() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_kernels_of_a_device_that_is_not_here_are_given_what_the_policy_says(device: str, dtype: str) -> None:
+def test_kernels_of_a_device_that_is_not_here_are_given_what_the_policy_says(
+    device: str, dtype: str
+) -> None:
     for network in ("transformer", "mlp", "unet"):
         for level in ("O1", "O2"):
             wrong, _ = read(device, network, Policy(level, dtype))
@@ -66,16 +68,24 @@ def test_a_cross_entropy_on_cuda_takes_the_logarithm_in_float32() -> None:
 def test_a_rule_that_is_another_than_the_policys_is_caught(action: Callable[[Any], None]) -> None:
     policy = Policy("O1", "bfloat16", deny="linear")
     real = plans._action
-    action(lambda p, rule, operator, device: None if operator.op == "linear" else real(p, rule, operator, device))
+    action(
+        lambda p, rule, operator, device: (
+            None if operator.op == "linear" else real(p, rule, operator, device)
+        )
+    )
     wrong, _ = read("fake:cuda", "mlp", policy)
-    assert "linear (float32) computed in bfloat16 from float32 float32 float32, should be float32" in wrong
+    assert (
+        "linear (float32) computed in bfloat16 from float32 float32 float32, should be float32"
+        in wrong
+    )
     assert "0 linear, forward: addmm in bfloat16, should be float32" in wrong
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_takes_the_same_decisions_eagerly_traced_and_on_the_cpu(network: str) -> None:
     if network == "lstm" and torch.backends.cuda.is_built():
-        with pytest.raises(Unreadable, match="its kernel asks for the device itself"):  # it is cuDNN's
+        with pytest.raises(Unreadable, match="its kernel asks for the device itself"):
+            # it is cuDNN's
             read("fake:cuda", network, Policy("O1", "float16"))
         return
     wrong, program = read("fake:cuda", network, Policy("O1", "float16"))
@@ -106,30 +116,44 @@ def gradients_under(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, Po
 GradientsUnder = Callable[[ModuleType, Policy], None]
 
 
-def test_a_rule_that_is_another_in_the_backward_pass_alone_is_caught(gradients_under: GradientsUnder) -> None:
+def test_a_rule_that_is_another_in_the_backward_pass_alone_is_caught(
+    gradients_under: GradientsUnder,
+) -> None:
     gradients_under(fake_gradients, Policy("O1", "bfloat16", deny="mm"))
     wrong, _ = read("fake:cuda", "mlp", Policy("O1", "bfloat16"))
     assert "0 linear, backward: mm in float32, should be bfloat16" in wrong
     assert "forward" not in wrong
 
 
-def test_gradients_of_a_product_that_are_computed_in_float32_are_caught(gradients_under: GradientsUnder) -> None:
+def test_gradients_of_a_product_that_are_computed_in_float32_are_caught(
+    gradients_under: GradientsUnder,
+) -> None:
     gradients_under(fake_gradients, Policy("O1", "bfloat16", deny="mm"))
-    found = {result.policy: result.message for result in probed(Subject("torch", "fake:cuda"), "linear")}
+    found = {
+        result.policy: result.message for result in probed(Subject("torch", "fake:cuda"), "linear")
+    }
     wrong = found["allow bfloat16"]
-    assert "float32 inputs, backward: computed in no known way (), the policy says bfloat16" in wrong
+    assert (
+        "float32 inputs, backward: computed in no known way (), the policy says bfloat16" in wrong
+    )
     assert "forward" not in wrong
 
 
-def test_gradients_of_what_is_denied_that_are_computed_in_a_low_dtype_are_caught(gradients_under: GradientsUnder) -> None:
+def test_gradients_of_what_is_denied_that_are_computed_in_a_low_dtype_are_caught(
+    gradients_under: GradientsUnder,
+) -> None:
     gradients_under(fake_gradients, Policy("O1", "bfloat16", allow="mul"))
-    found = {result.policy: result.message for result in probed(Subject("torch", "fake:cuda"), "exp")}
+    found = {
+        result.policy: result.message for result in probed(Subject("torch", "fake:cuda"), "exp")
+    }
     wrong = found["deny bfloat16"]
     assert "float32 inputs, backward: computed in bfloat16, the policy says float32" in wrong
     assert "forward" not in wrong
 
 
-def test_a_traced_graph_whose_gradients_are_others_is_caught(gradients_under: GradientsUnder) -> None:
+def test_a_traced_graph_whose_gradients_are_others_is_caught(
+    gradients_under: GradientsUnder,
+) -> None:
     gradients_under(joint_graphs, Policy("O1", "bfloat16", deny="mm"))
     wrong, _ = read("fake:cuda", "mlp", Policy("O1", "bfloat16"))
     assert "traced:cuda: 0 linear, backward: mm in float32, should be bfloat16" in wrong
@@ -199,7 +223,8 @@ def test_a_gradient_that_is_written_in_python_says_that_it_is_not_read() -> None
     apply: Any = Twice.apply
     result = apply(x).sum()
     with pytest.raises(
-        fake_gradients.Inexpressible, match="TwiceBackward is a function of autograd that is written in Python"
+        fake_gradients.Inexpressible,
+        match="TwiceBackward is a function of autograd that is written in Python",
     ) as e:
         gradients([result], [x], [torch.ones(())], places=Places())
     assert absent_devices()[0].unreadable(e.value).why == "its gradient is written in Python"
@@ -207,18 +232,29 @@ def test_a_gradient_that_is_written_in_python_says_that_it_is_not_read() -> None
 
 def test_a_build_that_cannot_be_given_a_guard_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_gradients, "_REGISTER", "no such function")
-    with pytest.raises(NoGuard, match="has no guard for xpu, and cannot be given one: .*no such function") as raised:
+    with pytest.raises(
+        NoGuard, match="has no guard for xpu, and cannot be given one: .*no such function"
+    ) as raised:
         guard.__wrapped__("xpu")
-    assert absent_devices()[0].unreadable(raised.value).why == "this build of PyTorch cannot be given a guard for the device"
+    assert (
+        absent_devices()[0].unreadable(raised.value).why
+        == "this build of PyTorch cannot be given a guard for the device"
+    )
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_an_operation_whose_rule_is_flipped_is_caught(action: Callable[[Any], None], op: str) -> None:
+def test_an_operation_whose_rule_is_flipped_is_caught(
+    action: Callable[[Any], None], op: str
+) -> None:
     flipped = {Rule.LOW: calls.in_float32, Rule.FP32: calls.low}
     real = plans._action
 
     def spoilt(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
-        return flipped[rule] if operator.op == op and rule in flipped else real(policy, rule, operator, device)
+        return (
+            flipped[rule]
+            if operator.op == op and rule in flipped
+            else real(policy, rule, operator, device)
+        )
 
     action(spoilt)
     found = {result.policy: result for result in probed(Subject("torch", "fake:cuda"), op)}
@@ -228,7 +264,9 @@ def test_an_operation_whose_rule_is_flipped_is_caught(action: Callable[[Any], No
 
 def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> None:
     """PyTorch's lists follow it by its parts, of which the first subtracts in the dtype of the inputs."""
-    assert {result.status for result in probed(Subject("torch", "fake:cuda"), "pairwise_distance")} == {"passed"}
+    assert {
+        result.status for result in probed(Subject("torch", "fake:cuda"), "pairwise_distance")
+    } == {"passed"}
 
 
 @pytest.mark.parametrize(
@@ -258,7 +296,9 @@ LISTED: dict[str, Any] = {
     "relu": torch.relu,
     "add": lambda x: x + x.float(),
     "addcmul": lambda x: torch.addcmul(x, x.float(), x),
-    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
+    "cross_entropy": lambda x: F.cross_entropy(
+        x, torch.zeros(4, dtype=torch.long, device=x.device)
+    ),
 }
 
 
@@ -266,7 +306,9 @@ LISTED: dict[str, Any] = {
 @pytest.mark.parametrize(("device", "own"), [("mps", "torch-mps"), ("xpu", "torch-cuda")])
 def test_pytorchs_own_lists_for_other_devices(device: str, own: str, preset: str) -> None:
     """Fake tensors go through PyTorch's dispatcher as those of a device that is there. (Where a GPU is, they ask for it.)"""
-    region = Region(Policy("O1", "bfloat16", preset=own if preset == "own" else "native"), device=device)
+    region = Region(
+        Policy("O1", "bfloat16", preset=own if preset == "own" else "native"), device=device
+    )
 
     def answer(call: Any, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
         x = torch.empty(4, 4, dtype=dtype, device=device)

@@ -17,7 +17,8 @@ from unamp import Policy, policy_region
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
-#: One that native autocast carries out alone as far as it can, and ones that take over common operations.
+#: One that native autocast carries out alone as far as it can, and ones that take over common
+#: operations.
 POLICIES = [
     Policy("O1", "bfloat16"),
     Policy("O1", "bfloat16", preset="torch-cpu"),
@@ -32,7 +33,9 @@ ADD = Policy("O1", "bfloat16", allow=("add", "mul", "sum"), deny="exp")
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)
+    )
 
 
 def gradients(module: nn.Module) -> list[Tensor]:
@@ -45,7 +48,7 @@ def all_equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
 
-# --- dtypes ------------------------------------------------------------------------------------------------------------------
+# --- dtypes ---------------------------------------------------------------------------------------
 
 
 @each_policy
@@ -53,7 +56,11 @@ def test_gradients_of_low_leaves_keep_their_dtype(policy: Policy) -> None:
     for dtype in (F16, BF16, torch.float64):
         x = torch.randn(4, 6).to(dtype).requires_grad_()
         with policy_region(policy):
-            out = x.tanh().sum() if dtype is torch.float64 else F.linear(x.tanh(), torch.randn(3, 6)).sum()
+            out = (
+                x.tanh().sum()
+                if dtype is torch.float64
+                else F.linear(x.tanh(), torch.randn(3, 6)).sum()
+            )
         out.backward()
         assert x.grad.dtype == dtype
 
@@ -74,7 +81,9 @@ def test_gradient_accumulation_stays_in_float32_while_add_is_allowed(inside: boo
     with policy_region(ADD) if inside else nullcontext():
         torch.autograd.backward(fan_out, [torch.full((4,), 2.0**-k) for k in (0, 9, 18)])
     reference = torch.ones(4, requires_grad=True)
-    torch.autograd.backward([reference.tanh() for _ in range(3)], [torch.full((4,), 2.0**-k) for k in (0, 9, 18)])
+    torch.autograd.backward(
+        [reference.tanh() for _ in range(3)], [torch.full((4,), 2.0**-k) for k in (0, 9, 18)]
+    )
     assert torch.equal(x.grad, reference.grad)
 
 
@@ -161,7 +170,7 @@ def test_custom_function_without_decorators() -> None:
         x.grad = None
 
 
-# --- checkpoint --------------------------------------------------------------------------------------------------------------
+# --- checkpoint -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -211,11 +220,13 @@ for name, value in vars(checkpoint_activation).items():
 
 
 @pytest.mark.parametrize("imported", ["inside", "outside"])
-def test_a_module_that_is_to_be_checkpointed_recomputes_under_the_forwards_policy(imported: str) -> None:
+def test_a_module_that_is_to_be_checkpointed_recomputes_under_the_forwards_policy(
+    imported: str,
+) -> None:
     assert forked("torch", MODULE_TO_BE_CHECKPOINTED, imported).split() == ["True"]
 
 
-# --- inference_mode, torch.func ----------------------------------------------------------------------------------------------
+# --- inference_mode, torch.func -------------------------------------------------------------------
 
 
 @each_policy
@@ -282,8 +293,12 @@ def test_torch_func_transforms_and_their_compositions(policy: Policy) -> None:
     assert torch.equal(value, each[0])
     exact = torch.func.jvp(scalars, (x.double(),), (tangent.double(),))[1]
     assert torch.allclose(pushed.double(), exact, rtol=0.1)
-    assert torch.allclose(forward.double(), torch.func.jacfwd(scalars)(x.double()), rtol=0.15, atol=0.05)
-    assert torch.allclose(hessian.double(), torch.func.hessian(scalars)(x.double()), rtol=0.3, atol=0.3)
+    assert torch.allclose(
+        forward.double(), torch.func.jacfwd(scalars)(x.double()), rtol=0.15, atol=0.05
+    )
+    assert torch.allclose(
+        hessian.double(), torch.func.hessian(scalars)(x.double()), rtol=0.3, atol=0.3
+    )
 
 
 def test_functional_call_with_per_sample_gradients() -> None:
@@ -333,7 +348,9 @@ def test_operations_that_vmap_takes_apart_are_whole(policy: Policy) -> None:
 
     def one_by_one() -> list[list[Tensor]]:
         models = [call({k: v[i] for k, v in stacked.items()}, x) for i in range(2)]
-        gradients = [torch.func.grad(loss)(parameters, *each) for each in zip(x, target, strict=True)]
+        gradients = [
+            torch.func.grad(loss)(parameters, *each) for each in zip(x, target, strict=True)
+        ]
         return [models, *([g[name] for g in gradients] for name in parameters)]
 
     def inside(p: dict[str, Tensor]) -> Tensor:
@@ -343,7 +360,9 @@ def test_operations_that_vmap_takes_apart_are_whole(policy: Policy) -> None:
     with policy_region(policy):
         found, each = computed(), one_by_one()
     expected = [torch.stack(results) for results in each]
-    for mine, plain in zip((*found, torch.func.vmap(inside)(stacked)), (*expected, expected[0]), strict=True):
+    for mine, plain in zip(
+        (*found, torch.func.vmap(inside)(stacked)), (*expected, expected[0]), strict=True
+    ):
         assert mine.dtype == plain.dtype
         assert torch.allclose(mine.float(), plain.float(), rtol=0.05, atol=0.02)
 
@@ -371,7 +390,10 @@ def test_a_region_is_as_it_was_after_vmap(policy: Policy) -> None:
     x = torch.randn(3, 3)
 
     def dtypes() -> list[torch.dtype]:
-        return [each.dtype for each in (x + x, x @ x, F.linear(x, x, x[0]), x.softmax(-1), F.layer_norm(x, (3,)))]
+        return [
+            each.dtype
+            for each in (x + x, x @ x, F.linear(x, x, x[0]), x.softmax(-1), F.layer_norm(x, (3,)))
+        ]
 
     def fails(row: Tensor) -> Tensor:
         with unamp.autocast("cpu", allow="add"):
@@ -405,11 +427,22 @@ def test_other_peoples_autocast_in_the_same_process_is_unaffected() -> None:
 
     x = torch.rand(3, 3)
     with torch.autocast("cpu"):
-        before = torch.func.grad(plain)(x), torch.func.vmap(plain)(x[None]), (x + 1).dtype, (x @ x).dtype
-    with policy_region(Policy("O3", "bfloat16", deny=("add", "mm"))), unamp.trace():  # every kernel there is gets installed
+        before = (
+            torch.func.grad(plain)(x),
+            torch.func.vmap(plain)(x[None]),
+            (x + 1).dtype,
+            (x @ x).dtype,
+        )
+    with policy_region(Policy("O3", "bfloat16", deny=("add", "mm"))), unamp.trace():
+        # every kernel there is gets installed
         plain(x)
     with torch.autocast("cpu"):
-        after = torch.func.grad(plain)(x), torch.func.vmap(plain)(x[None]), (x + 1).dtype, (x @ x).dtype
+        after = (
+            torch.func.grad(plain)(x),
+            torch.func.vmap(plain)(x[None]),
+            (x + 1).dtype,
+            (x @ x).dtype,
+        )
     assert torch.equal(before[0], after[0])
     assert torch.equal(before[1], after[1])
     assert before[2:] == after[2:] == (F32, BF16)

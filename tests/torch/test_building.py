@@ -83,11 +83,14 @@ def test_what_a_wheel_brings_is_used_until_the_user_builds_another(brought: Path
 def test_the_environment_decides(brought: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNAMP_TORCH_COMPILED", "1")
     with pytest.raises(
-        FrameworkNotSupported, match="the compiled kernels for torch .* are not built .* run: python -m unamp_torch"
+        FrameworkNotSupported,
+        match="the compiled kernels for torch .* are not built .* run: python -m unamp_torch",
     ):
         building.load()
     damaged(building.place())
-    with pytest.raises(ImportError, match=r"run python -m unamp_torch again, or delete .*somebodys_part"):
+    with pytest.raises(
+        ImportError, match=r"run python -m unamp_torch again, or delete .*somebodys_part"
+    ):
         building.load()
     monkeypatch.setenv("UNAMP_TORCH_COMPILED", "0")
     assert building.load() is None
@@ -99,7 +102,9 @@ def test_what_a_wheel_brings_and_does_not_load_is_left_alone_unless_it_must_be_u
 ) -> None:
     damaged(brought)
     monkeypatch.setenv("UNAMP_TORCH_COMPILED", "1")
-    with pytest.raises(ImportError, match=r"run python -m unamp_torch again, or delete .*somebodys_part"):
+    with pytest.raises(
+        ImportError, match=r"run python -m unamp_torch again, or delete .*somebodys_part"
+    ):
         building.load()
     monkeypatch.delenv("UNAMP_TORCH_COMPILED")
     assert building.load() is None

@@ -67,7 +67,10 @@ def test_a_trace_names_what_pad_chose() -> None:
     with policy_region(Policy("O2", "float16", preset="torch-cpu")), unamp.trace() as trace:
         padded(sized("reflection_pad2d"), "reflection_pad2d")
         padded(sized("constant_pad_nd"), "constant_pad_nd")
-    assert [(r.op, r.compute) for r in trace.records] == [("reflection_pad2d", "float32"), ("constant_pad_nd", "float16")]
+    assert [(r.op, r.compute) for r in trace.records] == [
+        ("reflection_pad2d", "float32"),
+        ("constant_pad_nd", "float16"),
+    ]
 
 
 class Padding(torch.nn.Module):
@@ -86,9 +89,17 @@ def test_an_export_follows_what_pad_chose() -> None:
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 def test_making_a_tensor_keeps_its_meaning(level: str, watch: Callable[[], Any]) -> None:
     x = torch.rand(6)
-    windows = (torch.bartlett_window, torch.blackman_window, torch.hamming_window, torch.hann_window, torch.kaiser_window)
+    windows = (
+        torch.bartlett_window,
+        torch.blackman_window,
+        torch.hamming_window,
+        torch.hann_window,
+        torch.kaiser_window,
+    )
     expected = [torch.vander(x), *(window(8) for window in windows)]
     with policy_region(Policy(level, "float16")), watch():
         made = [torch.vander(x), *(window(8) for window in windows)]
         assert torch.blackman_window(8, dtype=torch.float64).dtype == torch.float64
-    assert all(torch.equal(m, e) and m.dtype == e.dtype for m, e in zip(made, expected, strict=True))
+    assert all(
+        torch.equal(m, e) and m.dtype == e.dtype for m, e in zip(made, expected, strict=True)
+    )

@@ -49,12 +49,17 @@ def eager(policy: Policy | None) -> tuple[Tensor, ...]:
 
 def same(a: tuple[Tensor, ...], b: tuple[Tensor, ...], exact: bool = True) -> bool:
     return all(
-        p.dtype == q.dtype and (torch.equal(p, q) if exact else torch.allclose(p.float(), q.float(), rtol=0.02, atol=0.02))
+        p.dtype == q.dtype
+        and (
+            torch.equal(p, q)
+            if exact
+            else torch.allclose(p.float(), q.float(), rtol=0.02, atol=0.02)
+        )
         for p, q in zip(a, b, strict=True)
     )
 
 
-# --- a region around ---------------------------------------------------------------------------------------------------------
+# --- a region around ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["eager", "pre_dispatch_eager", "aot_eager", "inductor"])
@@ -97,7 +102,8 @@ def test_nested_regions_do_not_get_stale_graphs() -> None:
                     assert same(compiled(x, w), eager(None))
             assert same(compiled(x, w), eager(A))
         assert same(compiled(x, w), eager(None))
-    assert counter.frame_count == 4  # one for each policy, one where it is switched off, and one outside
+    # one for each policy, one where it is switched off, and one outside
+    assert counter.frame_count == 4
 
 
 def test_policies_that_differ_in_one_operation_only_get_graphs_of_their_own() -> None:
@@ -126,7 +132,7 @@ def test_equal_policies_share_a_graph() -> None:
     assert counter.frame_count <= 2  # once for "cpu", once for wherever the tensors are
 
 
-# --- a region inside ---------------------------------------------------------------------------------------------------------
+# --- a region inside ------------------------------------------------------------------------------
 
 
 def with_autocast(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
@@ -145,7 +151,9 @@ def decorated(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
 
 def with_auto_cast(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    with unamp.auto_cast(True, ["elementwise_add", "exp"], ["torch.mm"], dtype="bfloat16", preset="unamp"):
+    with unamp.auto_cast(
+        True, ["elementwise_add", "exp"], ["torch.mm"], dtype="bfloat16", preset="unamp"
+    ):
         return function(x, w)
 
 
@@ -154,7 +162,10 @@ INSIDE = [with_autocast, with_policy_region, decorated, with_auto_cast]
 
 @pytest.mark.parametrize(
     ("inside", "backend"),
-    [*((f, b) for f in INSIDE for b in ("eager", "pre_dispatch_eager", "aot_eager")), (with_policy_region, "inductor")],
+    [
+        *((f, b) for f in INSIDE for b in ("eager", "pre_dispatch_eager", "aot_eager")),
+        (with_policy_region, "inductor"),
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_region_inside_is_one_whole_graph(inside: Callable[..., Any], backend: str) -> None:
@@ -185,7 +196,9 @@ def test_what_is_before_and_after_a_region_inside_is_outside_of_it() -> None:
 
 
 def test_a_region_inside_and_another_around() -> None:
-    compiled = torch.compile(lambda x, w: (*function(x, w), *with_autocast(x, w)), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(
+        lambda x, w: (*function(x, w), *with_autocast(x, w)), backend="aot_eager", fullgraph=True
+    )
     for policy in (None, B, Policy("O3", "float16"), B, None):
         around = policy_region(policy) if policy else unamp.autocast("cpu", enabled=False)
         with around:
@@ -286,13 +299,15 @@ def test_what_is_no_policy_is_refused_inside_too(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("inside", [with_held_policy, with_held_region, held_function])
-def test_another_policy_in_the_same_place_is_followed(inside: Callable[[Held], tuple[Tensor, ...]]) -> None:
+def test_another_policy_in_the_same_place_is_followed(
+    inside: Callable[[Held], tuple[Tensor, ...]],
+) -> None:
     compiled = torch.compile(inside, backend="aot_eager")
     for policy in (A, B, A, B.replace(promote=True), Policy("O3", "float16")):
         assert same(compiled(Held(policy)), eager(policy))
 
 
-# --- training ----------------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 class Network(nn.Module):
@@ -357,11 +372,13 @@ def test_checkpoint_within_compile(where: str) -> None:
         assert torch.allclose(got.float(), want.float(), rtol=0.05, atol=0.05)
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------------------------------
+# --- what goes wrong ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_an_error_while_tracing_leaves_no_region_open(backend: str, native_state: Callable[[], Any]) -> None:
+def test_an_error_while_tracing_leaves_no_region_open(
+    backend: str, native_state: Callable[[], Any]
+) -> None:
     def fails(x: Tensor) -> Tensor:
         with unamp.autocast("cpu", allow="add"):
             return torch.mm(x + x, torch.rand(3, 3))
@@ -425,7 +442,10 @@ def test_operations_unamp_emulates_are_compiled_too() -> None:
 
 def test_a_banned_operation_raises_when_compiled() -> None:
     compiled = torch.compile(F.binary_cross_entropy, backend="aot_eager")
-    with unamp.autocast("cpu", preset="torch-cuda"), pytest.raises(Exception, match="binary_cross_entropy"):
+    with (
+        unamp.autocast("cpu", preset="torch-cuda"),
+        pytest.raises(Exception, match="binary_cross_entropy"),
+    ):
         compiled(x, x)
     assert compiled(x, x).dtype == F32
 
@@ -448,7 +468,7 @@ def test_torchs_own_autocast_inside_and_around_is_as_ever() -> None:
             assert same(torch.compile(own, backend="aot_eager", fullgraph=True)(x), own(x))
 
 
-# --- the next process --------------------------------------------------------------------------------------------------------
+# --- the next process -----------------------------------------------------------------------------
 
 PROCESS = """
 import sys, torch, unamp
@@ -473,7 +493,8 @@ def run(cache: Path, backend: str, *lists: str) -> tuple[list[str], int]:
     return done.stdout.splitlines(), int(done.stderr.split()[-1])
 
 
-@pytest.mark.beside_kernels  # what the cache on disk tells policies apart by is for graphs of this process, too
+# what the cache on disk tells policies apart by is for graphs of this process, too
+@pytest.mark.beside_kernels
 def test_a_later_process_with_the_same_cache_and_another_policy(tmp_path: Path) -> None:
     first, _ = run(tmp_path, "inductor", "add/")
     assert first == ["bfloat16 float32"]

@@ -32,10 +32,14 @@ print(compiled.library)
 
 
 def test_this_run_is_what_it_says_it_is() -> None:
-    assert (compiled.library is not None) is (compiled.place().exists() and os.environ.get("UNAMP_TORCH_COMPILED") != "0")
+    assert (compiled.library is not None) is (
+        compiled.place().exists() and os.environ.get("UNAMP_TORCH_COMPILED") != "0"
+    )
     with policy_region(Policy(dtype="bfloat16", allow="exp")) as region:
         (realisation,) = region._prepared[1]
-    assert type(realisation).__module__ == ("unamp_torch.activation" if compiled.library is None else "unamp_torch_kernels")
+    assert type(realisation).__module__ == (
+        "unamp_torch.activation" if compiled.library is None else "unamp_torch_kernels"
+    )
 
 
 @told
@@ -45,15 +49,28 @@ def test_where_nothing_is_built_everything_works_in_python(tmp_path: Path) -> No
 
 
 @told
-@pytest.mark.parametrize(("wanted", "tools", "said"), [("", True, 1), ("0", True, 0), ("", False, 0)])
-def test_the_first_region_says_once_how_to_build(wanted: str, tools: bool, said: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "tools", "said"), [("", True, 1), ("0", True, 0), ("", False, 0)]
+)
+def test_the_first_region_says_once_how_to_build(
+    wanted: str, tools: bool, said: int, tmp_path: Path
+) -> None:
     for tool in ("c++", "ninja") if tools else ("c++",):
         (tmp_path / tool).touch(mode=0o755)
     done = ended(
-        "-c", REGION + REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED=wanted, CXX="c++", PATH=str(tmp_path)
+        "-c",
+        REGION + REGION,
+        XDG_CACHE_HOME=str(tmp_path),
+        UNAMP_TORCH_COMPILED=wanted,
+        CXX="c++",
+        PATH=str(tmp_path),
     )
     assert done.stdout.split() == ["None", "None"], done.stderr
-    assert done.stderr.count("AmpHint: unamp's part of PyTorch's") == done.stderr.count("python -m unamp_torch builds") == said
+    assert (
+        done.stderr.count("AmpHint: unamp's part of PyTorch's")
+        == done.stderr.count("python -m unamp_torch builds")
+        == said
+    )
 
 
 @told
@@ -63,7 +80,9 @@ def test_the_environment_can_insist(tmp_path: Path) -> None:
     assert "run: python -m unamp_torch" in done.stderr
 
 
-def test_another_version_or_source_is_another_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_version_or_source_is_another_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     here = compiled.place()
     assert torch.__version__ in here.parent.name
     monkeypatch.setattr(torch, "__version__", "2.99.0")
@@ -105,13 +124,21 @@ torch.__version__ = torch.version.__version__ = "2.99.0"
 def installed(tmp_path: Path) -> Path:
     """A copy of the adapter, into which a test puts what a wheel would; nothing is built for the user."""
     package = Path(compiled.__file__).parents[1]
-    shutil.copytree(package, tmp_path / "unamp_torch", ignore=shutil.ignore_patterns("torch-*", "__pycache__"))
+    shutil.copytree(
+        package, tmp_path / "unamp_torch", ignore=shutil.ignore_patterns("torch-*", "__pycache__")
+    )
     return tmp_path / "unamp_torch" / "compiled"
 
 
 def doctor(installed: Path, before: str = "", wanted: str = "") -> list[str | None]:
     path = os.pathsep.join(filter(None, (str(installed.parents[1]), os.environ.get("PYTHONPATH"))))
-    done = ended("-c", before + DOCTOR, PYTHONPATH=path, XDG_CACHE_HOME=str(installed.parents[1]), UNAMP_TORCH_COMPILED=wanted)
+    done = ended(
+        "-c",
+        before + DOCTOR,
+        PYTHONPATH=path,
+        XDG_CACHE_HOME=str(installed.parents[1]),
+        UNAMP_TORCH_COMPILED=wanted,
+    )
     assert done.code == 0, done.stderr
     found: list[str | None] = json.loads(done.stdout)
     return found
@@ -148,13 +175,21 @@ def test_a_library_that_does_not_load_leaves_everything_to_python(installed: Pat
     assert brought.startswith("refused: ")
     assert "unamp_torch_kernels" in brought
     path = os.pathsep.join(filter(None, (str(installed.parents[1]), os.environ.get("PYTHONPATH"))))
-    done = ended("-c", REGION, PYTHONPATH=path, XDG_CACHE_HOME=str(installed.parents[1]), UNAMP_TORCH_COMPILED="1")
+    done = ended(
+        "-c",
+        REGION,
+        PYTHONPATH=path,
+        XDG_CACHE_HOME=str(installed.parents[1]),
+        UNAMP_TORCH_COMPILED="1",
+    )
     assert "the compiled kernels for torch" in done.stderr
     assert "cannot be loaded" in done.stderr
 
 
 @pytest.mark.skipif(compiled.library is None, reason="this run is without the kernels")
-def test_a_library_of_a_wheel_runs_with_the_torch_that_it_is_made_for_and_refuses_another(installed: Path) -> None:
+def test_a_library_of_a_wheel_runs_with_the_torch_that_it_is_made_for_and_refuses_another(
+    installed: Path,
+) -> None:
     library = compiled.place().read_bytes()
     place = bring(installed, "{}.{}".format(*major_minor(torch.__version__)), library)
     kernels, brought, file = doctor(installed, wanted="1")
@@ -169,7 +204,9 @@ def test_a_library_of_a_wheel_runs_with_the_torch_that_it_is_made_for_and_refuse
 
 
 @pytest.mark.parametrize("version", ["2.14.0a0+git1234567", "2.14.0.dev20261101", "2.14.0rc1"])
-def test_a_torch_between_releases_takes_nothing_of_a_wheel(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_between_releases_takes_nothing_of_a_wheel(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert compiled.place_in_wheel() is not None
     monkeypatch.setattr(torch, "__version__", version)
     assert compiled.place_in_wheel() is None
@@ -178,7 +215,10 @@ def test_a_torch_between_releases_takes_nothing_of_a_wheel(version: str, monkeyp
 def test_the_stable_abi_of_libtorch_has_not_what_the_kernels_use() -> None:
     # Where it has, one library could serve several minor versions: see `unamp_torch.compiled`.
     include = Path(torch.__file__).parent / "include"
-    folders = [include / folder for folder in ("torch/csrc/stable", "torch/headeronly", "torch/csrc/inductor/aoti_torch/c")]
+    folders = [
+        include / folder
+        for folder in ("torch/csrc/stable", "torch/headeronly", "torch/csrc/inductor/aoti_torch/c")
+    ]
     headers = [path for folder in folders for path in folder.rglob("*.h")]
     used = re.compile("autocast|dispatch_?key|redispatch", re.IGNORECASE)
     assert len(headers) > 10

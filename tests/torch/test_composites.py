@@ -23,7 +23,8 @@ def mat(dtype: torch.dtype = F32) -> Tensor:
     return (torch.rand(4, 4) + 0.5).to(dtype)
 
 
-#: Functions that torch computes with other operations, which have rules of their own: the function's rule holds.
+#: Functions that torch computes with other operations, which have rules of their own: the
+#: function's rule holds.
 COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "normalize": lambda x, y: F.normalize(x),
     "norm": lambda x, y: torch.norm(x),
@@ -42,9 +43,13 @@ COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "local_response_norm": lambda x, y: F.local_response_norm(x[None], 2),
     "lp_pool1d": lambda x, y: F.lp_pool1d(x[None], 2.0, 2),
     "lp_pool2d": lambda x, y: F.lp_pool2d(x[None], 2.0, 2),
-    "multilabel_soft_margin_loss": lambda x, y: F.multilabel_soft_margin_loss(x, torch.ones(4, 4, dtype=x.dtype)),
+    "multilabel_soft_margin_loss": lambda x, y: F.multilabel_soft_margin_loss(
+        x, torch.ones(4, 4, dtype=x.dtype)
+    ),
     "gaussian_nll_loss": lambda x, y: F.gaussian_nll_loss(x, y, y),
-    "triplet_margin_with_distance_loss": lambda x, y: F.triplet_margin_with_distance_loss(x, y, x[:, :1]),
+    "triplet_margin_with_distance_loss": lambda x, y: F.triplet_margin_with_distance_loss(
+        x, y, x[:, :1]
+    ),
     "gumbel_softmax": lambda x, y: F.gumbel_softmax(x),
     "tanhshrink": lambda x, y: F.tanhshrink(x),
     "softsign": lambda x, y: F.softsign(x),
@@ -69,7 +74,9 @@ COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "std": lambda x, y: torch.std(x),
     "var": lambda x, y: torch.var(x),
     "logsumexp": lambda x, y: torch.logsumexp(x, 1),
-    "scaled_dot_product_attention": lambda x, y: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
+    "scaled_dot_product_attention": lambda x, y: F.scaled_dot_product_attention(
+        x[None, None], x[None, None], x[None, None]
+    ),
 }
 
 
@@ -77,7 +84,9 @@ COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("op", COMPOSITES)
 def test_an_allowed_composite_is_low_whatever_it_is_made_of(op: str, dtype: str) -> None:
     x, y = mat(), mat()
-    denied = [d for d in ("exp", "sum", "bmm", "mm", "pow", "linalg_vector_norm", "softmax") if d != op]
+    denied = [
+        d for d in ("exp", "sum", "bmm", "mm", "pow", "linalg_vector_norm", "softmax") if d != op
+    ]
     with unamp.autocast("cpu", dtype, allow=op, deny=denied):
         torch.manual_seed(1)
         result = COMPOSITES[op](x, y)
@@ -163,21 +172,34 @@ NEARER = NEAR + 1e-3
         lambda: torch.isclose(NEAR, NEARER),  # with a tolerance it computes
         lambda: torch.allclose(NEAR, NEARER, atol=2e-3),
         lambda: torch.isin(NEAR[::2], NEAR[1::2].repeat(30)),  # of many numbers it sorts
-        lambda: torch.repeat_interleave(NEAR, torch.ones(24, dtype=torch.long)),  # counts in a tensor are an index
+        # counts in a tensor are an index
+        lambda: torch.repeat_interleave(NEAR, torch.ones(24, dtype=torch.long)),
     ],
     ids=["isclose", "allclose", "isin", "repeat_interleave"],
 )
-def test_what_keeps_its_meaning_does_whatever_its_arguments_have_it_compute_with(level: str, call: Any) -> None:
+def test_what_keeps_its_meaning_does_whatever_its_arguments_have_it_compute_with(
+    level: str, call: Any
+) -> None:
     expected = call()
     with policy_region(Policy(level, "bfloat16")):
         found = call()
-    assert found == expected if isinstance(expected, bool) else found.dtype is expected.dtype and torch.equal(found, expected)
+    assert (
+        found == expected
+        if isinstance(expected, bool)
+        else found.dtype is expected.dtype and torch.equal(found, expected)
+    )
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O1", "bfloat16", deny="kl_div", allow="div")], ids=str)
+@pytest.mark.parametrize(
+    "policy",
+    [Policy("O2", "bfloat16"), Policy("O1", "bfloat16", deny="kl_div", allow="div")],
+    ids=str,
+)
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean", "batchmean"])
-def test_kl_div_is_float32_however_it_is_reduced(reduction: str, policy: Policy, compiled: bool) -> None:
+def test_kl_div_is_float32_however_it_is_reduced(
+    reduction: str, policy: Policy, compiled: bool
+) -> None:
     def loss(x: Tensor, y: Tensor) -> Tensor:
         return F.kl_div(x, y, reduction=reduction)
 

@@ -53,7 +53,9 @@ def with_cond(x: Tensor, w: Tensor) -> Tensor:
 
 def with_while_loop(x: Tensor, w: Tensor) -> Tensor:
     n = torch.tensor(0)
-    found: Tensor = torch.while_loop(lambda n, x, w: n < 3, lambda n, x, w: (n + 1, (x @ w).float(), w.clone()), (n, x, w))[1]
+    found: Tensor = torch.while_loop(
+        lambda n, x, w: n < 3, lambda n, x, w: (n + 1, (x @ w).float(), w.clone()), (n, x, w)
+    )[1]
     return found
 
 
@@ -79,13 +81,18 @@ WRITTEN_OUT: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "cond": (with_cond, chosen),
     "while_loop": (with_while_loop, lambda x, w: (((x @ w).float() @ w).float() @ w).float()),
     "scan": (with_scan, scanned),
-    "map": (lambda x, w: map_over(lambda row: (row @ w).exp(), x), lambda x, w: torch.stack([(row @ w).exp() for row in x])),
+    "map": (
+        lambda x, w: map_over(lambda row: (row @ w).exp(), x),
+        lambda x, w: torch.stack([(row @ w).exp() for row in x]),
+    ),
 }
 
 
 def same(a: Any, b: Any) -> bool:
     left, right = ((t,) if isinstance(t, Tensor) else t for t in (a, b))
-    return len(left) == len(right) and all(p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(left, right, strict=True))
+    return len(left) == len(right) and all(
+        p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(left, right, strict=True)
+    )
 
 
 @pytest.mark.parametrize("op", ["cond", "while_loop", "scan", "map"])
@@ -106,7 +113,9 @@ def test_gradients_are_those_of_what_is_written_out(op: str, policy: Policy) -> 
             policy.replace(cache=False)
         ):  # with it, gradients of all uses are summed low where it is written out
             out = function(*leaves)
-        torch.autograd.backward([t.float().sum() for t in ((out,) if isinstance(out, Tensor) else out)])
+        torch.autograd.backward(
+            [t.float().sum() for t in ((out,) if isinstance(out, Tensor) else out)]
+        )
         return tuple(leaf.grad for leaf in leaves)  # type: ignore[misc]
 
     found, expected = gradients(WRITTEN_OUT[op][0]), gradients(WRITTEN_OUT[op][1])

@@ -1,7 +1,8 @@
 """The decisions for CUDA, on fake CUDA tensors: they carry device, shape and dtype through torch's real dispatcher.
 
-What asks for the device itself (cuDNN's and attention's choice of a kernel, the engine of the backward pass) cannot run on fake
-tensors without a GPU, region or not; gradients are tested on the CPU, and read in test_absent_devices.py.
+What asks for the device itself (cuDNN's and attention's choice of a kernel, the engine of the
+backward pass) cannot run on fake tensors without a GPU, region or not; gradients are tested on the
+CPU, and read in test_absent_devices.py.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def test_the_lists_of_another_version_are_followed(preset: Any, expected: torch.
     with gpu(Policy("O1", "bfloat16", preset=preset)):
         assert F.rms_norm(mat(BF16), (4,)).dtype == expected
         assert F.layer_norm(mat(BF16), (4,)).dtype == F32
-        assert F.cross_entropy(mat(BF16), torch.empty(4, dtype=torch.long, device="cuda")).dtype == F32
+        assert (
+            F.cross_entropy(mat(BF16), torch.empty(4, dtype=torch.long, device="cuda")).dtype == F32
+        )
 
 
 CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -77,7 +80,9 @@ CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mean": lambda x, _: x.mean(),
     "cumsum": lambda x, _: x.cumsum(0),
     "mse_loss": F.mse_loss,
-    "cross_entropy": lambda x, _: F.cross_entropy(x, torch.zeros(4, dtype=torch.long, device=x.device)),
+    "cross_entropy": lambda x, _: F.cross_entropy(
+        x, torch.zeros(4, dtype=torch.long, device=x.device)
+    ),
     "relu": lambda x, _: x.relu(),
     "gelu": lambda x, _: F.gelu(x),
     "tanh": lambda x, _: x.tanh(),
@@ -101,7 +106,9 @@ TWO_INPUTS = {
 def check(policy: Policy, op: str, x: Tensor, y: Tensor) -> None:
     rule = policy.decide(op)
     inputs = {x.dtype, y.dtype} if op in TWO_INPUTS else {x.dtype}
-    want = {Rule.LOW: LOW[policy.dtype], Rule.FP32: F32}.get(rule, x.dtype if len(inputs) == 1 else F32)
+    want = {Rule.LOW: LOW[policy.dtype], Rule.FP32: F32}.get(
+        rule, x.dtype if len(inputs) == 1 else F32
+    )
     if rule is Rule.NARROWEST and len(low := inputs - {F32}) == 1:
         (want,) = low
     result = CALLS[op](x, y)
@@ -110,10 +117,15 @@ def check(policy: Policy, op: str, x: Tensor, y: Tensor) -> None:
 
 @each_dtype
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
-@pytest.mark.parametrize("preset", ["unamp", "torch-cuda", "torch-cpu", "paddle", "mindspore", "tensorflow", "apex"])
+@pytest.mark.parametrize(
+    "preset", ["unamp", "torch-cuda", "torch-cpu", "paddle", "mindspore", "tensorflow", "apex"]
+)
 def test_every_preset_and_level(preset: str, level: str, dtype: str) -> None:
     policy = Policy(level, dtype, preset=preset)
-    pairs = [(mat(one), mat(other)) for one, other in ((F32, F32), (F16, F16), (BF16, BF16), (F32, F16), (BF16, F32))]
+    pairs = [
+        (mat(one), mat(other))
+        for one, other in ((F32, F32), (F16, F16), (BF16, BF16), (F32, F16), (BF16, F32))
+    ]
     with gpu(policy):
         for op in CALLS:
             for x, y in pairs:
@@ -202,7 +214,8 @@ def test_everything_on_torchs_own_cuda_lists(attribute: str, preset: str, dtype:
                     found = {repr(error)[:200]}
             if found != {want}:
                 wrong[name] = found
-    # torch's own promotion knows one low dtype only: float16 among the arguments is refused under bfloat16.
+    # torch's own promotion knows one low dtype only: float16 among the arguments is refused under
+    # bfloat16.
     if preset == "native" and dtype == "bfloat16":
         wrong = {name: found for name, found in wrong.items() if "prioritize" not in str(found)}
     assert not wrong
@@ -216,7 +229,10 @@ def test_no_more_is_left_out_than_is_known() -> None:
 
 def test_the_ban() -> None:
     x = mat()
-    with gpu(Policy("O1", preset="torch-cuda")), pytest.raises(BannedOperation, match="with_logits"):
+    with (
+        gpu(Policy("O1", preset="torch-cuda")),
+        pytest.raises(BannedOperation, match="with_logits"),
+    ):
         F.binary_cross_entropy(x, x)
     with gpu(Policy("O1")):
         assert F.binary_cross_entropy(x.half(), x.half()).dtype == F32
@@ -232,7 +248,7 @@ def test_other_dtypes_in_place_and_outputs_are_left_alone() -> None:
         assert out.dtype == F32
 
 
-# --- devices -----------------------------------------------------------------------------------------------------------------
+# --- devices --------------------------------------------------------------------------------------
 
 
 def dtypes(device: str) -> list[torch.dtype]:
@@ -267,7 +283,8 @@ def test_regions_for_different_devices_nest() -> None:
 
 
 def test_the_dtype_that_is_not_said_is_the_devices() -> None:
-    with gpu(unamp.autocast("cuda").policy.replace(enabled=True)):  # of a GPU that is not there it is off
+    with gpu(unamp.autocast("cuda").policy.replace(enabled=True)):
+        # of a GPU that is not there it is off
         assert dtypes("cuda")[0] == F16
         assert unamp.get_autocast_dtype() == "float16"
     with unamp.autocast("cpu"):
@@ -290,17 +307,19 @@ def test_state_of_both_devices_is_as_before(native_state: Callable[[], Any]) -> 
     assert native_state() == before
 
 
-# --- cost --------------------------------------------------------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------------------------
 
 
 @each_dtype
 @pytest.mark.parametrize("preset", ["torch-cuda", "unamp"])
 def test_what_cuda_autocast_does_by_itself_is_not_intercepted(preset: str, dtype: str) -> None:
     explained = unamp.explain(Policy("O1", dtype, preset=preset), "torch", "gpu")
-    # The promote list is not among it: torch's promotion refuses the low dtype that is not the region's.
-    # And cross_entropy's log_softmax stays low there.
+    # The promote list is not among it: torch's promotion refuses the low dtype that is not the
+    # region's. And cross_entropy's log_softmax stays low there.
     common = [op for op in CALLS if op not in ("cat", "stack", "dot", "addcmul", "cross_entropy")]
-    assert {op: explained[op].how["torch", "gpu"] for op in common} == dict.fromkeys(common, How.NATIVE)
+    assert {op: explained[op].how["torch", "gpu"] for op in common} == dict.fromkeys(
+        common, How.NATIVE
+    )
 
 
 def test_an_ordinary_network_meets_no_kernel_of_ours() -> None:
@@ -340,4 +359,8 @@ def test_plans_for_a_machine_with_a_gpu_cover_both_devices() -> None:
     policy = Policy("O1", "float16", allow="add")
     assert plans.plan(policy, "gpu").devices == ("cuda",)
     assert plans.plan(policy, "cpu").devices == ("cpu",)
-    assert plans.plan(policy, None).devices == ("cpu", *(["cuda"] if torch.cuda.is_available() else []), "meta")
+    assert plans.plan(policy, None).devices == (
+        "cpu",
+        *(["cuda"] if torch.cuda.is_available() else []),
+        "meta",
+    )

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 import unamp
 
 
-def decorated(dtype: str, size: tuple[int, ...] = (7, 9), **kwargs: Any) -> tuple[nn.Parameter, torch.optim.Optimizer]:
+def decorated(
+    dtype: str, size: tuple[int, ...] = (7, 9), **kwargs: Any
+) -> tuple[nn.Parameter, torch.optim.Optimizer]:
     """A single parameter whose optimizer has taken a step, and so has what it keeps."""
     network = nn.ParameterList([nn.Parameter(torch.randn(size))])
     optimizer = sgd(network, **{"lr": 0.0} | kwargs)
@@ -39,11 +41,15 @@ def clamp(parameter: Tensor) -> None:
 
 
 def share_other_memory(parameter: Tensor) -> None:
-    parameter.data = torch.linspace(-1, 1, parameter.numel()).to(parameter.dtype).view(parameter.shape)
+    parameter.data = (
+        torch.linspace(-1, 1, parameter.numel()).to(parameter.dtype).view(parameter.shape)
+    )
 
 
 def share_transposed_memory(parameter: Tensor) -> None:
-    parameter.data = torch.linspace(-1, 1, parameter.numel()).to(parameter.dtype).view(parameter.shape[::-1]).t()
+    parameter.data = (
+        torch.linspace(-1, 1, parameter.numel()).to(parameter.dtype).view(parameter.shape[::-1]).t()
+    )
 
 
 def write_bytes(parameter: Tensor) -> None:
@@ -59,7 +65,15 @@ def lose_a_number(parameter: Tensor) -> None:
     parameter.data[2, 2] = math.nan
 
 
-CHANGES = [set_last, clamp, share_other_memory, share_transposed_memory, write_bytes, copy, lose_a_number]
+CHANGES = [
+    set_last,
+    clamp,
+    share_other_memory,
+    share_transposed_memory,
+    write_bytes,
+    copy,
+    lose_a_number,
+]
 
 
 @pytest.mark.parametrize("dtype", LOW)
@@ -79,7 +93,9 @@ def test_master_weights_follow_every_change(change: Callable[[Tensor], None], dt
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 @pytest.mark.parametrize("dtype", LOW)
-def test_a_master_weight_that_is_lost_follows_when_its_parameter_is_mended(dtype: str, zero: float) -> None:
+def test_a_master_weight_that_is_lost_follows_when_its_parameter_is_mended(
+    dtype: str, zero: float
+) -> None:
     parameter, optimizer = decorated(dtype, lr=1.0)
     for bits in (-1, 0x7FFFFFFF, 0x7F800001):  # of NaN, which to round as a number would give 0
         lost = torch.full(parameter.shape, bits, dtype=torch.int32).view(torch.float32)
@@ -93,14 +109,22 @@ def test_a_master_weight_that_is_lost_follows_when_its_parameter_is_mended(dtype
         assert torch.equal(values(optimizer)[0], torch.full(parameter.shape, -0.5))
 
 
-@pytest.mark.parametrize("hold", [lambda g: g, Tensor.detach, lambda g: g.view(-1)[3:], lambda g: g.numpy()])
+@pytest.mark.parametrize(
+    "hold", [lambda g: g, Tensor.detach, lambda g: g.view(-1)[3:], lambda g: g.numpy()]
+)
 def test_a_gradient_that_somebody_holds_stays_as_it_is(hold: Callable[[Tensor], Any]) -> None:
     parameter, optimizer = decorated("bfloat16")
     held: list[Any] = []
-    optimizer.register_step_pre_hook(lambda own, args, kwargs: held.append(hold(own.param_groups[0]["params"][0].grad)))
+    optimizer.register_step_pre_hook(
+        lambda own, args, kwargs: held.append(hold(own.param_groups[0]["params"][0].grad))
+    )
     for number in (1.0, 2.0, 3.0):
         step(parameter, optimizer, number)
-    assert [float(each.min()) for each in held] == [float(each.max()) for each in held] == [1.0, 2.0, 3.0]
+    assert (
+        [float(each.min()) for each in held]
+        == [float(each.max()) for each in held]
+        == [1.0, 2.0, 3.0]
+    )
 
 
 def test_a_graph_may_hold_a_gradient() -> None:

@@ -23,13 +23,21 @@ def checkpointed(kind: str, level: Level, dtype: str, scheduled: bool, **kwargs:
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=0.01)
     before = lr_scheduler.StepLR(optimizer, 5, 0.5) if scheduled else None
     unamp.decorate(network, optimizer, level, dtype, **kwargs)
-    return [network, optimizer, before or lr_scheduler.StepLR(optimizer, 5, 0.5), unamp.GradScaler(4096.0, growth_interval=3)]
+    return [
+        network,
+        optimizer,
+        before or lr_scheduler.StepLR(optimizer, 5, 0.5),
+        unamp.GradScaler(4096.0, growth_interval=3),
+    ]
 
 
-@pytest.mark.parametrize("scheduled", [False, True], ids=["schedule made after", "schedule made before"])
+@pytest.mark.parametrize(
+    "scheduled", [False, True], ids=["schedule made after", "schedule made before"]
+)
 @pytest.mark.parametrize("kwargs", [{}, {"save_dtype": "float32"}, {"master_grad": True}], ids=str)
 @pytest.mark.parametrize(
-    ("kind", "level", "dtype"), [("conv", "O2", "float16"), ("mlp", "O2", "bfloat16"), ("mlp", "O1", "float16")]
+    ("kind", "level", "dtype"),
+    [("conv", "O2", "float16"), ("mlp", "O2", "bfloat16"), ("mlp", "O1", "float16")],
 )
 def test_a_resumed_training_ends_where_an_uninterrupted_one_does(
     kind: str, level: Level, dtype: str, kwargs: dict[str, Any], scheduled: bool, tmp_path: Path
@@ -39,7 +47,9 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(
         for step in steps:
             optimizer.zero_grad()
             for part in range(2):
-                loss = loss_of(network, 100 * part + step, overflow=step in (4, 11), level=level, dtype=dtype)
+                loss = loss_of(
+                    network, 100 * part + step, overflow=step in (4, 11), level=level, dtype=dtype
+                )
                 scaler.scale(loss / 2).backward()
             scaler.step(optimizer)
             scaler.update()
@@ -62,7 +72,9 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(
 
 def test_a_closure_sees_the_low_weights() -> None:
     network, exact = made(), made()
-    optimizer, theirs = [torch.optim.LBFGS(each.parameters(), max_iter=5) for each in (network, exact)]
+    optimizer, theirs = [
+        torch.optim.LBFGS(each.parameters(), max_iter=5) for each in (network, exact)
+    ]
     unamp.decorate(network, optimizer, "O2", "bfloat16")
     seen = []
 
@@ -127,7 +139,10 @@ def test_copies_add_gradients_up_in_float32_too(dtype: str) -> None:
     network = made()
     optimizer = sgd(network)
     unamp.decorate(network, optimizer, "O2", dtype, master_grad=True)
-    copied, restored = copy.deepcopy((network, optimizer)), pickle.loads(pickle.dumps((network, optimizer)))
+    copied, restored = (
+        copy.deepcopy((network, optimizer)),
+        pickle.loads(pickle.dumps((network, optimizer))),
+    )
     for other, its in (copied, restored):
         its.zero_grad()
         loss_of(other, 0, level="O2", dtype=dtype).backward()

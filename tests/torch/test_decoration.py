@@ -24,7 +24,9 @@ def test_what_stays_in_float32() -> None:
     class Inner(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norms = nn.ModuleList([nn.BatchNorm1d(2), nn.SyncBatchNorm(2), nn.InstanceNorm1d(2, affine=True)])
+            self.norms = nn.ModuleList(
+                [nn.BatchNorm1d(2), nn.SyncBatchNorm(2), nn.InstanceNorm1d(2, affine=True)]
+            )
             self.norms.append(nn.InstanceNorm1d(2, affine=True, track_running_stats=True))
             self.norms.extend([nn.LayerNorm(2), nn.GroupNorm(1, 2)])
             self.deep = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Conv1d(2, 2, 1))
@@ -33,12 +35,25 @@ def test_what_stays_in_float32() -> None:
 
     def low(network: nn.Module, **kwargs: Any) -> set[str]:
         unamp.decorate(network, level="O2", dtype="bfloat16", **kwargs)
-        return {name.rpartition(".")[0] for name, p in network.named_parameters() if p.dtype is torch.bfloat16}
+        return {
+            name.rpartition(".")[0]
+            for name, p in network.named_parameters()
+            if p.dtype is torch.bfloat16
+        }
 
     assert low(Inner()) == {"norms.2", "norms.4", "norms.5", "deep.0.0", "deep.1"}
-    assert low(Inner(), excluded_layers=nn.LayerNorm) == {"norms.2", "norms.5", "deep.0.0", "deep.1"}
+    assert low(Inner(), excluded_layers=nn.LayerNorm) == {
+        "norms.2",
+        "norms.5",
+        "deep.0.0",
+        "deep.1",
+    }
     network = Inner()
-    assert low(network, excluded_layers=[network.deep[0], nn.Conv1d]) == {"norms.2", "norms.4", "norms.5"}
+    assert low(network, excluded_layers=[network.deep[0], nn.Conv1d]) == {
+        "norms.2",
+        "norms.4",
+        "norms.5",
+    }
     assert low(network := Inner(), excluded_layers=network) == set()
     assert (network.exact.dtype, network.index.dtype) == (torch.float64, torch.int64)
     assert {b.dtype for b in network.buffers() if b.is_floating_point()} == {F32}
@@ -66,7 +81,9 @@ def test_tied_and_frozen_parameters() -> None:
     with unamp.autocast(dtype="float16", level="O2"):
         network(torch.arange(5)).float().square().sum().backward()
     optimizer.step()
-    assert torch.equal(values(optimizer)[0], exact.add(network.head.weight.grad.float(), alpha=-0.1))
+    assert torch.equal(
+        values(optimizer)[0], exact.add(network.head.weight.grad.float(), alpha=-0.1)
+    )
     assert all(map(torch.equal, frozen, values(network.frozen)))
     kept = Tied()
     unamp.decorate(kept, level="O2", excluded_layers=kept.head)
@@ -83,10 +100,16 @@ def test_hooks_run_once_and_see_float32() -> None:
     optimizer = sgd(network)
     unamp.decorate(network, optimizer, "O2")
     seen: list[Any] = []
-    optimizer.register_step_pre_hook(lambda own, args, kwargs: seen.append(own.param_groups[0]["params"][0].grad.dtype))
+    optimizer.register_step_pre_hook(
+        lambda own, args, kwargs: seen.append(own.param_groups[0]["params"][0].grad.dtype)
+    )
     optimizer.register_step_post_hook(lambda own, args, kwargs: own.zero_grad())
-    optimizer.register_state_dict_post_hook(lambda own, state: seen.append(sorted(state["state"][0])))
-    optimizer.register_load_state_dict_pre_hook(lambda own, state: seen.append(sorted(state["state"][0])))
+    optimizer.register_state_dict_post_hook(
+        lambda own, state: seen.append(sorted(state["state"][0]))
+    )
+    optimizer.register_load_state_dict_pre_hook(
+        lambda own, state: seen.append(sorted(state["state"][0]))
+    )
     schedule = lr_scheduler.StepLR(optimizer, 1)
     loss_of(network, 0, level="O2", dtype="float16").backward()
     optimizer.step()
@@ -149,7 +172,9 @@ def test_what_is_saved_of_a_network(save_dtype: str) -> None:
     for whole in (network, nn.DataParallel(network)):
         for name, value in whole.state_dict().items():
             buffer = "running" in name or "num_batches" in name
-            assert buffer or value.dtype is (F32 if ".other." in f".{name}" else getattr(torch, save_dtype)), name
+            assert buffer or value.dtype is (
+                F32 if ".other." in f".{name}" else getattr(torch, save_dtype)
+            ), name
     before = values(network)
     state = copy.deepcopy(network.state_dict())
     for parameter in network.parameters():
@@ -185,8 +210,13 @@ def test_a_checkpoint_of_float32_training_can_be_continued() -> None:
     its.load_state_dict(optimizer.state_dict())
     assert its.param_groups[0]["lr"] == 0.01
     assert all(map(torch.equal, values(its), (v.half().float() for v in values(network))))
-    assert torch.equal(its.state[low[0].weight]["exp_avg_sq"], optimizer.state[network[0].weight]["exp_avg_sq"])
-    assert all(torch.equal(p, q.half()) for p, q in zip(low.parameters(), network.parameters(), strict=True))
+    assert torch.equal(
+        its.state[low[0].weight]["exp_avg_sq"], optimizer.state[network[0].weight]["exp_avg_sq"]
+    )
+    assert all(
+        torch.equal(p, q.half())
+        for p, q in zip(low.parameters(), network.parameters(), strict=True)
+    )
 
 
 def test_a_bad_checkpoint_changes_nothing() -> None:
@@ -198,7 +228,10 @@ def test_a_bad_checkpoint_changes_nothing() -> None:
     state, before = copy.deepcopy(optimizer.state_dict()), values(optimizer)
     state["state"][1]["master_weight"] = torch.zeros(3)
     state["state"][0]["master_weight"].zero_()
-    with pytest.raises(ValueError, match=r"master weight of parameter 1 has the shape \(3,\), the parameter has \(32,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"master weight of parameter 1 has the shape \(3,\), the parameter has \(32,\)",
+    ):
         optimizer.load_state_dict(state)
     with pytest.raises(ValueError, match="different number of parameter groups"):
         optimizer.load_state_dict({"state": state["state"], "param_groups": []})
@@ -214,12 +247,16 @@ def test_sparse_gradients() -> None:
     scaler.scale(embedding(torch.tensor([1, 1, 2])).float().sum()).backward()
     assert scaler.step(optimizer) is True
     moved = before - values(optimizer)[0]
-    torch.testing.assert_close(moved, torch.tensor([0.0, 0.1, 0.1, 0.0, 0.0])[:, None].expand(5, 3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        moved, torch.tensor([0.0, 0.1, 0.1, 0.0, 0.0])[:, None].expand(5, 3), atol=1e-4, rtol=0
+    )
 
 
 @pytest.fixture
 def one_process(tmp_path: Path) -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 
@@ -242,7 +279,9 @@ def test_networks_that_are_distributed_already_are_refused() -> None:
 @pytest.mark.parametrize("watched", [False, True], ids=["", "by a trace"])
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize(
-    "norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8), nn.InstanceNorm1d(8, affine=True)], ids=repr
+    "norm",
+    [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8), nn.InstanceNorm1d(8, affine=True)],
+    ids=repr,
 )
 def test_norms_with_low_parameters(norm: nn.Module, dtype: str, watched: bool) -> None:
     exact, norm = norm, copy.deepcopy(norm)
@@ -251,8 +290,14 @@ def test_norms_with_low_parameters(norm: nn.Module, dtype: str, watched: bool) -
     exact.load_state_dict(norm.state_dict())
     x = torch.randn(4, 8, 8)
     low = x.to(LOW[dtype])
-    for deny, given, atol in (("layer_norm group_norm rms_norm instance_norm".split(), x, 1e-6), ((), low, 0.05)):
-        with unamp.trace() if watched else contextlib.nullcontext(), unamp.autocast(dtype=dtype, level="O3", deny=deny):
+    for deny, given, atol in (
+        ("layer_norm group_norm rms_norm instance_norm".split(), x, 1e-6),
+        ((), low, 0.05),
+    ):
+        with (
+            unamp.trace() if watched else contextlib.nullcontext(),
+            unamp.autocast(dtype=dtype, level="O3", deny=deny),
+        ):
             found = norm(given)
         assert found.dtype is (F32 if deny else LOW[dtype])
         torch.testing.assert_close(found.float(), exact(given.float()), rtol=0, atol=atol)

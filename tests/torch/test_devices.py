@@ -24,24 +24,31 @@ GPU = torch.cuda.is_available()
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-#: A region with a device that compiled kernels do not know is carried out in Python, on the CPU as well.
+#: A region with a device that compiled kernels do not know is carried out in Python, on the CPU as
+#: well.
 SECOND = pytest.param("second", marks=pytest.mark.beside_kernels)
 
 
 @pytest.mark.parametrize("device", ["meta", SECOND])
 def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
     """In a process of its own: PyTorch's second device is there for good, and a GPU would be the accelerator."""
-    assert json.loads(python(HERE / "devices.py", device, **no_gpu.ENVIRONMENT).splitlines()[-1]) == []
+    assert (
+        json.loads(python(HERE / "devices.py", device, **no_gpu.ENVIRONMENT).splitlines()[-1]) == []
+    )
 
 
 @pytest.mark.either_kernels
 @pytest.mark.parametrize("compiled", ["0", ""])
 def test_regions_around_several_devices(compiled: str) -> None:
     """See the script. With kernels in Python, and with those in C++ where they are built."""
-    python("-W", "ignore", HERE / "two_devices.py", **no_gpu.ENVIRONMENT, UNAMP_TORCH_COMPILED=compiled)
+    python(
+        "-W", "ignore", HERE / "two_devices.py", **no_gpu.ENVIRONMENT, UNAMP_TORCH_COMPILED=compiled
+    )
 
 
-def test_where_there_is_a_gpu_devices_that_are_not_here_are_read_in_a_process_that_sees_none() -> None:
+def test_where_there_is_a_gpu_devices_that_are_not_here_are_read_in_a_process_that_sees_none() -> (
+    None
+):
     assert bool(no_gpu.FILES) is GPU
     for name in no_gpu.FILES:
         python("-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / name, **no_gpu.ENVIRONMENT)
@@ -51,13 +58,25 @@ def test_where_there_is_a_gpu_devices_that_are_not_here_are_read_in_a_process_th
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
 def test_training_on_meta_tensors(named: Any, level: str) -> None:
     def train(device: str) -> list[torch.dtype]:
-        network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3)).to(device)
+        network = torch.nn.Sequential(
+            torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 3)
+        ).to(device)
         with unamp.autocast(named if device == "meta" else None, "bfloat16", level=level):
             out = network(torch.ones(2, 4, device=device))
             loss = F.cross_entropy(out, torch.zeros(2, dtype=torch.long, device=device))
-            also = [(out + 1.5).dtype, (2 * out).dtype, out.exp().dtype, torch.cat([out, out.float()]).dtype]
+            also = [
+                (out + 1.5).dtype,
+                (2 * out).dtype,
+                out.exp().dtype,
+                torch.cat([out, out.float()]).dtype,
+            ]
         loss.backward()
-        return [out.dtype, loss.dtype, *also, *(p.grad.dtype for p in network.parameters() if p.grad is not None)]
+        return [
+            out.dtype,
+            loss.dtype,
+            *also,
+            *(p.grad.dtype for p in network.parameters() if p.grad is not None),
+        ]
 
     assert train("meta") == train("cpu")
 
@@ -108,11 +127,19 @@ def test_inference_mode_in_a_region_that_names_none_is_refused() -> None:
     x, here = torch.ones(2, 2, device="meta"), torch.ones(2, 2)
     with torch.inference_mode(), unamp.autocast(dtype="bfloat16"):
         assert F.softmax(here @ here, -1).dtype == F32
-        with pytest.raises(NotExpressible, match=r"""does not reach meta tensors: open it with unamp.autocast\("meta"\)"""):
+        with pytest.raises(
+            NotExpressible,
+            match=r"""does not reach meta tensors: open it with unamp.autocast\("meta"\)""",
+        ):
             F.softmax(x, -1)
         with unamp.autocast("cpu", "float16"):
-            if GPU:  # with kernels that see the tensors of every device that the inner region leaves out
-                assert ((x @ x).dtype, F.softmax(x @ x, -1).dtype, (here @ here).dtype) == (BF16, F32, F16)
+            if GPU:
+                # with kernels that see the tensors of every device that the inner region leaves out
+                assert ((x @ x).dtype, F.softmax(x @ x, -1).dtype, (here @ here).dtype) == (
+                    BF16,
+                    F32,
+                    F16,
+                )
             else:
                 with pytest.raises(NotExpressible):
                     F.softmax(x, -1)
@@ -125,7 +152,11 @@ def test_where_kernels_are_compiled_meta_tensors_meet_no_python_outside_of_regio
     with unamp.autocast(dtype="bfloat16"):
         assert (torch.ones(2, 2, device="meta") @ torch.ones(2, 2, device="meta")).dtype == BF16
     for name in ("aten::mm", "aten::linear", "aten::exp"):
-        (line,) = (line for line in torch._C._dispatch_dump(name).splitlines() if line.startswith("AutogradMeta: "))
+        (line,) = (
+            line
+            for line in torch._C._dispatch_dump(name).splitlines()
+            if line.startswith("AutogradMeta: ")
+        )
         assert ("module.cpp" in line) is (library is not None)
 
 
@@ -133,10 +164,16 @@ def test_fake_tensors_answer_as_real_ones() -> None:
     with FakeTensorMode(), unamp.autocast(dtype="bfloat16"):
         for device in ("cpu", "meta"):
             x = torch.ones(2, 2, device=device)
-            assert ((x @ x).dtype, (x @ x).exp().dtype, F.softmax(x @ x, -1).dtype) == (BF16, F32, F32)
+            assert ((x @ x).dtype, (x @ x).exp().dtype, F.softmax(x @ x, -1).dtype) == (
+                BF16,
+                F32,
+                F32,
+            )
 
 
-@pytest.mark.parametrize("named", ["cuda:1", "gpu:0", torch.device("cuda"), torch.device("cpu"), "cpu:0"])
+@pytest.mark.parametrize(
+    "named", ["cuda:1", "gpu:0", torch.device("cuda"), torch.device("cpu"), "cpu:0"]
+)
 def test_a_device_may_have_an_index_or_be_pytorchs_object(named: Any) -> None:
     kind = "cpu" if "cpu" in str(named) else "gpu"
     assert unamp.autocast(named).device == kind
@@ -146,7 +183,9 @@ def test_a_device_may_have_an_index_or_be_pytorchs_object(named: Any) -> None:
 CUDA_WORDS = ["cuda", "gpu", torch.device("cuda:1")]
 
 
-@pytest.mark.parametrize("named", ["mps", torch.device("xpu"), *([] if GPU else CUDA_WORDS)], ids=str)
+@pytest.mark.parametrize(
+    "named", ["mps", torch.device("xpu"), *([] if GPU else CUDA_WORDS)], ids=str
+)
 def test_devices_that_are_not_there(named: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x, has = torch.ones(2, 2), "torch has cpu, cuda, meta" if GPU else "torch has cpu, meta"
     absent.nothing_is_in_force_on_it(named, has, lambda: (x @ x).dtype, BF16, monkeypatch)
@@ -178,7 +217,10 @@ def test_words_for_no_device(named: Any, error: type[Exception], said: str) -> N
 
 
 def test_pytorchs_own_amp_does_nothing_on_meta() -> None:
-    with pytest.raises(NotExpressible, match="does nothing on 'meta'"), unamp.autocast("meta", preset="native"):
+    with (
+        pytest.raises(NotExpressible, match="does nothing on 'meta'"),
+        unamp.autocast("meta", preset="native"),
+    ):
         pass
     assert unamp.current_policy() is None
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.beside_kernels
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
 
-# --- torch.amp beside torch's own ----------------------------------------------------------------------------------------
+# --- torch.amp beside torch's own -----------------------------------------------------------------
 
 CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "matmul": lambda x: x @ x,
@@ -67,11 +67,18 @@ def test_numbers_and_dtypes_are_torchs_own(name: str, dtype: torch.dtype | None)
 
 @pytest.mark.parametrize("device", ["foo", "CPU", "gpu", "meta", "fpga", None, 3, "cpu", "cpu:0"])
 def test_devices_as_torch_takes_them(device: Any) -> None:
-    for ours, own in ((amp.autocast, torch.amp.autocast), (amp.is_autocast_available, torch.amp.is_autocast_available)):
-        assert error_of(lambda make=ours: make(device)) is error_of(lambda make=own: make(device)), ours
+    for ours, own in (
+        (amp.autocast, torch.amp.autocast),
+        (amp.is_autocast_available, torch.amp.is_autocast_available),
+    ):
+        assert error_of(lambda make=ours: make(device)) is error_of(
+            lambda make=own: make(device)
+        ), ours
     for name in ("custom_fwd", "custom_bwd"):
         ours, own = getattr(amp, name), getattr(torch.amp, name)
-        assert error_of(lambda f=ours: f(device_type=device)) is error_of(lambda f=own: f(device_type=device))
+        assert error_of(lambda f=ours: f(device_type=device)) is error_of(
+            lambda f=own: f(device_type=device)
+        )
     if error_of(lambda: torch.amp.is_autocast_available(device)) is None:
         assert amp.is_autocast_available(device) is torch.amp.is_autocast_available(device)
 
@@ -173,10 +180,11 @@ def test_custom_functions() -> None:
     out.sum().backward()
     assert Square.seen == [F32, False, False]
     assert (out.dtype, x.grad.dtype) == (F32, BF16)
-    assert cuda.amp.custom_fwd(cast_inputs=F16)(lambda ctx, x: x)(types.SimpleNamespace(), x) is x  # outside regions: nothing
+    # outside regions: nothing
+    assert cuda.amp.custom_fwd(cast_inputs=F16)(lambda ctx, x: x)(types.SimpleNamespace(), x) is x
 
 
-# --- torch.amp.GradScaler beside torch's own -------------------------------------------------------------------------------
+# --- torch.amp.GradScaler beside torch's own ------------------------------------------------------
 
 
 def trained(make: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
@@ -199,10 +207,22 @@ def trained(make: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from([None] * 6 + [2.0**10])), min_size=1, max_size=12),
-    st.sampled_from([{}, {"growth_interval": 2}, {"growth_factor": 3.0, "backoff_factor": 0.3, "growth_interval": 1}]),
+    st.lists(
+        st.tuples(st.booleans(), st.booleans(), st.sampled_from([None] * 6 + [2.0**10])),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(
+        [
+            {},
+            {"growth_interval": 2},
+            {"growth_factor": 3.0, "backoff_factor": 0.3, "growth_interval": 1},
+        ]
+    ),
 )
-def test_after_any_sequence_the_scaler_is_where_torchs_own_is(steps: list[tuple[Any, ...]], rules: dict[str, Any]) -> None:
+def test_after_any_sequence_the_scaler_is_where_torchs_own_is(
+    steps: list[tuple[Any, ...]], rules: dict[str, Any]
+) -> None:
     ours = trained(lambda: amp.GradScaler("cpu", 1024.0, **rules))
     own = trained(lambda: torch.amp.GradScaler("cpu", 1024.0, **rules))
     for each in steps:
@@ -215,7 +235,14 @@ def test_getters_and_setters_are_torchs() -> None:
         scaler.set_growth_factor(3.0)
         scaler.set_backoff_factor(0.25)
         scaler.set_growth_interval(7)
-    for name in ("get_growth_factor", "get_backoff_factor", "get_growth_interval", "get_scale", "is_enabled", "state_dict"):
+    for name in (
+        "get_growth_factor",
+        "get_backoff_factor",
+        "get_growth_interval",
+        "get_scale",
+        "is_enabled",
+        "state_dict",
+    ):
         assert getattr(ours, name)() == getattr(own, name)(), name
 
 
@@ -254,8 +281,12 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
     "backoff factor": lambda module: module.GradScaler("cpu", backoff_factor=1.0),
     "no tensor": lambda module: module.GradScaler("cpu").scale(3),
     "update first": lambda module: module.GradScaler("cpu").update(),
-    "step first": lambda module: module.GradScaler("cpu").step(torch.optim.SGD([torch.ones(1)], 0.1)),
-    "unscale first": lambda module: module.GradScaler("cpu").unscale_(torch.optim.SGD([torch.ones(1)], 0.1)),
+    "step first": lambda module: module.GradScaler("cpu").step(
+        torch.optim.SGD([torch.ones(1)], 0.1)
+    ),
+    "unscale first": lambda module: module.GradScaler("cpu").unscale_(
+        torch.optim.SGD([torch.ones(1)], 0.1)
+    ),
     "update without step": lambda module: _begun(module)[0].update(),
     "unscale twice": _twice("unscale_"),
     "step twice": _twice("step"),
@@ -326,7 +357,7 @@ def test_a_disabled_scaler_steps_and_returns_what_the_optimizer_does() -> None:
     assert scaler.step(optimizer) == "stepped"
 
 
-# --- the documentation's examples ------------------------------------------------------------------------------------------
+# --- the documentation's examples -----------------------------------------------------------------
 
 
 def test_torch_amps_example() -> None:
@@ -351,13 +382,17 @@ def test_torch_cpu_amps_example() -> None:
 
 def test_paddles_example() -> None:
     conv2d = nn.Conv2d(3, 2, 3, bias=False)
-    paddles_example("torch", conv2d, torch.rand([10, 3, 32, 32]), torch.rand([2, 3]), torch.rand([2, 3]))
+    paddles_example(
+        "torch", conv2d, torch.rand([10, 3, 32, 32]), torch.rand([2, 3]), torch.rand([2, 3])
+    )
 
 
 def test_paddles_scaler() -> None:
     model, x = nn.Linear(4, 1), torch.rand(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scaler = paddle_amp.GradScaler(init_loss_scaling=1024, incr_every_n_steps=1, decr_every_n_nan_or_inf=2)
+    scaler = paddle_amp.GradScaler(
+        init_loss_scaling=1024, incr_every_n_steps=1, decr_every_n_nan_or_inf=2
+    )
     scales = []
     for overflow in (False, True, True, False):
         optimizer.zero_grad()
@@ -380,10 +415,17 @@ def test_paddles_decorate(dtype: torch.dtype) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 0.05)
     assert paddle_amp.decorate(model, optimizer, level="O1") == (model, optimizer)
     assert {p.dtype for p in model.parameters()} == {F32}
-    assert paddle_amp.decorate(model, optimizer, level="O2", dtype=dtype, excluded_layers=model[3]) == (model, optimizer)
+    assert paddle_amp.decorate(
+        model, optimizer, level="O2", dtype=dtype, excluded_layers=model[3]
+    ) == (model, optimizer)
     norm = F32 if dtype == F16 else BF16  # as in Paddle
     assert [p.dtype for p in model.parameters()] == [dtype, dtype, norm, norm, F32, F32, F32, F32]
-    x, y, scaler, losses = torch.rand(16, 4), torch.rand(16, 1), paddle_amp.GradScaler(init_loss_scaling=1024), []
+    x, y, scaler, losses = (
+        torch.rand(16, 4),
+        torch.rand(16, 1),
+        paddle_amp.GradScaler(init_loss_scaling=1024),
+        [],
+    )
     for _ in range(15):
         optimizer.zero_grad()
         with paddle_amp.auto_cast(level="O2", dtype=dtype):
@@ -402,15 +444,23 @@ def test_paddles_operator_stats(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.rand(4, 4)
     with paddle_amp.debugging.collect_operator_stats(), paddle_amp.auto_cast(dtype="bfloat16"):
         torch.exp(x @ x)
-    rows = {line.split()[0]: line.replace("|", "").split()[1:] for line in capsys.readouterr().out.splitlines() if "|" in line}
+    rows = {
+        line.split()[0]: line.replace("|", "").split()[1:]
+        for line in capsys.readouterr().out.splitlines()
+        if "|" in line
+    }
     assert rows["exp"] == ["0", "0", "1", "0"]
     assert rows["matmul"] == ["0", "1", "0", "0"]
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 def test_mindspores_example(level: str) -> None:
-    network = nn.Sequential(nn.Conv2d(1, 6, 5), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 28 * 28, 10), nn.Softmax(-1))
-    mindspores_example("torch", network, torch.rand(2, 1, 32, 32), level, "float16", {"conv2d", "relu", "linear"})
+    network = nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 28 * 28, 10), nn.Softmax(-1)
+    )
+    mindspores_example(
+        "torch", network, torch.rand(2, 1, 32, 32), level, "float16", {"conv2d", "relu", "linear"}
+    )
 
 
 def test_mindspores_lists_are_changed_and_handed_back() -> None:
@@ -439,7 +489,9 @@ def test_mindspores_train_network_takes_the_steps_of_a_loop_by_hand() -> None:
     manager = mindspore_amp.DynamicLossScaleManager(1024, 2, 2)
     for each in (None, manager, mindspore_amp.FixedLossScaleManager(64, False)):
         model, optimizer = made()
-        train = mindspore_amp.build_train_network(model.eval(), optimizer, F.mse_loss, loss_scale_manager=each)
+        train = mindspore_amp.build_train_network(
+            model.eval(), optimizer, F.mse_loss, loss_scale_manager=each
+        )
         own, own_optimizer = made()
         for x, y in batches:
             result = train(x, y)
@@ -448,18 +500,28 @@ def test_mindspores_train_network_takes_the_steps_of_a_loop_by_hand() -> None:
             loss.backward()
             own_optimizer.step()
             assert torch.equal(result[0] if each is manager else result, loss)
-        assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), own.state_dict().values(), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(model.state_dict().values(), own.state_dict().values(), strict=True)
+        )
     x, y = batches[0]
     train = mindspore_amp.build_train_network(*made(), F.mse_loss, "O2")
     before = [p.clone() for p in train.network.parameters()]
     _, overflow, scale = train(x * math.inf, y)
-    assert (overflow, scale, train.scaler.get_scale(), train.scaler.skipped) == (True, 2.0**24, 2.0**23, 1)
+    assert (overflow, scale, train.scaler.get_scale(), train.scaler.skipped) == (
+        True,
+        2.0**24,
+        2.0**23,
+        1,
+    )
     assert all(torch.equal(a, b) for a, b in zip(before, train.network.parameters(), strict=True))
 
 
 def test_kerass_loss_scale_optimizer() -> None:
     w = nn.Parameter(torch.ones(3))
-    optimizer = LossScaleOptimizer(torch.optim.SGD([w], 0.5), initial_scale=8.0, dynamic_growth_steps=2)
+    optimizer = LossScaleOptimizer(
+        torch.optim.SGD([w], 0.5), initial_scale=8.0, dynamic_growth_steps=2
+    )
     optimizer.scale_loss((w * 2).sum()).backward()
     assert w.grad.tolist() == [16.0] * 3
     optimizer.apply([w.grad], [w])

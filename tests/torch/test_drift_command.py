@@ -53,14 +53,21 @@ def run(*arguments: object) -> Any:
 
 
 def test_only_what_the_function_calls_is_shown(script: Path) -> None:
-    found = json.loads(run("torch==2.8", "torch==2.15", f"{script}:step", "--json").output)["presets"]
-    assert {name: {op: c["times"] for op, c in each["operations"].items()} for name, each in found.items()} == {
+    found = json.loads(run("torch==2.8", "torch==2.15", f"{script}:step", "--json").output)[
+        "presets"
+    ]
+    assert {
+        name: {op: c["times"] for op, c in each["operations"].items()}
+        for name, each in found.items()
+    } == {
         "torch-cuda": {"rms_norm": 2},
         "torch-cpu": {},
         "torch-mps": {},
     }
     said = run("torch==2.8", "torch==2.15", f"{script}:product").output
-    assert "0 operations change from torch==2.8 to torch==2.15 at O1 in float16, of the 1 that" in said
+    assert (
+        "0 operations change from torch==2.8 to torch==2.15 at O1 in float16, of the 1 that" in said
+    )
 
 
 def test_a_function_that_calls_nothing_is_an_error(script: Path) -> None:

@@ -31,7 +31,9 @@ def put_in(boxes: Tensor) -> Tensor:
 FAILING: dict[str, Callable[[Tensor], Any]] = {
     "put into float32": put_in,
     "to NumPy": lambda x: (x @ x).detach().numpy(),
-    "a product with an explicit result": lambda x: torch.mm(x * 2, torch.ones(4, 4), out=torch.empty(0)),
+    "a product with an explicit result": lambda x: torch.mm(
+        x * 2, torch.ones(4, 4), out=torch.empty(0)
+    ),
     "in place": lambda x: torch.ones(4, 4, dtype=torch.int32).add_(x * 2),
 }
 
@@ -93,7 +95,10 @@ def test_a_region_that_is_switched_off_leaves_it_to_the_one_around_it() -> None:
         (O2, lambda: torch.ones(2, 3) @ torch.ones(2, 3)),
         (O2, lambda: [][0]),
         (Policy("O1", "bfloat16"), lambda: put_in(torch.ones(4, 4, dtype=torch.bfloat16))),
-        (Policy("O2", "bfloat16", enabled=False), lambda: put_in(torch.ones(4, 4, dtype=torch.bfloat16))),
+        (
+            Policy("O2", "bfloat16", enabled=False),
+            lambda: put_in(torch.ones(4, 4, dtype=torch.bfloat16)),
+        ),
         (
             Policy("O2", "bfloat16", preset="torch-cuda"),
             lambda: F.binary_cross_entropy(torch.ones(2), torch.ones(2)),

@@ -13,7 +13,9 @@ import unamp
 pytestmark = pytest.mark.beside_kernels
 
 
-def test_the_first_example_prints_its_trace_and_another_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_example_prints_its_trace_and_another_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = next(e for e in examples("torch") if e.file.name == "README.md")
     assert first.prints is not None
     assert "bfloat16" in first.prints
@@ -41,12 +43,24 @@ def test_conventions() -> None:
     assert told["batch norm's epsilon"] == str(norm.eps)
     assert told["layer norm's epsilon"] == str(torch.nn.LayerNorm(1).eps)
     conv = torch.nn.Conv2d(2, 3, (4, 5))
-    assert (told["convolution's kernel"], tuple(conv.weight.shape)) == ("out, in, row, column", (3, 2, 4, 5))
-    assert (told["linear layer's weight"], tuple(torch.nn.Linear(2, 3).weight.shape)) == ("out, in", (3, 2))
+    assert (told["convolution's kernel"], tuple(conv.weight.shape)) == (
+        "out, in, row, column",
+        (3, 2, 4, 5),
+    )
+    assert (told["linear layer's weight"], tuple(torch.nn.Linear(2, 3).weight.shape)) == (
+        "out, in",
+        (3, 2),
+    )
     assert (told["convolution's padding"], conv.padding) == ("0", (0, 0))
     assert (told["convolution's bias"], conv.bias is None) == ("yes", False)
-    assert (told["stride of average pooling"], torch.nn.AvgPool2d(4).stride) == ("the kernel's size", 4)
+    assert (told["stride of average pooling"], torch.nn.AvgPool2d(4).stride) == (
+        "the kernel's size",
+        4,
+    )
     assert (told["a network starts"], norm.training) == ("training", True)
     norm(x := torch.randn(2, 1, 2, 2))
-    assert (told["which is the share of"], told["running variance of n numbers is divided by"]) == ("the new", "n - 1")
+    assert (told["which is the share of"], told["running variance of n numbers is divided by"]) == (
+        "the new",
+        "n - 1",
+    )
     torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * x.var().reshape(1))

@@ -26,20 +26,46 @@ def test_torchs_own_amp_is_native_throughout(device: str, dtype: str) -> None:
 def test_on_a_gpu_the_default_costs_nothing_on_torchs_own_lists() -> None:
     explained = unamp.explain(Policy("O1", "float16"), "torch", "gpu")
     lists = unamp.explain(Policy("O1", "float16", preset="torch-cuda"), "torch", "gpu")
-    for op in ("matmul", "mm", "linear", "conv2d", "softmax", "layer_norm", "exp", "nll_loss", "add", "relu", "cat"):
+    for op in (
+        "matmul",
+        "mm",
+        "linear",
+        "conv2d",
+        "softmax",
+        "layer_norm",
+        "exp",
+        "nll_loss",
+        "add",
+        "relu",
+        "cat",
+    ):
         assert explained[op].how["torch", "gpu"] is How.NATIVE, op
         assert lists[op].how["torch", "gpu"] is How.NATIVE, op
 
 
 def test_on_a_cpu_torchs_cpu_lists_cost_nothing() -> None:
     found = how(Policy("O1", "bfloat16", preset="torch-cpu"), "cpu")
-    for op in ("matmul", "mm", "linear", "conv2d", "mse_loss", "softmax", "layer_norm", "exp", "add", "relu", "batch_norm"):
+    for op in (
+        "matmul",
+        "mm",
+        "linear",
+        "conv2d",
+        "mse_loss",
+        "softmax",
+        "layer_norm",
+        "exp",
+        "add",
+        "relu",
+        "batch_norm",
+    ):
         assert found[op] is How.NATIVE, op
 
 
 def test_a_custom_list_intercepts_its_operations() -> None:
     usual = how(Policy("O1", "bfloat16", preset="torch-cpu"), "cpu")
-    found = how(Policy("O1", "bfloat16", preset="torch-cpu", allow=("add", "exp"), deny="mm"), "cpu")
+    found = how(
+        Policy("O1", "bfloat16", preset="torch-cpu", allow=("add", "exp"), deny="mm"), "cpu"
+    )
     # Functions that torch makes of them are looked after as well, so that each keeps its own rule.
     assert {op for op in found if found[op] is not usual[op]} >= {"add", "exp", "mm"}
     for op in ("linear", "conv2d", "softmax", "relu", "log", "mul", "layer_norm", "batch_norm"):
@@ -75,7 +101,10 @@ def test_rules_and_origins_are_the_policys() -> None:
     policy = Policy("O1", "bfloat16", allow=torch.add, deny="linear")
     found = unamp.explain(policy, "torch", "cpu")
     assert (found["add"].rule, found["add"].origin) == (Rule.LOW, "your allow list")
-    assert (found["lstm"].rule, found["lstm"].origin) == (Rule.FP32, "your deny list: it computes with linear")
+    assert (found["lstm"].rule, found["lstm"].origin) == (
+        Rule.FP32,
+        "your deny list: it computes with linear",
+    )
     assert {op: e.rule for op, e in found.items()} == dict(policy.rules)
 
 
@@ -140,4 +169,7 @@ with unamp.autocast("cpu", "float16"):
     lines = done.stdout.splitlines()
     assert lines[0] == "True 1.0"
     assert isa != "AVX2" or lines[1] == "True 1.0"
-    assert "AmpWarning: on a CPU torch is about 28 times slower in float16 than in float32" in done.stderr
+    assert (
+        "AmpWarning: on a CPU torch is about 28 times slower in float16 than in float32"
+        in done.stderr
+    )

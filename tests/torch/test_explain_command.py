@@ -13,7 +13,9 @@ pytestmark = pytest.mark.beside_kernels
 
 
 def explained(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["explain", "--framework", "torch", "--device", "cpu", *arguments])
+    done = CliRunner().invoke(
+        app, ["explain", "--framework", "torch", "--device", "cpu", *arguments]
+    )
     assert done.exit_code == 0, done.output
     return done.stdout.splitlines()[0]
 

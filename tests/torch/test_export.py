@@ -57,7 +57,9 @@ x = torch.rand(2, 1, 6, 6)
 
 
 def same(a: Any, b: Any) -> bool:
-    return len(a) == len(b) and all(p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(a, b, strict=True))
+    return len(a) == len(b) and all(
+        p.dtype == q.dtype and torch.equal(p, q) for p, q in zip(a, b, strict=True)
+    )
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -72,7 +74,9 @@ def test_export_in_a_region(policy: Policy, strict: bool) -> None:
     assert same(found, expected)
     with policy_region(Policy("O1", "float16", deny="add")):
         assert unamp.current_policy() is not None
-    assert same(torch.export.export(model, (x,), strict=strict).module()(x), model(x)), "an export outside is unaffected"
+    assert same(torch.export.export(model, (x,), strict=strict).module()(x), model(x)), (
+        "an export outside is unaffected"
+    )
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -113,12 +117,16 @@ class WithoutKernels(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         rows = x.flatten(1)
         weight, start = rows[:1, :3].expand(12, 3), rows[None, :, :3]
-        output, *_ = torch.lstm(start, (start, start), [weight, weight], False, 1, 0.0, False, False, True)
+        output, *_ = torch.lstm(
+            start, (start, start), [weight, weight], False, 1, 0.0, False, False, True
+        )
         return torch.cdist(rows, rows), output
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_computes_in_float32_for_want_of_a_low_kernel_is_rounded_in_the_program_too(strict: bool) -> None:
+def test_what_computes_in_float32_for_want_of_a_low_kernel_is_rounded_in_the_program_too(
+    strict: bool,
+) -> None:
     model = WithoutKernels()
     with policy_region(Policy("OD", "float16", allow="cdist")):
         expected = model(x)
@@ -175,7 +183,7 @@ def test_an_export_that_fails_leaves_nothing_behind(native_state: Callable[[], A
     assert (x + x).dtype == F32
 
 
-# --- TorchScript, make_fx ----------------------------------------------------------------------------------------------------
+# --- TorchScript, make_fx -------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
@@ -187,7 +195,8 @@ def test_jit_trace_then_freeze(policy: Policy, trainable: bool) -> None:
         expected = model(x)
         traced = torch.jit.trace(model, x)
         frozen = torch.jit.freeze(traced)
-    # Freezing inside torch's own autocast has TorchScript put its autocast on top, with lists of its own.
+    # Freezing inside torch's own autocast has TorchScript put its autocast on top, with lists of
+    # its own.
     for run in (traced,) if policy.preset == "native" else (traced, frozen):
         for _ in range(3):  # TorchScript optimises after the first runs
             assert same(run(x), expected)
@@ -227,7 +236,9 @@ def test_make_fx(policy: Policy, pre_dispatch: bool) -> None:
     assert same(graph(x), expected)
     inside = Inside(policy).eval().requires_grad_(False)
     assert same(make_fx(inside, pre_dispatch=pre_dispatch)(x)(x), inside(x))
-    assert same(make_fx(model, pre_dispatch=pre_dispatch)(x)(x), model(x)), "a program made outside is unaffected"
+    assert same(make_fx(model, pre_dispatch=pre_dispatch)(x)(x), model(x)), (
+        "a program made outside is unaffected"
+    )
 
 
 def test_a_make_fx_that_fails_leaves_nothing_behind(native_state: Callable[[], Any]) -> None:

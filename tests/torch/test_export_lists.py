@@ -26,10 +26,14 @@ RULES = LayerRules({"**.wo": "float32"})
 @pytest.mark.parametrize("rules", [LayerRules(), RULES], ids=["no rules", "rules"])
 @pytest.mark.parametrize("policy", [Policy("O1"), Policy("O2"), Policy("OD")], ids=repr)
 @pytest.mark.parametrize("newer", [True, False], ids=["exporter", "older exporter"])
-def test_a_converted_file_follows_the_policy(tmp_path: Path, policy: Policy, rules: LayerRules, newer: bool) -> None:
+def test_a_converted_file_follows_the_policy(
+    tmp_path: Path, policy: Policy, rules: LayerRules, newer: bool
+) -> None:
     torch.manual_seed(0)
     network, x, path = Network().eval(), torch.rand(2, 3, 16), tmp_path / "model.onnx"
-    torch.onnx.export(network, (x,), str(path), dynamo=newer, opset_version=22 if newer else 20, verbose=False)
+    torch.onnx.export(
+        network, (x,), str(path), dynamo=newer, opset_version=22 if newer else 20, verbose=False
+    )
     precision = Precision(policy, rules)
     lists = export_lists(precision, "onnxconverter-common", path)
     assert lists.unsaid == []
@@ -47,11 +51,16 @@ def test_a_converted_file_follows_the_policy(tmp_path: Path, policy: Policy, rul
 
 def test_lists_of_another_policy_do_not_follow(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    torch.onnx.export(Network().eval(), (torch.rand(2, 3, 16),), str(path), opset_version=22, verbose=False)
+    torch.onnx.export(
+        Network().eval(), (torch.rand(2, 3, 16),), str(path), opset_version=22, verbose=False
+    )
     exec(export_lists(Precision(Policy("O1")), "onnxconverter-common", path).code, names := {})
     onnx.save(names["model"], tmp_path / "low.onnx")
     found = check(tmp_path / "low.onnx", Precision(Policy("O1"), RULES))
-    assert {node.layer for node in found.nodes if node.verdict == "differs"} == {"blocks.0.wo", "blocks.1.wo"}
+    assert {node.layer for node in found.nodes if node.verdict == "differs"} == {
+        "blocks.0.wo",
+        "blocks.1.wo",
+    }
 
 
 def test_names_for_torch_tensorrt_are_those_of_an_exported_program() -> None:
@@ -59,15 +68,24 @@ def test_names_for_torch_tensorrt_are_those_of_an_exported_program() -> None:
     before, _, call = lists.code.partition("compiled = torch_tensorrt.dynamo.compile(")
     exec(before.replace("import torch_tensorrt\n", ""), names := {})
     given = "exported_program=None, inputs=None,"
-    exec(f"arguments = dict({given}{call.replace('exported_program,', '', 1).replace('inputs=inputs,', '', 1)}", names)
-    operators, layers = names["arguments"]["autocast_excluded_ops"], names["arguments"]["autocast_excluded_nodes"]
+    exec(
+        f"arguments = dict({given}{call.replace('exported_program,', '', 1).replace('inputs=inputs,', '', 1)}",
+        names,
+    )
+    operators, layers = (
+        names["arguments"]["autocast_excluded_ops"],
+        names["arguments"]["autocast_excluded_nodes"],
+    )
     assert names["arguments"]["autocast_low_precision_type"] is torch.float16
     program = torch.export.export(Network().eval(), (torch.rand(2, 3, 16),))
     kept = set()
     for node in program.graph.nodes:
-        if node.op == "call_function":  # as the tool compares: the qualified name, and the innermost layer's name
+        if node.op == "call_function":
+            # as the tool compares: the qualified name, and the innermost layer's name
             layer = list(node.meta["nn_module_stack"].values())[-1][0]
-            if f"torch.ops.{node.target}" in operators or any(re.match(each, layer) for each in layers):
+            if f"torch.ops.{node.target}" in operators or any(
+                re.match(each, layer) for each in layers
+            ):
                 kept.add((str(node.target), layer))
     assert kept == {
         ("aten.layer_norm.default", "blocks.0.norm"),

@@ -20,7 +20,9 @@ def held(x: Tensor, dtype: type = ml_dtypes.float8_e4m3fn, axis: int | None = No
     most = np.abs(array).max(axis=axis, keepdims=axis is not None)
     largest = float(ml_dtypes.finfo(dtype).max)
     scale = (largest / np.maximum(most.astype(np.float64), 1e-12)).astype(np.float32)
-    return torch.from_numpy((array * scale).clip(-largest, largest).astype(dtype).astype(np.float32) / scale)
+    return torch.from_numpy(
+        (array * scale).clip(-largest, largest).astype(dtype).astype(np.float32) / scale
+    )
 
 
 def shadow_of(call, dtype: str) -> Shadow:
@@ -63,19 +65,32 @@ def test_the_error_of_a_product(op: str, rows: bool) -> None:
 def test_a_tensor_may_be_both_factors() -> None:
     x = torch.linspace(-3, 5, 64).reshape(8, 8)
     exact, low = (x @ x).double(), (held(x, axis=1) @ held(x, axis=0)).double()
-    assert shadow_of(lambda: x @ x, "float8_e4m3_rows").error == pytest.approx(float((low - exact).norm() / exact.norm()))
+    assert shadow_of(lambda: x @ x, "float8_e4m3_rows").error == pytest.approx(
+        float((low - exact).norm() / exact.norm())
+    )
 
 
 def test_what_is_no_product_of_two_is_said() -> None:
     x = torch.rand(4, 4)
-    assert shadow_of(lambda: x.exp(), "float8_e4m3").left_out == "float8 is for products of two matrices"
-    assert "multiplies 3" in shadow_of(lambda: torch.einsum("ij,jk,kl->il", x, x, x), "float8_e4m3").left_out
-    assert "does not sum" in shadow_of(lambda: torch.einsum("ij,ij->ij", x, x), "float8_e4m3_rows").left_out
+    assert (
+        shadow_of(lambda: x.exp(), "float8_e4m3").left_out
+        == "float8 is for products of two matrices"
+    )
+    assert (
+        "multiplies 3"
+        in shadow_of(lambda: torch.einsum("ij,jk,kl->il", x, x, x), "float8_e4m3").left_out
+    )
+    assert (
+        "does not sum"
+        in shadow_of(lambda: torch.einsum("ij,ij->ij", x, x), "float8_e4m3_rows").left_out
+    )
 
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32), nn.LayerNorm(32), nn.Linear(32, 10))
+    return nn.Sequential(
+        nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32), nn.LayerNorm(32), nn.Linear(32, 10)
+    )
 
 
 def test_a_region_reaches_no_product_in_float8() -> None:
@@ -88,7 +103,11 @@ def test_a_region_reaches_no_product_in_float8() -> None:
 def test_a_layer_from_float8_and_its_gradients() -> None:
     """The backward pass multiplies the gradient as e5m2 holds it with the factors as e4m3 holds them; a bias has it exact."""
     torch.manual_seed(2)
-    net, x, weight = nn.Sequential(nn.Linear(16, 8)), torch.randn(4, 16, requires_grad=True), torch.randn(4, 8)
+    net, x, weight = (
+        nn.Sequential(nn.Linear(16, 8)),
+        torch.randn(4, 16, requires_grad=True),
+        torch.randn(4, 8),
+    )
     with unamp.trace(), in_float8("float8_e4m3", ["Sequential.0"]) as emulation:
         result = net(x)
         (result * weight).sum().backward()
@@ -115,10 +134,13 @@ def test_a_layer_that_is_not_named_computes_as_ever() -> None:
 def test_the_study_finds_the_layer_that_cannot() -> None:
     """Outliers in one column of an input leave all other columns without digits where the tensor has one scale."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 16), nn.Linear(16, 10)).eval()
+    net = nn.Sequential(
+        nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 16), nn.Linear(16, 10)
+    ).eval()
     with torch.no_grad():
         net[1].weight[:, 0], net[0].weight[0] = 0.0, 0.0
-        net[0].bias[0] = 1e6  # the largest number of what comes into the second layer, which that multiplies with zero
+        # the largest number of what comes into the second layer, which that multiplies with zero
+        net[0].bias[0] = 1e6
     batches = [torch.randn(8, 64) for _ in range(2)]
     study = unamp.tune(net, net, batches, dtype="float8_e4m3", tolerance=0.1)
     by_name = {each.layer: each for each in study.layers}
@@ -128,7 +150,10 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
     assert by_name["1"].own > 0.5 > 0.1 > study.error > 0
     assert sum(each.work for each in study.layers) == pytest.approx(1)
     # By rows it is the same: the outlier is in every row.
-    assert unamp.tune(net, net, batches, dtype="float8_e4m3_rows", tolerance=0.1).names == ["0", "2"]
+    assert unamp.tune(net, net, batches, dtype="float8_e4m3_rows", tolerance=0.1).names == [
+        "0",
+        "2",
+    ]
 
     reference = net(batches[0]).detach()
     with unamp.trace(), in_float8("float8_e4m3", ["Sequential.0", "Sequential.2"]):
@@ -140,7 +165,10 @@ def test_the_layers_that_are_too_many_together_stay() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4))).eval()
     batches = [torch.randn(16, 64)]
-    alone = [each.alone for each in unamp.tune(net, net, batches, dtype="float8_e4m3", tolerance=1.0).layers]
+    alone = [
+        each.alone
+        for each in unamp.tune(net, net, batches, dtype="float8_e4m3", tolerance=1.0).layers
+    ]
     study = unamp.tune(net, net, batches, dtype="float8_e4m3", tolerance=max(alone) * 1.2)
     assert 0 < len(study.names) < 4
     assert {each.why for each in study.layers} == {"", "beyond the tolerance with the others"}

@@ -19,7 +19,9 @@ import unamp
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+    )
 
 
 def rows():
@@ -38,7 +40,10 @@ def test_parameters_have_theirs() -> None:
 
     def run():
         net.zero_grad()
-        (net(torch.linspace(-1.0, 1.0, 32).reshape(4, 8)).sum() + net(torch.ones(4, 8)).square().sum()).backward()
+        (
+            net(torch.linspace(-1.0, 1.0, 32).reshape(4, 8)).sum()
+            + net(torch.ones(4, 8)).square().sum()
+        ).backward()
         return {f"Sequential.{name}": each.grad.numpy() for name, each in net.named_parameters()}
 
     differentiated.parameters_have_theirs(run)
@@ -51,7 +56,9 @@ def test_parameters_that_the_first_call_makes_have_theirs() -> None:
         with unamp.trace(gradients=True) as trace:
             net(torch.arange(8.0).reshape(4, 2)).square().sum().backward()
         told.append([each.parameter for each in trace.gradients if each.parameter])
-    assert sorted(told[0]) == [f"Sequential.{name}" for name in ("0.bias", "0.weight", "1.bias", "1.weight")]
+    assert sorted(told[0]) == [
+        f"Sequential.{name}" for name in ("0.bias", "0.weight", "1.bias", "1.weight")
+    ]
     assert told[0] == told[1]
 
 
@@ -60,7 +67,12 @@ def test_what_a_backward_pass_gives_a_parameter_is_recorded_and_not_what_it_hold
     with unamp.trace(gradients=True) as trace:
         for _ in range(2):
             net(embedding(torch.tensor([1]))).sum().backward()
-    assert trace.gradient_table().count("parameter Embedding.weight (2 times): its gradient has no plain numbers") == 1
+    assert (
+        trace.gradient_table().count(
+            "parameter Embedding.weight (2 times): its gradient has no plain numbers"
+        )
+        == 1
+    )
     first, second = (each.values for each in trace.gradients if each.parameter == "Linear.weight")
     assert first == second
 
@@ -73,13 +85,17 @@ def test_layers_that_are_not_ready_or_not_trained_have_none() -> None:
     with unamp.trace(gradients=True) as trace:
         inferred(torch.rand(2, 8))
         net(torch.rand(2, 8)).sum().backward()
-        torch.func.functional_call(net, {"0.bias": net[0].bias * 2.0}, torch.rand(2, 8)).sum().backward()
+        torch.func.functional_call(
+            net, {"0.bias": net[0].bias * 2.0}, torch.rand(2, 8)
+        ).sum().backward()
     assert {each.parameter for each in trace.gradients if each.parameter} == {
         "Sequential.0.bias", "Sequential.1.weight", "Sequential.1.bias",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("region", [{"enabled": False}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "level": "O3"}])
+@pytest.mark.parametrize(
+    "region", [{"enabled": False}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "level": "O3"}]
+)
 def test_a_trace_changes_nothing(region) -> None:
     def run(trace):
         torch.manual_seed(3)
@@ -157,5 +173,8 @@ def test_a_compiled_function_runs_eagerly_and_is_seen() -> None:
 def test_the_chosen_rank_records(tmp_path: Path) -> None:
     """What a launcher says goes for nothing where the processes were numbered since."""
     script = Path(__file__).with_name("ranked.py")
-    commands = [["env", "RANK=0", sys.executable, str(script), str(rank), str(tmp_path / "store")] for rank in range(2)]
+    commands = [
+        ["env", "RANK=0", sys.executable, str(script), str(rank), str(tmp_path / "store")]
+        for rank in range(2)
+    ]
     assert said_by_ranks(commands) == [[0, 0], [1, 1]]

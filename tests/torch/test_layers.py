@@ -163,7 +163,8 @@ def test_compiled_functions_follow_rules_put_on_and_removed_later(net: Net) -> N
     with unamp.layer_policies(net, RULE):
         assert dtypes(compiled) == EXPECTED
     assert counter.frame_count == 3  # without, with, and with results that go back
-    with unamp.layer_policies(compiled, {"blocks.0.wi": "float32"}) as rules:  # by the names of what is compiled
+    with unamp.layer_policies(compiled, {"blocks.0.wi": "float32"}) as rules:
+        # by the names of what is compiled
         assert dict(rules.layers) == {"blocks.0.wi": "float32"}
         assert dtypes(compiled) == [F32, BF16, BF16, BF16]
 
@@ -196,7 +197,9 @@ def test_exported_programs_have_the_rules(net: Net, strict: bool) -> None:
 def test_traced_programs_have_the_rules_and_scripts_are_refused(net: Net) -> None:
     with unamp.layer_policies(net, {"**.wo": LOW}):
         traced = torch.jit.trace(net, (x,))
-        with pytest.raises(NotExpressible, match=r"torch\.jit\.script .* this Linear would be lost"):
+        with pytest.raises(
+            NotExpressible, match=r"torch\.jit\.script .* this Linear would be lost"
+        ):
             torch.jit.script(net)
     assert [result.dtype for result in traced(x)] == [F32, BF16] * 2
     torch.jit.script(nn.Sequential(nn.Linear(2, 2)))
@@ -208,7 +211,10 @@ def test_symbolic_traces_keep_leaves_and_refuse_the_rest() -> None:
     net = nn.Sequential(nn.Sequential(nn.Linear(4, 4)), Block())
     with unamp.layer_policies(net, {"0.0": LOW}):
         assert torch.fx.symbolic_trace(net[0])(x).dtype is BF16
-    with unamp.layer_policies(net, {"1": LOW}), pytest.raises(NotExpressible, match=r"symbolic_trace .* rule would be lost"):
+    with (
+        unamp.layer_policies(net, {"1": LOW}),
+        pytest.raises(NotExpressible, match=r"symbolic_trace .* rule would be lost"),
+    ):
         torch.fx.symbolic_trace(net)
 
 
@@ -300,7 +306,8 @@ def test_layers_of_an_encoder_are_called_in_evaluation_too() -> None:
         return {record.layer for record in trace.records if record.rule is unamp.Rule.LOW}
 
     with unamp.layer_policies(layer, {":Linear": LOW, "self_attn": LOW}) as rules:
-        assert rules.layers.keys() == {"self_attn", "linear1", "linear2"}  # an attention is one operation, with its output
+        # an attention is one operation, with its output
+        assert rules.layers.keys() == {"self_attn", "linear1", "linear2"}
         kind = "TransformerEncoderLayer"
         assert ran() == {f"{kind}.self_attn", f"{kind}.linear1", f"{kind}.linear2"}
     assert ran() == set()

@@ -15,7 +15,9 @@ from unamp.testing import assert_computed
 pytestmark = pytest.mark.beside_kernels
 
 FRAMEWORK = agnostic.Framework(
-    tensor=lambda array: torch.tensor(array).long() if array.dtype == np.int32 else torch.tensor(array),
+    tensor=lambda array: (
+        torch.tensor(array).long() if array.dtype == np.int32 else torch.tensor(array)
+    ),
     parameter=lambda array: torch.nn.Parameter(torch.tensor(array)),
     sgd=lambda parameters, rate: torch.optim.SGD(parameters, rate),
     numpy=lambda tensor: tensor.detach().double().numpy(),

@@ -1,7 +1,8 @@
 """Every operation on torch's own autocast lists, on CPU tensors, gets the dtype that torch documents.
 
-The lists with their arguments are those of torch's own tests. Under a preset each is called in every way there is (function,
-method, both low dtypes), and compared bit by bit with the same call on explicitly cast arguments outside of any region.
+The lists with their arguments are those of torch's own tests. Under a preset each is called in
+every way there is (function, method, both low dtypes), and compared bit by bit with the same call
+on explicitly cast arguments outside of any region.
 """
 
 from __future__ import annotations
@@ -49,16 +50,24 @@ class Entry(NamedTuple):
         """The ways in which Python reaches it."""
         found = {}
         if self.module is not None and hasattr(self.module, self.name):
-            # Looked up when it is called: what torch writes in Python (torch.norm) is replaced while a region needs it.
-            found["function"] = lambda *args, **kwargs: getattr(self.module, self.name)(*args, **kwargs)
+            # Looked up when it is called: what torch writes in Python (torch.norm) is replaced
+            # while a region needs it.
+            found["function"] = lambda *args, **kwargs: getattr(self.module, self.name)(
+                *args, **kwargs
+            )
         if hasattr(torch.Tensor, self.name):
-            found["method"] = lambda first, *rest, **kwargs: getattr(first, self.name)(*rest, **kwargs)
+            found["method"] = lambda first, *rest, **kwargs: getattr(first, self.name)(
+                *rest, **kwargs
+            )
         return found
 
 
 #: Methods whose name is not the operation's.
 OPERATION = {
-    **{f"__{name}__": name for name in ("eq", "ge", "gt", "le", "lt", "ne", "add", "div", "mul", "matmul", "pow")},
+    **{
+        f"__{name}__": name
+        for name in ("eq", "ge", "gt", "le", "lt", "ne", "add", "div", "mul", "matmul", "pow")
+    },
 }
 
 #: What a list of torch's says about its entries.
@@ -98,13 +107,17 @@ MALFORMED = {"cuda-low-einsum": ("bkhd,bqhd->bqkh", torch.rand(2, 3, 2, 4), torc
 def entries() -> list[Entry]:
     torch.manual_seed(0)
     found = []
-    for source, of, lists in (("cuda", "AutocastTestLists", CUDA_LISTS), ("cpu", "AutocastCPUTestLists", CPU_LISTS)):
+    for source, of, lists in (
+        ("cuda", "AutocastTestLists", CUDA_LISTS),
+        ("cpu", "AutocastCPUTestLists", CPU_LISTS),
+    ):
         holder = own_lists(of, "cpu")
         assert set(lists) == set(vars(holder)), "torch has other lists than this test reads"
         for attribute, (category, module) in lists.items():
             for name, args, *rest in getattr(holder, attribute):
                 if attribute.endswith("builtin_promote"):
-                    # (args,) of the CUDA list, (args for bfloat16, args for float16) of the CPU list
+                    # (args,) of the CUDA list, (args for bfloat16, args for float16) of the CPU
+                    # list
                     for more in (args, *rest[:-1]):
                         found.append(Entry(source, category, name, 0, more, {}, module, rest[-1]))
                 elif attribute == "torch_need_autocast_promote":
@@ -136,7 +149,11 @@ def converted(value: Any, to: Callable[[Tensor], Tensor]) -> Any:
 
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and a.dtype == b.dtype and bool(torch.equal(a, b) or torch.allclose(a, b, 0, 0, True))
+        return (
+            isinstance(b, Tensor)
+            and a.dtype == b.dtype
+            and bool(torch.equal(a, b) or torch.allclose(a, b, 0, 0, True))
+        )
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(same(p, q) for p, q in zip(a, b, strict=True))
     return bool(a == b)
@@ -192,7 +209,9 @@ def check(entry: Entry, policy: Policy) -> None:
         found = [str(t.dtype) for t in tensors(result)]
         where = f"{policy}, {way}: rule {rule.name}"
         assert found in expected, f"{where}, result {found}, not {expected[0]}"
-        assert any(same(result, c) for c in accepted), f"{where}, other numbers: {result} and {accepted[0]}"
+        assert any(same(result, c) for c in accepted), (
+            f"{where}, other numbers: {result} and {accepted[0]}"
+        )
 
 
 ENTRIES = entries()
@@ -260,20 +279,28 @@ def test_torchs_cpu_preset_is_native_cpu_autocast() -> None:
             with torch.autocast("cpu"):
                 error, native = attempt(call, entry)
             if error:
-                continue  # unamp promotes where torch, for want of a rule, refuses mixed inputs: `check` has its result
+                # unamp promotes where torch, for want of a rule, refuses mixed inputs: `check` has
+                # its result
+                continue
             with unamp.policy_region(policy):
                 result = call(*entry.args, **entry.kwargs)
-            assert [t.dtype for t in tensors(result)] == [t.dtype for t in tensors(native)], entry.name
+            assert [t.dtype for t in tensors(result)] == [t.dtype for t in tensors(native)], (
+                entry.name
+            )
 
 
-#: Its factors stay float32, and the product of them at the end is low: casting the matrix down would be another thing.
+#: Its factors stay float32, and the product of them at the end is low: casting the matrix down
+#: would be another thing.
 LOW_AT_THE_END = {"linalg_pinv"}
 
 
 def _dtypes_of_results(case: Case) -> set[torch.dtype]:
     """Return the dtypes of an operation's results from float32 inputs; none where it fails."""
     try:
-        found = case.call(OPERATIONS[case.op], [OPERATIONS.tensor(array, device="cpu") for array in case.inputs(0)])
+        found = case.call(
+            OPERATIONS[case.op],
+            [OPERATIONS.tensor(array, device="cpu") for array in case.inputs(0)],
+        )
     except RuntimeError:
         return set()
     return {tensor.dtype for tensor in tensors(found)}
@@ -289,8 +316,8 @@ def test_what_native_cpu_autocast_makes_low_by_its_parts_is_on_the_preset() -> N
     assert {op for op in low if rules[op] is not Rule.LOW} == LOW_AT_THE_END
 
 
-#: What torch's lists have since a version that is later than the vocabulary's, with the call of one: torch's own autocast is
-#: left to it.
+#: What torch's lists have since a version that is later than the vocabulary's, with the call of
+#: one: torch's own autocast is left to it.
 NEWER = {"linalg_matrix_sqrth": ((2, 14), lambda x: torch.linalg.matrix_sqrth(x @ x.mT))}
 
 
@@ -300,19 +327,29 @@ def listed_operations(key: str) -> set[str]:
     return {name.removeprefix("aten::").partition(".")[0] for name in registered}
 
 
-@pytest.mark.parametrize(("preset", "key"), [("torch-cpu", "AutocastCPU"), ("torch-cuda", "AutocastCUDA")])
-def test_every_operator_with_a_native_autocast_kernel_is_on_the_preset(preset: str, key: str) -> None:
+@pytest.mark.parametrize(
+    ("preset", "key"), [("torch-cpu", "AutocastCPU"), ("torch-cuda", "AutocastCUDA")]
+)
+def test_every_operator_with_a_native_autocast_kernel_is_on_the_preset(
+    preset: str, key: str
+) -> None:
     lists = load_preset(preset)
     listed = lists.allow | lists.deny | lists.promote | set(lists.banned)
     spelled = listed_operations(key) - NEWER.keys()
     assert spelled
-    assert not {spelling for spelling in spelled if unamp.vocabulary().resolve(f"torch.{spelling}") not in listed}
+    assert not {
+        spelling
+        for spelling in spelled
+        if unamp.vocabulary().resolve(f"torch.{spelling}") not in listed
+    }
 
 
 @pytest.mark.parametrize("preset", ["unamp", "torch-cpu", "native"])
 def test_what_the_vocabulary_does_not_name_yet_is_left_to_torch(preset: str) -> None:
     listed = (listed_operations("AutocastCPU") | listed_operations("AutocastCUDA")) & NEWER.keys()
-    assert listed == {name for name, (since, _) in NEWER.items() if major_minor(torch.__version__) >= since}
+    assert listed == {
+        name for name, (since, _) in NEWER.items() if major_minor(torch.__version__) >= since
+    }
     for name in listed:
         with torch.autocast("cpu"):
             native = NEWER[name][1](torch.eye(3, dtype=BF16))

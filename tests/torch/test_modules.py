@@ -21,7 +21,9 @@ each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 
 def rounding(result: Tensor, exact: Tensor) -> float:
     """How far a result is from the exact one, relative to the exact one's size: 2**-9 for bfloat16, 2**-24 for float32."""
-    return ((result.double() - exact.double()).abs().max() / exact.abs().max().clamp(min=1e-9)).item()
+    return (
+        (result.double() - exact.double()).abs().max() / exact.abs().max().clamp(min=1e-9)
+    ).item()
 
 
 def is_float32(result: Tensor, exact: Tensor) -> bool:
@@ -31,10 +33,12 @@ def is_float32(result: Tensor, exact: Tensor) -> bool:
 
 def is_low(result: Tensor, exact: Tensor, low: torch.dtype) -> bool:
     """Return whether the numbers, not only the dtype, are those of a low precision."""
-    return result.dtype == low and 2**-16 < rounding(result, exact) < (2**-4 if low is BF16 else 2**-7)
+    return result.dtype == low and 2**-16 < rounding(result, exact) < (
+        2**-4 if low is BF16 else 2**-7
+    )
 
 
-# --- attention ---------------------------------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
 
 def attention(training: bool) -> tuple[nn.MultiheadAttention, Tensor]:
@@ -46,11 +50,16 @@ def attention(training: bool) -> tuple[nn.MultiheadAttention, Tensor]:
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_multi_head_attention_is_low(training: bool, grad: bool, need_weights: bool, dtype: str) -> None:
+def test_multi_head_attention_is_low(
+    training: bool, grad: bool, need_weights: bool, dtype: str
+) -> None:
     layer, x = attention(training)
     with torch.no_grad():
-        exact, exact_weights = copy.deepcopy(layer).double().train()(*[x.double()] * 3, need_weights=need_weights)
-    # In eval mode without grad torch takes its fast path, one fused operator, where autocast is off.
+        exact, exact_weights = (
+            copy.deepcopy(layer).double().train()(*[x.double()] * 3, need_weights=need_weights)
+        )
+    # In eval mode without grad torch takes its fast path, one fused operator, where autocast is
+    # off.
     with unamp.autocast("cpu", dtype), torch.set_grad_enabled(grad):
         out, weights = layer(x, x, x, need_weights=need_weights)
     assert is_low(out, exact, LOW[dtype])
@@ -62,9 +71,15 @@ def test_multi_head_attention_is_low(training: bool, grad: bool, need_weights: b
 @pytest.mark.parametrize("denied", ["multi_head_attention", "linear"])
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_denied_multi_head_attention_is_float32_by_its_numbers(training: bool, need_weights: bool, denied: str) -> None:
+def test_denied_multi_head_attention_is_float32_by_its_numbers(
+    training: bool, need_weights: bool, denied: str
+) -> None:
     layer, x = attention(training)
-    deny = [denied, "scaled_dot_product_attention", "bmm", "baddbmm", "matmul", "softmax"] if denied == "linear" else denied
+    deny = (
+        [denied, "scaled_dot_product_attention", "bmm", "baddbmm", "matmul", "softmax"]
+        if denied == "linear"
+        else denied
+    )
     with torch.no_grad():
         exact, _ = copy.deepcopy(layer).double().train()(*[x.double()] * 3)
         with unamp.autocast("cpu", deny=deny):
@@ -125,7 +140,9 @@ def test_transformer_encoder_layer(training: bool, grad: bool, dtype: str) -> No
 
 
 def test_transformer_encoder_with_padding_mask_in_eval() -> None:
-    layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True), 2).eval()
+    layer = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True), 2
+    ).eval()
     x, mask = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     with torch.no_grad():
         exact = layer(x, src_key_padding_mask=mask)
@@ -158,7 +175,7 @@ def test_scaled_dot_product_attention(causal: bool, grad: bool, dtype: str) -> N
         assert q.grad.dtype == k.grad.dtype == v.grad.dtype == F32
 
 
-# --- recurrent layers --------------------------------------------------------------------------------------------------------
+# --- recurrent layers -----------------------------------------------------------------------------
 
 RECURRENT: dict[str, Callable[..., nn.RNNBase]] = {
     "lstm": nn.LSTM,
@@ -176,10 +193,14 @@ def outputs(result: Any) -> list[Tensor]:
 @each_dtype
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize(
-    "options", [{}, {"bidirectional": True, "num_layers": 2}, {"bias": False, "batch_first": True}], ids=str
+    "options",
+    [{}, {"bidirectional": True, "num_layers": 2}, {"bias": False, "batch_first": True}],
+    ids=str,
 )
 @pytest.mark.parametrize("op", RECURRENT)
-def test_recurrent_layers_are_low_as_one_operation(op: str, options: dict[str, Any], grad: bool, dtype: str) -> None:
+def test_recurrent_layers_are_low_as_one_operation(
+    op: str, options: dict[str, Any], grad: bool, dtype: str
+) -> None:
     layer, x = RECURRENT[op](6, 8, **options), torch.randn(4, 3, 6)
     with torch.no_grad():
         exact = outputs(copy.deepcopy(layer).double()(x.double()))
@@ -196,11 +217,16 @@ def test_recurrent_layers_are_low_as_one_operation(op: str, options: dict[str, A
 @pytest.mark.parametrize("denied", ["itself", "linear"])
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("op", RECURRENT)
-def test_denied_recurrent_layers_are_float32_by_their_numbers(op: str, grad: bool, denied: str, dtype: str) -> None:
+def test_denied_recurrent_layers_are_float32_by_their_numbers(
+    op: str, grad: bool, denied: str, dtype: str
+) -> None:
     layer, x = RECURRENT[op](6, 8, num_layers=2), torch.randn(4, 3, 6)
     with torch.no_grad():
         exact = outputs(copy.deepcopy(layer).double()(x.double()))
-    with unamp.autocast("cpu", dtype, deny=op if denied == "itself" else denied), torch.set_grad_enabled(grad):
+    with (
+        unamp.autocast("cpu", dtype, deny=op if denied == "itself" else denied),
+        torch.set_grad_enabled(grad),
+    ):
         found = outputs(layer(x))
         from_low = outputs(layer(x.to(LOW[dtype])))
     for result, reference in zip(found, exact, strict=True):
@@ -248,7 +274,7 @@ def test_recurrent_cells(name: str, dtype: str) -> None:
                 assert is_float32(result, reference)
 
 
-# --- the others --------------------------------------------------------------------------------------------------------------
+# --- the others -----------------------------------------------------------------------------------
 
 
 @each_dtype
@@ -358,17 +384,27 @@ def test_weight_norm_of_low_parameters(wrap: Any, level: Any, result: torch.dtyp
     with unamp.autocast("cpu", level=level):
         weight, out = torch._weight_norm(v, g, 0), layer(torch.randn(3, 6))
     assert (weight.dtype, out.dtype) == (result, BF16)
-    torch.testing.assert_close(weight.double(), exact, rtol=0.01 if result is BF16 else 1e-6, atol=0.0)
+    torch.testing.assert_close(
+        weight.double(), exact, rtol=0.01 if result is BF16 else 1e-6, atol=0.0
+    )
     out.float().sum().backward()
     assert {p.grad.dtype for p in layer.parameters()} == {BF16}
 
 
 @pytest.mark.parametrize("low", [BF16, torch.float16])
-@pytest.mark.parametrize(("level", "dtype"), [("O1", "float32"), ("O2", ""), ("O2", "float32"), ("O3", ""), ("OD", "")])
+@pytest.mark.parametrize(
+    ("level", "dtype"), [("O1", "float32"), ("O2", ""), ("O2", "float32"), ("O3", ""), ("OD", "")]
+)
 @pytest.mark.parametrize("training", [True, False])
-def test_low_norms_with_running_statistics(low: torch.dtype, level: Any, dtype: str, training: bool) -> None:
+def test_low_norms_with_running_statistics(
+    low: torch.dtype, level: Any, dtype: str, training: bool
+) -> None:
     torch.manual_seed(0)
-    exact = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.InstanceNorm2d(6, affine=True, track_running_stats=True))
+    exact = nn.Sequential(
+        nn.Conv2d(3, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.InstanceNorm2d(6, affine=True, track_running_stats=True),
+    )
     model = copy.deepcopy(exact.train(training)).to(low)
     x = torch.randn(4, 3, 6, 6)
     with unamp.autocast("cpu", dtype or low, level=level):

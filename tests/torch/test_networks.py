@@ -15,7 +15,11 @@ pytestmark = pytest.mark.beside_kernels
 
 
 def test_hooks_and_copies() -> None:
-    wrapped, x, seen = unamp.auto_mixed_precision(made("conv"), "O2", "bfloat16").eval(), torch.randn(2, 16), []
+    wrapped, x, seen = (
+        unamp.auto_mixed_precision(made("conv"), "O2", "bfloat16").eval(),
+        torch.randn(2, 16),
+        [],
+    )
     handle = wrapped.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
     expected = wrapped(x)
     handle.remove()

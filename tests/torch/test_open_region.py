@@ -26,10 +26,12 @@ POLICIES = [
 ]
 
 
-# --- writes with no backward pass before the next use -------------------------------------------------------------------------
+# --- writes with no backward pass before the next use ---------------------------------------------
 
 
-def _step(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> Callable[[nn.Module], None]:
+def _step(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+) -> Callable[[nn.Module], None]:
     def update(model: nn.Module) -> None:
         parameters = list(model.parameters())
         for parameter in parameters:
@@ -212,14 +214,17 @@ def test_other_writes_cost_no_cast(policy: Policy) -> None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        of_weight = any(hasattr(parent, "variable") and parent.variable is weight for parent, _ in node.next_functions)
+        of_weight = any(
+            hasattr(parent, "variable") and parent.variable is weight
+            for parent, _ in node.next_functions
+        )
         casts += node.name() == "ToCopyBackward0" and of_weight
         stack += [parent for parent, _ in node.next_functions]
     # Before 2.11 native autocast's cache keeps casts without their gradients, so nothing is kept.
     assert casts == (1 if major_minor(torch.__version__) >= (2, 11) else 3)
 
 
-# --- training -----------------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def _by_hand(parameters: list[nn.Parameter]) -> Callable[[], None]:
@@ -252,7 +257,11 @@ STEPS: dict[str, Callable[[list[nn.Parameter]], Callable[[], Any]]] = {
 
 
 def _losses(
-    policy: Policy, make: Callable[[list[nn.Parameter]], Callable[[], Any]], wrap: Any, *, around: bool
+    policy: Policy,
+    make: Callable[[list[nn.Parameter]], Callable[[], Any]],
+    wrap: Any,
+    *,
+    around: bool,
 ) -> Iterator[float]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -281,7 +290,9 @@ def _losses(
 def test_training_inside_one_region_is_training_in_a_region_for_each_step(
     make: Callable[[list[nn.Parameter]], Callable[[], Any]], policy: Policy
 ) -> None:
-    around, each = (list(_losses(policy, make, lambda model: model, around=around)) for around in (True, False))
+    around, each = (
+        list(_losses(policy, make, lambda model: model, around=around)) for around in (True, False)
+    )
     assert around == each
     assert around[-1] < around[0] / 2
 
@@ -289,7 +300,9 @@ def test_training_inside_one_region_is_training_in_a_region_for_each_step(
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_so_it_is_with_a_compiled_network(policy: Policy) -> None:
     wrap = lambda model: torch.compile(model, backend="aot_eager")  # noqa: E731
-    around, each = (list(_losses(policy, STEPS["single"], wrap, around=around)) for around in (True, False))
+    around, each = (
+        list(_losses(policy, STEPS["single"], wrap, around=around)) for around in (True, False)
+    )
     assert around == each
 
 
@@ -297,7 +310,9 @@ def test_so_it_is_with_a_scaler_and_a_decorated_optimizer() -> None:
     def losses(around: bool) -> list[float]:
         torch.manual_seed(0)
         model, scaler = nn.Linear(8, 1), unamp.GradScaler(init_scale=128.0)
-        model, optimizer = unamp.decorate(model, torch.optim.SGD(model.parameters(), lr=0.05), level="O2", dtype="float16")
+        model, optimizer = unamp.decorate(
+            model, torch.optim.SGD(model.parameters(), lr=0.05), level="O2", dtype="float16"
+        )
         frozen = copy.deepcopy(model).float()  # float32 parameters beside the low ones
         x = torch.randn(32, 8)
 

@@ -28,13 +28,16 @@ def mat(dtype: torch.dtype = F32) -> Tensor:
     return (torch.rand(4, 4) + 0.5).to(dtype)
 
 
-# --- norms, biases -----------------------------------------------------------------------------------------------------------
+# --- norms, biases --------------------------------------------------------------------------------
 
 NORMS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "batch_norm": lambda: (nn.BatchNorm2d(4), torch.rand(2, 4, 3, 3)),
     "layer_norm": lambda: (nn.LayerNorm(4), torch.rand(3, 4)),
     "group_norm": lambda: (nn.GroupNorm(2, 4), torch.rand(2, 4, 3)),
-    "instance_norm": lambda: (nn.InstanceNorm2d(4, affine=True, track_running_stats=True), torch.rand(2, 4, 3, 3)),
+    "instance_norm": lambda: (
+        nn.InstanceNorm2d(4, affine=True, track_running_stats=True),
+        torch.rand(2, 4, 3, 3),
+    ),
     "rms_norm": lambda: (nn.RMSNorm(4), torch.rand(3, 4)),
 }
 
@@ -42,11 +45,14 @@ NORMS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 @each_dtype
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("op", NORMS)
-def test_a_low_norm_keeps_its_parameters_and_statistics_in_float32(op: str, training: bool, dtype: str) -> None:
+def test_a_low_norm_keeps_its_parameters_and_statistics_in_float32(
+    op: str, training: bool, dtype: str
+) -> None:
     (layer, x), low = NORMS[op](), LOW[dtype]
     layer.train(training)
     for name, p in layer.named_parameters():
-        nn.init.constant_(p, 1.0 + 2**-12 if name == "weight" else 2**-12)  # what a cast to low would round away
+        # what a cast to low would round away
+        nn.init.constant_(p, 1.0 + 2**-12 if name == "weight" else 2**-12)
     buffers = {name: b.clone() for name, b in layer.named_buffers()}
     with unamp.autocast("cpu", dtype, allow=op):
         out = layer(x)
@@ -56,7 +62,9 @@ def test_a_low_norm_keeps_its_parameters_and_statistics_in_float32(op: str, trai
     assert all(b.dtype == buffers[name].dtype for name, b in layer.named_buffers())
     for name, b in layer.named_buffers():
         if name != "num_batches_tracked":  # which instance norm does not count
-            assert training != torch.equal(b, buffers[name]), f"{name} is updated in training, and in training only"
+            assert training != torch.equal(b, buffers[name]), (
+                f"{name} is updated in training, and in training only"
+            )
     reference = copy.deepcopy(layer).double()
     for name, b in reference.named_buffers():
         b.copy_(buffers[name])
@@ -87,8 +95,14 @@ LAYERS: dict[str, Callable[[bool], tuple[nn.Module, Tensor]]] = {
     "conv2d": lambda bias: (nn.Conv2d(4, 4, 3, padding="same", bias=bias), torch.rand(2, 4, 8, 8)),
     "conv3d": lambda bias: (nn.Conv3d(4, 4, 3, bias=bias), torch.rand(1, 4, 5, 5, 5)),
     "conv_transpose1d": lambda bias: (nn.ConvTranspose1d(4, 4, 3, bias=bias), torch.rand(2, 4, 8)),
-    "conv_transpose2d": lambda bias: (nn.ConvTranspose2d(4, 4, 3, bias=bias), torch.rand(2, 4, 8, 8)),
-    "conv_transpose3d": lambda bias: (nn.ConvTranspose3d(4, 4, 3, bias=bias), torch.rand(1, 4, 5, 5, 5)),
+    "conv_transpose2d": lambda bias: (
+        nn.ConvTranspose2d(4, 4, 3, bias=bias),
+        torch.rand(2, 4, 8, 8),
+    ),
+    "conv_transpose3d": lambda bias: (
+        nn.ConvTranspose3d(4, 4, 3, bias=bias),
+        torch.rand(1, 4, 5, 5, 5),
+    ),
 }
 
 
@@ -96,7 +110,9 @@ LAYERS: dict[str, Callable[[bool], tuple[nn.Module, Tensor]]] = {
 @pytest.mark.parametrize("preset", ["unamp", "mindspore", "paddle"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("op", LAYERS)
-def test_linear_and_convolutions_include_their_bias(op: str, bias: bool, preset: str, dtype: str) -> None:
+def test_linear_and_convolutions_include_their_bias(
+    op: str, bias: bool, preset: str, dtype: str
+) -> None:
     (layer, x), low = LAYERS[op](bias), LOW[dtype]
     with unamp.autocast("cpu", dtype, preset=preset, allow=op, deny="add"):
         out = layer(x)
@@ -106,7 +122,7 @@ def test_linear_and_convolutions_include_their_bias(op: str, bias: bool, preset:
         assert torch.equal(layer(x.to(low)), layer(x.to(low).float()))
 
 
-# --- calls that say a dtype themselves, scalars, shapes ----------------------------------------------------------------------
+# --- calls that say a dtype themselves, scalars, shapes -------------------------------------------
 
 
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
@@ -122,7 +138,9 @@ def test_an_explicit_dtype_keeps_its_meaning(level: str, asked: torch.dtype) -> 
         lambda t: t.mean(dtype=asked),
         lambda t: t.cumsum(0, dtype=asked),
         lambda t: torch.prod(t, 0, dtype=asked),
-        lambda t: torch.linalg.vector_norm(t.float(), dtype=asked) if asked in (F32, F64) else t.to(asked),
+        lambda t: (
+            torch.linalg.vector_norm(t.float(), dtype=asked) if asked in (F32, F64) else t.to(asked)
+        ),
     ]
     for low in (F16, BF16):
         for call in calls:
@@ -145,7 +163,9 @@ def test_operations_that_join_tensors_take_the_widest(level: str) -> None:
         "index_put": lambda x, y: torch.index_put(x, (index[0],), y),
         "index_copy": lambda x, y: torch.index_copy(x, 0, torch.tensor([0, 1, 2, 3]), y),
         "scatter": lambda x, y: torch.scatter(x, 0, index, y),
-        "masked_scatter": lambda x, y: torch.masked_scatter(x, torch.ones(4, 4, dtype=torch.bool), y),
+        "masked_scatter": lambda x, y: torch.masked_scatter(
+            x, torch.ones(4, 4, dtype=torch.bool), y
+        ),
         "lerp": lambda x, y: torch.lerp(x, y, 0.5),
         "addcmul": lambda x, y: torch.addcmul(x, y, y),
         "dot": lambda x, y: torch.dot(x[0], y[0]),
@@ -165,7 +185,9 @@ def test_operations_that_join_tensors_take_the_widest(level: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy("O1", "bfloat16", allow=("add", "mul", "pow", "div", "sub")), Policy("O3", "bfloat16")], ids=repr
+    "policy",
+    [Policy("O1", "bfloat16", allow=("add", "mul", "pow", "div", "sub")), Policy("O3", "bfloat16")],
+    ids=repr,
 )
 def test_scalars(policy: Policy) -> None:
     x = mat()
@@ -203,7 +225,9 @@ def test_zero_dimensional_and_empty_tensors(level: str, dtype: str) -> None:
         assert torch.mm(torch.rand(0, 4), torch.rand(4, 2)).dtype == low
         assert (torch.rand(0) * torch.rand(0)).dtype == low
         assert F.linear(torch.rand(0, 4), torch.rand(2, 4), torch.rand(2)).shape == (0, 2)
-        assert torch.cat([torch.rand(0), torch.rand(2)]).dtype == (low if level == "O3" or level == "O2" else F32)
+        assert torch.cat([torch.rand(0), torch.rand(2)]).dtype == (
+            low if level == "O3" or level == "O2" else F32
+        )
 
 
 def test_other_memory_layouts() -> None:
@@ -211,29 +235,59 @@ def test_other_memory_layouts() -> None:
     image = torch.rand(2, 4, 8, 8).contiguous(memory_format=torch.channels_last)
     kernel = torch.rand(4, 4, 3, 3)
     with unamp.autocast("cpu", allow="mul"):
-        assert torch.equal(F.linear(x, w), F.linear(x.bfloat16().contiguous(), w.bfloat16().contiguous()))
+        assert torch.equal(
+            F.linear(x, w), F.linear(x.bfloat16().contiguous(), w.bfloat16().contiguous())
+        )
         assert torch.equal(x * x, x.bfloat16() * x.bfloat16())
         out = F.conv2d(image, kernel)
     assert out.dtype == BF16
     assert out.is_contiguous(memory_format=torch.channels_last)
-    assert torch.allclose(out, F.conv2d(image.contiguous().bfloat16(), kernel.bfloat16()), rtol=2**-6)
+    assert torch.allclose(
+        out, F.conv2d(image.contiguous().bfloat16(), kernel.bfloat16()), rtol=2**-6
+    )
 
 
 def test_functions_methods_operators_and_modules_alike() -> None:
     x, y = mat(), mat()
     ways: dict[str, list[Callable[[], Tensor]]] = {
-        "matmul": [lambda: x @ y, lambda: torch.matmul(x, y), lambda: x.matmul(y), lambda: torch.ops.aten.matmul(x, y)],
-        "mul": [lambda: x * y, lambda: torch.mul(x, y), lambda: x.mul(y), lambda: x.multiply(y), lambda: torch.multiply(x, y)],
+        "matmul": [
+            lambda: x @ y,
+            lambda: torch.matmul(x, y),
+            lambda: x.matmul(y),
+            lambda: torch.ops.aten.matmul(x, y),
+        ],
+        "mul": [
+            lambda: x * y,
+            lambda: torch.mul(x, y),
+            lambda: x.mul(y),
+            lambda: x.multiply(y),
+            lambda: torch.multiply(x, y),
+        ],
         "exp": [lambda: x.exp(), lambda: torch.exp(x), lambda: torch.ops.aten.exp(x)],
         "relu": [lambda: F.relu(x), lambda: torch.relu(x), lambda: x.relu(), lambda: nn.ReLU()(x)],
-        "softmax": [lambda: F.softmax(x, 1), lambda: x.softmax(1), lambda: torch.softmax(x, 1), lambda: nn.Softmax(1)(x)],
-        "div": [lambda: x / y, lambda: x.div(y), lambda: torch.true_divide(x, y), lambda: torch.divide(x, y)],
+        "softmax": [
+            lambda: F.softmax(x, 1),
+            lambda: x.softmax(1),
+            lambda: torch.softmax(x, 1),
+            lambda: nn.Softmax(1)(x),
+        ],
+        "div": [
+            lambda: x / y,
+            lambda: x.div(y),
+            lambda: torch.true_divide(x, y),
+            lambda: torch.divide(x, y),
+        ],
         "sub": [lambda: x - y, lambda: x.sub(y), lambda: torch.subtract(x, y)],
         "abs": [lambda: abs(x), lambda: x.abs(), lambda: torch.absolute(x)],
         "neg": [lambda: -x, lambda: x.neg(), lambda: torch.negative(x)],
         "pow": [lambda: x**y, lambda: x.pow(y), lambda: torch.pow(x, y)],
         "expm1": [lambda: torch.expm1(x), lambda: torch.special.expm1(x)],
-        "sigmoid": [lambda: torch.sigmoid(x), lambda: x.sigmoid(), lambda: torch.special.expit(x), lambda: F.sigmoid(x)],
+        "sigmoid": [
+            lambda: torch.sigmoid(x),
+            lambda: x.sigmoid(),
+            lambda: torch.special.expit(x),
+            lambda: F.sigmoid(x),
+        ],
     }
     for op, calls in ways.items():
         with unamp.autocast("cpu", allow=op):
@@ -242,9 +296,10 @@ def test_functions_methods_operators_and_modules_alike() -> None:
             assert [call().dtype for call in calls] == [F32] * len(calls), op
 
 
-# --- distances ---------------------------------------------------------------------------------------------------------------
+# --- distances ------------------------------------------------------------------------------------
 
-#: The ways to the distances of all rows: with a product of matrices from 26 rows on, or where it is asked for, and without.
+#: The ways to the distances of all rows: with a product of matrices from 26 rows on, or where it is
+#: asked for, and without.
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "chosen": torch.cdist,
     "with a product": partial(torch.cdist, compute_mode="use_mm_for_euclid_dist"),
@@ -274,7 +329,9 @@ def far_away(dtype: torch.dtype = F32) -> tuple[Tensor, Tensor]:
     ],
     ids=str,
 )
-def test_distances_are_one_whole_with_their_gradients(manner: str, policy: Policy, low: bool) -> None:
+def test_distances_are_one_whole_with_their_gradients(
+    manner: str, policy: Policy, low: bool
+) -> None:
     (x, y), call = far_away(), DISTANCES[manner]
     with policy_region(policy):
         found = call(x, y)
@@ -289,7 +346,7 @@ def test_distances_are_one_whole_with_their_gradients(manner: str, policy: Polic
         assert torch.equal(gradient, wanted.to(BF16).float() if low else wanted)
 
 
-# --- emulation ---------------------------------------------------------------------------------------------------------------
+# --- emulation ------------------------------------------------------------------------------------
 
 #: Operations that have no kernel for these dtypes on a CPU.
 WITHOUT_KERNEL: dict[str, Callable[[Tensor], Tensor]] = {
@@ -317,8 +374,12 @@ def test_an_operation_without_a_low_kernel_is_emulated(op: str, dtype: str) -> N
 
 
 @each_dtype
-@pytest.mark.parametrize("op", [op for op in WITHOUT_KERNEL if Policy("O1").decide(op) is Rule.WIDEST])
-def test_an_operation_without_a_low_kernel_that_follows_its_inputs_is_emulated_too(op: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    "op", [op for op in WITHOUT_KERNEL if Policy("O1").decide(op) is Rule.WIDEST]
+)
+def test_an_operation_without_a_low_kernel_that_follows_its_inputs_is_emulated_too(
+    op: str, dtype: str
+) -> None:
     call, low = WITHOUT_KERNEL[op], LOW[dtype]
     x = mat(low)
     with unamp.autocast("cpu", dtype):
@@ -368,14 +429,19 @@ def test_emulated_operations_have_gradients(dtype: str) -> None:
     assert torch.allclose(x.grad, leaf.grad.to(low).float())
 
 
-# --- embedding, einsum -------------------------------------------------------------------------------------------------------
+# --- embedding, einsum ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_an_embedding_with_sparse_gradients_computes_in_the_dtype_of_its_weight(kind: type[nn.Module], level: str) -> None:
+def test_an_embedding_with_sparse_gradients_computes_in_the_dtype_of_its_weight(
+    kind: type[nn.Module], level: str
+) -> None:
     layer, index = kind(4, 3, sparse=True), torch.tensor([[1, 2], [1, 3]])
-    for policy in (Policy(level, "bfloat16"), Policy(level, "bfloat16", allow=("embedding", "embedding_bag"))):
+    for policy in (
+        Policy(level, "bfloat16"),
+        Policy(level, "bfloat16", allow=("embedding", "embedding_bag")),
+    ):
         layer.zero_grad()
         with policy_region(policy):
             out = layer(index)
@@ -415,7 +481,9 @@ def test_weights_of_samples_follow_an_embedding_with_sparse_gradients() -> None:
 def test_einsum_and_tensordot(equation: str, shapes: list[tuple[int, ...]], dtype: str) -> None:
     low, operands = LOW[dtype], [torch.rand(s) for s in shapes]
     with unamp.autocast("cpu", dtype):
-        assert torch.einsum(equation, *operands).dtype == torch.einsum(equation, operands).dtype == low
+        assert (
+            torch.einsum(equation, *operands).dtype == torch.einsum(equation, operands).dtype == low
+        )
     with unamp.autocast("cpu", dtype, deny="einsum"):
         result = torch.einsum(equation, *(o.to(low) for o in operands))
     assert torch.equal(result, torch.einsum(equation, *(o.to(low).float() for o in operands)))
@@ -452,7 +520,10 @@ class _Refusing(TorchDispatchMode):
 def test_a_kernel_in_python_that_has_no_low_dtype_is_emulated() -> None:
     x = torch.linspace(-1, 1, 5)
     want = torch.special.entr(x.bfloat16().float()).bfloat16()
-    refusing = _Refusing(torch.ops.aten.special_entr.default, NotImplementedError("\"entr\" not implemented for 'BFloat16'"))
+    refusing = _Refusing(
+        torch.ops.aten.special_entr.default,
+        NotImplementedError("\"entr\" not implemented for 'BFloat16'"),
+    )
     with refusing, unamp.autocast("cpu", level="O3"):
         found = torch.special.entr(x)
     assert refusing.asked == 1

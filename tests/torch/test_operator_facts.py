@@ -21,8 +21,8 @@ pytestmark = pytest.mark.either_kernels
 #: What PyTorch says where it has no kernel for a dtype.
 NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype")
 
-#: Not told by an error, or not everywhere: oneDNN's float16 LSTM depends on the processor, matrix_exp answers NaN, complex
-#: in complex32, and so does polar on some versions.
+#: Not told by an error, or not everywhere: oneDNN's float16 LSTM depends on the processor,
+#: matrix_exp answers NaN, complex in complex32, and so does polar on some versions.
 NOT_BY_AN_ERROR = {"complex", "linalg_matrix_exp", "lstm", "polar"}
 
 
@@ -56,7 +56,8 @@ def lacks_a_kernel(op: str, case: Case, dtype: torch.dtype, device: str) -> bool
     return False
 
 
-#: What has a low kernel for some sizes alone (cuFFT's powers of two), and what is computed with an operation that has none.
+#: What has a low kernel for some sizes alone (cuFFT's powers of two), and what is computed with an
+#: operation that has none.
 FOR_SOME_SIZES, MADE_OF_SUCH = ("fft_", "stft"), {"transformer_encoder_layer"}
 
 
@@ -64,11 +65,19 @@ FOR_SOME_SIZES, MADE_OF_SUCH = ("fft_", "stft"), {"transformer_encoder_layer"}
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("device", adapter_for("torch").devices())
 def test_the_operations_without_a_low_kernel(device: str, dtype: str) -> None:
-    stated = facts().lacking["cuda" if device == "gpu" else device, dtype] & adapter_for("torch").operations().names()
-    measured = {op for op, case in computing() if lacks_a_kernel(op, case, getattr(torch, dtype), device)}
+    stated = (
+        facts().lacking["cuda" if device == "gpu" else device, dtype]
+        & adapter_for("torch").operations().names()
+    )
+    measured = {
+        op for op, case in computing() if lacks_a_kernel(op, case, getattr(torch, dtype), device)
+    }
     missing, more = measured - stated, stated - measured - NOT_BY_AN_ERROR
     if device == "gpu":
-        missing, more = missing - MADE_OF_SUCH, {op for op in more if not op.startswith(FOR_SOME_SIZES)}
+        missing, more = (
+            missing - MADE_OF_SUCH,
+            {op for op in more if not op.startswith(FOR_SOME_SIZES)},
+        )
     assert sorted(missing) == [], "missing in operators.toml"
     assert sorted(more) == [], "in operators.toml, but torch has a kernel"
 
@@ -90,14 +99,18 @@ def widens(case: Case, op: str) -> bool:
     for mixed, exact in mixed_calls(case):
         got, wanted = floats(case.call(function, mixed)), floats(case.call(function, exact))
         pairs = zip(got, wanted, strict=True)
-        if not all(g.dtype is w.dtype and torch.allclose(g, w, rtol=1e-6, equal_nan=True) for g, w in pairs):
+        if not all(
+            g.dtype is w.dtype and torch.allclose(g, w, rtol=1e-6, equal_nan=True) for g, w in pairs
+        ):
             return False
     return True
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_operations_that_promote_by_themselves_do() -> None:
-    assert [op for op, case in cases().items() if op in facts().promoting and not widens(case, op)] == []
+    assert [
+        op for op, case in cases().items() if op in facts().promoting and not widens(case, op)
+    ] == []
 
 
 def test_the_operations_that_promote_have_gradients_that_do() -> None:
@@ -108,7 +121,9 @@ def test_the_operations_that_promote_have_gradients_that_do() -> None:
             for n in case.eligible(case.inputs(0)):
                 mixed[n].requires_grad_()
             try:
-                torch.autograd.backward([t.float().sum() for t in floats(case.call(function, mixed)) if t.requires_grad])
+                torch.autograd.backward(
+                    [t.float().sum() for t in floats(case.call(function, mixed)) if t.requires_grad]
+                )
             except RuntimeError as error:
                 if "dtype" in str(error):
                     refusing.add(op)
@@ -129,10 +144,17 @@ ANSWERED = {
 @pytest.mark.filterwarnings("ignore")
 def test_the_operations_that_answer_differing_dtypes_in_another_than_the_widest() -> None:
     x, y = torch.ones(2), torch.full((2,), 1 + 2**-9)
-    measured = {op for op, call in ANSWERED.items() if call(x.bfloat16(), y).dtype is not torch.float32}
+    measured = {
+        op for op, call in ANSWERED.items() if call(x.bfloat16(), y).dtype is not torch.float32
+    }
     for op, case in computing():
         entry = operators(op)
-        if op in facts().promoting or op in facts().made_of or any(o.composite for o in entry) or entry[0].eligible.single:
+        if (
+            op in facts().promoting
+            or op in facts().made_of
+            or any(o.composite for o in entry)
+            or entry[0].eligible.single
+        ):
             continue
         try:
             if not any(_listed(o) for o in entry) and not widens(case, op):

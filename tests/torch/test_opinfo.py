@@ -32,7 +32,10 @@ def test_composites_and_recurrent_layers_are_torchs_own(ended: list[Ended]) -> N
 def test_what_is_not_listed_and_what_is_listed_in_vain_fail(ended: list[Ended]) -> None:
     done = ended[1]
     assert done.code == 1
-    assert "not listed: dot [bfloat16, first low inputs] computed: dot : expected both vectors" in done.stdout
+    assert (
+        "not listed: dot [bfloat16, first low inputs] computed: dot : expected both vectors"
+        in done.stdout
+    )
     assert "listed, but the same: exp [float16, low inputs] differs" in done.stdout
 
 

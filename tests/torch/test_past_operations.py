@@ -60,7 +60,9 @@ def test_the_gap_of_widened_results_is_pytorchs_own(dtype: str) -> None:
 
 
 def masked_index(x: Tensor) -> Tensor:
-    return torch.ops.aten._unsafe_masked_index(x, torch.tensor([True, False, True, True]), [torch.arange(4)], 0.5)
+    return torch.ops.aten._unsafe_masked_index(
+        x, torch.tensor([True, False, True, True]), [torch.arange(4)], 0.5
+    )
 
 
 def put(x: Tensor) -> Tensor:
@@ -89,7 +91,9 @@ def test_the_gap_of_backward_operators_that_are_called_by_hand_is_pytorchs_own(d
 
     def by_hand(low: torch.dtype | None = None) -> None:
         pooled, indices = F.max_pool2d(x if low is None else x.to(low), 2, return_indices=True)
-        torch.ops.aten.max_pool2d_with_indices_backward(torch.ones_like(pooled), x, *window, indices)
+        torch.ops.aten.max_pool2d_with_indices_backward(
+            torch.ones_like(pooled), x, *window, indices
+        )
 
     for run in (lambda: by_hand(LOW[dtype]), policy_region(Policy("O2", dtype))(by_hand)):
         with pytest.raises(RuntimeError, match="dtype"):

@@ -45,12 +45,22 @@ class Add(torch.nn.Module):
 
 
 @pytest.mark.parametrize("how", ["make_fx", "loaded"])
-def test_what_only_the_compiler_calls_is_patched_as_soon_as_that_is_imported(how: str, tmp_path: Path) -> None:
+def test_what_only_the_compiler_calls_is_patched_as_soon_as_that_is_imported(
+    how: str, tmp_path: Path
+) -> None:
     dtype = torch.bfloat16
     if how == "loaded":  # decomposed inside a region, a program stays what it is
         how, dtype = str(tmp_path / "add.pt2"), torch.float32
         torch.export.save(torch.export.export(Add(), (torch.ones(2),)), how)
-    assert forked("torch", COLD, how).split() == ["False", "True", "True", "False", "False", "True", str(dtype)]
+    assert forked("torch", COLD, how).split() == [
+        "False",
+        "True",
+        "True",
+        "False",
+        "False",
+        "True",
+        str(dtype),
+    ]
 
 
 def taking_levels_off() -> list[Any]:
@@ -64,7 +74,9 @@ def test_what_takes_a_level_off_is_patched_from_the_first_level_to_the_last_regi
         torch.func.vmap(torch.sin)(x)
         patched = taking_levels_off()
         assert not set(patched) & set(before)
-        other = threading.Thread(target=policy_region(POLICY)(lambda: torch.func.vmap(torch.cos)(x)))
+        other = threading.Thread(
+            target=policy_region(POLICY)(lambda: torch.func.vmap(torch.cos)(x))
+        )
         other.start()
         other.join()
         with policy_region(Policy("O2", "bfloat16")):

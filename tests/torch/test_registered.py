@@ -47,7 +47,9 @@ def tensors(dtype=torch.float32):
     return (torch.full((2, 2), 1 + 2.0**-9, dtype=dtype) for _ in range(2))
 
 
-@pytest.mark.parametrize("entry", [NAMED, both, torch.ops.unamp_tests.both, torch.ops.unamp_tests.both.default])
+@pytest.mark.parametrize(
+    "entry", [NAMED, both, torch.ops.unamp_tests.both, torch.ops.unamp_tests.both.default]
+)
 @pytest.mark.parametrize("way", [lambda f: f, compiled], ids=["eager", "compiled"])
 def test_an_operator_of_a_library_is_named_without_registering_it(entry, way):
     x, y = tensors()
@@ -69,7 +71,10 @@ def test_an_operator_of_a_library_is_named_without_registering_it(entry, way):
 @pytest.mark.parametrize("way", [lambda f: f, compiled], ids=["eager", "compiled"])
 def test_a_registered_operator_follows_its_rule_in_regions_that_were_made_before(way):
     x, y = tensors()
-    call, region = way(lambda x, y: torch.ops.unamp_tests.both(x, y)), unamp.autocast(dtype="bfloat16")
+    call, region = (
+        way(lambda x, y: torch.ops.unamp_tests.both(x, y)),
+        unamp.autocast(dtype="bfloat16"),
+    )
     with region:
         assert call(x, y).dtype == torch.float32
     registration = unamp.register_operation(NAMED, both, rule="low")
@@ -93,7 +98,10 @@ def test_a_trace_shows_operators_that_nobody_knows():
         twice(x.float())
     seen = [(each.op, each.rule, each.inputs) for each in trace.records]
     untouched = unamp.Rule.UNTOUCHED
-    assert seen == [("unamp_unknown::twice", untouched, ("bfloat16",)), ("unamp_unknown::twice", untouched, ("float32",))]
+    assert seen == [
+        ("unamp_unknown::twice", untouched, ("bfloat16",)),
+        ("unamp_unknown::twice", untouched, ("float32",)),
+    ]
 
 
 @pytest.mark.parametrize("way", [lambda f: f, compiled], ids=["eager", "compiled"])
@@ -137,7 +145,9 @@ class Pair:
         self.x, self.w = x, w
 
 
-_pytree.register_pytree_node(Pair, lambda pair: ([pair.x, pair.w], None), lambda children, _: Pair(*children))
+_pytree.register_pytree_node(
+    Pair, lambda pair: ([pair.x, pair.w], None), lambda children, _: Pair(*children)
+)
 
 
 @optree.register_pytree_node_class(namespace=optree.registry.__GLOBAL_NAMESPACE)
@@ -155,7 +165,9 @@ def test_tensors_in_registered_containers_are_cast(container):
     registered.a_container_is_opened("torch", container)
 
 
-@pytest.mark.parametrize("way", [lambda f: f, partial(torch.compile, backend="aot_eager")], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "way", [lambda f: f, partial(torch.compile, backend="aot_eager")], ids=["eager", "compiled"]
+)
 def test_containers_of_results_in_eager_and_compiled_functions(way):
     operation = unamp.register_operation("unamp_tests::pair", rule="low")
     both = operation(lambda x: Pair(x * 2, x * 3))
@@ -194,7 +206,9 @@ def test_second_runs_that_the_network_would_notice():
     assert after == torch.rand(1)
     registered.a_shadow_is_left_out(lambda x: x.add_(1), x, "it changes what it is given")
     assert float(x[0, 0]) == 2 + 2.0**-9  # once
-    registered.a_shadow_is_left_out(lambda x: x + 1, torch.empty(2, device="meta"), "without plain numbers")
+    registered.a_shadow_is_left_out(
+        lambda x: x + 1, torch.empty(2, device="meta"), "without plain numbers"
+    )
 
 
 def test_a_change_that_would_be_lost_is_refused():
@@ -207,12 +221,17 @@ def test_a_change_that_would_be_lost_is_refused():
 @pytest.mark.parametrize("fake", [False, True], ids=["meta", "fake"])
 @pytest.mark.parametrize("entry", ["allow", "registered"])
 def test_operators_follow_their_rule_on_tensors_without_numbers(fake, entry):
-    registration = unamp.register_operation(NAMED, both, rule="low") if entry == "registered" else None
+    registration = (
+        unamp.register_operation(NAMED, both, rule="low") if entry == "registered" else None
+    )
     arguments = {} if registration else {"allow": [NAMED]}
     del SEEN[:]
     with FakeTensorMode() if fake else nullcontext():
         x, y = (torch.empty(2, 2, device="cpu" if fake else "meta") for _ in range(2))
-        with unamp.trace(values=True, gradients=True, shadow="float16") as trace, unamp.autocast(dtype="bfloat16", **arguments):
+        with (
+            unamp.trace(values=True, gradients=True, shadow="float16") as trace,
+            unamp.autocast(dtype="bfloat16", **arguments),
+        ):
             result = both(x, y)
         with unamp.autocast(dtype="bfloat16", deny=[NAMED]):
             assert both(x.bfloat16(), y).dtype == torch.float32
@@ -220,7 +239,11 @@ def test_operators_follow_their_rule_on_tensors_without_numbers(fake, entry):
         registration.undo()
     assert (result.dtype, result.device) == (torch.bfloat16, x.device)
     assert SEEN == []  # nothing was computed
-    assert (trace.records[0].op, trace.records[0].inputs, trace.records[0].compute) == (NAMED, ("float32",) * 2, "bfloat16")
+    assert (trace.records[0].op, trace.records[0].inputs, trace.records[0].compute) == (
+        NAMED,
+        ("float32",) * 2,
+        "bfloat16",
+    )
     assert {(record.values, record.op) for record in trace.records} == {(None, NAMED)}
 
 
@@ -243,21 +266,30 @@ def test_a_list_that_the_operation_fills_is_the_callers(cached: unamp.Registrati
     with unamp.autocast(dtype="bfloat16"):
         attend(torch.ones(2), cache, seen)
         assert ([each.dtype for each in cache], list(seen)) == ([torch.bfloat16], ["last"])
-        with pytest.raises(unamp.NotExpressible, match="'tests::cached' changes an argument in place"):
+        with pytest.raises(
+            unamp.NotExpressible, match="'tests::cached' changes an argument in place"
+        ):
             attend(torch.ones(2), [torch.ones(2)], {})
 
 
-def test_a_container_of_a_class_of_ones_own_that_the_operation_fills_is_no_copy(cached: unamp.Registration) -> None:
+def test_a_container_of_a_class_of_ones_own_that_the_operation_fills_is_no_copy(
+    cached: unamp.Registration,
+) -> None:
     class Cache:
         def __init__(self, keys: list[torch.Tensor]) -> None:
             self.keys = keys
 
-    _pytree.register_pytree_node(Cache, lambda cache: (cache.keys, None), lambda keys, _: Cache(list(keys)))
+    _pytree.register_pytree_node(
+        Cache, lambda cache: (cache.keys, None), lambda keys, _: Cache(list(keys))
+    )
 
     @cached
     def attend(x, cache):
         cache.keys.append(x)
         return x * 2
 
-    with unamp.autocast(dtype="bfloat16"), pytest.raises(unamp.NotExpressible, match="changes an argument in place"):
+    with (
+        unamp.autocast(dtype="bfloat16"),
+        pytest.raises(unamp.NotExpressible, match="changes an argument in place"),
+    ):
         attend(torch.ones(2), Cache([torch.ones(2)]))

@@ -54,7 +54,9 @@ def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> No
         trace = kept(tmp_path / "run")
     again = Trace.from_json(trace.to_json())
     assert again.records == [record._replace(values=None) for record in trace.records]
-    ran = {record.op: replay(again, n, tmp_path / "run") for n, record in enumerate(again.records, 1)}
+    ran = {
+        record.op: replay(again, n, tmp_path / "run") for n, record in enumerate(again.records, 1)
+    }
     assert {
         "conv2d",
         "batch_norm",
@@ -85,7 +87,10 @@ def test_the_file_has_what_the_operation_was_given_before_it_changed_it(tmp_path
         norm(x)
     (record,) = trace.records
     assert record.call is not None
-    assert (record.op, record.call.args[:3]) == ("batch_norm", [{"tensor": 0}, {"tensor": 1}, {"tensor": 2}])
+    assert (record.op, record.call.args[:3]) == (
+        "batch_norm",
+        [{"tensor": 0}, {"tensor": 1}, {"tensor": 2}],
+    )
     tensors = load_file(tmp_path / "run" / record.call.file)
     assert tensors["1"].tolist() == [0, 0] != norm.running_mean.tolist()  # type: ignore[union-attr]
     assert tensors["0"].tolist() == x.tolist()
@@ -114,7 +119,10 @@ def test_what_a_trace_does_not_keep_says_why(tmp_path: Path) -> None:
     assert said["exp"] == ""
     assert "cannot be written down: 'torch.float64'" in said["softmax"]
     assert said["fft_ifft"] == "a tensor in complex64 is not kept"
-    with pytest.raises(ValueError, match=r"operation 2 \(softmax\) was not kept: an argument cannot be written down"):
+    with pytest.raises(
+        ValueError,
+        match=r"operation 2 \(softmax\) was not kept: an argument cannot be written down",
+    ):
         replay(trace, 2, tmp_path / "run")
 
 
@@ -124,7 +132,10 @@ def test_the_limit_is_one_of_bytes_of_the_whole_trace(tmp_path: Path) -> None:
         for _ in range(3):
             torch.exp(x)
     assert [bool(record.call.file) for record in trace.records] == [True, True, False]
-    assert trace.records[2].call.left_out == "the trace keeps 1100 bytes of tensors at most (keep_limit)"
+    assert (
+        trace.records[2].call.left_out
+        == "the trace keeps 1100 bytes of tensors at most (keep_limit)"
+    )
     files = [file.name for file in sorted((tmp_path / "run").iterdir())]
     assert files == ["000001.safetensors", "000002.safetensors"]
 
@@ -162,7 +173,9 @@ def test_a_trace_around_one_that_keeps_has_no_calls_and_the_other_way_round(tmp_
     assert [bool(record.call) for record in (*outer.records, *inner.records)] == [False, True]
     with unamp.trace(keep=tmp_path / "b") as outer, unamp.trace() as inner:
         torch.exp(torch.ones(1))
-    assert [bool(record.call and record.call.file) for record in (*outer.records, *inner.records)] == [True, False]
+    assert [
+        bool(record.call and record.call.file) for record in (*outer.records, *inner.records)
+    ] == [True, False]
 
 
 def test_a_hostile_folder_is_one_line(tmp_path: Path) -> None:
@@ -212,7 +225,10 @@ def test_the_command_tells_a_result_that_is_wrong(tmp_path: Path) -> None:
     save_file({**tensors, "result": tensors["result"] * np.float32(1.001)}, file)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
-    assert "gelu: the result of the run is not what the operation gives from its inputs: error 1.00e-03" in done.stdout
+    assert (
+        "gelu: the result of the run is not what the operation gives from its inputs: error 1.00e-03"
+        in done.stdout
+    )
     done = CliRunner().invoke(app, [*arguments, "--json"])
     found = json.loads(done.stdout)
     assert (done.exit_code, found["within"], found["op"]) == (1, False, "gelu")

@@ -35,18 +35,34 @@ def spelled(entry: Any) -> str:
 def test_what_a_level_leaves_alone_keeps_its_meaning() -> None:
     x, low = mat(), mat(BF16)
     with policy_region(Policy("O3", "bfloat16")):
-        for shaped in (x.t(), x.reshape(2, 8), x[1:], x.view(16), x.unsqueeze(0), x.clone(), x.contiguous(), x.expand(2, 4, 4)):
+        for shaped in (
+            x.t(),
+            x.reshape(2, 8),
+            x[1:],
+            x.view(16),
+            x.unsqueeze(0),
+            x.clone(),
+            x.contiguous(),
+            x.expand(2, 4, 4),
+        ):
             assert shaped.dtype == F32
         assert x.to(F64).dtype == x.double().dtype == F64
         assert low.float().dtype == low.to(F32).dtype == x.type(F32).dtype == F32
         assert x.half().dtype == F16
-        made = (torch.zeros(2), torch.ones_like(x), torch.rand(2), torch.randn_like(x), torch.tensor([1.0]), x.new_ones(2))
+        made = (
+            torch.zeros(2),
+            torch.ones_like(x),
+            torch.rand(2),
+            torch.randn_like(x),
+            torch.tensor([1.0]),
+            x.new_ones(2),
+        )
         assert {t.dtype for t in made} == {F32}
         assert (x > x).dtype == torch.bool
         assert torch.equal(x.detach(), x)
 
 
-# --- lists by names and by the framework's own objects -----------------------------------------------------------------------
+# --- lists by names and by the framework's own objects --------------------------------------------
 
 
 def add_is(policy_args: dict[str, Any], expected: torch.dtype) -> None:
@@ -115,7 +131,9 @@ def test_lists_take_torchs_own_functions_layers_and_operators(entry: Any, op: st
 
 
 @pytest.mark.parametrize(
-    "entry", [len, object(), nn.Module, mat(), nn.Linear(2, 2), 3, torch.float16], ids=lambda e: type(e).__name__
+    "entry",
+    [len, object(), nn.Module, mat(), nn.Linear(2, 2), 3, torch.float16],
+    ids=lambda e: type(e).__name__,
 )
 def test_lists_refuse_what_is_no_operation(entry: Any, native_state: Any) -> None:
     before = native_state()
@@ -124,7 +142,7 @@ def test_lists_refuse_what_is_no_operation(entry: Any, native_state: Any) -> Non
     assert native_state() == before
 
 
-# --- widen_results -----------------------------------------------------------------------------------------------------------
+# --- widen_results --------------------------------------------------------------------------------
 
 
 @each_dtype
@@ -134,7 +152,12 @@ def test_widened_results_are_the_low_results_in_float32(level: str, dtype: str) 
     x, y = mat(), mat()
     with policy_region(policy):
         assert torch.equal(x @ y, (x.to(low) @ y.to(low)).float())
-        assert (x @ y).dtype == F.linear(x, y, y[0]).dtype == torch.einsum("ij,jk->ik", x, y).dtype == F32
+        assert (
+            (x @ y).dtype
+            == F.linear(x, y, y[0]).dtype
+            == torch.einsum("ij,jk->ik", x, y).dtype
+            == F32
+        )
         assert F.softmax(x @ y, 1).dtype == F32
         assert (x.to(low) @ y.to(low)).dtype == F32
         if level == "O1":
@@ -161,7 +184,7 @@ def test_widened_tuples() -> None:
     assert out.dtype == h.dtype == c.dtype == F32
 
 
-# --- bans --------------------------------------------------------------------------------------------------------------------
+# --- bans -----------------------------------------------------------------------------------------
 
 
 def test_a_banned_operation_raises_with_advice_and_only_there() -> None:
@@ -181,7 +204,9 @@ def test_a_banned_operation_raises_with_advice_and_only_there() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "meta"])
 @pytest.mark.parametrize("level", ["O1", "O2"])
-def test_a_plan_with_lists_has_the_actions_that_all_its_rules_come_to(level: Any, device: str) -> None:
+def test_a_plan_with_lists_has_the_actions_that_all_its_rules_come_to(
+    level: Any, device: str
+) -> None:
     """It is made of the plan without them: of single operations, of what chooses between others, and of what is chosen."""
     chosen = {op for choice, others in facts().chooses.items() for op in (choice, *others)}
     named = sorted(chosen.union(list(vocabulary())[::29]))

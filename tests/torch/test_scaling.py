@@ -35,11 +35,17 @@ class Side:
 
     def __init__(self, scaler: Any) -> None:
         self.scaler = scaler
-        self.weights = [torch.ones(3, requires_grad=True), torch.ones(2, dtype=torch.float64, requires_grad=True)]
+        self.weights = [
+            torch.ones(3, requires_grad=True),
+            torch.ones(2, dtype=torch.float64, requires_grad=True),
+        ]
         self.optimizers = [torch.optim.SGD([w], lr=0.125) for w in self.weights]
 
     def iterate(self, events: tuple[str, str], new_scale: float | None) -> None:
-        losses = [(w * (math.inf if event == BAD else 0.25)).sum() for w, event in zip(self.weights, events, strict=True)]
+        losses = [
+            (w * (math.inf if event == BAD else 0.25)).sum()
+            for w, event in zip(self.weights, events, strict=True)
+        ]
         for loss in self.scaler.scale(losses):
             loss.backward()
         for optimizer, event in zip(self.optimizers, events, strict=True):
@@ -90,9 +96,17 @@ def _call(side: Side, name: str, which: int) -> bool:
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.lists(st.tuples(st.sampled_from([GOOD, BAD, "unscale_", "step", "update"]), st.integers(0, 1)), max_size=24))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([GOOD, BAD, "unscale_", "step", "update"]), st.integers(0, 1)),
+        max_size=24,
+    )
+)
 def test_it_accepts_and_refuses_what_torchs_own_does(calls: list[tuple[str, int]]) -> None:
-    ours, theirs = Side(unamp.GradScaler(1024.0, growth_interval=2)), Side(native(init_scale=1024.0, growth_interval=2))
+    ours, theirs = (
+        Side(unamp.GradScaler(1024.0, growth_interval=2)),
+        Side(native(init_scale=1024.0, growth_interval=2)),
+    )
     for call in [(GOOD, 0), (GOOD, 1), *calls]:
         assert _call(ours, *call) == _call(theirs, *call)
         assert ours.scaler.state_dict("torch") == theirs.scaler.state_dict()
@@ -103,7 +117,9 @@ def test_it_accepts_and_refuses_what_torchs_own_does(calls: list[tuple[str, int]
 
 def _network() -> torch.nn.Module:
     torch.manual_seed(7)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    return torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.ReLU(), torch.nn.Linear(16, 1)
+    )
 
 
 def _data(step: int, *, overflow: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,7 +127,9 @@ def _data(step: int, *, overflow: bool = False) -> tuple[torch.Tensor, torch.Ten
     return (x * math.inf if overflow else x), x.sum(1, keepdim=True).sin()
 
 
-def _loss(network: torch.nn.Module, step: int, *, overflow: bool = False, **policy: Any) -> torch.Tensor:
+def _loss(
+    network: torch.nn.Module, step: int, *, overflow: bool = False, **policy: Any
+) -> torch.Tensor:
     x, y = _data(step, overflow=overflow)
     with unamp.autocast(**{"dtype": "float16"} | policy):
         return torch.nn.functional.mse_loss(network(x), y)
@@ -131,7 +149,9 @@ def clipping(network: Any, optimizer: Any, scaler: Any, step: int) -> None:
 
 def accumulating(network: Any, optimizer: Any, scaler: Any, step: int) -> None:
     for part in range(3):
-        scaler.scale(_loss(network, 100 * part + step, overflow=(step, part) == (5, 1)) / 3).backward()
+        scaler.scale(
+            _loss(network, 100 * part + step, overflow=(step, part) == (5, 1)) / 3
+        ).backward()
     scaler.step(optimizer)
 
 
@@ -159,7 +179,10 @@ FUSED = [partial(optimizer, fused=True) for optimizer in (torch.optim.SGD, torch
 @pytest.mark.parametrize("manner", [plain, clipping, accumulating, penalised, two_losses])
 def test_training_is_torchs_own_to_the_bit(manner: Any, make: Any) -> None:
     ended = []
-    for scaler in (unamp.GradScaler(4096.0, growth_interval=4), native(init_scale=4096.0, growth_interval=4)):
+    for scaler in (
+        unamp.GradScaler(4096.0, growth_interval=4),
+        native(init_scale=4096.0, growth_interval=4),
+    ):
         network = _network()
         optimizer = make(network.parameters(), lr=0.01)
         for step in range(12):
@@ -189,7 +212,11 @@ def test_a_low_scalar_does_not_overflow_by_the_scale_itself() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         loss = torch.tensor(3.0, dtype=dtype, requires_grad=True)
         scaled, theirs = unamp.GradScaler().scale(loss), native().scale(loss)
-        assert (scaled.dtype, scaled.item()) == (theirs.dtype, theirs.item()) == (torch.float32, 3 * 65536.0)
+        assert (
+            (scaled.dtype, scaled.item())
+            == (theirs.dtype, theirs.item())
+            == (torch.float32, 3 * 65536.0)
+        )
 
 
 class _Reads(TorchDispatchMode):
@@ -218,7 +245,9 @@ def test_it_waits_for_the_device_as_often_as_torchs_own() -> None:
 def test_the_first_overflow_is_named() -> None:
     network = _network()
     scaler = unamp.GradScaler()
-    by_place = torch.optim.SGD([{"params": network[0].parameters()}, {"params": network[3].parameters()}], lr=0.1)
+    by_place = torch.optim.SGD(
+        [{"params": network[0].parameters()}, {"params": network[3].parameters()}], lr=0.1
+    )
     by_name = torch.optim.SGD(network.named_parameters(), lr=0.1)
     scaler.scale(network(_data(0)[0]).sum()).backward()
     assert scaler.first_nonfinite(by_place) is None
@@ -248,7 +277,8 @@ def test_gradients_are_not_kept_alive_until_the_update() -> None:
     scaler.update()
 
 
-#: What the rank whose gradient overflowed calls it. Where gradients are averaged, every rank has it.
+#: What the rank whose gradient overflowed calls it. Where gradients are averaged, every rank has
+#: it.
 NAMED = {
     "replicated": "module.0.weight",
     "decorated": "module.0.weight",
@@ -272,7 +302,9 @@ def test_the_closure_of_a_step_without_a_scale_computes_under_the_policy_around_
     assert seen == [torch.bfloat16]
 
 
-def _fitting(make: Callable[[Any], torch.optim.Optimizer], dtype: str) -> tuple[torch.optim.Optimizer, Callable[..., Any]]:
+def _fitting(
+    make: Callable[[Any], torch.optim.Optimizer], dtype: str
+) -> tuple[torch.optim.Optimizer, Callable[..., Any]]:
     """Return an optimizer, and the closure of a small fit under a policy, which takes what scales the loss."""
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(4, 1), torch.randn(64, 4)
@@ -291,7 +323,9 @@ def _fitting(make: Callable[[Any], torch.optim.Optimizer], dtype: str) -> tuple[
 def test_the_closure_of_a_search_steps_without_a_scale_as_its_error_says() -> None:
     optimizer, closure = _fitting(torch.optim.LBFGS, "bfloat16")
     scaler, before = unamp.GradScaler(), float(closure())
-    with pytest.raises(RuntimeError, match=r"compute in bfloat16 or float32.* write optimizer\.step\(closure\)"):
+    with pytest.raises(
+        RuntimeError, match=r"compute in bfloat16 or float32.* write optimizer\.step\(closure\)"
+    ):
         scaler.step(optimizer, closure)
     assert float(closure()) == before
     optimizer.step(closure)
@@ -299,30 +333,42 @@ def test_the_closure_of_a_search_steps_without_a_scale_as_its_error_says() -> No
     assert float(closure()) < before / 100
 
 
-def test_a_closure_that_is_called_before_a_scaled_step_does_what_the_optimizer_would_do_with_it() -> None:
-    (optimizer, closure), (exact, exact_closure) = [_fitting(partial(torch.optim.SGD, lr=0.1), "float16") for _ in range(2)]
+def test_a_closure_that_is_called_before_a_scaled_step_does_what_the_optimizer_would_do_with_it() -> (
+    None
+):
+    (optimizer, closure), (exact, exact_closure) = [
+        _fitting(partial(torch.optim.SGD, lr=0.1), "float16") for _ in range(2)
+    ]
     scaler = unamp.GradScaler(2.0**10)
-    with pytest.raises(RuntimeError, match=r"call it before: closure\(\); scaler\.step\(optimizer\)"):
+    with pytest.raises(
+        RuntimeError, match=r"call it before: closure\(\); scaler\.step\(optimizer\)"
+    ):
         scaler.step(optimizer, closure)
     for _ in range(3):
         closure(scaler.scale)
         assert scaler.step(optimizer)
         scaler.update()
         exact.step(exact_closure)
-    # An output below 8 is off by at most 2**-8 where a rounding falls the other way; the loss by twice its root times that.
+    # An output below 8 is off by at most 2**-8 where a rounding falls the other way; the loss by
+    # twice its root times that.
     torch.testing.assert_close(closure(), exact_closure(), rtol=2.0**-6, atol=2.0**-6)
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what happened on each of two ranks, by the manner of sharing the work."""
-    script, meeting = Path(__file__).with_name("data_parallel.py"), tmp_path_factory.mktemp("ranks") / "meeting"
+    script, meeting = (
+        Path(__file__).with_name("data_parallel.py"),
+        tmp_path_factory.mktemp("ranks") / "meeting",
+    )
     command = [sys.executable, str(script), str(meeting)]
     return said_by_ranks([[*command, str(rank), *NAMED] for rank in range(2)])
 
 
 @pytest.mark.parametrize("manner", NAMED)
-def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(manner: str, two_ranks: list[dict[str, Any]]) -> None:
+def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(
+    manner: str, two_ranks: list[dict[str, Any]]
+) -> None:
     first, second = [rank[manner] for rank in two_ranks]
     skipped_together(first, second)
     name = NAMED[manner]
@@ -364,14 +410,20 @@ class StepsByItself(torch.optim.SGD):
     def step(self, closure: Any = None, *, grad_scaler: Any = None) -> Any:
         scale = grad_scaler.get_scale()
         grad_scaler.unscale_(self)
-        if all(bool(p.grad.isfinite().all()) for group in self.param_groups for p in group["params"]):
+        if all(
+            bool(p.grad.isfinite().all()) for group in self.param_groups for p in group["params"]
+        ):
             super().step()
         return scale
 
 
 def test_an_optimizer_whose_step_takes_the_scaler_is_handed_it() -> None:
     found = []
-    for scaler in (torch.amp.GradScaler("cpu", 8.0), amp.GradScaler("cpu", 8.0), unamp.GradScaler(8.0)):
+    for scaler in (
+        torch.amp.GradScaler("cpu", 8.0),
+        amp.GradScaler("cpu", 8.0),
+        unamp.GradScaler(8.0),
+    ):
         weight = torch.nn.Parameter(torch.arange(1.0, 5.0))
         optimizer = StepsByItself([weight], lr=0.1)
         results, scales = [], []
@@ -388,7 +440,7 @@ def test_an_optimizer_whose_step_takes_the_scaler_is_handed_it() -> None:
     assert found[0][1] == [8.0, 4.0, 4.0]
 
 
-# --- PyTorch's own scaler in a region ----------------------------------------------------------------------------------------
+# --- PyTorch's own scaler in a region -------------------------------------------------------------
 
 #: Policies that make a sum or a product low.
 LOW_SUMS = {
@@ -430,9 +482,13 @@ def _own_steps(make: Any, region: unamp.Region, *, inside: bool, unscale: bool) 
 @pytest.mark.parametrize("unscale", [False, True], ids=["step", "unscale_"])
 @pytest.mark.parametrize("policy", LOW_SUMS)
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_pytorchs_own_scaler_computes_the_same_inside_of_a_region(make: str, policy: str, unscale: bool) -> None:
+def test_pytorchs_own_scaler_computes_the_same_inside_of_a_region(
+    make: str, policy: str, unscale: bool
+) -> None:
     region = unamp.autocast("cpu", dtype="bfloat16", **LOW_SUMS[policy])
-    inside, outside = (_own_steps(OPTIMIZERS[make], region, inside=each, unscale=unscale) for each in (True, False))
+    inside, outside = (
+        _own_steps(OPTIMIZERS[make], region, inside=each, unscale=unscale) for each in (True, False)
+    )
     assert inside[::3] == [1024.0, 512.0, 512.0]
     for one, other in zip(inside, outside, strict=True):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
@@ -480,14 +536,18 @@ def test_other_threads_and_native_regions_have_pytorchs_own_scaler() -> None:
         with unamp.autocast("cpu", dtype="bfloat16", preset="native"):
             assert native(init_scale=2.0).scale(w).dtype == torch.float32
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(lambda: native(init_scale=2.0).scale(w)).result().dtype == torch.float32
+            assert (
+                pool.submit(lambda: native(init_scale=2.0).scale(w)).result().dtype == torch.float32
+            )
     assert torch.amp.GradScaler.scale.__code__.co_filename.endswith("grad_scaler.py")
 
 
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """Make a group of this process alone, as FSDP's scaler asks for one."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     yield torch.distributed.group.WORLD
     torch.distributed.destroy_process_group()
 
@@ -500,14 +560,18 @@ def test_fsdps_scaler_computes_outside_of_every_policy(alone: Any) -> None:
 
     original = ShardedGradScaler.scale.__code__
     w = torch.ones(4, requires_grad=True)
-    optimizer, scaler = torch.optim.SGD([w], lr=0.5), ShardedGradScaler("cpu", 1024.0, process_group=alone)
+    optimizer, scaler = (
+        torch.optim.SGD([w], lr=0.5),
+        ShardedGradScaler("cpu", 1024.0, process_group=alone),
+    )
     with region:
         assert (w * w).dtype == torch.float16
         with unamp.autocast(enabled=False):
             loss = (w * 50.0).sum()
         scaled, several = scaler.scale(loss), scaler.scale([loss.detach()])
         assert scaled.dtype == torch.float32
-        assert scaled.item() == several[0].item() == 200.0 * 1024.0  # float16 holds no more than 65,504
+        # float16 holds no more than 65,504
+        assert scaled.item() == several[0].item() == 200.0 * 1024.0
         scaled.backward()
         scaler.step(optimizer)
         scaler.update()
@@ -523,7 +587,8 @@ def test_a_scaler_of_ones_own_computes_outside_of_every_policy() -> None:
             def scale(self, outputs: Any) -> Any:
                 return super().scale(outputs) * 2
 
-        with unamp.autocast(level="O2", dtype="float16", framework="torch"):  # the class came inside of another region
+        with unamp.autocast(level="O2", dtype="float16", framework="torch"):
+            # the class came inside of another region
             assert Doubled("cpu").scale(torch.ones(())).item() == 2.0**17
         code = Doubled.scale.__code__
         assert code.co_name == "scale"

@@ -24,7 +24,7 @@ def four() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return torch.rand(8, 8), torch.rand(8, 8), torch.rand(8, 8), torch.rand(8, 8)
 
 
-# --- seed 003: torch.cuda.amp.autocast ---------------------------------------------------------------------------------------
+# --- seed 003: torch.cuda.amp.autocast ------------------------------------------------------------
 
 
 @each_low
@@ -65,7 +65,11 @@ def test_mixed_input_types_of_every_kind(low: torch.dtype) -> None:
     a, b, c, _ = four()
     other = F16 if low is BF16 else BF16
     with unamp.autocast(dtype=low):
-        for x, y, z in ((a.to(low), b, c), (a.to(other), b.to(low), c), (a.to(other), b.to(other), c.to(low))):
+        for x, y, z in (
+            (a.to(low), b, c),
+            (a.to(other), b.to(low), c),
+            (a.to(other), b.to(other), c.to(low)),
+        ):
             assert torch.addmm(x, y, z).dtype == low
         assert (a.to(low) + b).dtype == F32
         assert torch.cat([a.to(low), b]).dtype == F32
@@ -88,7 +92,9 @@ def test_decorator_on_forward(low: torch.dtype) -> None:
     out = model(x)
     assert out.dtype == low
     assert not unamp.is_autocast_enabled()
-    assert torch.equal(out, nn.functional.linear(x.to(low), model.inner.weight.to(low), model.inner.bias.to(low)))
+    assert torch.equal(
+        out, nn.functional.linear(x.to(low), model.inner.weight.to(low), model.inner.bias.to(low))
+    )
 
 
 @each_low
@@ -107,7 +113,9 @@ def test_training_loop_with_backward_outside(low: torch.dtype) -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] * 0.95
-    assert {p.grad.dtype for p in model.parameters()} == {p.dtype for p in model.parameters()} == {F32}
+    assert (
+        {p.grad.dtype for p in model.parameters()} == {p.dtype for p in model.parameters()} == {F32}
+    )
 
 
 @each_low
@@ -150,7 +158,13 @@ class InFloat32(torch.autograd.Function):
     @staticmethod
     @custom_fwd(cast_inputs=torch.float32)
     def forward(ctx: Any, x: Tensor, whole: Tensor, double: Tensor) -> Tensor:
-        InFloat32.seen = [x.dtype, whole.dtype, double.dtype, unamp.is_autocast_enabled(), x.mm(x).dtype]
+        InFloat32.seen = [
+            x.dtype,
+            whole.dtype,
+            double.dtype,
+            unamp.is_autocast_enabled(),
+            x.mm(x).dtype,
+        ]
         return x * 2
 
     @staticmethod
@@ -177,7 +191,11 @@ def test_custom_function_runs_backward_under_the_forwards_policy(low: torch.dtyp
 def test_custom_function_backward_state_does_not_depend_on_where_backward_runs(inside: str) -> None:
     a = torch.rand(8, 8, requires_grad=True)
     policy = Policy("O1", "bfloat16")
-    around = {"region": policy, "other region": Policy("O1", "bfloat16", deny="mm"), "nothing": Policy(enabled=False)}[inside]
+    around = {
+        "region": policy,
+        "other region": Policy("O1", "bfloat16", deny="mm"),
+        "nothing": Policy(enabled=False),
+    }[inside]
     with policy_region(policy):
         out = MatMul.apply(a, a)
     with policy_region(around):
@@ -226,7 +244,9 @@ def test_cast_inputs_reaches_into_nested_containers() -> None:
     class Nested(torch.autograd.Function):
         @staticmethod
         @custom_fwd(cast_inputs=torch.float16)
-        def forward(ctx: Any, x: Tensor, nested: Mapping[str, Any], pair: Pair, text: str) -> Tensor:
+        def forward(
+            ctx: Any, x: Tensor, nested: Mapping[str, Any], pair: Pair, text: str
+        ) -> Tensor:
             seen.extend([x, nested, pair, text])
             return x.clone()
 
@@ -237,10 +257,17 @@ def test_cast_inputs_reaches_into_nested_containers() -> None:
 
     x = torch.rand(4)
     with unamp.autocast("cpu"):
-        out = Nested.apply(x, {"list": [x, (x, 3)], "double": x.double()}, Pair(x, {"deep": x.bfloat16()}), "text")
+        out = Nested.apply(
+            x, {"list": [x, (x, 3)], "double": x.double()}, Pair(x, {"deep": x.bfloat16()}), "text"
+        )
     assert out.dtype == F16
     got, nested, pair, text = seen
-    assert (got.dtype, nested["list"][0].dtype, nested["list"][1][0].dtype, nested["list"][1][1]) == (F16, F16, F16, 3)
+    assert (
+        got.dtype,
+        nested["list"][0].dtype,
+        nested["list"][1][0].dtype,
+        nested["list"][1][1],
+    ) == (F16, F16, F16, 3)
     assert nested["double"].dtype == torch.float64
     assert isinstance(pair, Pair)
     assert (pair.left.dtype, pair.right["deep"].dtype, text) == (F16, F16, "text")
@@ -248,7 +275,7 @@ def test_cast_inputs_reaches_into_nested_containers() -> None:
     assert isinstance(nested["list"][1], tuple)
 
 
-# --- seed 004: torch.cpu.amp -------------------------------------------------------------------------------------------------
+# --- seed 004: torch.cpu.amp ----------------------------------------------------------------------
 
 
 class SimpleNet(nn.Module):
@@ -266,7 +293,9 @@ def test_inference_with_the_imperative_path() -> None:
     with unamp.autocast("cpu"):
         y = model(x)
     assert y.dtype == BF16
-    assert torch.equal(y, nn.functional.conv2d(x.bfloat16(), model.conv.weight.bfloat16(), None, 2, 1))
+    assert torch.equal(
+        y, nn.functional.conv2d(x.bfloat16(), model.conv.weight.bfloat16(), None, 2, 1)
+    )
 
 
 @pytest.mark.parametrize("preset", ["unamp", "torch-cpu", "native"])
@@ -316,15 +345,21 @@ def test_in_place_variants_and_explicit_outputs_are_exempt() -> None:
     assert torch.equal(d, exact)
 
 
-@pytest.mark.parametrize("policy", [Policy("O1", "bfloat16", allow=("add", "exp")), Policy("O3", "bfloat16")], ids=repr)
-def test_in_place_variants_and_explicit_outputs_are_exempt_from_custom_lists_too(policy: Policy) -> None:
+@pytest.mark.parametrize(
+    "policy", [Policy("O1", "bfloat16", allow=("add", "exp")), Policy("O3", "bfloat16")], ids=repr
+)
+def test_in_place_variants_and_explicit_outputs_are_exempt_from_custom_lists_too(
+    policy: Policy,
+) -> None:
     a, b, out = torch.rand(8), torch.rand(8), torch.empty(8)
     x = a.clone()
     with policy_region(policy):
         assert (a + b).dtype == BF16
         assert a.exp().dtype == BF16
         torch.add(a, b, out=out)
-        assert torch.equal(out, torch.tensor([p + q for p, q in zip(a.tolist(), b.tolist(), strict=True)]))
+        assert torch.equal(
+            out, torch.tensor([p + q for p, q in zip(a.tolist(), b.tolist(), strict=True)])
+        )
         x += b
         assert torch.equal(x, out)
         torch.exp(a, out=out)
@@ -333,7 +368,9 @@ def test_in_place_variants_and_explicit_outputs_are_exempt_from_custom_lists_too
 
 
 @pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.int64, torch.int32, torch.complex64], ids=str
+)
 def test_other_dtypes_are_not_eligible(level: str, dtype: torch.dtype) -> None:
     x = torch.arange(1, 17).reshape(4, 4).to(dtype)
     expected = x @ x, x + x, x.pow(2), torch.cat([x, x]), x.sum()
@@ -366,8 +403,10 @@ SEED_WIDEST = ["cat", "stack", "index_copy"]
 
 #: What changed in torch since the seed was written.
 GONE = {"eig", "lstsq", "matrix_rank", "symeig"}  # removed from torch
-GONE_SINCE = {(2, 15): {"cholesky", "qr"}}  # by the version that no longer has them; `torch.linalg` has them still
-FLOAT64_SINCE = {"quantile": (2, 15)}  # by the version from which on it computes in float64 where a quantile lies
+# by the version that no longer has them; `torch.linalg` has them still
+GONE_SINCE = {(2, 15): {"cholesky", "qr"}}
+# by the version from which on it computes in float64 where a quantile lies
+FLOAT64_SINCE = {"quantile": (2, 15)}
 MOVED = {"group_norm": Rule.WIDEST}  # off the list: it follows its input
 
 #: Functions of today under their older names, which alone are on torch's list.
@@ -376,11 +415,15 @@ OLDER = {"_lu_with_info", "lu_solve", "triangular_solve"}
 
 def seed_lists() -> dict[str, Rule]:
     lists = ((SEED_LOW, Rule.LOW), (SEED_FLOAT32, Rule.FP32), (SEED_WIDEST, Rule.WIDEST))
-    return {name: MOVED.get(name, rule) for names, rule in lists for name in names if name not in GONE}
+    return {
+        name: MOVED.get(name, rule) for names, rule in lists for name in names if name not in GONE
+    }
 
 
 def test_what_the_seed_lists_and_torch_no_longer_has() -> None:
-    since = (names for version, names in GONE_SINCE.items() if major_minor(torch.__version__) >= version)
+    since = (
+        names for version, names in GONE_SINCE.items() if major_minor(torch.__version__) >= version
+    )
     listed = SEED_LOW + SEED_FLOAT32 + SEED_WIDEST
     assert {name for name in listed if not hasattr(torch.ops.aten, name)} == GONE.union(*since)
 
@@ -389,7 +432,10 @@ def test_what_the_seed_lists_and_torch_no_longer_has() -> None:
 def test_the_three_lists_as_they_are_today(name: str, rule: Rule) -> None:
     policy = Policy("O1", "bfloat16", preset="torch-cpu")
     assert policy.decide(f"torch.{name}") == rule
-    operations, case = adapter_for("torch").operations(), cases()[unamp.vocabulary().resolve(f"torch.{name}")]
+    operations, case = (
+        adapter_for("torch").operations(),
+        cases()[unamp.vocabulary().resolve(f"torch.{name}")],
+    )
     arrays = case.inputs(0)
     eligible = case.eligible(arrays)
     given = F32 if rule is Rule.LOW else BF16
@@ -405,9 +451,14 @@ def test_the_three_lists_as_they_are_today(name: str, rule: Rule) -> None:
     with policy_region(policy), unamp.trace() as trace:
         result = case.call(operations[case.op], tensors)
     expected = {Rule.LOW: BF16, Rule.FP32: F32}.get(rule, BF16 if name == "group_norm" else F32)
-    # The function that users call can be made of the listed operator (F.pad, F.multi_head_attention_forward).
+    # The function that users call can be made of the listed operator (F.pad,
+    # F.multi_head_attention_forward).
     records = [r for r in trace.records if r.op == case.op] or trace.records
     in_float64 = name in FLOAT64_SINCE and major_minor(torch.__version__) >= FLOAT64_SINCE[name]
-    assert {r.compute for r in records} == {"float64" if in_float64 else str(expected).removeprefix("torch.")}
-    results = [t for t in (result if isinstance(result, tuple) else [result]) if t.is_floating_point()]
+    assert {r.compute for r in records} == {
+        "float64" if in_float64 else str(expected).removeprefix("torch.")
+    }
+    results = [
+        t for t in (result if isinstance(result, tuple) else [result]) if t.is_floating_point()
+    ]
     assert {t.dtype for t in results} <= {expected}

@@ -25,8 +25,12 @@ def test_a_shadow_changes_nothing() -> None:
         return [t.detach().numpy() for t in (loss, *grads, *net.buffers(), torch.rand(4))]
 
     trace = shadowed.a_shadow_changes_nothing(run, "float8_e4m3", "float8_e5m2_rows")
-    left_out = {record.op: record.shadow.left_out for record in trace.records if record.shadow.left_out}
-    assert left_out == dict.fromkeys(("rrelu", "lstm", "scaled_dot_product_attention"), "it draws random numbers")
+    left_out = {
+        record.op: record.shadow.left_out for record in trace.records if record.shadow.left_out
+    }
+    assert left_out == dict.fromkeys(
+        ("rrelu", "lstm", "scaled_dot_product_attention"), "it draws random numbers"
+    )
 
 
 def test_faults_lead() -> None:
@@ -44,7 +48,11 @@ def test_a_region_reaches_no_shadow() -> None:
     x = torch.linspace(0, 30, 64)
     with unamp.trace(shadow="float16") as plain:
         x.exp()
-    with unamp.trace(shadow="float16") as inside, unamp.autocast("cpu", torch.bfloat16, deny="exp"), torch.autocast("cpu"):
+    with (
+        unamp.trace(shadow="float16") as inside,
+        unamp.autocast("cpu", torch.bfloat16, deny="exp"),
+        torch.autocast("cpu"),
+    ):
         x.exp()
     assert [r.shadow for r in inside.records] == [r.shadow for r in plain.records]
 
@@ -64,6 +72,12 @@ def test_what_cannot_be_computed_twice_is_said() -> None:
     assert counter.get_total_flops() == 2 * 4**3
     assert "without plain numbers" in shadow_of(lambda: torch.vmap(torch.exp)(x), "exp").left_out
     assert "named the dtype" in shadow_of(lambda: torch.sum(x, dtype=torch.float32), "sum").left_out
-    assert "sparse" in shadow_of(lambda: F.embedding(torch.tensor([1]), x, sparse=True), "embedding").left_out
-    assert shadow_of(lambda: x.double().exp(), "exp").left_out == "it has an input in float64, which no rule casts"
+    assert (
+        "sparse"
+        in shadow_of(lambda: F.embedding(torch.tensor([1]), x, sparse=True), "embedding").left_out
+    )
+    assert (
+        shadow_of(lambda: x.double().exp(), "exp").left_out
+        == "it has an input in float64, which no rule casts"
+    )
     assert shadow_of(lambda: x.argmax(), "argmax").left_out == "it has no floating result"

@@ -52,7 +52,9 @@ def test_native_state_is_as_before(policy: Policy, native_state: Callable[[], An
 
 
 @each_policy
-def test_native_state_is_as_before_an_inner_region(policy: Policy, native_state: Callable[[], Any]) -> None:
+def test_native_state_is_as_before_an_inner_region(
+    policy: Policy, native_state: Callable[[], Any]
+) -> None:
     for outer in POLICIES:
         with policy_region(outer):
             before = native_state()
@@ -62,7 +64,9 @@ def test_native_state_is_as_before_an_inner_region(policy: Policy, native_state:
 
 
 @each_policy
-def test_native_state_is_as_before_an_exception(policy: Policy, native_state: Callable[[], Any]) -> None:
+def test_native_state_is_as_before_an_exception(
+    policy: Policy, native_state: Callable[[], Any]
+) -> None:
     before = native_state()
 
     def fails() -> None:
@@ -86,7 +90,11 @@ def test_an_exception_in_a_kernel_leaves_the_region_working(policy: Policy) -> N
 
     with policy_region(policy):
         before = results()
-        for bad in (lambda: torch.mm(x, torch.rand(3, 3)), lambda: x + torch.rand(3), lambda: torch.cat([x, torch.rand(3)])):
+        for bad in (
+            lambda: torch.mm(x, torch.rand(3, 3)),
+            lambda: x + torch.rand(3),
+            lambda: torch.cat([x, torch.rand(3)]),
+        ):
             with pytest.raises(RuntimeError):
                 bad()
         assert results() == before
@@ -94,7 +102,9 @@ def test_an_exception_in_a_kernel_leaves_the_region_working(policy: Policy) -> N
 
 
 @each_policy
-def test_exceptions_in_backward_put_the_policy_back(policy: Policy, native_state: Callable[[], Any]) -> None:
+def test_exceptions_in_backward_put_the_policy_back(
+    policy: Policy, native_state: Callable[[], Any]
+) -> None:
     class Fails(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
@@ -117,7 +127,9 @@ def test_exceptions_in_backward_put_the_policy_back(policy: Policy, native_state
             assert torch.mm(x, x).dtype == expected[stated.decide("mm")]
 
 
-def test_hooks_are_in_place_inside_and_the_originals_outside(attributes: Callable[[], dict[str, Any]]) -> None:
+def test_hooks_are_in_place_inside_and_the_originals_outside(
+    attributes: Callable[[], dict[str, Any]],
+) -> None:
     before = attributes()
     assert before, "no hooks to look at"
     with policy_region(POLICIES[1]):
@@ -173,12 +185,14 @@ def test_somebody_elses_patch_on_top_survives() -> None:
     assert len(calls) >= 1
 
 
-# --- together with torch's own regions ---------------------------------------------------------------------------------------
+# --- together with torch's own regions ------------------------------------------------------------
 
 
 @each_policy
 @pytest.mark.parametrize("enabled", [True, False])
-def test_inside_torchs_own_autocast(policy: Policy, enabled: bool, native_state: Callable[[], Any]) -> None:
+def test_inside_torchs_own_autocast(
+    policy: Policy, enabled: bool, native_state: Callable[[], Any]
+) -> None:
     with torch.autocast("cpu", dtype=F16, enabled=enabled, cache_enabled=False):
         before = native_state()
         outside = (x @ x).dtype, (x + x).dtype
@@ -188,14 +202,21 @@ def test_inside_torchs_own_autocast(policy: Policy, enabled: bool, native_state:
         assert ((x @ x).dtype, (x + x).dtype) == outside == ((F16 if enabled else F32), F32)
     stated = policy.delegated("torch", "cpu")
     rule = stated.decide("mm")
-    assert inside == (getattr(torch, policy.dtype) if rule is Rule.LOW and not policy.widen_results else F32)
+    assert inside == (
+        getattr(torch, policy.dtype) if rule is Rule.LOW and not policy.widen_results else F32
+    )
 
 
 def test_torchs_own_autocast_inside_a_region_is_respected(native_state: Callable[[], Any]) -> None:
     policy = Policy("O1", "bfloat16", allow=("add", "exp"), deny="mm")
 
     def dtypes() -> list[torch.dtype]:
-        return [(x + x).dtype, x.exp().dtype, torch.mm(x, x).dtype, torch.nn.functional.linear(x, x).dtype]
+        return [
+            (x + x).dtype,
+            x.exp().dtype,
+            torch.mm(x, x).dtype,
+            torch.nn.functional.linear(x, x).dtype,
+        ]
 
     with policy_region(policy):
         before = native_state()
@@ -228,7 +249,7 @@ def test_torchs_questions_are_answered_inside() -> None:
     assert not torch.is_autocast_enabled("cpu")
 
 
-# --- bad input ---------------------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,7 +270,10 @@ def test_torchs_questions_are_answered_inside() -> None:
     ],
 )
 def test_bad_input_is_one_clear_error_and_changes_nothing(
-    make: Callable[[], Any], says: str, native_state: Callable[[], Any], attributes: Callable[[], Any]
+    make: Callable[[], Any],
+    says: str,
+    native_state: Callable[[], Any],
+    attributes: Callable[[], Any],
 ) -> None:
     with unamp.autocast("cpu"):
         before, patched = native_state(), attributes()
@@ -259,7 +283,7 @@ def test_bad_input_is_one_clear_error_and_changes_nothing(
         assert (x @ x).dtype == BF16
 
 
-# --- a torch that lacks what unamp needs -------------------------------------------------------------------------------------
+# --- a torch that lacks what unamp needs ----------------------------------------------------------
 
 
 def test_another_version_is_refused_before_anything_of_it_is_looked_for():
@@ -274,7 +298,9 @@ except unamp.FrameworkNotSupported as error:
     print(error)
 """
     said = forked("torch", script)
-    assert said.startswith("torch 2.6.0 is installed; unamp's adapter works with torch >=2.10,<3: older ones keep no float32")
+    assert said.startswith(
+        "torch 2.6.0 is installed; unamp's adapter works with torch >=2.10,<3: older ones keep no float32"
+    )
 
 
 @each_policy
@@ -356,7 +382,10 @@ gone = not hasattr({owner}, "{last}")
 print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype, torch.is_autocast_enabled("cpu"), gone, unamp.current_policy())
 """
     said = forked("torch", script).splitlines()
-    assert said == [f"torch {torch.__version__} has no {name}, which unamp needs", "torch.float32 False True None"]
+    assert said == [
+        f"torch {torch.__version__} has no {name}, which unamp needs",
+        "torch.float32 False True None",
+    ]
 
 
 @pytest.mark.either_kernels
@@ -364,10 +393,16 @@ print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype, torch.is_autocast_enabled("cp
     ("setter", "instead", "operation"),
     [
         ("included", "lambda key, on: None", "torch.softmax"),
-        ("excluded", "lambda key, on: None if 'Autocast' in str(key) else original(key, on)", "torch.matmul"),
+        (
+            "excluded",
+            "lambda key, on: None if 'Autocast' in str(key) else original(key, on)",
+            "torch.matmul",
+        ),
     ],
 )
-def test_a_torch_in_which_regions_have_no_effect_is_refused(setter: str, instead: str, operation: str) -> None:
+def test_a_torch_in_which_regions_have_no_effect_is_refused(
+    setter: str, instead: str, operation: str
+) -> None:
     script = f"""
 import torch
 original = torch._C._dispatch_tls_set_dispatch_key_{setter}

@@ -79,7 +79,9 @@ def parameters() -> list[nn.Parameter]:
     return [nn.Parameter(torch.rand(6, 4, generator=made) + 0.1) for _ in range(2)]
 
 
-def stepped(make: Make, region: AbstractContextManager[Any], step: Step = lambda optimizer: optimizer.step) -> list[Tensor]:
+def stepped(
+    make: Make, region: AbstractContextManager[Any], step: Step = lambda optimizer: optimizer.step
+) -> list[Tensor]:
     """Return parameters and state after steps in one region, with the same gradients every time."""
     params, made = parameters(), torch.Generator().manual_seed(1)
     optimizer = make(params)
@@ -93,20 +95,31 @@ def stepped(make: Make, region: AbstractContextManager[Any], step: Step = lambda
                 p.grad = gradient
             take(*((lambda: torch.ones(()),) if isinstance(optimizer, torch.optim.LBFGS) else ()))
     states = (state.values() for state in optimizer.state.values())
-    return [p.detach().clone() for p in params] + [v for each in states for v in each if isinstance(v, Tensor)]
+    return [p.detach().clone() for p in params] + [
+        v for each in states for v in each if isinstance(v, Tensor)
+    ]
 
 
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        torch.equal(a, b) for a, b in zip(one, other, strict=True)
+    )
 
 
 def _makes() -> Iterator[Any]:
     """Give every class of `torch.optim` in every variant that steps on this device."""
     for name, kind in sorted(vars(torch.optim).items()):
-        if not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)) or kind is torch.optim.Optimizer:
+        if (
+            not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer))
+            or kind is torch.optim.Optimizer
+        ):
             continue
         taken = inspect.signature(kind).parameters
-        given = [{word: on} for word, on in (("foreach", False), ("foreach", True), ("fused", True)) if word in taken] or [{}]
+        given = [
+            {word: on}
+            for word, on in (("foreach", False), ("foreach", True), ("fused", True))
+            if word in taken
+        ] or [{}]
         if "capturable" in taken:
             given.append({"foreach": False, "capturable": True})
         for words in given:
@@ -118,11 +131,15 @@ def _makes() -> Iterator[Any]:
                 if "capturable" not in words:  # which this device does not do
                     raise AssertionError(name, words) from error
                 continue
-            yield pytest.param(make, id="-".join([name, *(f"{word}={on}" for word, on in words.items())]))
+            yield pytest.param(
+                make, id="-".join([name, *(f"{word}={on}" for word, on in words.items())])
+            )
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-@pytest.mark.parametrize("make", [*_makes(), pytest.param(OutOfPlace, id="users"), pytest.param(Derived, id="derived")])
+@pytest.mark.parametrize(
+    "make", [*_makes(), pytest.param(OutOfPlace, id="users"), pytest.param(Derived, id="derived")]
+)
 def test_a_step_in_a_region_comes_to_the_same_bits_as_outside(make: Make, policy: Policy) -> None:
     assert same(stepped(make, policy_region(policy)), stepped(make, nullcontext()))
 
@@ -166,7 +183,9 @@ def test_a_schedule_s_own_step_is_one_too(inside: bool) -> None:
     def trained(region: AbstractContextManager[Any]) -> list[Tensor]:
         params = parameters()
         optimizer = OutOfPlace(params) if not inside else None
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if optimizer is not None else None
+        schedule = (
+            torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) if optimizer is not None else None
+        )
         with region:
             optimizer = optimizer or OutOfPlace(params)
             schedule = schedule or torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
@@ -209,11 +228,13 @@ def test_a_scaler_s_step_is_one_too(scaler: Callable[[], Any], make: Make) -> No
     assert same(trained(policy_region(O2)), trained(nullcontext()))
 
 
-# --- closures -----------------------------------------------------------------------------------------------------------------
+# --- closures -------------------------------------------------------------------------------------
 
 CLOSURES = [
     pytest.param(partial(torch.optim.LBFGS, max_iter=3), id="LBFGS"),
-    pytest.param(partial(torch.optim.LBFGS, max_iter=3, line_search_fn="strong_wolfe"), id="LBFGS, searching"),
+    pytest.param(
+        partial(torch.optim.LBFGS, max_iter=3, line_search_fn="strong_wolfe"), id="LBFGS, searching"
+    ),
     pytest.param(partial(torch.optim.Adam, foreach=False), id="Adam"),
     pytest.param(OutOfPlace, id="users"),
     pytest.param(Derived, id="derived"),
@@ -246,7 +267,9 @@ def with_closure(
     return [p.detach() for p in model.parameters()], seen
 
 
-@pytest.mark.parametrize("policy", [Policy("O1", "bfloat16"), O2, Policy("O3", "bfloat16")], ids=str)
+@pytest.mark.parametrize(
+    "policy", [Policy("O1", "bfloat16"), O2, Policy("O3", "bfloat16")], ids=str
+)
 @pytest.mark.parametrize("make", CLOSURES)
 def test_a_closure_is_under_the_policy_and_the_step_is_not(make: Make, policy: Policy) -> None:
     region = partial(policy_region, policy)
@@ -282,7 +305,9 @@ def test_a_closure_that_a_hook_of_the_optimizer_puts_in_is_one_too() -> None:
     assert seen == [torch.bfloat16]
 
 
-def test_a_closure_finds_the_policies_of_every_region_around_and_those_that_the_step_opens() -> None:
+def test_a_closure_finds_the_policies_of_every_region_around_and_those_that_the_step_opens() -> (
+    None
+):
     x, seen = torch.ones(2, 2), []
 
     class Opening(torch.optim.Optimizer):
@@ -310,14 +335,18 @@ def test_a_closure_finds_the_policies_of_every_region_around_and_those_that_the_
     assert seen == [wide, half, half, wide, low, wide]
 
 
-# --- whatever happens ---------------------------------------------------------------------------------------------------------
+# --- whatever happens -----------------------------------------------------------------------------
 
 
 def in_force() -> torch.dtype:
     return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
 
 
-@pytest.mark.parametrize("closure", [None, in_force, lambda: 1 / 0], ids=["without closure", "with closure", "closure raises"])
+@pytest.mark.parametrize(
+    "closure",
+    [None, in_force, lambda: 1 / 0],
+    ids=["without closure", "with closure", "closure raises"],
+)
 def test_the_policy_is_in_force_again_after_a_step_that_raises(closure: Any) -> None:
     optimizer = Untidy(parameters(), {})
     with policy_region(O2):
@@ -347,7 +376,9 @@ def test_what_a_step_changes_the_next_product_computes_with() -> None:
         assert torch.equal(torch.ones(2, 2) @ weight, torch.zeros(2, 2, dtype=torch.bfloat16))
         weight.grad = torch.ones_like(weight)
         optimizer.step()
-        assert torch.equal(torch.ones(2, 2) @ weight, torch.full((2, 2), -2.0, dtype=torch.bfloat16))
+        assert torch.equal(
+            torch.ones(2, 2) @ weight, torch.full((2, 2), -2.0, dtype=torch.bfloat16)
+        )
 
 
 def test_regions_of_other_threads_stay_in_force_and_threads_without_stay_without() -> None:
@@ -376,15 +407,21 @@ def test_regions_of_other_threads_stay_in_force_and_threads_without_stay_without
         Waiting(parameters(), {}).step()
     for thread in threads:
         thread.join()
-    assert dtypes == {"in a region": [torch.bfloat16], "outside": [torch.float32], "step": [torch.float32]}
+    assert dtypes == {
+        "in a region": [torch.bfloat16],
+        "outside": [torch.float32],
+        "step": [torch.float32],
+    }
 
 
 def test_pytorch_s_own_amp_stays_in_force_as_under_its_own_autocast() -> None:
     native = stepped(OutOfPlace, policy_region(Policy("O1", "bfloat16", preset="native")))
-    assert same(native, stepped(OutOfPlace, torch.autocast("cpu", torch.bfloat16, cache_enabled=False)))
+    assert same(
+        native, stepped(OutOfPlace, torch.autocast("cpu", torch.bfloat16, cache_enabled=False))
+    )
 
 
-# --- clipping, before a step -------------------------------------------------------------------------------------------------
+# --- clipping, before a step ----------------------------------------------------------------------
 
 
 def graded() -> list[nn.Parameter]:
@@ -403,7 +440,9 @@ def clipped(region: AbstractContextManager[Any], clip: Callable[..., Any]) -> li
 
 
 def clipped_by_halves(params: list[nn.Parameter], most: float) -> Tensor:
-    norm = nn.utils.get_total_norm([parameter.grad for parameter in params if parameter.grad is not None])
+    norm = nn.utils.get_total_norm(
+        [parameter.grad for parameter in params if parameter.grad is not None]
+    )
     nn.utils.clip_grads_with_norm_(params, most, norm)
     return norm
 
@@ -414,18 +453,23 @@ def clipped_by_halves(params: list[nn.Parameter], most: float) -> Tensor:
     [nn.utils.clip_grad_norm_, partial(nn.utils.clip_grad_norm_, foreach=False), clipped_by_halves],
     ids=["lists", "each", "halves"],
 )
-def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(clip: Any, policy: Policy) -> None:
+def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside(
+    clip: Any, policy: Policy
+) -> None:
     code = inspect.unwrap(nn.utils.get_total_norm).__code__
     assert same(clipped(policy_region(policy), clip), clipped(nullcontext(), clip))
     assert inspect.unwrap(nn.utils.get_total_norm).__code__ is code
 
 
 def test_clipping_under_pytorch_s_own_amp_and_in_other_threads_is_pytorch_s() -> None:
-    native = clipped(policy_region(Policy("O1", "bfloat16", preset="native")), nn.utils.clip_grad_norm_)
+    native = clipped(
+        policy_region(Policy("O1", "bfloat16", preset="native")), nn.utils.clip_grad_norm_
+    )
     assert same(native, clipped(torch.autocast("cpu", torch.bfloat16), nn.utils.clip_grad_norm_))
     with policy_region(O2), ThreadPoolExecutor(1) as pool:
         assert same(
-            pool.submit(clipped, nullcontext(), nn.utils.clip_grad_norm_).result(), clipped(nullcontext(), clipped_by_halves)
+            pool.submit(clipped, nullcontext(), nn.utils.clip_grad_norm_).result(),
+            clipped(nullcontext(), clipped_by_halves),
         )
         assert in_force() is torch.bfloat16
 
@@ -445,7 +489,7 @@ def test_compiled_clipping_in_a_region_comes_to_the_same_bits_as_outside(inside:
         assert same(clipped(region, compiled), known)
 
 
-# --- what else a program keeps -----------------------------------------------------------------------------------------------
+# --- what else a program keeps --------------------------------------------------------------------
 
 
 def networks(count: int) -> list[nn.Module]:
@@ -490,7 +534,11 @@ def called(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
 def clipped_by_value() -> dict[str, Tensor]:
     params = graded()
     nn.utils.clip_grad_value_(params, 1.2345678)
-    return {str(place): parameter.grad for place, parameter in enumerate(params) if parameter.grad is not None}
+    return {
+        str(place): parameter.grad
+        for place, parameter in enumerate(params)
+        if parameter.grad is not None
+    }
 
 
 def assigned(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
@@ -508,9 +556,13 @@ def pruned(prune_one: Callable[[nn.Module], Any]) -> dict[str, Tensor]:
     return layer.state_dict()
 
 
-def fused(first: nn.Module, norm: nn.Module, fuse: Callable[[nn.Module, nn.Module], nn.Module]) -> dict[str, Tensor]:
+def fused(
+    first: nn.Module, norm: nn.Module, fuse: Callable[[nn.Module, nn.Module], nn.Module]
+) -> dict[str, Tensor]:
     first, norm = first.eval(), norm.eval()
-    for place, tensor in enumerate((*first.parameters(), *norm.parameters(), norm.running_mean, norm.running_var)):
+    for place, tensor in enumerate(
+        (*first.parameters(), *norm.parameters(), norm.running_mean, norm.running_var)
+    ):
         tensor.data = torch.linspace(0.1 + place, 1.1 + place, tensor.numel()).reshape(tensor.shape)
     return fuse(first, norm).state_dict()
 
@@ -536,22 +588,36 @@ KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
     "weight_norm of old, made": partial(made_by, nn.utils.weight_norm),
     "spectral_norm, called": partial(called, nn.utils.parametrizations.spectral_norm),
     "spectral_norm of old, called": partial(called, nn.utils.spectral_norm),
-    "orthogonal, removed": partial(made_by, lambda layer: without_weight(nn.utils.parametrizations.orthogonal(layer))),
-    "spectral_norm, removed": partial(made_by, lambda layer: without_weight(nn.utils.parametrizations.spectral_norm(layer))),
+    "orthogonal, removed": partial(
+        made_by, lambda layer: without_weight(nn.utils.parametrizations.orthogonal(layer))
+    ),
+    "spectral_norm, removed": partial(
+        made_by, lambda layer: without_weight(nn.utils.parametrizations.spectral_norm(layer))
+    ),
     "spectral_norm of old, removed": partial(
         made_by, lambda layer: nn.utils.remove_spectral_norm(nn.utils.spectral_norm(layer))
     ),
-    "weight_norm, removed": partial(made_by, lambda layer: without_weight(nn.utils.parametrizations.weight_norm(layer))),
-    "weight_norm of old, removed": partial(made_by, lambda layer: nn.utils.remove_weight_norm(nn.utils.weight_norm(layer))),
+    "weight_norm, removed": partial(
+        made_by, lambda layer: without_weight(nn.utils.parametrizations.weight_norm(layer))
+    ),
+    "weight_norm of old, removed": partial(
+        made_by, lambda layer: nn.utils.remove_weight_norm(nn.utils.weight_norm(layer))
+    ),
     "weight_norm, assigned": partial(assigned, nn.utils.parametrizations.weight_norm),
     "pruned": partial(pruned, partial(prune.l1_unstructured, name="weight", amount=5)),
     "pruned for good": partial(
-        pruned, lambda layer: prune.remove(prune.l1_unstructured(layer, name="weight", amount=5), "weight")
+        pruned,
+        lambda layer: prune.remove(prune.l1_unstructured(layer, name="weight", amount=5), "weight"),
     ),
     "pruned together": partial(
-        pruned, lambda layer: prune.global_unstructured([(layer, "weight")], prune.L1Unstructured, amount=5)
+        pruned,
+        lambda layer: prune.global_unstructured(
+            [(layer, "weight")], prune.L1Unstructured, amount=5
+        ),
     ),
-    "fused convolution": lambda: fused(nn.Conv2d(3, 5, 2), nn.BatchNorm2d(5), nn.utils.fuse_conv_bn_eval),
+    "fused convolution": lambda: fused(
+        nn.Conv2d(3, 5, 2), nn.BatchNorm2d(5), nn.utils.fuse_conv_bn_eval
+    ),
     "fused linear": lambda: fused(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.utils.fuse_linear_bn_eval),
 }
 
@@ -559,7 +625,9 @@ KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O3", "float16")], ids=str)
 @pytest.mark.parametrize("what", KEPT)
-def test_what_a_program_keeps_comes_to_the_same_bits_in_a_region_as_outside(what: str, policy: Policy) -> None:
+def test_what_a_program_keeps_comes_to_the_same_bits_in_a_region_as_outside(
+    what: str, policy: Policy
+) -> None:
     with torch.random.fork_rng():
         outside = KEPT[what]()
     with policy_region(policy):
@@ -575,7 +643,10 @@ def test_averages_and_power_iterations_in_compiled_functions_come_to_the_same_bi
     def trained(compile: Callable[..., Any]) -> list[Tensor]:
         layer = nn.utils.parametrizations.spectral_norm(networks(1)[0][0])
         average = swa_utils.AveragedModel(layer)
-        call, update = compile(lambda x: layer(x)), compile(lambda: average.update_parameters(layer))
+        call, update = (
+            compile(lambda x: layer(x)),
+            compile(lambda: average.update_parameters(layer)),
+        )
         for _ in range(3):
             call(torch.ones(2, 4))
             update()
@@ -629,7 +700,9 @@ def test_gradients_of_sharded_networks_are_clipped_to_the_same_bits_as_outside(
 
 
 @pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O3", "float16")], ids=str)
-def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(pretended: None, policy: Policy) -> None:
+def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(
+    pretended: None, policy: Policy
+) -> None:
     from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
     outside, inside = parameters(), parameters()
@@ -652,7 +725,7 @@ def test_parameters_that_become_pieces_of_a_vector_keep_their_dtype(policy: Poli
     assert {each.dtype for each in kept} == {torch.bfloat16}
 
 
-# --- learning rates, after a step --------------------------------------------------------------------------------------------
+# --- learning rates, after a step -----------------------------------------------------------------
 
 
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
@@ -660,7 +733,10 @@ SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 500),
     "sequence": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
         optimizer,
-        [torch.optim.lr_scheduler.LinearLR(optimizer), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9995)],
+        [
+            torch.optim.lr_scheduler.LinearLR(optimizer),
+            torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9995),
+        ],
         milestones=[5],
     ),
 }
@@ -668,7 +744,9 @@ SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_a_learning_rate_that_is_a_tensor_is_what_it_is_outside(schedule: Any, policy: Policy) -> None:
+def test_a_learning_rate_that_is_a_tensor_is_what_it_is_outside(
+    schedule: Any, policy: Policy
+) -> None:
     # Low, each factor near 1 would leave it where it is.
     def scheduled(region: AbstractContextManager[Any]) -> list[Tensor]:
         optimizer = torch.optim.Adam([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.1))
@@ -684,7 +762,7 @@ def test_a_learning_rate_that_is_a_tensor_is_what_it_is_outside(schedule: Any, p
     assert torch.optim.lr_scheduler.LRScheduler.step.__code__ is code
 
 
-# --- what is patched ----------------------------------------------------------------------------------------------------------
+# --- what is patched ------------------------------------------------------------------------------
 
 
 def test_nothing_of_it_stands_outside_regions() -> None:
@@ -703,12 +781,16 @@ def test_nothing_of_it_stands_outside_regions() -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a region"])
-@pytest.mark.parametrize(("home", "name"), [("torch.autograd.profiler", "record_function"), ("torch.optim.optimizer", "chain")])
+@pytest.mark.parametrize(
+    ("home", "name"),
+    [("torch.autograd.profiler", "record_function"), ("torch.optim.optimizer", "chain")],
+)
 def test_what_somebody_patches_on_top_stays_and_is_called(
     home: str, name: str, inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, called = sys.modules[home], []
-    monkeypatch.setattr(module, name, getattr(module, name))  # puts back what there is outside regions
+    # puts back what there is outside regions
+    monkeypatch.setattr(module, name, getattr(module, name))
 
     def patch() -> None:
         saved = getattr(module, name)
@@ -757,10 +839,12 @@ except unamp.FrameworkNotSupported as error:
     print(error)
 """
     wanted = f"{name} in torch.optim.Optimizer.profile_hook_step"
-    assert forked("torch", script) == f"torch {torch.__version__} has no {wanted}, which unamp needs\n"
+    assert (
+        forked("torch", script) == f"torch {torch.__version__} has no {wanted}, which unamp needs\n"
+    )
 
 
-# --- compiled -----------------------------------------------------------------------------------------------------------------
+# --- compiled -------------------------------------------------------------------------------------
 
 
 def compiled_step(optimizer: torch.optim.Optimizer, **words: Any) -> Callable[..., Any]:
@@ -782,7 +866,8 @@ COMPILED = [
 ]
 
 
-@pytest.mark.beside_kernels  # regions in compiled functions are test_compile's; what a step is wrapped with is in Python
+# regions in compiled functions are test_compile's; what a step is wrapped with is in Python
+@pytest.mark.beside_kernels
 @pytest.mark.parametrize("policy", [ALLOWING, O2], ids=str)
 @pytest.mark.parametrize("how", [compiled_step, called_inside])
 @pytest.mark.parametrize(("make", "words"), COMPILED)
@@ -800,7 +885,9 @@ def test_a_compiled_step_in_a_region_comes_to_the_same_bits_as_outside(
 
 @pytest.mark.beside_kernels
 @pytest.mark.parametrize(
-    ("before", "policy"), [("nothing", ALLOWING), ("nothing", O2), ("a record", O2), ("a step", ALLOWING)], ids=str
+    ("before", "policy"),
+    [("nothing", ALLOWING), ("nothing", O2), ("a record", O2), ("a step", ALLOWING)],
+    ids=str,
 )
 @pytest.mark.parametrize(("make", "words"), COMPILED)
 def test_a_step_in_a_region_that_the_compiled_function_opens_is_one_too(
@@ -808,7 +895,9 @@ def test_a_step_in_a_region_that_the_compiled_function_opens_is_one_too(
 ) -> None:
     """Dynamo keeps what it has met before: of what PyTorch wraps steps with, a part or all."""
 
-    def of(region: Callable[[], AbstractContextManager[Any]], optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+    def of(
+        region: Callable[[], AbstractContextManager[Any]], optimizer: torch.optim.Optimizer
+    ) -> Callable[..., Any]:
         def step() -> None:
             if before == "a step":
                 optimizer.step()
@@ -826,7 +915,9 @@ def test_a_step_in_a_region_that_the_compiled_function_opens_is_one_too(
     assert same(stepped(make, nullcontext(), partial(of, lambda: policy_region(policy))), known)
 
 
-@pytest.mark.parametrize("make", [partial(torch.optim.Adam, foreach=False), OutOfPlace], ids=["Adam", "users"])
+@pytest.mark.parametrize(
+    "make", [partial(torch.optim.Adam, foreach=False), OutOfPlace], ids=["Adam", "users"]
+)
 def test_a_closure_in_a_compiled_function_is_followed_by_python_or_refused(make: Make) -> None:
     def call(step: Any, closure: Any, **words: Any) -> Any:
         return torch.compile(lambda: step(closure), backend="aot_eager", **words)()

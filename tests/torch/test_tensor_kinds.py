@@ -19,7 +19,9 @@ CALLS = [(kind, op) for kind in tensor_kinds() for op in kind.calls]
 IDS = [f"{kind.name}-{op}" for kind, op in CALLS]
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings(
+    "ignore:Sparse CSR tensor support is in beta", "ignore:The PyTorch API of nested tensors"
+)
 @pytest.mark.parametrize(("kind", "op"), CALLS, ids=IDS)
 def test_an_operation_on_a_kind_of_tensor_is_traced(kind: TensorKind, op: str) -> None:
     with policy_region(Policy("O1", "bfloat16", preset="none", allow=[op])), unamp.trace() as trace:
@@ -32,7 +34,10 @@ def test_masked_tensors_follow_rules_in_float16_and_have_no_bfloat16() -> None:
     masked = torch.masked.masked_tensor(values, torch.tensor([True, False, True]))
     with unamp.autocast(dtype="float16", allow=["sin"]):
         assert torch.sin(masked).dtype is torch.float16
-    with unamp.autocast(dtype="bfloat16", allow=["sin"]), pytest.raises(TypeError, match="bfloat16 is not supported"):
+    with (
+        unamp.autocast(dtype="bfloat16", allow=["sin"]),
+        pytest.raises(TypeError, match="bfloat16 is not supported"),
+    ):
         torch.sin(masked)
 
 
@@ -44,7 +49,7 @@ def test_a_quantized_tensor_is_left_alone() -> None:
     assert torch.equal(found.int_repr(), torch.relu(quantized).int_repr())
 
 
-# --- products with sparse matrices -------------------------------------------------------------------------------------------
+# --- products with sparse matrices ----------------------------------------------------------------
 
 COMPRESSED: dict[str, Callable[[Tensor], Tensor]] = {
     "csr": Tensor.to_sparse_csr,
@@ -68,7 +73,10 @@ def with_gradients(
     with region:
         found = product(sparse, dense)
     grads = torch.autograd.grad(found.float().sum(), (sparse, dense))
-    return [found, *(grad.to_dense() if grad.layout is not torch.strided else grad for grad in grads)]
+    return [
+        found,
+        *(grad.to_dense() if grad.layout is not torch.strided else grad for grad in grads),
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
@@ -90,7 +98,9 @@ def test_a_product_in_a_compressed_layout_raises_as_under_pytorch_s_own_and_comp
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize("preset", ["unamp", "torch-cpu", "torch-cuda"])
-@pytest.mark.parametrize("product", [torch.sparse.mm, lambda a, b: torch.sparse.addmm(b, a, b)], ids=["mm", "addmm"])
+@pytest.mark.parametrize(
+    "product", [torch.sparse.mm, lambda a, b: torch.sparse.addmm(b, a, b)], ids=["mm", "addmm"]
+)
 def test_the_sparse_functions_compute_in_float32_at_o1_where_pytorch_s_own_raises(
     product: Callable[[Tensor, Tensor], Tensor], preset: str, layout: str
 ) -> None:
@@ -102,7 +112,9 @@ def test_the_sparse_functions_compute_in_float32_at_o1_where_pytorch_s_own_raise
 
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
 @pytest.mark.parametrize("op", PRODUCTS)
-def test_a_dense_gradient_of_a_sparse_matrix_raises_as_under_pytorch_s_own_and_comes_where_it_is_denied(op: str) -> None:
+def test_a_dense_gradient_of_a_sparse_matrix_raises_as_under_pytorch_s_own_and_comes_where_it_is_denied(
+    op: str,
+) -> None:
     for region in (torch.autocast("cpu", torch.bfloat16), unamp.autocast("cpu")):
         with pytest.raises(RuntimeError, match="doesn't support converting"):
             with_gradients(PRODUCTS[op], "coo", region)

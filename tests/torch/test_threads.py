@@ -78,7 +78,7 @@ def test_torchs_own_autocast_in_another_thread_is_unaffected() -> None:
     assert alone == beside == (F16, F32, F16, F32, F32)
 
 
-# --- processes ---------------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
 class Reports(Dataset):
@@ -87,14 +87,25 @@ class Reports(Dataset):
 
     def __getitem__(self, index: int) -> Tensor:
         found = report()
-        return torch.tensor([found[0] is None, not found[1], not found[2], *(d == F32 for d in found[3:6]), found[6] == BF16])
+        return torch.tensor(
+            [
+                found[0] is None,
+                not found[1],
+                not found[2],
+                *(d == F32 for d in found[3:6]),
+                found[6] == BF16,
+            ]
+        )
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_data_loader_workers_do_not_inherit_a_region(context: str) -> None:
     with policy_region(TAKES_OVER):
         loader = DataLoader(
-            Reports(), batch_size=2, num_workers=1 if context == "spawn" else 2, multiprocessing_context=context
+            Reports(),
+            batch_size=2,
+            num_workers=1 if context == "spawn" else 2,
+            multiprocessing_context=context,
         )
         assert all(batch.all() for batch in loader)
         assert report()[:2] == (TAKES_OVER, True)
@@ -136,7 +147,9 @@ def in_child() -> Callable[[Callable[[], bool]], bool]:
     return run
 
 
-def test_a_process_forked_inside_goes_on_inside(in_child: Callable[[Callable[[], bool]], bool]) -> None:
+def test_a_process_forked_inside_goes_on_inside(
+    in_child: Callable[[Callable[[], bool]], bool],
+) -> None:
     with policy_region(TAKES_OVER):
         inside = report()
         assert in_child(lambda: report() == inside)
@@ -179,7 +192,7 @@ def test_a_process_forked_twice(in_child: Callable[[Callable[[], bool]], bool]) 
         assert in_child(lambda: in_child(lambda: report() == inside) and report() == inside)
 
 
-# --- many threads at once ----------------------------------------------------------------------------------------------------
+# --- many threads at once -------------------------------------------------------------------------
 
 
 def stress_policies() -> Iterator[tuple[Policy, list[torch.dtype]]]:
@@ -231,7 +244,11 @@ def test_threads_entering_computing_and_leaving_different_policies(
                 reference = gradient.clone() if reference is None else reference
                 if not torch.equal(reference, gradient):
                     return "another gradient than before"
-            left = dtypes(x, x) != [F32] * 4 or unamp.current_policy() is not None or torch.is_autocast_enabled("cpu")
+            left = (
+                dtypes(x, x) != [F32] * 4
+                or unamp.current_policy() is not None
+                or torch.is_autocast_enabled("cpu")
+            )
             return "still in force after the region" if left else ""
 
         return check
@@ -240,11 +257,13 @@ def test_threads_entering_computing_and_leaving_different_policies(
     assert (attributes(), native_state()) == (before, state)
 
 
-# --- coroutines --------------------------------------------------------------------------------------------------------------
+# --- coroutines -----------------------------------------------------------------------------------
 
 
 def test_interleaved_coroutines_each_have_their_own_policy() -> None:
-    threaded.coroutines_have_their_own_policies(lambda: str((torch.rand(2, 2) + 1).dtype).removeprefix("torch."))
+    threaded.coroutines_have_their_own_policies(
+        lambda: str((torch.rand(2, 2) + 1).dtype).removeprefix("torch.")
+    )
     assert report() == NOTHING
 
 
@@ -259,12 +278,15 @@ def test_a_generator_is_under_its_policy_only_while_it_runs() -> None:
         assert report() == NOTHING
 
 
-def test_threads_that_open_the_first_region_at_once_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_open_the_first_region_at_once_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     switching = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(200):
-            # What stands there now is new to unamp, which makes its replacement anew, in Python that gives others their turn.
+            # What stands there now is new to unamp, which makes its replacement anew, in Python
+            # that gives others their turn.
             original = torch.autograd._engine_run_backward
             theirs = functools.partial(original)
             monkeypatch.setattr(torch.autograd, "_engine_run_backward", theirs)

@@ -40,14 +40,20 @@ COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def results(context: AbstractContextManager[Any], f: Callable[..., Any], *given: Tensor) -> list[Tensor]:
+def results(
+    context: AbstractContextManager[Any], f: Callable[..., Any], *given: Tensor
+) -> list[Tensor]:
     """The result, and the gradients of what was given."""
     leaves = [t.detach().clone().requires_grad_() for t in given]
     with context:
         out = f(*leaves)
     return [
         out.detach(),
-        *(g for g in torch.autograd.grad(out.float().square().sum(), leaves, allow_unused=True) if g is not None),
+        *(
+            g
+            for g in torch.autograd.grad(out.float().square().sum(), leaves, allow_unused=True)
+            if g is not None
+        ),
     ]
 
 
@@ -116,7 +122,9 @@ def test_a_packed_lstm_is_torchs_own(dtype: str) -> None:
     assert equal(results(letter(dtype), run, x), results(torch.autocast("cpu", LOW[dtype]), run, x))
 
 
-@pytest.mark.parametrize("lists", [{"allow": "relu"}, {"deny": "softmax"}, {"level": "O2"}], ids=str)
+@pytest.mark.parametrize(
+    "lists", [{"allow": "relu"}, {"deny": "softmax"}, {"level": "O2"}], ids=str
+)
 def test_elsewhere_an_operation_is_one_whole(lists: dict[str, str]) -> None:
     x, y = torch.randn(4, 4), torch.randn(4, 4)
     with unamp.autocast("cpu", preset="torch-cpu", **lists):
@@ -130,7 +138,10 @@ def test_single_operators_that_pytorch_refuses_are_widened_all_the_same() -> Non
     x, y = torch.randn(4), torch.randn(4)
     with letter("bfloat16"):
         assert torch.equal(torch.dot(x.bfloat16(), y), torch.dot(x.bfloat16().float(), y))
-        assert torch.equal(torch.special.bessel_j0(x.bfloat16()), torch.special.bessel_j0(x.bfloat16().float()).bfloat16())
+        assert torch.equal(
+            torch.special.bessel_j0(x.bfloat16()),
+            torch.special.bessel_j0(x.bfloat16().float()).bfloat16(),
+        )
     with torch.autocast("cpu", BF16), pytest.raises(RuntimeError, match="same dtype"):
         torch.dot(x.bfloat16(), y)
 
@@ -139,8 +150,8 @@ def test_single_operators_that_pytorch_refuses_are_widened_all_the_same() -> Non
 @pytest.mark.parametrize("preset", ["torch-cpu", "native"])
 def test_a_recorded_graph_has_what_runs_eagerly(preset: str, pre_dispatch: bool) -> None:
     x, y = torch.randn(4, 4), torch.randn(4, 4)
-    # cov and corrcoef look at values, which no graph has yet. In bilinear torch's own autocast casts below where graphs are
-    # recorded: the same is lost without unamp.
+    # cov and corrcoef look at values, which no graph has yet. In bilinear torch's own autocast
+    # casts below where graphs are recorded: the same is lost without unamp.
     ops = [f for name, f in COMPOSITES.items() if name not in ("corrcoef", "cov", "bilinear")]
 
     def all_of_them(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -155,7 +166,9 @@ def test_a_recorded_graph_has_what_runs_eagerly(preset: str, pre_dispatch: bool)
 def test_under_vmap_too_an_operation_does_what_its_parts_do() -> None:
     x, y = torch.randn(3, 4, 4), torch.randn(3, 4, 4)
     with letter("bfloat16"):
-        one_by_one = torch.stack([torch.einsum("ij,jk->ik", a, b) for a, b in zip(x, y, strict=True)])
+        one_by_one = torch.stack(
+            [torch.einsum("ij,jk->ik", a, b) for a, b in zip(x, y, strict=True)]
+        )
         together = torch.vmap(lambda a, b: torch.einsum("ij,jk->ik", a, b))(x, y)
         filled = torch.vmap(lambda a, b: (a @ b).masked_fill(a > 0, b.sum()))(x, y)
     assert together.dtype is one_by_one.dtype is filled.dtype is BF16
@@ -165,8 +178,13 @@ def test_under_vmap_too_an_operation_does_what_its_parts_do() -> None:
 def test_a_trace_says_that_pytorch_does_it_by_itself() -> None:
     adapter = unamp.adapter.registry.adapter_for("torch")
     for op in ("einsum", "gru", "cov", "lstm", "matmul"):
-        assert adapter.how(op, Policy("O1", "bfloat16", preset="torch-cpu"), "cpu") is unamp.adapter.How.NATIVE
-        assert adapter.how("einsum", Policy("O1", "bfloat16"), "cpu") is unamp.adapter.How.INTERCEPTED
+        assert (
+            adapter.how(op, Policy("O1", "bfloat16", preset="torch-cpu"), "cpu")
+            is unamp.adapter.How.NATIVE
+        )
+        assert (
+            adapter.how("einsum", Policy("O1", "bfloat16"), "cpu") is unamp.adapter.How.INTERCEPTED
+        )
     x = torch.randn(4, 4)
     with letter("bfloat16"), unamp.trace() as trace:
         result = torch.einsum("ij,jk->ik", x, x)

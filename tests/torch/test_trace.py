@@ -53,7 +53,12 @@ x = torch.rand(4, 4)
 
 def test_a_low_operation() -> None:
     found = only(Policy("O1", "bfloat16"), lambda: x @ x, "matmul")
-    assert (found.rule, found.inputs, found.compute, found.output) == (Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16")
+    assert (found.rule, found.inputs, found.compute, found.output) == (
+        Rule.LOW,
+        ("float32", "float32"),
+        "bfloat16",
+        "bfloat16",
+    )
     assert found.native == "aten::matmul"
     assert not found.emulated
 
@@ -61,24 +66,47 @@ def test_a_low_operation() -> None:
 @pytest.mark.parametrize("preset", ["unamp", "torch-cuda"])
 def test_a_denied_operation(preset: str) -> None:
     found = only(Policy("O1", "float16", preset=preset), lambda: x.half().exp(), "exp")
-    assert (found.rule, found.inputs, found.compute, found.output) == (Rule.FP32, ("float16",), "float32", "float32")
+    assert (found.rule, found.inputs, found.compute, found.output) == (
+        Rule.FP32,
+        ("float16",),
+        "float32",
+        "float32",
+    )
 
 
 def test_an_operation_carried_out_by_native_autocast_is_seen_as_well() -> None:
     policy = Policy("O1", "bfloat16", preset="native")
     found = only(policy, lambda: F.linear(x, x), "linear")
-    assert (found.rule, found.inputs[:2], found.compute, found.output) == (Rule.LOW, ("float32",) * 2, "bfloat16", "bfloat16")
+    assert (found.rule, found.inputs[:2], found.compute, found.output) == (
+        Rule.LOW,
+        ("float32",) * 2,
+        "bfloat16",
+        "bfloat16",
+    )
 
 
 def test_a_widest_operation() -> None:
     found = only(Policy("O1", "bfloat16"), lambda: torch.add(x, x.bfloat16()), "add")
-    assert (found.rule, found.inputs, found.output) == (Rule.WIDEST, ("float32", "bfloat16"), "float32")
+    assert (found.rule, found.inputs, found.output) == (
+        Rule.WIDEST,
+        ("float32", "bfloat16"),
+        "float32",
+    )
     found = only(Policy("O1", "bfloat16"), lambda: torch.cat([x.bfloat16(), x.bfloat16()]), "cat")
-    assert (found.rule, found.inputs, found.compute, found.output) == (Rule.WIDEST, ("bfloat16",) * 2, "bfloat16", "bfloat16")
+    assert (found.rule, found.inputs, found.compute, found.output) == (
+        Rule.WIDEST,
+        ("bfloat16",) * 2,
+        "bfloat16",
+        "bfloat16",
+    )
 
 
 def test_an_emulated_operation() -> None:
-    found = only(Policy("O1", "float16", allow="linalg_inv"), lambda: torch.linalg.inv(x + 4 * torch.eye(4)), "linalg_inv")
+    found = only(
+        Policy("O1", "float16", allow="linalg_inv"),
+        lambda: torch.linalg.inv(x + 4 * torch.eye(4)),
+        "linalg_inv",
+    )
     assert found.emulated
     assert (found.compute, found.output) == ("float16", "float16")
 
@@ -98,7 +126,9 @@ def test_an_operation_is_one_record_whatever_it_is_made_of() -> None:
     for op, call in {
         "einsum": lambda: torch.einsum("ij,jk->ik", x, x),
         "cross_entropy": lambda: F.cross_entropy(x, torch.zeros(4, dtype=torch.long)),
-        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+        "scaled_dot_product_attention": lambda: F.scaled_dot_product_attention(
+            x[None], x[None], x[None]
+        ),
         "lstm": lambda: nn.LSTM(4, 4)(x[None]),
     }.items():
         found = records(Policy("O1", "bfloat16", deny="tanh"), call)
@@ -137,7 +167,10 @@ def test_the_table_and_the_records_agree() -> None:
     with unamp.trace() as trace, unamp.autocast("cpu") as region:
         for _ in range(3):
             torch.mm(x, x)
-    assert trace.table().splitlines()[1].split() == "- mm low float32 float32 bfloat16 bfloat16 6 576 B 100.0% 3".split()
+    assert (
+        trace.table().splitlines()[1].split()
+        == "- mm low float32 float32 bfloat16 bfloat16 6 576 B 100.0% 3".split()
+    )
     shape = (4, 4)
     mm = OpRecord(
         "mm", "aten::mm", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16", casts=2, cast_bytes=192,
@@ -146,8 +179,13 @@ def test_the_table_and_the_records_agree() -> None:
     assert trace.records == [mm] * 3
 
 
-#: Operations for which nothing that computes is called with a floating input, or whose case's own dtype argument decides.
-POLICIES = [Policy("O1", "bfloat16"), Policy("O1", "float16", preset="paddle"), Policy("O3", "bfloat16")]
+#: Operations for which nothing that computes is called with a floating input, or whose case's own
+#: dtype argument decides.
+POLICIES = [
+    Policy("O1", "bfloat16"),
+    Policy("O1", "float16", preset="paddle"),
+    Policy("O3", "bfloat16"),
+]
 
 
 @pytest.mark.either_kernels
@@ -161,10 +199,12 @@ def test_the_trace_agrees_with_the_policys_decision(policy: Policy) -> None:
         if rule not in (Rule.LOW, Rule.FP32) or case.own_dtype:
             continue
         if op == "adaptive_log_softmax" and op not in (*policy.allow, *policy.deny):
-            continue  # a declared gap: torch's layer writes float32 into a result of its input's dtype
+            # a declared gap: torch's layer writes float32 into a result of its input's dtype
+            continue
         given = F32 if rule is Rule.LOW else BF16
         if op in ("dirichlet", "gamma") and given == BF16:
-            continue  # a declared gap: torch has no operator for it that can be taken over, nor a low kernel
+            # a declared gap: torch has no operator for it that can be taken over, nor a low kernel
+            continue
         arrays = case.inputs(0)
         eligible = case.eligible(arrays)
         tensors = [operations.tensor(a) for a in arrays]
@@ -186,7 +226,7 @@ def test_the_trace_agrees_with_the_policys_decision(policy: Policy) -> None:
     assert seen > {"O1": 40, "O3": 200}[policy.level]
 
 
-# --- layers, casts, values ----------------------------------------------------------------------------------------------------
+# --- layers, casts, values ------------------------------------------------------------------------
 
 
 class Net(nn.Module):
@@ -211,7 +251,11 @@ def made() -> tuple[nn.Module, Tensor]:
 LOW = Policy("O1", "bfloat16")
 
 
-@pytest.mark.parametrize("policy", [None, LOW, Policy("O1", "bfloat16", preset="native"), Policy("O2", "float16")], ids=repr)
+@pytest.mark.parametrize(
+    "policy",
+    [None, LOW, Policy("O1", "bfloat16", preset="native"), Policy("O2", "float16")],
+    ids=repr,
+)
 def test_every_operation_says_in_which_layer_it_ran(policy: Policy | None) -> None:
     net = Net()
 
@@ -224,7 +268,10 @@ def test_every_operation_says_in_which_layer_it_ran(policy: Policy | None) -> No
 
 def test_a_network_of_auto_mixed_precision_has_the_names_of_its_own() -> None:
     low = unamp.auto_mixed_precision(Net(), "O2", "bfloat16")
-    assert [r.layer for r in records(None, lambda: low(torch.rand(3, 8)))][:2] == ["Net.body.0", "Net.body.1"]
+    assert [r.layer for r in records(None, lambda: low(torch.rand(3, 8)))][:2] == [
+        "Net.body.0",
+        "Net.body.1",
+    ]
 
 
 def test_a_layer_that_raises_is_left() -> None:
@@ -286,7 +333,11 @@ def test_casts_are_counted_with_what_they_move() -> None:
         linear(given.bfloat16())  # the parameters' casts are kept in the region
         (torch.rand(5).bfloat16() + torch.rand(5)).exp()
 
-    for policy in (LOW, Policy("O1", "bfloat16", preset="native"), Policy("O1", "bfloat16", preset="torch-cuda")):
+    for policy in (
+        LOW,
+        Policy("O1", "bfloat16", preset="native"),
+        Policy("O1", "bfloat16", preset="torch-cuda"),
+    ):
         numbers = {"x": 24, "w": 32, "b": 4}
         first, second, add, *_ = records(policy, call)
         assert (first.casts, first.cast_bytes) == (3, 6 * sum(numbers.values()))
@@ -297,13 +348,20 @@ def test_casts_are_counted_with_what_they_move() -> None:
     assert (uncached.casts, uncached.cast_bytes) == (2, 6 * 36)
     denied = only(Policy("O1", "bfloat16"), lambda: x.bfloat16().exp(), "exp")
     assert (denied.casts, denied.cast_bytes) == (1, 6 * 16)
-    assert [(r.casts, r.cast_bytes) for r in records(None, lambda: (x.bfloat16() @ x.bfloat16(), x.exp()))] == [(0, 0)] * 2
+    assert [
+        (r.casts, r.cast_bytes)
+        for r in records(None, lambda: (x.bfloat16() @ x.bfloat16(), x.exp()))
+    ] == [(0, 0)] * 2
 
 
 def test_casts_back_and_casts_of_an_emulated_operation() -> None:
     widened = only(Policy("O1", "bfloat16", widen_results=True), lambda: x @ x, "matmul")
     assert (widened.output, widened.casts, widened.cast_bytes) == ("float32", 3, 6 * 48)
-    emulated = only(Policy("O1", "float16", allow="linalg_inv"), lambda: torch.linalg.inv(x + 4 * torch.eye(4)), "linalg_inv")
+    emulated = only(
+        Policy("O1", "float16", allow="linalg_inv"),
+        lambda: torch.linalg.inv(x + 4 * torch.eye(4)),
+        "linalg_inv",
+    )
     assert (emulated.emulated, emulated.casts, emulated.cast_bytes) == (True, 1, 6 * 16)
 
 
@@ -311,7 +369,8 @@ def test_what_an_operation_casts_by_itself_is_not_counted() -> None:
     q, k, v = (torch.rand(1, 2, 4, 4, dtype=BF16) for _ in range(3))
 
     def call() -> None:
-        F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)  # computes in float32 inside, whatever it is given
+        # computes in float32 inside, whatever it is given
+        F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
 
     for preset in ("unamp", "native"):
         assert [r.casts for r in records(Policy("O1", "bfloat16", preset=preset), call)] == [0]
@@ -338,7 +397,13 @@ def test_without_values_no_number_is_looked_at(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    "policy", [LOW, Policy("O3", "bfloat16"), Policy("O1", "bfloat16", allow=["add", "square", "abs", "sum", "mean"])], ids=repr
+    "policy",
+    [
+        LOW,
+        Policy("O3", "bfloat16"),
+        Policy("O1", "bfloat16", allow=["add", "square", "abs", "sum", "mean"]),
+    ],
+    ids=repr,
 )
 def test_values_and_gradients_do_not_depend_on_being_traced(policy: Policy) -> None:
     def run(trace):
@@ -348,7 +413,10 @@ def test_values_and_gradients_do_not_depend_on_being_traced(policy: Policy) -> N
             out = net(given) + 1
         out.float().square().sum().backward()
         found = [out, *(p.grad for p in net.parameters())]
-        return [*(each.detach().float().numpy() for each in found), np.array([str(each.dtype) for each in found])]
+        return [
+            *(each.detach().float().numpy() for each in found),
+            np.array([str(each.dtype) for each in found]),
+        ]
 
     results_do_not_depend_on_a_trace(run)
 
@@ -366,7 +434,9 @@ WITHOUT_NUMBERS: dict[str, Callable[[], Tensor]] = {
     "csr": lambda: torch.rand(4, 4).to_sparse_csr(),
     "bsr": lambda: torch.rand(4, 4).to_sparse_bsr((2, 2)),
     "nested": lambda: torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)]),
-    "jagged": lambda: torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], layout=torch.jagged),
+    "jagged": lambda: torch.nested.nested_tensor(
+        [torch.rand(2, 3), torch.rand(4, 3)], layout=torch.jagged
+    ),
     "mkldnn": lambda: torch.rand(4, 4).to_mkldnn(),
     "meta": lambda: torch.rand(4, 4, device="meta"),
 }
@@ -410,13 +480,14 @@ def test_loss_scaling_and_steps_are_in_no_trace() -> None:
     assert [record.op for record in trace.records] == ["linear", "sum", "mm"]
 
 
-# --- work ---------------------------------------------------------------------------------------------------------------------
+# --- work -----------------------------------------------------------------------------------------
 
 
 def test_the_work_of_operations_is_counted() -> None:
     r = torch.rand
     image, lstm = r(2, 4, 9, 9), nn.LSTM(5, 6, num_layers=2, bidirectional=True)
-    in_layers = 3 * 2 * 4 * 6 * (5 + 6 + 12 + 6)  # rows, directions, gates, then inputs and states of both layers
+    # rows, directions, gates, then inputs and states of both layers
+    in_layers = 3 * 2 * 4 * 6 * (5 + 6 + 12 + 6)
     work_is_counted(
         {
             "linear": (lambda: F.linear(r(3, 7, 5), r(6, 5), r(6)), 3 * 7 * 5 * 6),
@@ -432,13 +503,28 @@ def test_the_work_of_operations_is_counted() -> None:
             "inner": (lambda: torch.inner(r(4, 5), r(6, 5)), 4 * 5 * 6),
             "tensordot": (lambda: torch.tensordot(r(2, 4, 5), r(4, 5, 6)), 2 * 4 * 5 * 6),
             "bilinear": (lambda: F.bilinear(r(2, 4), r(2, 5), r(6, 4, 5)), 2 * 4 * 5 * 6),
-            "chain_matmul": (lambda: torch.chain_matmul(r(2, 3), r(3, 4), r(4, 5)), 2 * 3 * 4 + 2 * 4 * 5),
-            "einsum": (lambda: torch.einsum("...bij,bjk->...bik", r(7, 3, 4, 5), r(3, 5, 6)), 7 * 3 * 4 * 5 * 6),
+            "chain_matmul": (
+                lambda: torch.chain_matmul(r(2, 3), r(3, 4), r(4, 5)),
+                2 * 3 * 4 + 2 * 4 * 5,
+            ),
+            "einsum": (
+                lambda: torch.einsum("...bij,bjk->...bik", r(7, 3, 4, 5), r(3, 5, 6)),
+                7 * 3 * 4 * 5 * 6,
+            ),
             "conv1d": (lambda: F.conv1d(r(2, 4, 9), r(6, 4, 3)), 2 * 6 * 7 * 4 * 3),
-            "conv2d": (lambda: F.conv2d(image, r(6, 2, 3, 3), groups=2, stride=2), 2 * 6 * 4 * 4 * 2 * 9),
+            "conv2d": (
+                lambda: F.conv2d(image, r(6, 2, 3, 3), groups=2, stride=2),
+                2 * 6 * 4 * 4 * 2 * 9,
+            ),
             "conv3d": (lambda: F.conv3d(r(2, 4, 5, 5, 5), r(6, 4, 3, 3, 3)), 2 * 6 * 27 * 4 * 27),
-            "conv_transpose1d": (lambda: F.conv_transpose1d(r(2, 4, 9), r(4, 6, 3), stride=2), 2 * 4 * 9 * 6 * 3),
-            "conv_transpose2d": (lambda: F.conv_transpose2d(image, r(4, 3, 3, 3), groups=2), 2 * 4 * 81 * 3 * 9),
+            "conv_transpose1d": (
+                lambda: F.conv_transpose1d(r(2, 4, 9), r(4, 6, 3), stride=2),
+                2 * 4 * 9 * 6 * 3,
+            ),
+            "conv_transpose2d": (
+                lambda: F.conv_transpose2d(image, r(4, 3, 3, 3), groups=2),
+                2 * 4 * 81 * 3 * 9,
+            ),
             "scaled_dot_product_attention": (
                 lambda: F.scaled_dot_product_attention(r(2, 3, 4, 5), r(2, 3, 6, 5), r(2, 3, 6, 7)),
                 2 * 3 * 4 * 6 * (5 + 7),
@@ -453,7 +539,13 @@ def test_the_work_of_operations_is_counted() -> None:
 
 
 def test_an_einsum_of_three_is_counted_from_left_to_right() -> None:
-    found = only(None, lambda: torch.einsum("ij, jk, kl -> il", torch.rand(2, 3), torch.rand(3, 4), torch.rand(4, 5)), "einsum")
+    found = only(
+        None,
+        lambda: torch.einsum(
+            "ij, jk, kl -> il", torch.rand(2, 3), torch.rand(3, 4), torch.rand(4, 5)
+        ),
+        "einsum",
+    )
     assert found.equation == "ij,jk,kl->il"
     assert work_of(found) == Work(2 * 3 * 4 + 2 * 4 * 5, 4 * (6 + 12 + 20 + 10))
 
@@ -472,4 +564,8 @@ def test_a_size_that_is_not_known_is_none() -> None:
         return y
 
     torch.fx.experimental.proxy_tensor.make_fx(call, tracing_mode="symbolic")(torch.rand(4, 7))
-    assert all(size is None or type(size) is int for record in symbolic for size in (record.output_shape or ()))
+    assert all(
+        size is None or type(size) is int
+        for record in symbolic
+        for size in (record.output_shape or ())
+    )

@@ -37,7 +37,10 @@ class Soft(nn.Module):
 class Net(nn.Module):
     def __init__(self, weights: dict[str, np.ndarray]) -> None:
         super().__init__()
-        self.first, self.big = nn.Linear(tuned.WIDTH, tuned.WIDTH, False), nn.Linear(tuned.WIDTH, tuned.WIDTH, False)
+        self.first, self.big = (
+            nn.Linear(tuned.WIDTH, tuned.WIDTH, False),
+            nn.Linear(tuned.WIDTH, tuned.WIDTH, False),
+        )
         self.norm, self.total, self.soft = nn.LayerNorm(tuned.WIDTH), Total(), Soft()
         with torch.no_grad():
             self.first.weight.copy_(torch.from_numpy(weights["first"]))
@@ -57,7 +60,9 @@ def _trained(network: Net, batch: Sequence[Tensor], scale: float) -> tuple[Tenso
 OF = tuned.Tunable(lambda weights: Net(weights).eval(), torch.from_numpy, _trained)
 
 
-X = [torch.randn(4, tuned.WIDTH, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+X = [
+    torch.randn(4, tuned.WIDTH, generator=torch.Generator().manual_seed(seed)) for seed in range(4)
+]
 
 
 def _overflowing(layers: int = 6, *big: int) -> nn.Sequential:
@@ -97,7 +102,10 @@ def test_what_is_held_as_one(by: str, effort: str) -> None:
         assert "its result reaches" in found.table()
         assert " in 2; float16 ends at 65504" in found.table()
     else:
-        assert [(rule.pattern, rule.policy) for rule in found.layers] == [("2", "float32"), ("3", "float32")]
+        assert [(rule.pattern, rule.policy) for rule in found.layers] == [
+            ("2", "float32"),
+            ("3", "float32"),
+        ]
         assert found.policy == Policy("O3", "float16")
         assert "linear: its result reaches" in found.layers.to_toml()
 
@@ -108,16 +116,25 @@ def test_the_file_is_a_precision_file(tmp_path: Path) -> None:
     (tmp_path / "precision.toml").write_text(found.to_toml(), "utf-8")
     read = unamp.Precision.read(tmp_path / "precision.toml")
     assert read == found.precision
-    with unamp.layer_policies(network, read.layers), unamp.policy_region(read.policy), unamp.trace() as trace:
+    with (
+        unamp.layer_policies(network, read.layers),
+        unamp.policy_region(read.policy),
+        unamp.trace() as trace,
+    ):
         network(X[0])
     computed = {record.layer: record.compute for record in trace.records}
-    assert [name for name, dtype in computed.items() if dtype == "float32"] == ["Sequential.2", "Sequential.3"]
+    assert [name for name, dtype in computed.items() if dtype == "float32"] == [
+        "Sequential.2",
+        "Sequential.3",
+    ]
 
 
 def test_everything_may_be_low() -> None:
     network = _overflowing(2)
     amp_warnings._given.clear()
-    with pytest.warns(AmpWarning, match="unamp.tune: everything may run in bfloat16: no exception is needed"):
+    with pytest.warns(
+        AmpWarning, match="unamp.tune: everything may run in bfloat16: no exception is needed"
+    ):
         found = unamp.tune(network, network, X, dtype="bfloat16", tolerance=0.1)
     assert found.policy == Policy("O3", "bfloat16")
     assert found.report.runs == 2 * 3 + 2 + 1
@@ -139,10 +156,16 @@ def test_a_preset_that_holds_is_named() -> None:
 
     network = Exp().eval()
     amp_warnings._given.clear()
-    with pytest.warns(AmpWarning, match=r"O1 of the preset torch-cuda already holds, with \d\d\.\d% of the work low"):
+    with pytest.warns(
+        AmpWarning,
+        match=r"O1 of the preset torch-cuda already holds, with \d\d\.\d% of the work low",
+    ):
         found = unamp.tune(network, network, X)
     assert found.report.remarks
-    assert [preset.policy.preset for preset in found.report.presets if preset.holds] == ["torch-cuda", "unamp"]
+    assert [preset.policy.preset for preset in found.report.presets if preset.holds] == [
+        "torch-cuda",
+        "unamp",
+    ]
 
 
 def test_a_preset_that_bans_an_operation_is_passed_over() -> None:
@@ -150,9 +173,12 @@ def test_a_preset_that_bans_an_operation_is_passed_over() -> None:
 
     def run(x: Tensor) -> Tensor:
         chances = torch.sigmoid(network(x).float())
-        return nn.functional.binary_cross_entropy(chances, torch.full_like(chances, 0.5), reduction="none")
+        return nn.functional.binary_cross_entropy(
+            chances, torch.full_like(chances, 0.5), reduction="none"
+        )
 
-    found = unamp.tune(run, network, X, tolerance=0.05)  # in float16 PyTorch raises: a NaN is no chance
+    # in float16 PyTorch raises: a NaN is no chance
+    found = unamp.tune(run, network, X, tolerance=0.05)
     assert "linear: its result reaches" in found.layers.to_toml()
     assert "in float16, too, run raises RuntimeError" in found.table()
     assert "torch-cuda" not in [preset.policy.preset for preset in found.report.presets]
@@ -172,7 +198,11 @@ def test_a_measure_of_the_users_own() -> None:
     measured: list[float] = []
 
     def accuracy(x: Tensor) -> float:
-        return float((network(x).argmax(-1) == 3).float().mean()) if network(x).isfinite().all() else 0.5
+        return (
+            float((network(x).argmax(-1) == 3).float().mean())
+            if network(x).isfinite().all()
+            else 0.5
+        )
 
     def lost(exact: float, low: float) -> float:
         measured.append(low)
@@ -181,7 +211,9 @@ def test_a_measure_of_the_users_own() -> None:
     found = unamp.tune(accuracy, network, X, measure=lost, tolerance=0.05)
     assert len(measured) == found.report.runs - 4
     assert next(rule.pattern for rule in found.layers) == "2"
-    with pytest.raises(TypeError, match="measure must return one number, the error of a run; it returned 'good'"):
+    with pytest.raises(
+        TypeError, match="measure must return one number, the error of a run; it returned 'good'"
+    ):
         unamp.tune(network, network, X, measure=lambda exact, low: "good")
 
 
@@ -218,7 +250,9 @@ def test_a_budget_gives_the_best_so_far_and_a_file_goes_on_with_it(tmp_path: Pat
     assert longer.report.runs < whole.report.runs
     again = unamp.tune(run, network, X, resume=file)
     assert (again.to_toml(), again.report.tried) == (whole.to_toml(), longer.report.tried)
-    with pytest.raises(ValueError, match="search.json: this is another search: its by is place, and now layer"):
+    with pytest.raises(
+        ValueError, match="search.json: this is another search: its by is place, and now layer"
+    ):
         unamp.tune(run, network, X, resume=file, by="layer")
     with torch.no_grad():
         network[-1].weight.mul_(2)
@@ -228,7 +262,9 @@ def test_a_budget_gives_the_best_so_far_and_a_file_goes_on_with_it(tmp_path: Pat
 
 def test_a_budget_that_is_too_small_says_what_it_takes() -> None:
     network = _overflowing(3, 1)
-    with pytest.raises(ValueError, match="a budget of 5 runs ends before the search begins, which takes 12"):
+    with pytest.raises(
+        ValueError, match="a budget of 5 runs ends before the search begins, which takes 12"
+    ):
         unamp.tune(network, network, X, budget=5)
     with pytest.raises(ValueError, match="larger budget"):
         unamp.tune(network, network, X, budget="0.000001s")
@@ -240,7 +276,10 @@ def test_what_is_out_of_reach_is_an_error() -> None:
     def run(x: Tensor) -> Tensor:
         return network(x) * (2.0 if unamp.current_policy() else 1.0)
 
-    with pytest.raises(ValueError, match="with every place in float32 the error is still 1, .* no policy is in reach"):
+    with pytest.raises(
+        ValueError,
+        match="with every place in float32 the error is still 1, .* no policy is in reach",
+    ):
         unamp.tune(run, network, X)
 
     def fussy(x: Tensor) -> Tensor:
@@ -250,7 +289,10 @@ def test_what_is_out_of_reach_is_an_error() -> None:
 
     with pytest.raises(ValueError, match=r"the error is still inf.*\(run raised ArithmeticError\)"):
         unamp.tune(fussy, network, X)
-    with pytest.raises(ValueError, match="the float32 run gives NaN, and log is the first whose result is not finite"):
+    with pytest.raises(
+        ValueError,
+        match="the float32 run gives NaN, and log is the first whose result is not finite",
+    ):
         unamp.tune(lambda x: torch.log(network(x) * 0 - 1), network, X)
     with pytest.raises(ValueError, match="nothing ran that .* would have low"):
         unamp.tune(lambda x: x.double() @ x.double().T, network, X)
@@ -272,7 +314,9 @@ def test_training_mode_is_named() -> None:
         unamp.tune(network, network, X)
     network = nn.Sequential(nn.Linear(tuned.WIDTH, 4), nn.BatchNorm1d(4))
     amp_warnings._given.clear()
-    with pytest.warns(AmpWarning, match=r"every run moves the running statistics of 1 \(BatchNorm1d\)"):
+    with pytest.warns(
+        AmpWarning, match=r"every run moves the running statistics of 1 \(BatchNorm1d\)"
+    ):
         unamp.tune(network, network, X)
 
 
@@ -298,13 +342,19 @@ class _Other:
     [
         ({"run": 3}, "run must be a function of one batch"),
         ({"network": _Other()}, "network must be a torch.nn.Module"),
-        ({"batches": X[0]}, "batches must be a list of batches, each for one call of run; not Tensor"),
+        (
+            {"batches": X[0]},
+            "batches must be a list of batches, each for one call of run; not Tensor",
+        ),
         ({"batches": []}, "batches is empty"),
         ({"dtype": "float8"}, "dtype 'float8' is not a low precision"),
         ({"base": "O1"}, "policy must be an unamp.Policy"),
         ({"base": Policy("O0")}, "base must be a policy under which something is low"),
         ({"base": Policy(preset="native")}, "base must be a policy with lists; preset 'native'"),
-        ({"base": Policy("O3", "bfloat16"), "dtype": "fp16"}, "dtype is 'fp16' and base computes in bfloat16; leave dtype out"),
+        (
+            {"base": Policy("O3", "bfloat16"), "dtype": "fp16"},
+            "dtype is 'fp16' and base computes in bfloat16; leave dtype out",
+        ),
         ({"tolerance": 0}, "tolerance must be above 0, not 0"),
         ({"tolerance": float("nan")}, "tolerance must be above 0, not nan"),
         ({"tolerance": "small"}, "tolerance must be a number, not 'small'"),
@@ -313,7 +363,10 @@ class _Other:
         ({"effort": "best"}, "unknown effort 'best'; valid: halves, ranked"),
         ({"budget": "soon"}, "budget 'soon' is none"),
         ({"progress": 3}, "progress must be a function of a Step"),
-        ({"run": lambda x: _Other()}, "run gave a _Other, which has no error of itself; .* or give measure="),
+        (
+            {"run": lambda x: _Other()},
+            "run gave a _Other, which has no error of itself; .* or give measure=",
+        ),
     ],
 )
 def test_bad_arguments(given: dict[str, Any], says: str) -> None:

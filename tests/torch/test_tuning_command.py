@@ -68,14 +68,24 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.filterwarnings("ignore::unamp.AmpWarning")
 def test_it_writes_the_file_and_the_page(script: Path) -> None:
-    code, said = invoke("to_tune:what", "--toml", "precision.toml", "--html", "report.html", "--resume", "search.json")
+    code, said = invoke(
+        "to_tune:what",
+        "--toml",
+        "precision.toml",
+        "--html",
+        "report.html",
+        "--resume",
+        "search.json",
+    )
     assert code == 0
     assert said.startswith("layer  operation")
     read = unamp.Precision.read("precision.toml")
     assert [rule.pattern for rule in read.layers] == ["1"]
     assert read.policy.deny == ("layer_norm",)
     assert "unamp tune to_tune:what" in Path("report.html").read_text()
-    code, said = invoke("to_tune.py:what", "--json", "--resume", "search.json", "--effort", "ranked")
+    code, said = invoke(
+        "to_tune.py:what", "--json", "--resume", "search.json", "--effort", "ranked"
+    )
     assert code == 0
     assert json.loads(said)["layers"] == read.layers.to_data()
 
@@ -83,13 +93,29 @@ def test_it_writes_the_file_and_the_page(script: Path) -> None:
 @pytest.mark.filterwarnings("ignore::unamp.AmpWarning")
 def test_options_go_before_what_the_function_returns(script: Path) -> None:
     code, said = invoke(
-        *("to_tune:what", "--dtype", "bf16", "--tolerance", "0.2", "--margin", "1", "--by", "operation", "--budget", "100"),
+        *(
+            "to_tune:what",
+            "--dtype",
+            "bf16",
+            "--tolerance",
+            "0.2",
+            "--margin",
+            "1",
+            "--by",
+            "operation",
+            "--budget",
+            "100",
+        ),
         *("--level", "O2", "--preset", "paddle", "--json"),
     )
     assert code == 0
     report = json.loads(said)["report"]
     assert (report["tolerance"], report["limit"], report["by"]) == (0.2, 0.2, "operation")
-    assert (report["base"]["level"], report["base"]["dtype"], report["base"]["preset"]) == ("O2", "bfloat16", "paddle")
+    assert (report["base"]["level"], report["base"]["dtype"], report["base"]["preset"]) == (
+        "O2",
+        "bfloat16",
+        "paddle",
+    )
 
 
 @pytest.mark.filterwarnings("ignore::unamp.AmpWarning")
@@ -111,13 +137,25 @@ def test_a_batch_that_was_held_out_and_is_beyond_is_status_1(script: Path) -> No
             "to_tune:lacking must return a dict with run, network, batches, and what else unamp.tune takes",
         ),
         (["to_tune:further"], "unknown: 'toleranz'"),
-        (["to_tune:nothing"], "to_tune:nothing must return a dict with run, network, batches, not None"),
+        (
+            ["to_tune:nothing"],
+            "to_tune:nothing must return a dict with run, network, batches, not None",
+        ),
         (["to_tune:what", "--tolerance", "-1"], "tolerance must be above 0, not -1.0"),
         (["to_tune:what", "--level", "O9"], "unknown level 'O9'"),
         (["to_tune:what", "--budget", "soon"], "budget 'soon' is none"),
-        (["to_tune:what", "--dtype", "float8_e4m3", "--toml", "precision.toml"], "a study in float8 takes no --level and no"),
-        (["to_tune:what", "--dtype", "float8_e4m3", "--effort", "ranked"], "effort goes with a low dtype; a study in float8"),
-        (["to_tune:what", "--toml", "gone/precision.toml"], "gone/precision.toml: No such file or directory"),
+        (
+            ["to_tune:what", "--dtype", "float8_e4m3", "--toml", "precision.toml"],
+            "a study in float8 takes no --level and no",
+        ),
+        (
+            ["to_tune:what", "--dtype", "float8_e4m3", "--effort", "ranked"],
+            "effort goes with a low dtype; a study in float8",
+        ),
+        (
+            ["to_tune:what", "--toml", "gone/precision.toml"],
+            "gone/precision.toml: No such file or directory",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::unamp.AmpWarning")

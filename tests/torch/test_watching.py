@@ -74,7 +74,9 @@ def test_it_counts_what_the_gradients_hold_and_changes_nothing() -> None:
     assert found.zero == (gradients == 0).double().mean().item()
     subnormal = (rounded != 0) & (rounded.abs() < torch.finfo(torch.float16).smallest_normal)
     assert found.subnormal == pytest.approx(subnormal.double().mean().item())
-    assert found.flushed == pytest.approx(((rounded == 0) & (gradients != 0)).double().mean().item())
+    assert found.flushed == pytest.approx(
+        ((rounded == 0) & (gradients != 0)).double().mean().item()
+    )
 
 
 def test_numbers_that_float16_would_flush_are_told_apart() -> None:
@@ -102,7 +104,9 @@ def test_a_bfloat16_parameter_tells_what_rounding_swallows() -> None:
     found = watch.history.samples[0].layers[0]
     assert found.swallowed == pytest.approx(swallowed(*(each.tolist() for each in row)))
     assert 0.5 < found.swallowed < 1.0
-    assert found.update == pytest.approx(((row[2] - row[0]).norm() / row[0].norm()).item(), rel=1e-5)
+    assert found.update == pytest.approx(
+        ((row[2] - row[0]).norm() / row[0].norm()).item(), rel=1e-5
+    )
     assert watch.findings()[0].startswith("0: rounding swallows")
 
 
@@ -118,7 +122,9 @@ def test_with_master_weights_nothing_is_swallowed() -> None:
 
 
 def test_dead_layers_are_found() -> None:
-    network = nn.ModuleDict({"used": nn.Linear(8, 4), "unused": nn.Linear(8, 4), "cut": nn.Linear(8, 4)})
+    network = nn.ModuleDict(
+        {"used": nn.Linear(8, 4), "unused": nn.Linear(8, 4), "cut": nn.Linear(8, 4)}
+    )
     watch = unamp.watch(network)
     for _ in range(2):
         network.zero_grad()
@@ -136,7 +142,8 @@ def test_a_step_that_is_skipped_is_counted_and_no_update_is_told_of() -> None:
         network.last.weight[0, 0] = math.inf
     assert not take(network, optimizer, scaler, watch)
     assert [sample.skipped for sample in watch.history.samples] == [0, 1]
-    assert [sample.scale for sample in watch.history.samples] == [1.0, 1.0]  # that of its gradients; it is halved after
+    # that of its gradients; it is halved after
+    assert [sample.scale for sample in watch.history.samples] == [1.0, 1.0]
     assert watch.history.samples[1].layers[0].nonfinite > 0
     assert watch.history.skipped == 1
 
@@ -188,7 +195,10 @@ def test_tensorboard_reads_what_its_writer_was_given(tmp_path, monkeypatch) -> N
                 pass
     read = EventAccumulator(str(tmp_path))
     read.Reload()
-    assert [(event.step, event.value) for event in read.Scalars("unamp/loss scale")] == [(0, 1.0), (2, 1.0)]
+    assert [(event.step, event.value) for event in read.Scalars("unamp/loss scale")] == [
+        (0, 1.0),
+        (2, 1.0),
+    ]
     assert "unamp/subnormal/only" in read.Tags()["scalars"]
 
 
@@ -202,7 +212,11 @@ class TestWrong:
             ({"every": 1.5}, TypeError, "every must be a whole number, not 1.5"),
             ({"keep": 3}, ValueError, "keep must be at least 10"),
             ({"dtype": "float32"}, ValueError, "not a low precision"),
-            ({"scaler": torch.amp.GradScaler("cpu")}, TypeError, "an unamp.GradScaler or None, not GradScaler"),
+            (
+                {"scaler": torch.amp.GradScaler("cpu")},
+                TypeError,
+                "an unamp.GradScaler or None, not GradScaler",
+            ),
             ({"optimizer": layer}, TypeError, "Linear is no optimizer of torch"),
             ({"to": ["runs"]}, TypeError, "add_scalar"),
         ):
@@ -249,7 +263,10 @@ class TestWrong:
         layer = nn.Linear(2, 2)
         layer(torch.ones(1, 2)).sum().backward()
         watch = unamp.watch(layer)
-        with pytest.raises(ValueError, match="scale must be a finite float32 number above 0"), watch.step(scale=scale):
+        with (
+            pytest.raises(ValueError, match="scale must be a finite float32 number above 0"),
+            watch.step(scale=scale),
+        ):
             pass
         assert watch.steps == 0
 

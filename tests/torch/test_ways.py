@@ -84,15 +84,30 @@ def broken(*_: object) -> None:
 
 def test_a_refusal_is_said_before_and_comes_before_anything_is_computed() -> None:
     assert in_a_way(refuse, refused="cannot") == ("refused", "cannot")
-    assert in_a_way(refuse, refused=lambda policy: f"not in {policy.dtype}") == ("refused", "not in bfloat16")
-    assert in_a_way(refuse) == ("failed", "refused, and the way does not say so: NotExpressible: no such way")
+    assert in_a_way(refuse, refused=lambda policy: f"not in {policy.dtype}") == (
+        "refused",
+        "not in bfloat16",
+    )
+    assert in_a_way(refuse) == (
+        "failed",
+        "refused, and the way does not say so: NotExpressible: no such way",
+    )
     assert in_a_way(late, refused="cannot") == ("failed", "refused, but after it computed matmul")
-    assert in_a_way(eagerly, refused="cannot") == ("failed", "the adapter says that it refuses this way, but it ran: cannot")
-    assert in_a_way(broken)[1] == "raised, where a way is followed or refused by NotExpressible: KeyError: 'lost key'"
+    assert in_a_way(eagerly, refused="cannot") == (
+        "failed",
+        "the adapter says that it refuses this way, but it ran: cannot",
+    )
+    assert (
+        in_a_way(broken)[1]
+        == "raised, where a way is followed or refused by NotExpressible: KeyError: 'lost key'"
+    )
 
 
 def test_what_the_framework_cannot_do_is_shown_without_a_region() -> None:
-    assert in_a_way(broken, upstream={"mat*": "why"}) == ("not applicable", "torch itself cannot: why")
+    assert in_a_way(broken, upstream={"mat*": "why"}) == (
+        "not applicable",
+        "torch itself cannot: why",
+    )
     assert in_a_way(eagerly, upstream={"*": "why"})[0] == "failed"
     assert in_a_way(eagerly, upstream={"softmax": "why"}) == ("passed", "")
     assert in_a_way(eagerly, absent="no compiler") == ("not run", "no compiler")
@@ -112,14 +127,20 @@ def test_a_way_says_what_it_is() -> None:
         with pytest.raises(AdapterError):
             replace(Way("right", "eager", eagerly), **wrong)  # type: ignore[arg-type]
     twice = Subject("torch", "cpu")
-    vars(twice)["operations"] = type("Doubled", (), {"ways": lambda self: [Way("one", "eager", eagerly)] * 2})()
+    vars(twice)["operations"] = type(
+        "Doubled", (), {"ways": lambda self: [Way("one", "eager", eagerly)] * 2}
+    )()
     with pytest.raises(AdapterError, match="two ways have the name 'one'"):
         _ = twice.ways
 
 
 def test_a_quick_run_meets_every_level_in_every_way_and_a_full_one_everything() -> None:
-    quick = list(items(Selection(checks=("ways",)), (*"linear matmul add".split(),), ("a", "b"), ("b",)))
-    met = {(way, *name.split()[:2]) for item in quick for name in item.policies for way in [item.way]}
+    quick = list(
+        items(Selection(checks=("ways",)), (*"linear matmul add".split(),), ("a", "b"), ("b",))
+    )
+    met = {
+        (way, *name.split()[:2]) for item in quick for name in item.policies for way in [item.way]
+    }
     assert len({cell for cell in met if cell[0] == "a"}) == 8
     assert len({cell for cell in met if cell[0] == "b"}) == 1
     full = list(items(Selection(checks=("ways",), full=True), ("linear",), ("a",)))

@@ -24,8 +24,15 @@ from unamp import Policy
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CPU, SECOND, META = "cpu", second_device.NAME, "meta"
 POLICIES = [
-    *(Policy(level, dtype) for level in ("O1", "O2", "O3", "OD") for dtype in ("bfloat16", "float16")),
-    *(Policy("O1", "bfloat16", preset=preset) for preset in ("torch-cuda", "paddle", "mindspore", "tensorflow")),
+    *(
+        Policy(level, dtype)
+        for level in ("O1", "O2", "O3", "OD")
+        for dtype in ("bfloat16", "float16")
+    ),
+    *(
+        Policy("O1", "bfloat16", preset=preset)
+        for preset in ("torch-cuda", "paddle", "mindspore", "tensorflow")
+    ),
     Policy("O1", "bfloat16", widen_results=True),
 ]
 
@@ -36,8 +43,12 @@ class Split(torch.nn.Module):
     def __init__(self, first: str, second: str) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.one = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU()).to(first)
-        self.two = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1), torch.nn.Linear(8, 4)).to(second)
+        self.one = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU()
+        ).to(first)
+        self.two = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.Softmax(-1), torch.nn.Linear(8, 4)
+        ).to(second)
         self.between = second
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -53,7 +64,11 @@ def trained(first: str, second: str, policy: Policy) -> list[torch.Tensor]:
         out = network(x)
         loss = F.mse_loss(out, torch.ones(3, 4).to(second))
     loss.backward()
-    return [out.detach(), loss.detach(), *(p.grad for p in network.parameters() if p.grad is not None)]
+    return [
+        out.detach(),
+        loss.detach(),
+        *(p.grad for p in network.parameters() if p.grad is not None),
+    ]
 
 
 def test_a_network_on_two_devices_trains_as_on_one() -> None:
@@ -64,7 +79,9 @@ def test_a_network_on_two_devices_trains_as_on_one() -> None:
             both = trained(*split, policy)
             assert [t.dtype for t in both] == [t.dtype for t in alone], (split, policy)
             for a, b in zip(alone, both, strict=True):
-                torch.testing.assert_close(b.cpu(), a, rtol=2e-2 if a.dtype is not F32 else 1e-2, atol=1e-3)
+                torch.testing.assert_close(
+                    b.cpu(), a, rtol=2e-2 if a.dtype is not F32 else 1e-2, atol=1e-3
+                )
         assert [t.dtype for t in trained(META, META, policy)] == [t.dtype for t in alone], policy
 
 
@@ -73,13 +90,20 @@ def test_numbers_are_those_of_the_cpu_to_the_bit() -> None:
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     calls: list[Callable[..., torch.Tensor]] = [
         *(torch.mm, torch.add, torch.mul, torch.maximum, F.linear, F.mse_loss),
-        *(lambda x, y: x.exp(), lambda x, y: F.softmax(x, -1), lambda x, y: torch.cat([x, y]), lambda x, y: x.sum()),
+        *(
+            lambda x, y: x.exp(),
+            lambda x, y: F.softmax(x, -1),
+            lambda x, y: torch.cat([x, y]),
+            lambda x, y: x.sum(),
+        ),
     ]
     for policy in POLICIES:
         for call in calls:
             for low in (F32, BF16, F16):
                 with unamp.policy_region(policy):
-                    here, there, nowhere = (call(a.to(d, low), b.to(d)) for d in (CPU, SECOND, META))
+                    here, there, nowhere = (
+                        call(a.to(d, low), b.to(d)) for d in (CPU, SECOND, META)
+                    )
                 assert here.dtype == there.dtype == nowhere.dtype, (call, policy, low)
                 assert torch.equal(here, there.cpu()), (call, policy, low)
 
@@ -117,7 +141,12 @@ def test_scalars_of_the_cpu_meet_tensors_elsewhere() -> None:
         x = torch.ones(2, 2, device=device)
         with unamp.autocast(dtype="bfloat16"):
             product = x @ x
-            return [(product * one).dtype, (one * product).dtype, (product + 1.5).dtype, torch.where(x > 0, product, one).dtype]
+            return [
+                (product * one).dtype,
+                (one * product).dtype,
+                (product + 1.5).dtype,
+                torch.where(x > 0, product, one).dtype,
+            ]
 
     assert dtypes(SECOND) == dtypes(META) == dtypes(CPU)
 
@@ -125,7 +154,11 @@ def test_scalars_of_the_cpu_meet_tensors_elsewhere() -> None:
 def test_tensors_of_two_devices_in_one_operation_raise_as_outside() -> None:
     a, b = torch.ones(2, 2), torch.ones(2, 2, device=META)
     said = []
-    for region in (nullcontext(), unamp.autocast(dtype="bfloat16"), unamp.autocast(META, "bfloat16")):
+    for region in (
+        nullcontext(),
+        unamp.autocast(dtype="bfloat16"),
+        unamp.autocast(META, "bfloat16"),
+    ):
         for call in (torch.mm, torch.add, F.mse_loss):
             try:
                 with region:
@@ -178,7 +211,9 @@ def test_each_thread_has_its_own() -> None:
         seen[device] = (seen[device], (x @ x).dtype)
 
     barrier = threading.Barrier(2)
-    threads = [threading.Thread(target=run, args=what) for what in ((CPU, "bfloat16"), (SECOND, "float16"))]
+    threads = [
+        threading.Thread(target=run, args=what) for what in ((CPU, "bfloat16"), (SECOND, "float16"))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,14 +1,16 @@
 """Devices that are not here, whose programs a framework can write down all the same, as an adapter lists them for conformance.
 
-A framework's `Operations` that has a method ``absent_devices()`` returns them; without the method there are none. Nothing is
-computed: what is read are decisions, the dtypes in which a program would compute on the device, and never numbers.
+A framework's `Operations` that has a method ``absent_devices()`` returns them; without the method
+there are none. Nothing is computed: what is read are decisions, the dtypes in which a program would
+compute on the device, and never numbers.
 
 The suite calls ``read(function, leaves, others, buffers)`` with
 
-- ``function``: calls the framework's operations with three lists of tensors, and opens the region itself. It names each call
-  by ``place``;
-- ``leaves``, ``others``, ``buffers``: NumPy arrays, of which tensors on the device are made: what is differentiated, what is
-  not, and running statistics. With leaves, ``function`` returns a scalar, and the backward pass is read too where it can be.
+- ``function``: calls the framework's operations with three lists of tensors, and opens the region
+  itself. It names each call by ``place``;
+- ``leaves``, ``others``, ``buffers``: NumPy arrays, of which tensors on the device are made: what
+  is differentiated, what is not, and running statistics. With leaves, ``function`` returns a
+  scalar, and the backward pass is read too where it can be.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from unamp.vocabulary import vocabulary
 if TYPE_CHECKING:
     import numpy as np
 
-#: The kinds of operation that a precision shows in, and what a call gives to others. Others move numbers.
+#: The kinds of operation that a precision shows in, and what a call gives to others. Others move
+#: numbers.
 Kind = Literal["product", "reduction", "transcendental", "elementwise", "result"]
 
 #: The kinds by the groups of the vocabulary. Elementwise functions are looked at one by one.
@@ -31,7 +34,8 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("matmul", "conv", "attention", "recurrent"), "product"),
     **dict.fromkeys(("reduction", "norm", "softmax", "loss"), "reduction"),
     **dict.fromkeys(("activation", "special"), "transcendental"),
-    **dict.fromkeys(("fft", "linalg", "pooling", "resize"), "reduction"),  # the first two have no low kernels
+    # the first two have no low kernels
+    **dict.fromkeys(("fft", "linalg", "pooling", "resize"), "reduction"),
     **dict.fromkeys(("comparison", "elementwise"), "elementwise"),
 }
 _TRANSCENDENTAL = frozenset(
@@ -52,7 +56,11 @@ class Unreadable(Exception):
     def __init__(self, device: str, why: str, upstream: Exception | None = None) -> None:
         super().__init__(f"{device} has no program for it outside of any region: {why}")
         self.why = why
-        self.upstream = f"{type(upstream).__name__}: {next(iter(str(upstream).splitlines()), '')[:200]}" if upstream else ""
+        self.upstream = (
+            f"{type(upstream).__name__}: {next(iter(str(upstream).splitlines()), '')[:200]}"
+            if upstream
+            else ""
+        )
 
 
 class Computed(NamedTuple):
@@ -64,8 +72,9 @@ class Computed(NamedTuple):
         name: the framework's name for it.
         kind: its kind.
         operands, results: the names of the floating dtypes among its operands and its results.
-        entered: the dtypes in which the numbers entered its place that the operands are made of. A framework adds numbers of a
-            low dtype up in float32; that they are low tells it from a policy that is not followed.
+        entered: the dtypes in which the numbers entered its place that the operands are made of. A
+            framework adds numbers of a low dtype up in float32; that they are low tells it from a
+            policy that is not followed.
     """
 
     place: str
@@ -108,7 +117,11 @@ def entering(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> froze
         dtypes: the names of its floating dtypes.
         place: the place.
     """
-    return made.entered if made is not None and (made.place == place or not made.entered) else frozenset(dtypes)
+    return (
+        made.entered
+        if made is not None and (made.place == place or not made.entered)
+        else frozenset(dtypes)
+    )
 
 
 def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tuple[Computed, ...]:
@@ -124,15 +137,22 @@ def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tupl
 class Programs(NamedTuple):
     """The programs of one function for the device that is absent, and for the CPU: their operations in order.
 
-    None for the CPU where kernels there are others, or it has no such program: the two cannot be held against each other.
+    None for the CPU where kernels there are others, or it has no such program: the two cannot be
+    held against each other.
     """
 
     there: Sequence[Computed]
     cpu: Sequence[Computed] | None
 
 
-Read = Callable[[Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"], Programs]
-Run = Callable[[Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"], object]
+Read = Callable[
+    [Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"],
+    Programs,
+]
+Run = Callable[
+    [Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"],
+    object,
+]
 
 
 @dataclass(frozen=True)
@@ -145,10 +165,12 @@ class AbsentDevice:
         place: names the operations that are called inside of it.
         region: the device that a region is opened for; None where regions are alike on all devices.
         reason: says in a few words why a function has no program, given what the framework raised.
-        run: calls a function, with the arguments of ``read``, for a trace: on the CPU, where a trace does not see it as a
-            program is written down, or without the backward pass. Then that run says what is decided. None where ``read`` does.
-        beside: others that have programs of the same functions which call other kernels: the graph that a compiler traces, and
-            the CPU's. What ``read`` reads must compute in the same dtypes as each of them, place by place.
+        run: calls a function, with the arguments of ``read``, for a trace: on the CPU, where a
+            trace does not see it as a program is written down, or without the backward pass. Then
+            that run says what is decided. None where ``read`` does.
+        beside: others that have programs of the same functions which call other kernels: the graph
+            that a compiler traces, and the CPU's. What ``read`` reads must compute in the same
+            dtypes as each of them, place by place.
     """
 
     name: str
@@ -161,4 +183,6 @@ class AbsentDevice:
 
     def unreadable(self, error: Exception) -> Unreadable:
         """Return the error that says why a function has no program, from what the framework raised outside of any region."""
-        return Unreadable(self.name, self.reason(error) or "the framework itself refuses the call", error)
+        return Unreadable(
+            self.name, self.reason(error) or "the framework itself refuses the call", error
+        )

@@ -29,7 +29,8 @@ def mapped(
         value: the value.
         is_tensor: tells which values are tensors.
         change: returns what takes a tensor's place.
-        opened: opens further containers, as `unamp.adapter.registered` says; None where these three are all.
+        opened: opens further containers, as `unamp.adapter.registered` says; None where these three
+            are all.
     """
     if is_tensor(value):
         return change(value)
@@ -51,11 +52,17 @@ def mapped(
         if all(map(is_, value, items)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if opened is None or value is None or isinstance(value, (bool, int, float, str)) or (found := opened(value)) is None:
+    if (
+        opened is None
+        or value is None
+        or isinstance(value, (bool, int, float, str))
+        or (found := opened(value)) is None
+    ):
         return value
     before, made_of = found
     after = [change(leaf) if is_tensor(leaf) else leaf for leaf in before]
-    # Where nothing changes it stays the object that it is: to make another one may cost a check, or lose what it knows.
+    # Where nothing changes it stays the object that it is: to make another one may cost a check, or
+    # lose what it knows.
     return value if all(map(is_, before, after)) else made_of(after)
 
 
@@ -82,7 +89,9 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def cast_eligible(adapter: Adapter, value: Any, dtype: str, opened: Callable[[Any], Opened | None] | None = None) -> Any:
+def cast_eligible(
+    adapter: Adapter, value: Any, dtype: str, opened: Callable[[Any], Opened | None] | None = None
+) -> Any:
     """Return a value with its eligible tensors of a framework in a dtype; gradients flow back through the casts.
 
     Further containers are opened as `mapped` says.
@@ -100,7 +109,8 @@ class Nesting(NamedTuple):
     Attributes:
         tensors: the tensors in an argument or a result, in any nesting.
         floats: the dtypes of the eligible tensors in an argument or a result.
-        convert: an argument with its tensors converted, given the function that converts one to a dtype, and the dtype.
+        convert: an argument with its tensors converted, given the function that converts one to a
+            dtype, and the dtype.
     """
 
     tensors: Callable[[Any], Iterator[Any]]
@@ -117,15 +127,18 @@ def nesting(
 ) -> Nesting:
     """Return the functions that look for tensors in arguments, made for one framework.
 
-    Every call in a region comes through here: no generators, the commonest kinds first, and nothing but `is`, since a
-    framework's dtypes may take longer to compare than all else.
+    Every call in a region comes through here: no generators, the commonest kinds first, and nothing
+    but `is`, since a framework's dtypes may take longer to compare than all else.
 
     Args:
-        tensor: the class of nearly all tensors; None where their `dtype` is not one of those objects.
-        parameter: the class of parameters; the same one again, where they have none that is asked for; None likewise.
+        tensor: the class of nearly all tensors; None where their `dtype` is not one of those
+            objects.
+        parameter: the class of parameters; the same one again, where they have none that is asked
+            for; None likewise.
         others: further classes of tensors.
         eligible: the dtypes that rules cast, each the one object that it is.
-        dtype_of: the dtype of a tensor of any other class than the first two, as one of those objects.
+        dtype_of: the dtype of a tensor of any other class than the first two, as one of those
+            objects.
     """
     kinds = tuple(kind for kind in (tensor, parameter, *others) if kind is not None)
     first, second, third = eligible

@@ -1,14 +1,17 @@
 """The answers that most adapters give alike: an adapter derives from `BaseAdapter`, and says what differs.
 
-The rest of the contract are functions of the modules beside it, which the body of its class names one by one::
+The rest of the contract are functions of the modules beside it, which the body of its class names
+one by one::
 
     class ToyAdapter(BaseAdapter):
         framework = "toy"
         scale_loss = staticmethod(scaling.scale_loss)  # a function of the contract's name
         gradients = scaling.ToyGradients               # a class: it is called
-        wrap = networks.wrap                           # a function whose first argument is the adapter
+        wrap = networks.wrap                           # a function whose first argument is the
+        adapter
 
-A type checker holds them against `Adapter` where one is handed over as such, and the registry when it is registered.
+A type checker holds them against `Adapter` where one is handed over as such, and the registry when
+it is registered.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         requires: the versions of the framework that the adapter works with.
 
     Attributes:
-        dtypes: the names of the dtypes that the adapter computes in; every one that a policy can name, unless it says fewer.
+        dtypes: the names of the dtypes that the adapter computes in; every one that a policy can
+            name, unless it says fewer.
     """
 
     framework: str

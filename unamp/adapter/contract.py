@@ -2,12 +2,14 @@
 
 The rules that every adapter keeps:
 
-- It is the only code that imports its framework, and it is loaded only once that framework is already imported in the
-  process: a framework is never imported on a user's behalf.
-- It is found through the entry-point group ``unamp.adapters``; the entry point's name is the framework's import name.
-- It hands out a `Realisation` for a policy. Nothing is installed in the framework before a realisation is entered, and
-  everything is undone on the last exit.
-- It knows what it cannot do: `Adapter.support`, `Adapter.how` and `Adapter.gaps` are data that turn into documentation.
+- It is the only code that imports its framework, and it is loaded only once that framework is
+  already imported in the process: a framework is never imported on a user's behalf.
+- It is found through the entry-point group ``unamp.adapters``; the entry point's name is the
+  framework's import name.
+- It hands out a `Realisation` for a policy. Nothing is installed in the framework before a
+  realisation is entered, and everything is undone on the last exit.
+- It knows what it cannot do: `Adapter.support`, `Adapter.how` and `Adapter.gaps` are data that turn
+  into documentation.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from unamp.adapter.operations import Operations
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
 
-#: The kinds of device that every framework may have, and a region can be limited to: a CPU, and whatever accelerator there is.
-#: Others are one framework's own; see `NamesDevices`.
+#: The kinds of device that every framework may have, and a region can be limited to: a CPU, and
+#: whatever accelerator there is. Others are one framework's own; see `NamesDevices`.
 DEVICES = ("cpu", "gpu")
 
 #: What `Adapter.runtime` tells of one thing.
@@ -72,7 +74,8 @@ class Decoration(NamedTuple):
         dtype: what parameters are cast to, of `unamp.dtypes.LOW_DTYPES`.
         master_weights: whether optimizers step float32 copies of the low parameters.
         master_grad: whether the gradients of low parameters are kept in float32.
-        save_dtype: the dtype of floating parameters in what is saved of a network; None leaves them.
+        save_dtype: the dtype of floating parameters in what is saved of a network; None leaves
+            them.
         excluded: layers and classes of layers that stay in float32, with all that is in them.
     """
 
@@ -86,23 +89,28 @@ class Decoration(NamedTuple):
 class Gradients(Protocol):
     """One optimizer's gradients of one step, on their way from the scaled backward pass to the optimizer.
 
-    In some frameworks the optimizer's parameters hold them (PyTorch, PaddlePaddle); in others they are values, which the
-    caller hands over (MindSpore, TensorFlow, JAX). Dense or sparse, on one device or on several.
+    In some frameworks the optimizer's parameters hold them (PyTorch, PaddlePaddle); in others they
+    are values, which the caller hands over (MindSpore, TensorFlow, JAX). Dense or sparse, on one
+    device or on several.
     """
 
-    values: Any  #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran; None where held
+    #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran; None
+    #: where held
+    values: Any
 
     def dtypes(self) -> frozenset[str]:
         """Return the names of the dtypes in which the optimizer will take them; empty where there are no gradients.
 
-        Low gradients of parameters with float32 master weights count as ``"float32"``, and are that once `unscale` ran.
+        Low gradients of parameters with float32 master weights count as ``"float32"``, and are that
+        once `unscale` ran.
         """
 
     def unscale(self, scale: float) -> None:
         """Divide the gradients by the loss scale (in float32 where they are lower), and check that they are finite.
 
-        Those that are held are changed where they are; those handed over are replaced in `values`. What is not finite stays
-        so: it is there to be named. Does not wait for the device where the framework can do without.
+        Those that are held are changed where they are; those handed over are replaced in `values`.
+        What is not finite stays so: it is there to be named. Does not wait for the device where the
+        framework can do without.
         """
 
     def overflow(self) -> bool | None:
@@ -112,7 +120,8 @@ class Gradients(Protocol):
         """Return the name of the first parameter, in the optimizer's order, whose gradient is infinite or NaN now, or None.
 
         Args:
-            network: whose names to use; None is whatever name the framework or the optimizer gave the parameter.
+            network: whose names to use; None is whatever name the framework or the optimizer gave
+                the parameter.
         """
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +133,8 @@ class Adapter(Protocol):
 
     framework: str  #: its import name
     requires: str  #: the versions that it works with, as in ``">=2.6,<3"``
-    holds_gradients: bool  #: whether parameters hold their gradients; otherwise gradients are values
+    #: whether parameters hold their gradients; otherwise gradients are values
+    holds_gradients: bool
 
     def version(self) -> str:
         """Return the framework's version."""
@@ -145,16 +155,17 @@ class Adapter(Protocol):
     def slowdown(self, device: str, dtype: str) -> float:
         """Return the time of a training step in a low dtype, as a multiple of float32's: a rule of thumb, for a warning.
 
-        Measured on three linear layers of 512 with 1024 rows. 1.0 where it is not slower, or nobody knows.
+        Measured on three linear layers of 512 with 1024 rows. 1.0 where it is not slower, or nobody
+        knows.
         """
 
     def runtime(self) -> Mapping[str, Fact]:
         """Return the facts that the framework computes with in this process, by name: build, libraries, instructions, threads.
 
-        It is what the framework uses, not what the processor could do: where an environment variable forbids an instruction
-        set, the answer says so, if the framework does. What it does not tell is left out. Names are lower case; those that
-        mean the same in every framework are ``onednn`` (whether it is in use) and ``threads`` (how many compute one
-        operation).
+        It is what the framework uses, not what the processor could do: where an environment
+        variable forbids an instruction set, the answer says so, if the framework does. What it does
+        not tell is left out. Names are lower case; those that mean the same in every framework are
+        ``onednn`` (whether it is in use) and ``threads`` (how many compute one operation).
         """
 
     def gaps(self) -> tuple[Gap, ...]:
@@ -174,8 +185,8 @@ class Adapter(Protocol):
         """Report every operation of the vocabulary that this thread runs; an outer observer waits.
 
         Args:
-            sink: takes the records, and gives a hook where a trace wants the gradients of the results; see
-                `unamp.adapter.observer.Observer`.
+            sink: takes the records, and gives a hook where a trace wants the gradients of the
+                results; see `unamp.adapter.observer.Observer`.
             values: whether they have statistics of the results. Without, no device is waited for.
         """
 
@@ -194,7 +205,8 @@ class Adapter(Protocol):
     def native_policy(self, device: str) -> Policy | None:
         """Return the policy of the framework's own AMP, of the preset ``native``, where that decides in this thread; or None.
 
-        A region of ours that covers the device decides, whatever the framework's own says of itself.
+        A region of ours that covers the device decides, whatever the framework's own says of
+        itself.
         """
 
     def is_network(self, value: object) -> bool:
@@ -212,23 +224,29 @@ class Adapter(Protocol):
     def scale_loss(self, loss: Any, scale: float) -> Any:
         """Return a tensor times the loss scale; the gradient flows back through the product.
 
-        A low scalar gives float32: the product need not fit into a low dtype. No policy is in force.
+        A low scalar gives float32: the product need not fit into a low dtype. No policy is in
+        force.
 
         Raises:
-            NotExpressible: in a function that a compiler traces, where the scale of that moment would stay in the graph.
+            NotExpressible: in a function that a compiler traces, where the scale of that moment
+                would stay in the graph.
         """
 
-    def backward(self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, Any]:
+    def backward(
+        self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
+    ) -> tuple[Any, Any]:
         """Run one backward pass, for the optimizer's parameters in a network.
 
         Args:
-            compute: gives the scalar to differentiate, and a tensor that is returned: a scaled loss, and the loss itself.
+            compute: gives the scalar to differentiate, and a tensor that is returned: a scaled
+                loss, and the loss itself.
             network: the network.
-            optimizer: the optimizer. Gradients that its parameters held before are gone; it is built where it has to be.
+            optimizer: the optimizer. Gradients that its parameters held before are gone; it is
+                built where it has to be.
 
         Returns:
-            The second tensor of `compute`, and the gradients, in the form in which `gradients` takes them; None where the
-            parameters hold them.
+            The second tensor of `compute`, and the gradients, in the form in which `gradients`
+            takes them; None where the parameters hold them.
         """
 
     def all_finite(self, tensors: Sequence[Any]) -> Any:
@@ -239,21 +257,26 @@ class Adapter(Protocol):
 
         Args:
             optimizer: the optimizer; None where a caller only wants `given` unscaled.
-            given: the gradients where the caller hands them over; None: the optimizer's parameters hold them.
+            given: the gradients where the caller hands them over; None: the optimizer's parameters
+                hold them.
 
         Raises:
-            TypeError: where the framework holds gradients and some are given, or where it does not and none are.
+            TypeError: where the framework holds gradients and some are given, or where it does not
+                and none are.
         """
 
-    def decorate(self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+    def decorate(
+        self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration
+    ) -> None:
         """Cast networks' parameters where they are, and let optimizers step their master weights. See `unamp.decorate`.
 
-        The objects stay the same ones: a parameter, a group and a schedule that somebody holds goes on being in use.
+        The objects stay the same ones: a parameter, a group and a schedule that somebody holds goes
+        on being in use.
 
         Raises:
             TypeError: where an excluded layer is none.
-            ValueError: where a parameter to be cast is low already, or an optimizer has state or is decorated already.
-                Nothing is changed then.
+            ValueError: where a parameter to be cast is low already, or an optimizer has state or is
+                decorated already. Nothing is changed then.
         """
 
     def spelling(self, value: object) -> str | None:
@@ -332,7 +355,8 @@ class NamesDevices(Protocol):
     def device_kind(self, device: object) -> str | None:
         """Return the kind of device that one of the framework's words or objects stands for; None for anything else.
 
-        A device that the framework knows and that is not there is a kind that `device_names` does not have.
+        A device that the framework knows and that is not there is a kind that `device_names` does
+        not have.
         """
 
     def device_names(self) -> Mapping[str, str]:
@@ -346,17 +370,21 @@ class NamesGradients(Protocol):
     No policy is in force when it is asked, and no trace records.
     """
 
-    def named_gradients(self, network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+    def named_gradients(
+        self, network: Any, optimizer: Any, given: Any
+    ) -> list[tuple[str, Any, Any]]:
         """Return the floating parameters that are trained, in the network's order.
 
         Args:
             network: the network.
             optimizer: the optimizer, or None.
-            given: the gradients where they are values, as `Adapter.gradients` takes them; None: the parameters hold them.
+            given: the gradients where they are values, as `Adapter.gradients` takes them; None: the
+                parameters hold them.
 
         Returns:
-            For each its name, with dots; the parameter, from whom `numbers` is asked again after the step, or None where it is
-            a value that does not change; and its gradient, or None where it has none.
+            For each its name, with dots; the parameter, from whom `numbers` is asked again after
+            the step, or None where it is a value that does not change; and its gradient, or None
+            where it has none.
 
         Raises:
             TypeError, ValueError: where the gradients are not those of the network.
@@ -365,8 +393,9 @@ class NamesGradients(Protocol):
     def numbers(self, tensor: Any) -> Any:
         """Return the numbers that a parameter or gradient has now, in float32 or wider, on its device, apart from any graph.
 
-        They are a copy where the tensor is low. Of a sparse one they are those that it holds, of a sharded one this process's.
-        Python's operators compute with them, comparisons and ``&`` included.
+        They are a copy where the tensor is low. Of a sparse one they are those that it holds, of a
+        sharded one this process's. Python's operators compute with them, comparisons and ``&``
+        included.
         """
 
     def total(self, numbers: Any) -> Any:

@@ -19,8 +19,9 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
     """Return the facts in a data file, read strictly.
 
     Args:
-        kind: a dataclass. A key of the file is a field of it: a set, a tuple or a mapping of strings, or a mapping of those, as
-            the field's type says. Besides, the file has ``schema`` and ``version``; a field of that name takes the version.
+        kind: a dataclass. A key of the file is a field of it: a set, a tuple or a mapping of
+            strings, or a mapping of those, as the field's type says. Besides, the file has
+            ``schema`` and ``version``; a field of that name takes the version.
         package: the adapter's package, which is imported already.
         file: where the file is in it.
 
@@ -30,12 +31,16 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
     data = tomllib.loads(resources.files(package).joinpath(file).read_text("utf-8"))
     head = {key: data.pop(key, None) for key in ("schema", "version")}
     if head["schema"] != 1 or not isinstance(head["version"], str):
-        raise AdapterError(f"{package}/{file} must begin with schema = 1 and the framework's version that it was measured on")
+        raise AdapterError(
+            f"{package}/{file} must begin with schema = 1 and the framework's version that it was measured on"
+        )
     fields = {field.name for field in dataclasses.fields(typing.cast("Any", kind))}
     if "version" in fields:
         data["version"] = head["version"]
     if unknown := data.keys() - fields:
-        raise AdapterError(f"{package}/{file}: unknown key {min(unknown)!r}; valid: {', '.join(sorted(fields))}")
+        raise AdapterError(
+            f"{package}/{file}: unknown key {min(unknown)!r}; valid: {', '.join(sorted(fields))}"
+        )
     if absent := fields - data.keys():
         raise AdapterError(f"{package}/{file}: there is no key {min(absent)!r}")
     types = typing.get_type_hints(kind)
@@ -45,7 +50,8 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
 def read_gaps(package: str) -> tuple[Gap, ...]:
     """Return the gaps that an adapter declares: the tables ``[[declared]]`` of ``gaps.toml``, with the fields of `Gap`.
 
-    The file's tables ``[[gap]]`` are those of conformance, and ``[defaults]`` is what these have in common.
+    The file's tables ``[[gap]]`` are those of conformance, and ``[defaults]`` is what these have in
+    common.
 
     Args:
         package: the adapter's package, which is imported already; without a file it declares none.
@@ -57,11 +63,17 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
     data = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     tables = data.get("declared", [])
     if not data.keys() <= {"declared", "defaults", "gap"} or not isinstance(tables, list):
-        raise AdapterError(f"{package}/gaps.toml must hold tables [[declared]] and [[gap]]; it has {', '.join(sorted(data))}")
+        raise AdapterError(
+            f"{package}/gaps.toml must hold tables [[declared]] and [[gap]]; it has {', '.join(sorted(data))}"
+        )
     for table in tables:
-        strings = isinstance(table, dict) and all(isinstance(value, str) for value in table.values())
+        strings = isinstance(table, dict) and all(
+            isinstance(value, str) for value in table.values()
+        )
         if not strings or not {"what", "reason"} <= table.keys() <= set(Gap._fields):
-            raise AdapterError(f"{package}/gaps.toml: what is declared has strings what and reason, maybe a link; not {table}")
+            raise AdapterError(
+                f"{package}/gaps.toml: what is declared has strings what and reason, maybe a link; not {table}"
+            )
     return tuple(Gap(**table) for table in tables)
 
 

@@ -1,7 +1,8 @@
 """float8 as products of matrices use it: scaled, clamped, rounded to nearest even, scaled back; all of it in float32.
 
-A cast to float8 is not the same everywhere: 500.0 is 448 in PyTorch and PaddlePaddle, and NaN in JAX, TensorFlow and ml_dtypes.
-Here no framework casts. The grid is made with operations on float32 that all of them round alike, so that the bits are equal.
+A cast to float8 is not the same everywhere: 500.0 is 448 in PyTorch and PaddlePaddle, and NaN in
+JAX, TensorFlow and ml_dtypes. Here no framework casts. The grid is made with operations on float32
+that all of them round alike, so that the bits are equal.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Format(NamedTuple):
 
     Attributes:
         digits: how many binary digits a significand has, the one that is not stored included.
-        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers lie.
+        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers
+            lie.
         largest: the largest number.
     """
 
@@ -30,7 +32,8 @@ class Format(NamedTuple):
     largest: float
 
 
-#: The formats, by their names: https://arxiv.org/abs/2209.05433, table 1. ml_dtypes and PyTorch call the first one e4m3fn.
+#: The formats, by their names: https://arxiv.org/abs/2209.05433, table 1. ml_dtypes and PyTorch
+#: call the first one e4m3fn.
 _FORMATS = {"float8_e4m3": Format(4, -6, 8, 448.0), "float8_e5m2": Format(3, -14, 15, 57344.0)}
 
 _ROWS = "_rows"
@@ -41,7 +44,8 @@ GRADIENTS = _FORMATS["float8_e5m2"]
 #: Magnitudes below are scaled as this one is: torchao's EPS.
 _SMALLEST_AMAX = 1e-12
 
-#: Added to a float32 number below 2**22 and subtracted again, it leaves a whole number, rounded to nearest even.
+#: Added to a float32 number below 2**22 and subtracted again, it leaves a whole number, rounded to
+#: nearest even.
 _WHOLE = 2.0**23
 
 
@@ -50,7 +54,8 @@ class Arithmetic(NamedTuple):
 
     Attributes:
         where: takes from the second where the first is true, else from the third.
-        amax: returns the largest number along some axes, which stay with a length of 1; None is all of them.
+        amax: returns the largest number along some axes, which stay with a length of 1; None is all
+            of them.
     """
 
     where: Callable[[Any, Any, Any], Any]
@@ -91,7 +96,8 @@ def rounded(x: Any, form: Format, where: Callable[[Any, Any, Any], Any]) -> Any:
         step = where(size >= 2.0**exponent, step + step, step)
     nearest = ((size / step + _WHOLE) - _WHOLE) * step
     one = zero + 1.0
-    sign = where(x < 0.0, zero - one, one)  # a product with it keeps zeros negative, where Paddle's negation does not
+    # a product with it keeps zeros negative, where Paddle's negation does not
+    sign = where(x < 0.0, zero - one, one)
     return where(x == 0.0, x, nearest * sign)
 
 
@@ -101,14 +107,17 @@ def dequantized(x: Any, form: Format, axes: Sequence[int] | None, arithmetic: Ar
     Args:
         x: the tensor.
         form: the format.
-        axes: the axes along which numbers share a scale: those that a product sums over. None: the whole tensor has one scale.
+        axes: the axes along which numbers share a scale: those that a product sums over. None: the
+            whole tensor has one scale.
         arithmetic: the framework's operations.
     """
     where = arithmetic.where
     amax = arithmetic.amax(abs(x), axes)
     zero = amax * 0.0
     # Of a number divided by a tensor PyTorch makes a reciprocal and a product, which round twice.
-    scale = where(amax > _SMALLEST_AMAX, (zero + form.largest) / amax, zero + form.largest / _SMALLEST_AMAX)
+    scale = where(
+        amax > _SMALLEST_AMAX, (zero + form.largest) / amax, zero + form.largest / _SMALLEST_AMAX
+    )
     return rounded(x * scale, form, where) / scale
 
 
@@ -118,7 +127,8 @@ def with_factors(op: str, args: Sequence[Any], change: Callable[[int, Any], Any]
     Args:
         op: the product, of `unamp.adapter.shadowing.PRODUCTS`.
         args: the arguments.
-        change: returns what takes the place of a factor, given whether it is the first, 0, or the second, 1.
+        change: returns what takes the place of a factor, given whether it is the first, 0, or the
+            second, 1.
 
     Raises:
         LeftOut: for an einsum of more or less than two, and where there are too few arguments.
@@ -151,7 +161,10 @@ def contracted(equation: str, dimensions: Sequence[int]) -> list[tuple[int, ...]
     found = []
     for term, count in zip(written.split(","), dimensions, strict=True):
         before, _, after = term.partition("...")
-        places = [*enumerate(before), *((count - len(after) + n, letter) for n, letter in enumerate(after))]
+        places = [
+            *enumerate(before),
+            *((count - len(after) + n, letter) for n, letter in enumerate(after)),
+        ]
         found.append(tuple(n for n, letter in places if letter not in kept))
     if not all(found):
         raise LeftOut("it does not sum over an axis of each of the two, so that rows have no scale")

@@ -10,7 +10,9 @@ from typing import Any
 from unamp.adapter.replacing import code_of
 
 
-def forwarding(function: types.FunctionType, call: str, constants: Mapping[str, Any]) -> types.CodeType:
+def forwarding(
+    function: types.FunctionType, call: str, constants: Mapping[str, Any]
+) -> types.CodeType:
     """Return code that takes a function's arguments and hands them on.
 
     Args:

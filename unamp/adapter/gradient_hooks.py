@@ -1,8 +1,9 @@
 """Hooks on the results of reported operations, which tell a trace of their gradients, for `unamp.trace(gradients=True)`.
 
-An adapter is given a `GradientHook` for every operation that it reports to such a trace. It has the framework call it with the
-gradient of each floating result, and changes no number by that. A graph may outlive the trace: it holds a hook, which holds
-`Arrivals`, which hold nothing once the trace is closed. For a parameter, `parameter_hook` gives one.
+An adapter is given a `GradientHook` for every operation that it reports to such a trace. It has the
+framework call it with the gradient of each floating result, and changes no number by that. A graph
+may outlive the trace: it holds a hook, which holds `Arrivals`, which hold nothing once the trace is
+closed. For a parameter, `parameter_hook` gives one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class Arrivals:
 
     Args:
         take: gets each gradient, with the place of its operation among the records.
-        chosen: returns whether gradients of parameters are taken now: theirs belong to the step in which they are computed.
+        chosen: returns whether gradients of parameters are taken now: theirs belong to the step in
+            which they are computed.
 
     Attributes:
         followed: the parameters whose hooks are in place, by their ids.
@@ -42,8 +44,8 @@ class GradientHook:
     """Tells the traces that recorded an operation of the gradients of its results, or traces of those of a parameter.
 
     Args:
-        places: each trace's arrivals with the place of the operation among its records, None for a parameter; an outer trace
-            after an inner one.
+        places: each trace's arrivals with the place of the operation among its records, None for a
+            parameter; an outer trace after an inner one.
         parameter: the parameter, by its layer and its name there.
     """
 

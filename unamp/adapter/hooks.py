@@ -1,15 +1,17 @@
 """The private names of a framework that an adapter uses: a table, held against the framework before they are used.
 
-A framework may rename what is private in any release. So every such name stands in ``data/hooks.toml`` of the adapter's
-package, and a test reads the adapter's source for names that do not::
+A framework may rename what is private in any release. So every such name stands in
+``data/hooks.toml`` of the adapter's package, and a test reads the adapter's source for names that
+do not::
 
     schema  = 1
     version = "2.15.0"  # the newest version of the framework that the adapter was examined with
-    private = ["tensorflow.python"]  # modules that are private though no name in them begins with an underscore
+    private = ["tensorflow.python"]  # modules that are private though no name in them begins with
+    an underscore
 
-    [at_registration]  # what every region needs: imported and looked at before the adapter's own modules are
-    "torch._C" = ["_dispatch_has_kernel"]
-    "torch.nn.Module()" = ["_forward_pre_hooks"]  # parentheses call it: a name that only instances have
+    [at_registration]  # what every region needs: imported and looked at before the adapter's own
+    modules are "torch._C" = ["_dispatch_has_kernel"] "torch.nn.Module()" = ["_forward_pre_hooks"]
+    # parentheses call it: a name that only instances have
 
     [when_used]  # of a module that few programs need: `Hooks.load` imports and looks at it
     "torch._higher_order_ops.scan" = ["scan_op"]
@@ -17,8 +19,8 @@ package, and a test reads the adapter's source for names that do not::
     [on_objects]  # of objects that cannot be made to be looked at: `Hooks.attribute` reads them
     "keras.optimizers.Optimizer" = ["_trainable_variables"]
 
-    [optional]  # not in every version that the adapter works with: the code says what it does without
-    "torch.utils.checkpoint" = ["_checkpoint_without_reentrant_generator_impl"]
+    [optional]  # not in every version that the adapter works with: the code says what it does
+    without "torch.utils.checkpoint" = ["_checkpoint_without_reentrant_generator_impl"]
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class HookTable:
     Attributes:
         version: the newest version of the framework that the adapter was examined with.
         private: modules that are private, whatever they are called.
-        at_registration, when_used, on_objects, optional: names by the module, class or object that has them.
+        at_registration, when_used, on_objects, optional: names by the module, class or object that
+            has them.
     """
 
     version: str
@@ -77,7 +80,8 @@ class Hooks:
         """Look at the names that every region needs; in a version newer than any examined, at all that are required.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the first name that is missing.
+            FrameworkNotSupported: naming the framework's version and the first name that is
+                missing.
         """
         self._probe(self.table.at_registration)
         if major_minor(self._version()) > major_minor(self.examined):
@@ -90,12 +94,19 @@ class Hooks:
             module: its name, of the table ``when_used``.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the module or name that is missing.
+            FrameworkNotSupported: naming the framework's version and the module or name that is
+                missing.
         """
         if module not in self._loaded:
-            owners = {o: names for o, names in self.table.when_used.items() if f"{o}.".startswith(f"{module}.")}
+            owners = {
+                o: names
+                for o, names in self.table.when_used.items()
+                if f"{o}.".startswith(f"{module}.")
+            }
             if not owners:
-                raise KeyError(f"{module} is not among the hooks of {self.framework} that are probed when used")
+                raise KeyError(
+                    f"{module} is not among the hooks of {self.framework} that are probed when used"
+                )
             self._probe(owners)
             self._loaded[module] = sys.modules[module]
         return self._loaded[module]
@@ -109,12 +120,18 @@ class Hooks:
         try:
             return getattr(value, name)
         except AttributeError:
-            raise missing(self.framework, self._version(), f"{type(value).__name__}.{name}") from None
+            raise missing(
+                self.framework, self._version(), f"{type(value).__name__}.{name}"
+            ) from None
 
     def _probe(self, table: Names) -> None:
         for owner, names in table.items():
             found = _find(owner)
-            absent = owner if found is None else next((f"{owner}.{n}" for n in names if not hasattr(found, n)), None)
+            absent = (
+                owner
+                if found is None
+                else next((f"{owner}.{n}" for n in names if not hasattr(found, n)), None)
+            )
             if absent is not None:
                 raise missing(self.framework, self._version(), absent)
 

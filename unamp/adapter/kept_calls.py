@@ -1,7 +1,8 @@
 """Keeping the arguments of operations, for `unamp.trace(keep=...)` and `unamp replay`.
 
-A call is kept in the canonical signature of its operation (see `unamp.adapter.operations.Operations`), in which every framework
-can be asked for it again. Its tensors are in a file of safetensors, the rest is in the record. Whoever calls this module is an
+A call is kept in the canonical signature of its operation (see
+`unamp.adapter.operations.Operations`), in which every framework can be asked for it again. Its
+tensors are in a file of safetensors, the rest is in the record. Whoever calls this module is an
 adapter: it says what the canonical call is, and what the numbers of a tensor are.
 """
 
@@ -45,7 +46,8 @@ class Arguments(NamedTuple):
 
     Attributes:
         args, kwargs: the arguments; a tensor may be `Laid`.
-        result: returns the numbers of the result, a NumPy array, in the canonical order; None where they are in it.
+        result: returns the numbers of the result, a NumPy array, in the canonical order; None where
+            they are in it.
     """
 
     args: Sequence[Any]
@@ -53,8 +55,8 @@ class Arguments(NamedTuple):
     result: Callable[[Any], Any] | None = None
 
 
-#: For names of operations, a framework's or the canonical ones: a function with the framework's own parameters that returns the
-#: canonical call, or raises `LeftOut`.
+#: For names of operations, a framework's or the canonical ones: a function with the framework's own
+#: parameters that returns the canonical call, or raises `LeftOut`.
 Signatures = Mapping[str, Callable[..., Arguments]]
 
 #: Groups whose functions have the same signature everywhere, as far as they take tensors alone.
@@ -64,26 +66,34 @@ _DIFFERING = frozenset({"gelu", "leaky_relu", "logit"})
 #: Operations that take a number for one of their tensors.
 _NUMBERS = frozenset({"add", "div", "mul", "pow", "sub"})
 #: Methods of a tensor that is the second operand.
-_REFLECTED = frozenset(f"__r{name}__" for name in "add div divmod floordiv matmul mod mul pow sub truediv".split())
+_REFLECTED = frozenset(
+    f"__r{name}__" for name in "add div divmod floordiv matmul mod mul pow sub truediv".split()
+)
 
 
 class Calls:
     """Writes calls of an adapter's operations in their canonical signatures.
 
-    Elementwise operations and activations that are called with tensors alone need no entry in the tables.
+    Elementwise operations and activations that are called with tensors alone need no entry in the
+    tables.
 
     Args:
         functions: for functions whose arguments differ.
         layers: for layers that are one operation: such a function takes the layer first.
-        array: gives the numbers of a tensor as a NumPy array of their dtype, and raises `LeftOut` for what is no tensor.
+        array: gives the numbers of a tensor as a NumPy array of their dtype, and raises `LeftOut`
+            for what is no tensor.
     """
 
-    def __init__(self, functions: Signatures, layers: Signatures, array: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, functions: Signatures, layers: Signatures, array: Callable[[Any], Any]
+    ) -> None:
         self._functions = functions
         self._layers = layers
         self.array = array
 
-    def canonical(self, op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool) -> Arguments:
+    def canonical(
+        self, op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool
+    ) -> Arguments:
         """Return a call in the canonical signature.
 
         Args:
@@ -107,15 +117,28 @@ class Calls:
         given = [*args, *named]
         numbers = sum(type(value) in (int, float) for value in given)
         tensors = sum(hasattr(value, "dtype") and hasattr(value, "shape") for value in given)
-        alike = not layer and len(named) < 2 and vocabulary()[op].group in _ALIKE and op not in _DIFFERING
-        if not alike or tensors + numbers < len(given) or (numbers and (op not in _NUMBERS or len(given) != 2)):
+        alike = (
+            not layer
+            and len(named) < 2
+            and vocabulary()[op].group in _ALIKE
+            and op not in _DIFFERING
+        )
+        if (
+            not alike
+            or tensors + numbers < len(given)
+            or (numbers and (op not in _NUMBERS or len(given) != 2))
+        ):
             raise LeftOut(f"the arguments of {op} have no canonical form here")
         return Arguments(given)
 
 
 def one_number(value: Any) -> Any:
     """Return the number that a list of equal ones stands for, of a convolution's stride say; anything else as it is."""
-    several = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(each) is int for each in value)
+    several = (
+        isinstance(value, (list, tuple))
+        and len(value) > 0
+        and all(type(each) is int for each in value)
+    )
     return value[0] if several and len(set(value)) == 1 else value
 
 
@@ -124,7 +147,8 @@ class Keeper:
 
     Args:
         folder: where; it is made where it is not there, and must be empty.
-        limit: how many bytes of tensors at most. What comes after that is left out, and its record says so.
+        limit: how many bytes of tensors at most. What comes after that is left out, and its record
+            says so.
 
     Raises:
         ValueError: where there is something in the folder, or is no folder.
@@ -133,8 +157,13 @@ class Keeper:
     def __init__(self, folder: Path, limit: int) -> None:
         import importlib.util
 
-        if importlib.util.find_spec("safetensors") is None or importlib.util.find_spec("ml_dtypes") is None:
-            raise ModuleNotFoundError("to keep inputs takes safetensors and ml_dtypes; pip install 'unamp[replay]'")
+        if (
+            importlib.util.find_spec("safetensors") is None
+            or importlib.util.find_spec("ml_dtypes") is None
+        ):
+            raise ModuleNotFoundError(
+                "to keep inputs takes safetensors and ml_dtypes; pip install 'unamp[replay]'"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -146,13 +175,17 @@ class Keeper:
         self._limit = limit
         self._count = 0
 
-    def before(self, op: str, canonical: Callable[[], Arguments], array: Callable[[Any], Any]) -> Kept:
+    def before(
+        self, op: str, canonical: Callable[[], Arguments], array: Callable[[Any], Any]
+    ) -> Kept:
         """Return the arguments of a call, copied before it changes them.
 
         Args:
             op: the operation.
-            canonical: gives the arguments in the canonical signature, or raises `LeftOut` with the reason why it cannot.
-            array: gives the numbers of a tensor as a NumPy array of their dtype, and raises `LeftOut` for what is no tensor.
+            canonical: gives the arguments in the canonical signature, or raises `LeftOut` with the
+                reason why it cannot.
+            array: gives the numbers of a tensor as a NumPy array of their dtype, and raises
+                `LeftOut` for what is no tensor.
         """
         kept = Kept(self, array)
         try:
@@ -163,7 +196,8 @@ class Keeper:
             kept.kwargs = {name: kept.encode(value) for name, value in kwargs.items()}
         except LeftOut as reason:
             kept.tensors, kept.left_out = {}, str(reason)
-        except Exception as error:  # a framework raises what it likes; the network's own run goes on
+        except Exception as error:
+            # a framework raises what it likes; the network's own run goes on
             kept.tensors, kept.left_out = {}, f"to write it down raises {said(error)}"
         return kept
 
@@ -229,7 +263,9 @@ class Kept:
         if not self.left_out:
             try:
                 if result is not None:
-                    self.tensors[RESULT] = self._numbers(result if self.lay is None else Laid(result, self.lay))
+                    self.tensors[RESULT] = self._numbers(
+                        result if self.lay is None else Laid(result, self.lay)
+                    )
                 return Call(self._keeper.write(self.tensors), self.args, self.kwargs)
             except LeftOut as reason:
                 self.left_out = str(reason)

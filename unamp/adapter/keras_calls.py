@@ -54,7 +54,9 @@ def _pooling(layer: Any, inputs: Any) -> Arguments:
 def _trailing(axis: Any, x: Any) -> int:
     """Return the number of axes, which must be the last of a tensor."""
     axes = sorted(n % len(x.shape) for n in ((axis,) if isinstance(axis, int) else axis))
-    refuse_unless(axes == list(range(len(x.shape) - len(axes), len(x.shape))), "axes that are not the last")
+    refuse_unless(
+        axes == list(range(len(x.shape) - len(axes), len(x.shape))), "axes that are not the last"
+    )
     return len(axes)
 
 
@@ -75,8 +77,13 @@ def _batch_norm(layer: Any, inputs: Any, training: Any = None, mask: Any = None)
     )  # fmt: skip
 
 
-def _relu(x: Any, negative_slope: Any = 0.0, max_value: Any = None, threshold: Any = 0.0) -> Arguments:
-    refuse_unless(max_value is None and not negative_slope and not threshold, "a bound, a slope or a threshold")
+def _relu(
+    x: Any, negative_slope: Any = 0.0, max_value: Any = None, threshold: Any = 0.0
+) -> Arguments:
+    refuse_unless(
+        max_value is None and not negative_slope and not threshold,
+        "a bound, a slope or a threshold",
+    )
     return one_input(x)
 
 
@@ -86,7 +93,9 @@ LAYERS: Signatures = {
     **{f"{kind}_pool{n}d": _pooling for kind in ("avg", "max") for n in (1, 2, 3)},
     "batch_norm": _batch_norm,
     "embedding": lambda layer, inputs: embedding(inputs, layer.embeddings),
-    "layer_norm": lambda layer, x: layer_norm(x, _trailing(layer.axis, x), layer.gamma, layer.beta, layer.epsilon),
+    "layer_norm": lambda layer, x: layer_norm(
+        x, _trailing(layer.axis, x), layer.gamma, layer.beta, layer.epsilon
+    ),
     "leaky_relu": of_layer(leaky_relu, "negative_slope"),
     "linear": _dense,
     "relu": of_layer(_relu, "negative_slope", "max_value", "threshold"),
@@ -95,7 +104,11 @@ LAYERS: Signatures = {
 
 #: By Keras's names.
 FUNCTIONS: Signatures = {
-    **{f"keras.{module}.{name}": softmax for module in ("activations", "ops") for name in ("softmax", "log_softmax")},
+    **{
+        f"keras.{module}.{name}": softmax
+        for module in ("activations", "ops")
+        for name in ("softmax", "log_softmax")
+    },
     "keras.activations.gelu": lambda x, approximate=False: gelu(x, approximate),
     "keras.activations.leaky_relu": lambda x, negative_slope=_SLOPE: leaky_relu(x, negative_slope),
     "keras.activations.relu": _relu,

@@ -1,6 +1,7 @@
 """Rules for single layers of Keras, on whichever backend: a layer with a rule gets a `call` of its own.
 
-Keras copies, clones and saves a layer by its class and its configuration: what it makes has no rule, and the same class.
+Keras copies, clones and saves a layer by its class and its configuration: what it makes has no
+rule, and the same class.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class KerasLayers(Layered):
     """See `unamp.adapter.layers.Layered`.
 
     Args:
-        note: has the backend's compiler know of a layer's rule; see `unamp.adapter.layers.RulesInForce.put`. None where the
-            compiler notices by itself.
+        note: has the backend's compiler know of a layer's rule; see
+            `unamp.adapter.layers.RulesInForce.put`. None where the compiler notices by itself.
     """
 
     def __init__(self, note: Callable[[Any, LayerRegion | None], None] | None = None) -> None:
@@ -32,7 +33,9 @@ class KerasLayers(Layered):
     def runs(self, layer: Any) -> bool:
         """Return whether a layer has a call of its own."""
         layers = library().layers
-        return type(layer).call is not layers.Layer.call and not isinstance(layer, layers.InputLayer)
+        return type(layer).call is not layers.Layer.call and not isinstance(
+            layer, layers.InputLayer
+        )
 
     def check(self, layer: Any, region: LayerRegion) -> None:
         """Raise NotExpressible where Keras does not run a layer by its class's call."""
@@ -42,7 +45,9 @@ class KerasLayers(Layered):
                 "put rules on first, or name the layers inside or around it"
             )
         if getattr(layer, "quantization_mode", None) is not None:
-            raise NotExpressible(_quantized(layer, "leave it out of the rules, or do not quantize it"))
+            raise NotExpressible(
+                _quantized(layer, "leave it out of the rules, or do not quantize it")
+            )
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
@@ -51,7 +56,8 @@ class KerasLayers(Layered):
         if region is None:
             held.pop(REGION, None)
             for method, ours in (("call", under), ("quantized_call", _refuse)):
-                if getattr(held.get(method), "__func__", None) is ours:  # else somebody put theirs around it since
+                if getattr(held.get(method), "__func__", None) is ours:
+                    # else somebody put theirs around it since
                     del held[method]
         else:
             if REGION not in held:
@@ -64,7 +70,9 @@ class KerasLayers(Layered):
 
 def _refuse(layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Raise, in place of the `quantized_call` of a layer that has a rule: it was quantized since."""
-    raise NotExpressible(_quantized(layer, "remove the rule, which was put on before, or do not quantize it"))
+    raise NotExpressible(
+        _quantized(layer, "remove the rule, which was put on before, or do not quantize it")
+    )
 
 
 def _quantized(layer: Any, way_out: str) -> str:

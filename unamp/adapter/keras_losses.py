@@ -1,7 +1,8 @@
 """The arithmetic of Keras with which a loss ends and losses are added up, on whichever backend. Nothing here imports Keras.
 
-Keras states float32 for it. By rules of its own it would be low at O2, and float16 holds no more than 65,504. So no policy is
-in force in it, but for the losses themselves, which compute under the policy around.
+Keras states float32 for it. By rules of its own it would be low at O2, and float16 holds no more
+than 65,504. So no policy is in force in it, but for the losses themselves, which compute under the
+policy around.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class AddedLosses:
     """
 
     def __init__(
-        self, thread: ThreadState[Any], suspended: Callable[[], AbstractContextManager[None]], followed: Callable[[], bool]
+        self,
+        thread: ThreadState[Any],
+        suspended: Callable[[], AbstractContextManager[None]],
+        followed: Callable[[], bool],
     ) -> None:
         self._thread, self._suspended, self._followed = thread, suspended, followed
         self._adding = _Adding()
@@ -45,7 +49,8 @@ class AddedLosses:
         """Yield the hooks."""
         yield "keras.src.trainers.compile_utils", "CompileLoss.call", self.adding
         yield "keras", "Model.compute_loss", self.adding
-        if hasattr(library().Model, "_aggregate_additional_loss"):  # before, Keras 3.5 for one, it casts to float32 itself
+        if hasattr(library().Model, "_aggregate_additional_loss"):
+            # before, Keras 3.5 for one, it casts to float32 itself
             yield "keras", "Model._aggregate_additional_loss", self.widening
         yield "keras.losses", "Loss.__call__", self.loss
         yield "keras.src.losses.loss", "reduce_weighted_values", self.adding
@@ -73,7 +78,10 @@ class AddedLosses:
         @functools.wraps(original)
         def run(model: Any, loss: Any) -> Any:
             keras = library()
-            low = self._adding.step is not None and keras.backend.standardize_dtype(loss.dtype) in LOW_DTYPES
+            low = (
+                self._adding.step is not None
+                and keras.backend.standardize_dtype(loss.dtype) in LOW_DTYPES
+            )
             return original(model, keras.ops.cast(loss, FLOAT32) if low else loss)
 
         return run
@@ -84,6 +92,10 @@ class AddedLosses:
         @functools.wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
             step = self._adding.step
-            return original(*args, **kwargs) if step is None else step.call_under_policy(original, *args, **kwargs)
+            return (
+                original(*args, **kwargs)
+                if step is None
+                else step.call_under_policy(original, *args, **kwargs)
+            )
 
         return run

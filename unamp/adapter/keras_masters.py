@@ -1,7 +1,8 @@
 """Optimizers of Keras that step a float32 master weight of each low parameter, for every adapter Keras computes with.
 
-An optimizer stays the object that it is, and becomes an instance of a subclass of its own class: to all of Keras's code for
-optimizers the master weights are the variables, and state, averages and clipping in float32 follow from that.
+An optimizer stays the object that it is, and becomes an instance of a subclass of its own class: to
+all of Keras's code for optimizers the master weights are the variables, and state, averages and
+clipping in float32 follow from that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from unamp.adapter.keras_models import library
 from unamp.adapter.wrapping import derived_class
 from unamp.dtypes import LOW_DTYPES
 
-_Optimizer: Any = object  # stands for the optimizer's own class, which comes after `MasterWeights` among the bases
+# stands for the optimizer's own class, which comes after `MasterWeights` among the bases
+_Optimizer: Any = object
 
 
 def has_master_weights(optimizer: Any) -> bool:
@@ -44,31 +46,45 @@ def check_new(optimizer: Any, steps: int) -> None:
         steps: how many steps it has taken.
 
     Raises:
-        ValueError: where it has some, or has begun, or chooses the optimizers inside it by a function.
+        ValueError: where it has some, or has begun, or chooses the optimizers inside it by a
+            function.
     """
     if isinstance(optimizer, MasterWeights):
         raise ValueError(f"{optimizer.name} has been decorated already")
     if steps > 0:
-        raise ValueError(f"{optimizer.name} has begun: it has taken {steps} steps; decorate it before")
-    if callable(getattr(optimizer, "_optimizer_map", None)) and not hasattr(optimizer._optimizer_map, "values"):
-        raise ValueError(f"{optimizer.name} chooses its optimizers by a function; give it an OptimizerMap that lists them")
+        raise ValueError(
+            f"{optimizer.name} has begun: it has taken {steps} steps; decorate it before"
+        )
+    if callable(getattr(optimizer, "_optimizer_map", None)) and not hasattr(
+        optimizer._optimizer_map, "values"
+    ):
+        raise ValueError(
+            f"{optimizer.name} chooses its optimizers by a function; give it an OptimizerMap that lists them"
+        )
 
 
-def give_master_weights(optimizer: Any, kind: type[MasterWeights], originals: Sequence[tuple[Any, Any]]) -> None:
+def give_master_weights(
+    optimizer: Any, kind: type[MasterWeights], originals: Sequence[tuple[Any, Any]]
+) -> None:
     """Have an optimizer step master weights; one that has others inside leaves that to them.
 
     Args:
         optimizer: the optimizer.
         kind: the framework's class of methods.
-        originals: variables, each with what it was before it became low, for the master weight to start from.
+        originals: variables, each with what it was before it became low, for the master weight to
+            start from.
     """
     if any(inner is not optimizer for inner in with_inner(optimizer)):
         return
     _change_class(optimizer, kind)
-    vars(optimizer)["_unamp_originals"] = {optimizer._var_key(variable): value for variable, value in originals}
+    vars(optimizer)["_unamp_originals"] = {
+        optimizer._var_key(variable): value for variable, value in originals
+    }
 
 
-def rebuild(optimizers: Sequence[Any], steppers: Sequence[Any], replaced: Sequence[tuple[Any, Any]]) -> None:
+def rebuild(
+    optimizers: Sequence[Any], steppers: Sequence[Any], replaced: Sequence[tuple[Any, Any]]
+) -> None:
     """Let optimizers that are built already be built for the variables as they are now.
 
     Args:
@@ -77,7 +93,11 @@ def rebuild(optimizers: Sequence[Any], steppers: Sequence[Any], replaced: Sequen
         replaced: variables, each with what was inside it before and is not any more.
     """
     now = {id(old): variable for variable, old in replaced}
-    built = [(each, [now.get(id(v), v) for v in each._trainable_variables]) for each in optimizers if each.built]
+    built = [
+        (each, [now.get(id(v), v) for v in each._trainable_variables])
+        for each in optimizers
+        if each.built
+    ]
     for optimizer in steppers:
         _rename_exclusions(optimizer, replaced)
         if optimizer.built:
@@ -146,14 +166,18 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         parameters = list(variables)
         with self._unamp_outside():
             originals = self.__dict__.pop("_unamp_originals", {})
-            masters = [self._unamp_made(each, originals.get(self._var_key(each))) for each in parameters]
+            masters = [
+                self._unamp_made(each, originals.get(self._var_key(each))) for each in parameters
+            ]
             # In `vars`, past Keras's tracking: they are tracked where they were made.
             self.__dict__["_unamp_parameters"] = parameters
             self.__dict__["_unamp_masters"] = {
-                self._var_key(each): master for each, master in zip(parameters, masters, strict=True)
+                self._var_key(each): master
+                for each, master in zip(parameters, masters, strict=True)
             }
             self.__dict__["_unamp_of_master"] = {
-                self._var_key(master): each for each, master in zip(parameters, masters, strict=True)
+                self._var_key(master): each
+                for each, master in zip(parameters, masters, strict=True)
             }
             super().build(masters)
 
@@ -170,7 +194,9 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
                     self._unamp_catch_up(master, parameter)
             try:
                 super().apply([self._unamp_wide(each) for each in grads], masters)
-            finally:  # a parameter that is not its rounded master weight would count as changed by somebody else
+            finally:
+                # a parameter that is not its rounded master weight would count as changed by
+                # somebody else
                 self._round(given, masters)
 
     def finalize_variable_values(self, var_list: Any) -> None:
@@ -193,14 +219,21 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
 
     def get_config(self) -> dict[str, Any]:
         """Return a config with the optimizer's own in it."""
-        plain: Any = next(each for each in type(self).__mro__ if not issubclass(each, MasterWeights))
+        plain: Any = next(
+            each for each in type(self).__mro__ if not issubclass(each, MasterWeights)
+        )
         config = super().get_config()
-        return {**config, "optimizer": library().utils.serialize_keras_object(plain.from_config(dict(config)))}
+        return {
+            **config,
+            "optimizer": library().utils.serialize_keras_object(plain.from_config(dict(config))),
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Return an optimizer that steps master weights, of the class in the config."""
-        made = library().utils.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
+        made = library().utils.deserialize_keras_object(
+            config["optimizer"], custom_objects=custom_objects
+        )
         _change_class(made, cls.__mro__[1])
         return made
 
@@ -221,16 +254,25 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
                 self._unamp_round(parameter, master)
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # Keras 3.16 asks which variables are excluded when it builds the optimizer, and looks that up here.
+        # Keras 3.16 asks which variables are excluded when it builds the optimizer, and looks that
+        # up here.
         decided = hasattr(super(), "_is_excluded_from_weight_decay")
-        return bool(super()._use_weight_decay(variable if decided else self._unamp_named_in_exclusions(variable)))
+        return bool(
+            super()._use_weight_decay(
+                variable if decided else self._unamp_named_in_exclusions(variable)
+            )
+        )
 
     def _is_excluded_from_weight_decay(self, variable: Any) -> bool:
-        return bool(super()._is_excluded_from_weight_decay(self._unamp_named_in_exclusions(variable)))
+        return bool(
+            super()._is_excluded_from_weight_decay(self._unamp_named_in_exclusions(variable))
+        )
 
     def _unamp_named_in_exclusions(self, variable: Any) -> Any:
         """Return the entry of a variable in the list of exclusions, which name parameters."""
-        return self._unamp_excluded(self.__dict__["_unamp_of_master"].get(self._var_key(variable), variable))
+        return self._unamp_excluded(
+            self.__dict__["_unamp_of_master"].get(self._var_key(variable), variable)
+        )
 
 
 def _change_class(optimizer: Any, kind: Any) -> None:

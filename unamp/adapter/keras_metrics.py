@@ -16,7 +16,9 @@ Function = Callable[..., Any]
 
 
 def hooks(
-    suspended: Callable[[], AbstractContextManager[Any]], followed: Callable[[], bool], widened: Callable[[Any], Any]
+    suspended: Callable[[], AbstractContextManager[Any]],
+    followed: Callable[[], bool],
+    widened: Callable[[Any], Any],
 ) -> Iterator[Hook]:
     """Yield the hooks of metrics.
 

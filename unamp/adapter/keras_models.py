@@ -20,7 +20,8 @@ class Facts:
     """Facts about Keras, whatever it computes with; `data/keras.toml` holds them, with the explanations.
 
     Attributes:
-        parts: for layers with an activation of the user's choice, the operations that belong to the layer itself.
+        parts: for layers with an activation of the user's choice, the operations that belong to the
+            layer itself.
         suspended: functions that no rule reaches, by module.
         metrics: methods of metrics, likewise; what is low they take in float32.
     """
@@ -39,7 +40,11 @@ def facts() -> Facts:
 def keras_on(backend: str) -> bool:
     """Return whether Keras is imported and computes with a framework, by its import name."""
     module = sys.modules.get("keras.src.backend")
-    return module is not None and getattr(module, "backend", lambda: "")() == backend and "keras" in sys.modules
+    return (
+        module is not None
+        and getattr(module, "backend", lambda: "")() == backend
+        and "keras" in sys.modules
+    )
 
 
 def library() -> Any:
@@ -59,7 +64,9 @@ def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[li
         TypeError: where an excluded layer is none.
     """
     layers = library().layers
-    instances, chosen = excluded_layers(excluded, layers.Layer, "layers and classes of layers of Keras")
+    instances, chosen = excluded_layers(
+        excluded, layers.Layer, "layers and classes of layers of Keras"
+    )
     classes = (layers.BatchNormalization, layers.Normalization, *chosen)
     seen: set[int] = set()
     kept: set[int] = set()
@@ -103,9 +110,16 @@ def check_saved(decoration: Decoration) -> None:
 def check_float32(layers: Sequence[Any]) -> None:
     """Raise ValueError where a variable of layers that are to be cast is low already."""
     found = [
-        f"parameter {each.path} is {each._dtype}" for of in layers for each in own_variables(of) if each._dtype in LOW_DTYPES
+        f"parameter {each.path} is {each._dtype}"
+        for of in layers
+        for each in own_variables(of)
+        if each._dtype in LOW_DTYPES
     ]
-    found += [f"layer {layer.name} is {layer.variable_dtype}" for layer in layers if layer.variable_dtype in LOW_DTYPES]
+    found += [
+        f"layer {layer.name} is {layer.variable_dtype}"
+        for layer in layers
+        if layer.variable_dtype in LOW_DTYPES
+    ]
     if found:
         raise ValueError(f"{found[0]} already; decorate a model whose parameters are float32, once")
 

@@ -1,7 +1,8 @@
 """Keras' dtype policies in a region, for every adapter whose framework Keras computes with. Nothing here imports Keras.
 
-A layer of mixed precision is a float32 layer in a region: its own casts would round what the policy wants in float32, or in
-the other low dtype. What it is given stays as it is, for the region's policy to decide about.
+A layer of mixed precision is a float32 layer in a region: its own casts would round what the policy
+wants in float32, or in the other low dtype. What it is given stays as it is, for the region's
+policy to decide about.
 """
 
 from __future__ import annotations
@@ -31,14 +32,19 @@ def hooks(thread: ThreadState[Any], eligible: Callable[[Any], bool]) -> Iterator
 
     def followed() -> bool:
         plan = thread.plan
-        return plan is not None and plan.policy.active  # where operations are only reported, none decides
+        # where operations are only reported, none decides
+        return plan is not None and plan.policy.active
 
     yield HOME, "DTypePolicy.convert_input", partial(converting_input, followed, eligible)
     yield HOME, "DTypePolicy.compute_dtype.fget", partial(computing_dtype, followed)
-    yield from AddedLosses(thread, partial(suspended, thread), lambda: thread.plan is not None).hooks()
+    yield from AddedLosses(
+        thread, partial(suspended, thread), lambda: thread.plan is not None
+    ).hooks()
 
 
-def converting_input(followed: Callable[[], bool], eligible: Callable[[Any], bool], original: Function) -> Function:
+def converting_input(
+    followed: Callable[[], bool], eligible: Callable[[Any], bool], original: Function
+) -> Function:
     """Return the replacement of `DTypePolicy.convert_input`, the cast of a layer's inputs to its compute dtype.
 
     Args:
@@ -74,8 +80,8 @@ def computing_dtype(followed: Callable[[], bool], original: Function) -> Functio
 def states_float32(layer: Any) -> bool:
     """Return whether a layer can be seen to state float32, which every layer has where nobody states anything.
 
-    Keras keeps the arguments that a layer was made with where all of them are plain values. Where it does not, float32 beside
-    a global policy of mixed precision was stated by somebody.
+    Keras keeps the arguments that a layer was made with where all of them are plain values. Where
+    it does not, float32 beside a global policy of mixed precision was stated by somebody.
     """
     if getattr(layer.dtype_policy, "name", None) != FLOAT32:
         return False

@@ -1,7 +1,7 @@
 """A network with layers, as an adapter gives one to conformance, and the ways in which rules for its layers are held.
 
-A framework's `Operations` that has a method ``layered()`` returns a `LayeredNetworks`; without the method rules for layers are
-not checked.
+A framework's `Operations` that has a method ``layered()`` returns a `LayeredNetworks`; without the
+method rules for layers are not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from unamp.policy import Policy
 #: The ways in which a network with rules is run.
 LAYER_WAYS = ("eager", "compiled", "exported")
 
-#: Given what makes a region, and the input, returns the network's two results; nothing is in force when it is called.
+#: Given what makes a region, and the input, returns the network's two results; nothing is in force
+#: when it is called.
 Runner = Callable[[Callable[[], AbstractContextManager[Any]], Any], Sequence[Any]]
 
 
@@ -25,13 +26,15 @@ class LayeredNetworks:
     """A network of one framework, and how it is run.
 
     Attributes:
-        network: makes the network of two weights, each (out, in), as arrays, and of the name of the device that it lives on: a
-            layer ``block`` that holds two linear layers without a bias, ``first`` and ``second``, and returns what both make of
-            its input. Its results are the block's.
-        ways: by the names of `LAYER_WAYS`, what makes a `Runner` of a network, or the reason why there is none. A runner is
-            called again after rules were put on and taken off; what it compiled stays, as far as the framework lets it.
-        refused: why a network with a rule cannot run in a way under a policy, empty where it can: given the way, the dtype, and
-            whether results go back to low.
+        network: makes the network of two weights, each (out, in), as arrays, and of the name of the
+            device that it lives on: a layer ``block`` that holds two linear layers without a bias,
+            ``first`` and ``second``, and returns what both make of its input. Its results are the
+            block's.
+        ways: by the names of `LAYER_WAYS`, what makes a `Runner` of a network, or the reason why
+            there is none. A runner is called again after rules were put on and taken off; what it
+            compiled stays, as far as the framework lets it.
+        refused: why a network with a rule cannot run in a way under a policy, empty where it can:
+            given the way, the dtype, and whether results go back to low.
     """
 
     network: Callable[[Sequence[Any], str], Any]

@@ -1,7 +1,8 @@
 """Rules for single layers: the optional part of an adapter, and the class that most of them derive from a layer's own.
 
-An adapter that can give a layer a policy of its own has a method ``layered()``, as `HasLayers` has it. The core finds the
-layers that a rule is about; the adapter has a layer run in the rule's region, without touching the layer's code.
+An adapter that can give a layer a policy of its own has a method ``layered()``, as `HasLayers` has
+it. The core finds the layers that a rule is about; the adapter has a layer run in the rule's
+region, without touching the layer's code.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from unamp.policy import Policy
 #: The name of the attribute, in a layer's ``__dict__``, that holds the region of its rule.
 REGION = "_unamp_layer_region"
 
-#: The name of the attribute, of a class that `derive` made, that holds the class it is derived from.
+#: The name of the attribute, of a class that `derive` made, that holds the class it is derived
+#: from.
 _PLAIN = "_unamp_without_rule"
 
 
@@ -126,15 +128,16 @@ class RulesInForce:
     """The rules that a framework's layers have, for adapters whose compiler does not notice them.
 
     Attributes:
-        key: a part for the key of whatever the compiler keeps, equal where the same layers have the same rules; None where no
-            layer has one.
+        key: a part for the key of whatever the compiler keeps, equal where the same layers have the
+            same rules; None where no layer has one.
         used: whether any layer has ever had one: its copies still may.
     """
 
     def __init__(self) -> None:
         self.used = False
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
-        # Layers that are alive, by id: a number that no other layer ever gets, as the id may be another's later, and the rule.
+        # Layers that are alive, by id: a number that no other layer ever gets, as the id may be
+        # another's later, and the rule.
         self._known: dict[int, tuple[weakref.ref[Any], int, LayerRegion | None]] = {}
         self._numbers = itertools.count()
         self._hooked = False
@@ -145,10 +148,15 @@ class RulesInForce:
         Args:
             layer: the layer.
             region: its rule; None for none.
-            hooks: what puts `key` into the compiler's keys, needed as long as there are rules; None where it always stands.
+            hooks: what puts `key` into the compiler's keys, needed as long as there are rules; None
+                where it always stands.
         """
         self.used = True
-        own, number, _ = self._known.get(id(layer)) or (weakref.ref(layer, self._gone), next(self._numbers), None)
+        own, number, _ = self._known.get(id(layer)) or (
+            weakref.ref(layer, self._gone),
+            next(self._numbers),
+            None,
+        )
         self._known[id(layer)] = own, number, region
         self._make_key()
         if hooks is None or self._hooked is (self.key is not None):
@@ -166,10 +174,17 @@ class RulesInForce:
         self._make_key()
 
     def _make_key(self) -> None:
-        self.key = frozenset((n, region) for _, n, region in list(self._known.values()) if region is not None) or None
+        self.key = (
+            frozenset(
+                (n, region) for _, n, region in list(self._known.values()) if region is not None
+            )
+            or None
+        )
 
 
-def excluded_layers(excluded: Iterable[Any], kind: type, what: str) -> tuple[set[int], tuple[type, ...]]:
+def excluded_layers(
+    excluded: Iterable[Any], kind: type, what: str
+) -> tuple[set[int], tuple[type, ...]]:
     """Return the layers that `unamp.decorate` leaves in float32: the ids of single ones, and classes.
 
     Args:
@@ -183,7 +198,9 @@ def excluded_layers(excluded: Iterable[Any], kind: type, what: str) -> tuple[set
     for each in excluded:
         if not isinstance(each, kind) and not (isinstance(each, type) and issubclass(each, kind)):
             raise TypeError(f"excluded_layers takes {what}, not {each!r:.200}")
-    return {id(each) for each in excluded if isinstance(each, kind)}, tuple(each for each in excluded if isinstance(each, type))
+    return {id(each) for each in excluded if isinstance(each, kind)}, tuple(
+        each for each in excluded if isinstance(each, type)
+    )
 
 
 def region_of(layer: Any) -> LayerRegion | None:
@@ -195,8 +212,9 @@ def region_of(layer: Any) -> LayerRegion | None:
 def put_by_class(layer: Any, region: LayerRegion | None, derived: Callable[[type], type]) -> None:
     """Give a layer a class derived from its own whose method runs in a region; take that class away where there is none.
 
-    Not a method of the instance: a copy of the layer would compute with the first one's parameters. Not hooks: compilers do not
-    notice new ones, and some frameworks do not call them after an exception.
+    Not a method of the instance: a copy of the layer would compute with the first one's parameters.
+    Not hooks: compilers do not notice new ones, and some frameworks do not call them after an
+    exception.
 
     Args:
         layer: the layer.
@@ -206,7 +224,8 @@ def put_by_class(layer: Any, region: LayerRegion | None, derived: Callable[[type
     kind: Any = type(layer)
     if region is None:
         vars(layer).pop(REGION, None)
-        if _PLAIN in vars(kind):  # where somebody has derived from ours since, it stays, and does nothing
+        if _PLAIN in vars(kind):
+            # where somebody has derived from ours since, it stays, and does nothing
             _set_class(layer, vars(kind)[_PLAIN])
         return
     vars(layer)[REGION] = region
@@ -227,19 +246,24 @@ def derive(plain: type, method: str, check: Callable[..., None] | None = None) -
     Args:
         plain: the layer's own class.
         method: what the framework calls when a layer runs.
-        check: called before each call, with the layer and the arguments; it raises where the rule would be lost.
+        check: called before each call, with the layer and the arguments; it raises where the rule
+            would be lost.
     """
     body = {
         method: in_region(plain, method, check),
         _PLAIN: plain,
-        "__reduce_ex__": lambda self, protocol: _reduced(self, (plain, method, check), super(made, self).__reduce_ex__),
+        "__reduce_ex__": lambda self, protocol: _reduced(
+            self, (plain, method, check), super(made, self).__reduce_ex__
+        ),
     }
     made: Any = derived_class(plain, body)
     return made  # type: ignore[no-any-return]
 
 
 @cache
-def in_region(plain: type, method: str, check: Callable[..., None] | None = None) -> Callable[..., Any]:
+def in_region(
+    plain: type, method: str, check: Callable[..., None] | None = None
+) -> Callable[..., Any]:
     """Return a function of a layer that calls its class's method in the region that the layer has.
 
     Args:

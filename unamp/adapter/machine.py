@@ -9,15 +9,39 @@ from pathlib import Path
 
 from unamp.adapter.contract import Adapter, Fact
 
-#: The instruction sets that frameworks have kernels for, as Linux spells them in /proc/cpuinfo: those of x86, then of Arm.
+#: The instruction sets that frameworks have kernels for, as Linux spells them in /proc/cpuinfo:
+#: those of x86, then of Arm.
 INSTRUCTION_SETS = (
-    *("sse4_1", "sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16"),
+    *(
+        "sse4_1",
+        "sse4_2",
+        "avx",
+        "f16c",
+        "fma",
+        "avx2",
+        "avx_vnni",
+        "avx512f",
+        "avx512bw",
+        "avx512_vnni",
+        "avx512_bf16",
+    ),
     *("avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
     *("asimd", "fphp", "asimdhp", "bf16", "i8mm", "sve", "sve2"),
 )
 
-#: What the names of environment variables begin with that choose among a framework's kernels, or say how many threads run them.
-_PREFIXES = ("ATEN_", "DNNL_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_", "TF_ENABLE_ONEDNN", "TF_NUM_")
+#: What the names of environment variables begin with that choose among a framework's kernels, or
+#: say how many threads run them.
+_PREFIXES = (
+    "ATEN_",
+    "DNNL_",
+    "KMP_",
+    "MKL_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "TF_ENABLE_ONEDNN",
+    "TF_NUM_",
+)
 
 _CPUINFO = Path("/proc/cpuinfo")  # only Linux tells names and instruction sets this way
 
@@ -40,7 +64,9 @@ def processor() -> str:
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment variables that change what frameworks compute with."""
-    return {name: value for name, value in sorted(environment.items()) if name.startswith(_PREFIXES)}
+    return {
+        name: value for name, value in sorted(environment.items()) if name.startswith(_PREFIXES)
+    }
 
 
 def said(fact: Fact) -> str:

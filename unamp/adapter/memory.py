@@ -10,9 +10,13 @@ from typing import Any
 def _memcmp() -> Any:
     # A call that keeps the GIL: most are shorter than giving it up and getting it back.
     function = ctypes.PyDLL("msvcrt" if sys.platform == "win32" else None).memcmp
-    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    function.argtypes, function.restype = (
+        (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
+        ctypes.c_int,
+    )
     return function
 
 
-#: Not 0 where so many bytes at one address differ from those at another. Nothing is checked: both must be memory of the CPU.
+#: Not 0 where so many bytes at one address differ from those at another. Nothing is checked: both
+#: must be memory of the CPU.
 bytes_differ = _memcmp()

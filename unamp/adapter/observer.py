@@ -22,7 +22,8 @@ class Emulation:
         layers: the layers, as records name them.
 
     Attributes:
-        reached: those of them in which a product was computed so: an adapter that knows nothing of this adds none.
+        reached: those of them in which a product was computed so: an adapter that knows nothing of
+            this adds none.
     """
 
     def __init__(self, dtype: str, layers: frozenset[str]) -> None:
@@ -43,7 +44,8 @@ class _Traces(threading.local):
     Attributes:
         innermost: the `unamp.trace` that was opened last; None where none is open.
         pauses: how many contexts are open in which nothing is recorded.
-        shadow: the low dtype in which operations are computed a second time; None where no open trace asks for that.
+        shadow: the low dtype in which operations are computed a second time; None where no open
+            trace asks for that.
         keeper: keeps what operations are called with; None where no open trace asks for that.
         float8: the layers whose products are computed from float8; None where there are none.
     """
@@ -81,8 +83,8 @@ class Layers:
     Args:
         named: gives the layers inside a network, with their names.
         own: gives a layer's name where its network does not name it; its class where not given.
-        follow: puts hooks on the parameters of a network, given its name, where their gradients are wanted; see
-            `parameter_hook`. None where parameters take no hooks.
+        follow: puts hooks on the parameters of a network, given its name, where their gradients are
+            wanted; see `parameter_hook`. None where parameters take no hooks.
     """
 
     def __init__(
@@ -94,7 +96,8 @@ class Layers:
         self._named = named
         self._own = own
         self._follow = follow
-        self._names: dict[int, tuple[str, Any]] = {}  # with the layer, which is alive as long as its id is a key
+        # with the layer, which is alive as long as its id is a key
+        self._names: dict[int, tuple[str, Any]] = {}
         self._open: list[str] = []
         self._network: Any = None
         self._called: dict[str, weakref.ref[Any]] = {}
@@ -121,7 +124,8 @@ class Layers:
     def of_parameter(self, path: str) -> str | None:
         """Return the name of a parameter by its layer, given its path in a pytree; None where no network has it, or several.
 
-        A network has what linen and nnx put around its parameters, and what is in one of its layers that were called.
+        A network has what linen and nnx put around its parameters, and what is in one of its layers
+        that were called.
         """
         inside = re.sub(r"^(params|states\.\d+)\.", "", path)
         outer, _, name = inside.partition(".")
@@ -154,7 +158,13 @@ class Layers:
             self._follow(network, self._network)
 
     def _add(self, name: str, layer: Any) -> None:
-        self._names.update({id(inner): (f"{name}.{own}", inner) for own, inner in self._named(layer) if inner is not layer})
+        self._names.update(
+            {
+                id(inner): (f"{name}.{own}", inner)
+                for own, inner in self._named(layer)
+                if inner is not layer
+            }
+        )
 
     def _unnamed(self, layer: Any) -> str:
         return f"{self._open[-1]}.{self._own(layer)}"
@@ -193,8 +203,10 @@ class Observer:
 
         Args:
             record: what ran. Where it names a layer, it ran there, and not where the thread is now.
-            values: gives the statistics of what came out; it is asked only where they are wanted, and may wait for the device.
-            follow: puts a hook on the results, where their gradients are wanted; None where the adapter cannot.
+            values: gives the statistics of what came out; it is asked only where they are wanted,
+                and may wait for the device.
+            follow: puts a hook on the results, where their gradients are wanted; None where the
+                adapter cannot.
         """
         if traces.waiting:
             return

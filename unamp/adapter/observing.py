@@ -36,15 +36,20 @@ def traced(op: str | None) -> bool:
 
 
 def casts(
-    rule: Rule, inputs: Iterable[tuple[str, int]], compute: str | None, results: Iterable[tuple[str, int]]
+    rule: Rule,
+    inputs: Iterable[tuple[str, int]],
+    compute: str | None,
+    results: Iterable[tuple[str, int]],
 ) -> tuple[int, int]:
     """Return the number of casts that a rule takes, and of the bytes that they read and write.
 
     Args:
         rule: the rule in force.
-        inputs: the tensors that went in, but for parameters whose casts were kept: for each its dtype and its size.
+        inputs: the tensors that went in, but for parameters whose casts were kept: for each its
+            dtype and its size.
         compute: the dtype that was computed in.
-        results: the tensors that came out, likewise. A float32 one of a low operation was cast back.
+        results: the tensors that came out, likewise. A float32 one of a low operation was cast
+            back.
     """
     if rule in (Rule.UNTOUCHED, Rule.BANNED) or compute not in _BYTES:
         return 0, 0
@@ -54,11 +59,15 @@ def casts(
     return len(cast), sum(size * (_BYTES[dtype] + _BYTES[compute]) for dtype, size in cast)
 
 
-def equation(op: str, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> str | None:
+def equation(
+    op: str, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
+) -> str | None:
     """Return the equation that an einsum was called with, without its spaces; None for every other operation."""
     if op != "einsum":
         return None
-    texts = ("".join(value.split()) for value in (*args, *kwargs.values()) if isinstance(value, str))
+    texts = (
+        "".join(value.split()) for value in (*args, *kwargs.values()) if isinstance(value, str)
+    )
     return next((text for text in texts if _EQUATION.fullmatch(text)), None)
 
 
@@ -67,7 +76,13 @@ _EQUATION = re.compile(r"[A-Za-z.]*(,[A-Za-z.]*)*[,>-]+[A-Za-z.]*")
 
 
 def kept(
-    calls: Calls, op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False
+    calls: Calls,
+    op: str,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    layer: bool = False,
 ) -> Kept | None:
     """Return the arguments of a call, copied before it runs; None where no trace keeps what runs now.
 
@@ -80,7 +95,9 @@ def kept(
     """
     if traces.keeper is None or traces.waiting:
         return None
-    return traces.keeper.before(op, lambda: calls.canonical(op, name, args, kwargs, layer=layer), calls.array)
+    return traces.keeper.before(
+        op, lambda: calls.canonical(op, name, args, kwargs, layer=layer), calls.array
+    )
 
 
 class Reporter:
@@ -90,10 +107,12 @@ class Reporter:
         thread: the adapter's state of the calling thread.
         within: gives the tensors in a value, however deep.
         dtype: gives the name of a tensor's dtype.
-        numbers: gives a tensor's values as one row of float64 numbers. What it runs follows no policy and is not reported.
-        follow: tells a hook of the gradient of a floating result, given its place among them, and returns the tensor to go on
-            with; see `taking`. None where the adapter cannot.
-        running: tells whether operations run now; where they become nodes of a graph there is nothing to report.
+        numbers: gives a tensor's values as one row of float64 numbers. What it runs follows no
+            policy and is not reported.
+        follow: tells a hook of the gradient of a floating result, given its place among them, and
+            returns the tensor to go on with; see `taking`. None where the adapter cannot.
+        running: tells whether operations run now; where they become nodes of a graph there is
+            nothing to report.
     """
 
     def __init__(
@@ -129,7 +148,10 @@ class Reporter:
 
         A dimension that is not known counts as 1.
         """
-        return [(self._dtype(tensor), math.prod([1 if n is None else n for n in tensor.shape])) for tensor in tensors]
+        return [
+            (self._dtype(tensor), math.prod([1 if n is None else n for n in tensor.shape]))
+            for tensor in tensors
+        ]
 
     def report(
         self,
@@ -150,16 +172,20 @@ class Reporter:
             given: dtypes and sizes of what went in, but for parameters whose casts were kept.
             result: what came out.
             first_only: whether the rule is about the first result only.
-            low: computes the operation a second time in a low dtype, as `unamp.adapter.shadowing` says, with no policy in force
-                and unreported; None where the adapter cannot. It is asked only where a trace wants a shadow.
+            low: computes the operation a second time in a low dtype, as `unamp.adapter.shadowing`
+                says, with no policy in force and unreported; None where the adapter cannot. It is
+                asked only where a trace wants a shadow.
             kept: the arguments of the call, where a trace keeps those.
 
         Returns:
-            The floating results to go on with, which are others where their gradients are followed by that.
+            The floating results to go on with, which are others where their gradients are followed
+            by that.
         """
         found = self.floating(result)
         results = self.sizes(found)
-        count, moved = casts(record.rule, given, record.compute, results[:1] if first_only else results)
+        count, moved = casts(
+            record.rule, given, record.compute, results[:1] if first_only else results
+        )
         record = record._replace(
             output=results[0][0] if found else None, output_shape=next(iter(self.shapes(found)), None),
             casts=count, cast_bytes=moved, call=None if kept is None else kept.after(found[0] if found else None),
@@ -223,7 +249,15 @@ class Reporter:
                 op, operator.name, rule, self.dtypes(given), compute, None, emulated,
                 input_shapes=self.shapes(given), equation=equation(op, args, kwargs),
             )  # fmt: skip
-            self.report(observer, record, sizes, result, first_only=operator.activation_only, low=low, kept=kept)
+            self.report(
+                observer,
+                record,
+                sizes,
+                result,
+                first_only=operator.activation_only,
+                low=low,
+                kept=kept,
+            )
         return result
 
     def taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
@@ -231,7 +265,9 @@ class Reporter:
 
         def take(gradient: Any) -> None:
             if gradient is not None and hook.wanted:
-                hook.arrived(self._dtype(gradient), tuple(gradient.shape), self.rows([gradient])[0], result)
+                hook.arrived(
+                    self._dtype(gradient), tuple(gradient.shape), self.rows([gradient])[0], result
+                )
 
         return take
 
@@ -247,9 +283,13 @@ class Reporter:
         if not self._running():
             return results
         record = record._replace(input_shapes=self.shapes(tensors))
-        return self.report(observer, record, self.sizes(tensors), results, first_only=False, low=low)
+        return self.report(
+            observer, record, self.sizes(tensors), results, first_only=False, low=low
+        )
 
-    def _shadow(self, dtype: str, record: OpRecord, found: list[Any], low: Callable[[str], Any]) -> Shadow:
+    def _shadow(
+        self, dtype: str, record: OpRecord, found: list[Any], low: Callable[[str], Any]
+    ) -> Shadow:
         if record.op in shadowing.DRAWING:
             return Shadow(dtype, left_out=shadowing.DRAWS)
 
@@ -326,12 +366,18 @@ def observe(
     Args:
         thread: the adapter's state of this thread.
         observer: takes the reports.
-        layers: what tells the observer which layer is called (see `follow_calls`); None where there are no layers.
+        layers: what tells the observer which layer is called (see `follow_calls`); None where there
+            are no layers.
         held: has everything known that can be reported while it is open.
         without_region: the plan for where no region is open.
     """
     plan = without_region if thread.plan is None else thread.plan.observed
-    with held, layers.held() if layers is not None else nullcontext(), reporting_to(thread, observer), in_force(thread, plan):
+    with (
+        held,
+        layers.held() if layers is not None else nullcontext(),
+        reporting_to(thread, observer),
+        in_force(thread, plan),
+    ):
         yield
 
 

@@ -17,27 +17,29 @@ if TYPE_CHECKING:
 class Operations(Protocol):
     """The operation namespace that conformance is written against: NumPy in, the framework's tensors inside.
 
-    Every operation has the canonical signature of its name (that of PyTorch's function): tensors first, attributes by
-    keyword. See `unamp_conformance.check.cases` for the signatures that are used.
+    Every operation has the canonical signature of its name (that of PyTorch's function): tensors
+    first, attributes by keyword. See `unamp_conformance.check.cases` for the signatures that are
+    used.
 
-    Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see `unamp.adapter.ways`.
-    Where it has tensors that are not one dense array, ``tensor_kinds()`` returns their kinds: see `unamp.adapter.tensor_kinds`.
-    Where tensors can change in place, ``parameter(array, device=...)`` returns one as layers have them for parameters, and
-    ``assign(parameter, array)`` changes one as optimizers do.
-    Where it has optimizers, ``adam(array, device=...)`` makes a parameter and one of these, and returns a function that takes a
-    step with a gradient, an array, and returns the parameter's values then.
-    Where a process that runs the suite and nothing else is better set up otherwise, ``set_up()`` does so, before anything is
-    computed. It may be called again.
-    Where a gradient of any result costs less than that of a scalar, ``pull_back(function, compiled=...)`` returns forward and
-    backward, operation by operation or, where the namespace is `dear`, as one program: it takes leaves, other arguments of
-    ``function(leaves, others)``, which returns what is differentiated and a result, and a function that makes the cotangent of
-    these two; it returns the result and the gradients of the leaves. As one program it runs forward alone where there are no
-    leaves.
-    Where the operation ``cast`` costs much more than copying numbers, ``cast(tensor, dtype)`` does that, with a gradient, for
-    casts that are not what is looked at.
-    Where it can have a second device on a machine without any, ``make_second_device()`` gives the process one for the rest of
-    its life, under the name ``"second"``, and returns whether it could.
-    Where it can write down what it would run on a device that is not here, ``absent_devices()`` returns these devices: see
+    Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see
+    `unamp.adapter.ways`. Where it has tensors that are not one dense array, ``tensor_kinds()``
+    returns their kinds: see `unamp.adapter.tensor_kinds`. Where tensors can change in place,
+    ``parameter(array, device=...)`` returns one as layers have them for parameters, and
+    ``assign(parameter, array)`` changes one as optimizers do. Where it has optimizers,
+    ``adam(array, device=...)`` makes a parameter and one of these, and returns a function that
+    takes a step with a gradient, an array, and returns the parameter's values then. Where a process
+    that runs the suite and nothing else is better set up otherwise, ``set_up()`` does so, before
+    anything is computed. It may be called again. Where a gradient of any result costs less than
+    that of a scalar, ``pull_back(function, compiled=...)`` returns forward and backward, operation
+    by operation or, where the namespace is `dear`, as one program: it takes leaves, other arguments
+    of ``function(leaves, others)``, which returns what is differentiated and a result, and a
+    function that makes the cotangent of these two; it returns the result and the gradients of the
+    leaves. As one program it runs forward alone where there are no leaves. Where the operation
+    ``cast`` costs much more than copying numbers, ``cast(tensor, dtype)`` does that, with a
+    gradient, for casts that are not what is looked at. Where it can have a second device on a
+    machine without any, ``make_second_device()`` gives the process one for the rest of its life,
+    under the name ``"second"``, and returns whether it could. Where it can write down what it would
+    run on a device that is not here, ``absent_devices()`` returns these devices: see
     `unamp.adapter.absent_devices`. Where it cannot, ``unreadable`` may say why.
     """
 
@@ -73,14 +75,17 @@ class NamedOperations:
 
     Args:
         framework: whose spellings say which operations there are.
-        find: the framework's function for an operation, in the canonical signature; None where it has none.
+        find: the framework's function for an operation, in the canonical signature; None where it
+            has none.
 
     Attributes:
-        subnormals: whether every kernel sees subnormal numbers as what they are; not where some may take them for zeros.
-        repeats: whether an operation answers the same numbers with the same bits at every call; where not, a loss may differ in
-            its last ones.
-        dear: whether dtypes cost time by themselves, since kernels are compiled; a quick run of the suite then looks at each
-            operation and network under one low dtype, another than the next.
+        subnormals: whether every kernel sees subnormal numbers as what they are; not where some may
+            take them for zeros.
+        repeats: whether an operation answers the same numbers with the same bits at every call;
+            where not, a loss may differ in its last ones.
+        dear: whether dtypes cost time by themselves, since kernels are compiled; a quick run of the
+            suite then looks at each operation and network under one low dtype, another than the
+            next.
     """
 
     subnormals: ClassVar[bool] = True

@@ -1,7 +1,7 @@
 """The life of patches: changes of a framework's own code while a region is open anywhere in the process.
 
-A patch is applied with the first region of the process that needs it and undone with the last. The kinds of patches are in
-`unamp.adapter.replacing`.
+A patch is applied with the first region of the process that needs it and undone with the last. The
+kinds of patches are in `unamp.adapter.replacing`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Patch(Protocol):
 class Patches:
     """Patches that are applied while anybody needs them, in whichever thread.
 
-    A process that is forked while a region is open starts without any; the region opens again in it (see `unamp.regions`).
+    A process that is forked while a region is open starts without any; the region opens again in it
+    (see `unamp.regions`).
 
     Args:
         base: gives what everybody needs; it is asked each time that the first one comes.
@@ -55,10 +56,17 @@ class Patches:
         self.open = 0
         self.applied: list[Patch] = []
         self._keys: set[Hashable] = set()
-        # Held across the fork, so that no other thread is in the middle of a change that the child would wait for.
-        at_fork(before=lambda: self._lock.acquire(), after_in_parent=lambda: self._lock.release(), after_in_child=self._forked)
+        # Held across the fork, so that no other thread is in the middle of a change that the child
+        # would wait for.
+        at_fork(
+            before=lambda: self._lock.acquire(),
+            after_in_parent=lambda: self._lock.release(),
+            after_in_child=self._forked,
+        )
 
-    def acquire(self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None) -> None:
+    def acquire(
+        self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None
+    ) -> None:
         """Apply the patches for one more user.
 
         Args:
@@ -107,7 +115,9 @@ class Patches:
             self.undo()
 
     @contextmanager
-    def held(self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None) -> Iterator[None]:
+    def held(
+        self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None
+    ) -> Iterator[None]:
         """Apply the patches, and further ones as `acquire` does, while the context is open."""
         self.acquire(key, further)
         try:
@@ -134,7 +144,8 @@ def find(module: str, path: str, *, importing: bool = False) -> Any:
     Args:
         module: the module's name.
         path: the names from there on, with dots between them.
-        importing: whether to import the module; otherwise one that is not imported has nothing in it.
+        importing: whether to import the module; otherwise one that is not imported has nothing in
+            it.
     """
     try:
         value: Any = importlib.import_module(module) if importing else sys.modules.get(module)

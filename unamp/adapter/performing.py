@@ -1,8 +1,9 @@
 """A rule carried out for one call, whatever the framework.
 
-`target` is for every adapter. `Operator` and `Performer` are for those that replace a framework's functions and cast in
-Python, call by call. A device may have no kernels for a low dtype. There, low is *emulated*: inputs are rounded to low, the
-framework computes in float32, and the result is rounded to low.
+`target` is for every adapter. `Operator` and `Performer` are for those that replace a framework's
+functions and cast in Python, call by call. A device may have no kernels for a low dtype. There, low
+is *emulated*: inputs are rounded to low, the framework computes in float32, and the result is
+rounded to low.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
     """Return the dtype that a rule which looks at inputs casts those to that differ; None to leave them as they are."""
     if rule is Rule.NARROWEST:
         low = [dtype for dtype in seen if dtype != float32]
-        return low[0] if low.count(low[0]) == len(low) else float32  # neither low dtype holds the other's numbers
+        # neither low dtype holds the other's numbers
+        return low[0] if low.count(low[0]) == len(low) else float32
     return float32 if rule is Rule.WIDEST else None
 
 
@@ -82,7 +84,10 @@ def _places_by_signature(function: Callable[..., Any]) -> Mapping[str, int]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return {}
-    return {each.name: sys.maxsize if each.kind is each.KEYWORD_ONLY else place for place, each in enumerate(parameters)}
+    return {
+        each.name: sys.maxsize if each.kind is each.KEYWORD_ONLY else place
+        for place, each in enumerate(parameters)
+    }
 
 
 class _Everything:
@@ -130,14 +135,18 @@ class Operator(ABC):
         op: the vocabulary's name; None for a function that the vocabulary does not have.
         name: the framework's own name for what is called.
         call: the original function.
-        layer: whether its parameters are not among its arguments: a layer's ``forward``. Its rule is about those, too, where it
-            is about an argument; an embedding's is about its table alone, for its arguments are whole numbers.
+        layer: whether its parameters are not among its arguments: a layer's ``forward``. Its rule
+            is about those, too, where it is about an argument; an embedding's is about its table
+            alone, for its arguments are whole numbers.
         bound: whether its first argument is no input: a primitive, or a layer.
         in_place: whether it changes its first argument.
         out_of_place: for one in place, the function that returns the same as a new tensor.
-        which: finds the operation from the arguments, where one function does several; where it finds None, no rule applies.
-        activation_only: whether a rule casts the first tensor alone (norms, whose parameters and statistics stay float32).
-        view: whether it returns a view of its input, or moves data only: it runs natively in every dtype.
+        which: finds the operation from the arguments, where one function does several; where it
+            finds None, no rule applies.
+        activation_only: whether a rule casts the first tensor alone (norms, whose parameters and
+            statistics stay float32).
+        view: whether it returns a view of its input, or moves data only: it runs natively in every
+            dtype.
     """
 
     # No dataclass: Paddle's SOT sees the fields of one alone, and not what its subclasses add.
@@ -178,12 +187,14 @@ class Operator(ABC):
         self.view = view
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
-        self._places = _places_by_code(call)  # now: while a region is open the function has other code
+        # now: while a region is open the function has other code
+        self._places = _places_by_code(call)
 
     @property
     def places(self) -> Mapping[str, int]:
         """The places of its parameters among the positional arguments."""
-        if self._places is None:  # a signature takes as long as all else that is known of an operator
+        if self._places is None:
+            # a signature takes as long as all else that is known of an operator
             self._places = _places_by_signature(self.call)
         return self._places
 
@@ -215,7 +226,8 @@ class Parts(NamedTuple):
     """The cast that what an operation is made of goes on with: the code of a framework's function calls several operations.
 
     Attributes:
-        parameters: the parameters that are not among the arguments, by their ids. A norm's are left out: they stay as they are.
+        parameters: the parameters that are not among the arguments, by their ids. A norm's are left
+            out: they stay as they are.
         to: the cast that made the arguments what they are, and makes the parameters likewise.
         dtype: the dtype of that cast; None where nothing is cast.
     """
@@ -245,14 +257,21 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
     #: The class of what a caller names a dtype with.
     dtype_kind: ClassVar[type]
-    #: The adapter's function that runs a call and reports it: it takes what `report` takes after the plan, and a function that
-    #: computes the call low, in the dtype of a name.
+    #: The adapter's function that runs a call and reports it: it takes what `report` takes after
+    #: the plan, and a function that computes the call low, in the dtype of a name.
     reporting: ClassVar[Callable[..., Any]]
 
     #: The operations that float8 is made with; None where the adapter computes no product from it.
     arithmetic: ClassVar[Arithmetic | None] = None
 
-    def __init__(self, thread: ThreadState[Any], nesting: Nesting, casts: Casts, dtypes: Container[Any], float32: Any) -> None:
+    def __init__(
+        self,
+        thread: ThreadState[Any],
+        nesting: Nesting,
+        casts: Casts,
+        dtypes: Container[Any],
+        float32: Any,
+    ) -> None:
         self._thread = thread
         self._floats = nesting.floats
         self._convert = nesting.convert
@@ -260,7 +279,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         self._dtypes = dtypes
         self._float32 = float32
 
-    def is_left_alone(self, plan: PlanT, operator: OperatorT, op: str | None, args: Any, kwargs: Keywords) -> bool:
+    def is_left_alone(
+        self, plan: PlanT, operator: OperatorT, op: str | None, args: Any, kwargs: Keywords
+    ) -> bool:
         """Return whether a call runs as the framework has it: no rule applies, or somebody else sees to it."""
         return False
 
@@ -279,11 +300,15 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     ) -> Any:
         """Call the original with arguments that are cast already, and have what it is made of compute in the same dtype."""
 
-    def call_without_floats(self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords) -> Any:
+    def call_without_floats(
+        self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords
+    ) -> Any:
         """Call the original with arguments of which no rule casts any."""
         return self.call(plan, operator, args, kwargs)
 
-    def change(self, plan: PlanT, operator: OperatorT, seen: Sequence[Any], args: Any, kwargs: Keywords) -> Outcome:
+    def change(
+        self, plan: PlanT, operator: OperatorT, seen: Sequence[Any], args: Any, kwargs: Keywords
+    ) -> Outcome:
         """Call an operation in place: no rule changes it, but on a low tensor it must work."""
         raise NotImplementedError  # for frameworks that have none
 
@@ -292,7 +317,14 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return next((name for name, value in kwargs.items() if self._floats(value)), None)
 
     def report(
-        self, plan: PlanT, op: str, operator: OperatorT, rule: Rule, run: Callable[[], Outcome], args: Any, kwargs: Keywords
+        self,
+        plan: PlanT,
+        op: str,
+        operator: OperatorT,
+        rule: Rule,
+        run: Callable[[], Outcome],
+        args: Any,
+        kwargs: Keywords,
     ) -> Any:
         """Return the result of `run`, and report the call to `unamp.trace`."""
 
@@ -307,7 +339,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Return the rule for a call: the plan's, unless the call itself states what it wants."""
         return plan.rule(op)
 
-    def target(self, plan: PlanT, operator: OperatorT, rule: Rule, seen: list[Any], mixed: bool) -> Any:
+    def target(
+        self, plan: PlanT, operator: OperatorT, rule: Rule, seen: list[Any], mixed: bool
+    ) -> Any:
         """Return the dtype that a rule casts eligible inputs to; None to leave everything as it is."""
         return target(rule, plan.low, self._float32, seen, mixed)
 
@@ -327,20 +361,33 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Give a tensor that has no gradient the values of another, in its own dtype."""
         raise NotImplementedError  # for frameworks whose tensors do not change
 
-    def updating(self, tensors: Sequence[Any], run: Callable[[Any, Keywords], ResultT], args: Any, kwargs: Keywords) -> ResultT:
+    def updating(
+        self,
+        tensors: Sequence[Any],
+        run: Callable[[Any, Keywords], ResultT],
+        args: Any,
+        kwargs: Keywords,
+    ) -> ResultT:
         """Return the result of a call with float32 copies of low tensors, which then take what it made of the copies.
 
-        Low running statistics would lose their update: a cast of them would take it, or a copy that the framework makes.
+        Low running statistics would lose their update: a cast of them would take it, or a copy that
+        the framework makes.
 
         Args:
             tensors: what the call changes; what is no low tensor is left alone.
             run: computes from arguments.
         """
-        low = [each for each in tensors if any(dtype is not self._float32 for dtype in self._floats((each,)))]
+        low = [
+            each
+            for each in tensors
+            if any(dtype is not self._float32 for dtype in self._floats((each,)))
+        ]
         if not low:
             return run(args, kwargs)
         wide = [self.widened(each) for each in low]
-        args, kwargs = self.converted(lambda tensor, _: _exchanged(tensor, low, wide), None, args, kwargs)
+        args, kwargs = self.converted(
+            lambda tensor, _: _exchanged(tensor, low, wide), None, args, kwargs
+        )
         result = run(args, kwargs)
         for own, updated in zip(low, wide, strict=True):
             self.write(own, updated)
@@ -359,7 +406,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         args, kwargs = self.converted(self.copied, None, args, kwargs)
         return self.carry_out_rule(plan, operator, Rule.LOW, args, kwargs)[0]
 
-    def compute_from_float8(self, plan: PlanT, op: str, operator: OperatorT, dtype: str, args: Any, kwargs: Keywords) -> Any:
+    def compute_from_float8(
+        self, plan: PlanT, op: str, operator: OperatorT, dtype: str, args: Any, kwargs: Keywords
+    ) -> Any:
         """Return the result of a product in float32, from factors as float8 holds them; see `unamp.adapter.shadowing`.
 
         Raises:
@@ -377,15 +426,21 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
         if not operator.layer:
             bound = 1 if operator.bound else 0
-            # By name they come in any order, which changes nothing but where a third tensor is added.
-            named = [] if "add" in op else [k for k, v in kwargs.items() if k != "bias" and hasattr(v, "shape")]
+            # By name they come in any order, which changes nothing but where a third tensor is
+            # added.
+            named = (
+                []
+                if "add" in op
+                else [k for k, v in kwargs.items() if k != "bias" and hasattr(v, "shape")]
+            )
             given = [*args[bound:], *(kwargs[k] for k in named)]
             changed = with_factors(op, given, lambda n, tensor: held(tensor))
             count = len(args) - bound
             kwargs = {**kwargs, **dict(zip(named, changed[count:], strict=True))}
             return self.call(plan, operator, [*args[:bound], *changed[:count]], kwargs)
         own = operator.parameters(args)
-        ready = {n: held(tensor) for n, tensor in own.items() if len(tensor.shape) > 1}  # a bias has one dimension
+        # a bias has one dimension
+        ready = {n: held(tensor) for n, tensor in own.items() if len(tensor.shape) > 1}
         parts = Parts(own, lambda tensor, dtype: ready.get(id(tensor), tensor), self._float32)
         args, kwargs = self.converted(lambda tensor, dtype: held(tensor), None, args, kwargs)
         return self.call(plan, operator, args, kwargs, parts)
@@ -404,11 +459,19 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         rule = self.rule(plan, operator, op, args, kwargs)
         if self._thread.sink is not None and traced(op):
             return self.report(
-                plan, op, operator, rule, lambda: self._apply(plan, operator, op, rule, args, kwargs), args, kwargs
+                plan,
+                op,
+                operator,
+                rule,
+                lambda: self._apply(plan, operator, op, rule, args, kwargs),
+                args,
+                kwargs,
             )
         return self._apply(plan, operator, op, rule, args, kwargs)[0]
 
-    def _apply(self, plan: PlanT, operator: OperatorT, op: str, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
+    def _apply(
+        self, plan: PlanT, operator: OperatorT, op: str, rule: Rule, args: Any, kwargs: Keywords
+    ) -> Outcome:
         if rule is Rule.BANNED:
             if self.seen(operator, args, kwargs)[0]:
                 raise BannedOperation(ban_message(plan.policy, op))
@@ -418,15 +481,25 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             result = self._casts.mapped(result, self._float32)
         return result, dtype, emulated
 
-    def carry_out_rule(self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords) -> Outcome:
+    def carry_out_rule(
+        self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords
+    ) -> Outcome:
         """Call an operation with its inputs cast as a rule says that is no ban. A subclass may make another rule of it."""
         float32, casts = self._float32, self._casts
         seen, own = self.seen(operator, args, kwargs)
         if not seen or kwargs.get("out") is not None:
-            return self.call_without_floats(plan, operator, rule, args, kwargs), seen[0] if seen else None, False
+            return (
+                self.call_without_floats(plan, operator, rule, args, kwargs),
+                seen[0] if seen else None,
+                False,
+            )
         if operator.in_place:
             return self.change(plan, operator, seen, args, kwargs)
-        if operator.activation_only and rule is not Rule.FP32 and (rule is not Rule.WIDEST or seen[0] is not float32):
+        if (
+            operator.activation_only
+            and rule is not Rule.FP32
+            and (rule is not Rule.WIDEST or seen[0] is not float32)
+        ):
             seen = seen[:1]  # beside a float32 activation low parameters are widened
         mixed = seen.count(seen[0]) != len(seen)
         dtype = self.target(plan, operator, rule, seen, mixed)
@@ -437,23 +510,34 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             return self.call(plan, operator, args, kwargs), seen[0], False
         if dtype is float32:
             args, kwargs = self.converted(casts.cast, float32, args, kwargs)
-            return self.call(plan, operator, args, kwargs, Parts(own, casts.cast, float32)), float32, False
+            return (
+                self.call(plan, operator, args, kwargs, Parts(own, casts.cast, float32)),
+                float32,
+                False,
+            )
         if operator.activation_only:
             own = {}
         if self.is_native(operator, dtype, args):
             if mixed or seen[0] is not dtype:
                 args, kwargs = self._converted_to_low(operator, casts.cast, dtype, args, kwargs)
-            return self.call(plan, operator, args, kwargs, Parts(own, casts.cast, dtype)), dtype, False
+            return (
+                self.call(plan, operator, args, kwargs, Parts(own, casts.cast, dtype)),
+                dtype,
+                False,
+            )
         args, kwargs = self._converted_to_low(operator, casts.rounded, dtype, args, kwargs)
         parts = Parts(own, casts.rounded, dtype)
         if named is not None:
             return self._as_named(plan, operator, parts, args, kwargs, named), dtype, True
         result = self.call(plan, operator, args, kwargs, parts)
-        if operator.activation_only and isinstance(result, tuple):  # the statistics stay as they are
+        if operator.activation_only and isinstance(result, tuple):
+            # the statistics stay as they are
             return (self.lowered(operator, result[0], dtype), *result[1:]), dtype, True
         return self.lowered(operator, result, dtype), dtype, True
 
-    def seen(self, operator: OperatorT, args: Any, kwargs: Keywords) -> tuple[list[Any], Mapping[int, Any]]:
+    def seen(
+        self, operator: OperatorT, args: Any, kwargs: Keywords
+    ) -> tuple[list[Any], Mapping[int, Any]]:
         """Return the dtypes of the eligible tensors that a rule is about, and the parameters among them."""
         seen = self._floats((args, kwargs) if kwargs else args)
         if not operator.layer or not (seen or operator.op == "embedding"):
@@ -466,23 +550,40 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     ) -> tuple[Sequence[Any], Keywords]:
         """Return arguments with their tensors cast."""
         convert = self._convert
-        return [convert(to, dtype, value) for value in args], {k: convert(to, dtype, value) for k, value in kwargs.items()}
+        return [convert(to, dtype, value) for value in args], {
+            k: convert(to, dtype, value) for k, value in kwargs.items()
+        }
 
     def _converted_to_low(
-        self, operator: OperatorT, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: Keywords
+        self,
+        operator: OperatorT,
+        to: Callable[[Any, Any], Any],
+        dtype: Any,
+        args: Any,
+        kwargs: Keywords,
     ) -> tuple[Sequence[Any], Keywords]:
         if not operator.activation_only:
             return self.converted(to, dtype, args, kwargs)
         convert, first = self._convert, 1 if operator.bound else 0
         if len(args) > first:
-            rest, kwargs = self.converted(self._casts.cast, self._float32, args[first + 1 :], kwargs)
+            rest, kwargs = self.converted(
+                self._casts.cast, self._float32, args[first + 1 :], kwargs
+            )
             return [*args[:first], convert(to, dtype, args[first]), *rest], kwargs
         name = self.activation(kwargs)
         others = {key: value for key, value in kwargs.items() if key != name}
         _, others = self.converted(self._casts.cast, self._float32, (), others)
         return args, others if name is None else {**others, name: convert(to, dtype, kwargs[name])}
 
-    def _as_named(self, plan: PlanT, operator: OperatorT, parts: Parts, args: Any, kwargs: Keywords, named: Any) -> Any:
+    def _as_named(
+        self,
+        plan: PlanT,
+        operator: OperatorT,
+        parts: Parts,
+        args: Any,
+        kwargs: Keywords,
+        named: Any,
+    ) -> Any:
         """Return the result of an emulated operation in the dtype that the caller named."""
         asked = self.dtype_meant(named)
         if asked not in self._dtypes:  # the framework gives it what was named

@@ -20,7 +20,9 @@ class BasePlan:
         reporting: whether all operations are reported.
     """
 
-    def __init__(self, policy: Policy, rules: Mapping[str, Rule], *, reporting: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, rules: Mapping[str, Rule], *, reporting: bool = False
+    ) -> None:
         self.policy = policy
         self.rules = rules
         self.reporting = reporting
@@ -53,7 +55,9 @@ def is_listed(policy: Policy, op: str) -> bool:
     return op in policy.allow or op in policy.deny
 
 
-def with_synonyms(policy: Policy, rules: Mapping[str, Rule], synonyms: Mapping[str, str]) -> Mapping[str, Rule]:
+def with_synonyms(
+    policy: Policy, rules: Mapping[str, Rule], synonyms: Mapping[str, str]
+) -> Mapping[str, Rule]:
     """Return rules for a framework's own operations, where one function is two of them: a user's list may name either.
 
     Operations that were added in this process are left out: they come and go, and a plan stays.
@@ -79,7 +83,9 @@ def _added(generation: int) -> tuple[str, ...]:
 def all_widest() -> Mapping[str, Rule]:
     """Return rules under which every operation that a level can change takes the widest dtype of its inputs."""
     own = {name: op for name, op in vocabulary().items() if not op.is_added}
-    return {name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in own.items()}
+    return {
+        name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in own.items()
+    }
 
 
 def ban_message(policy: Policy, op: str) -> str:

@@ -21,7 +21,8 @@ class Underflow(NamedTuple):
     Attributes:
         dtype: the low dtype.
         subnormal: the share of numbers that are subnormal in it.
-        flushed: the share of numbers that are not zero, and become zero in it. A result in that dtype cannot tell of them.
+        flushed: the share of numbers that are not zero, and become zero in it. A result in that
+            dtype cannot tell of them.
     """
 
     dtype: str
@@ -33,11 +34,14 @@ class Values(NamedTuple):
     """Statistics of an operation's result, for `unamp.trace(values=True)`.
 
     Attributes:
-        shape: the shape of its first floating result; what follows is about that one, but for `nonfinite`.
+        shape: the shape of its first floating result; what follows is about that one, but for
+            `nonfinite`.
         nonfinite: how many numbers of all its floating results are infinite or NaN.
-        max_abs, mean, norm: the largest magnitude, the mean, and the root of the sum of squares, of its finite numbers.
+        max_abs, mean, norm: the largest magnitude, the mean, and the root of the sum of squares, of
+            its finite numbers.
         sample: up to `SAMPLE` of its numbers, evenly spaced, always the same places of one shape.
-        underflow: for each low dtype, which share of its numbers is too small for it; nothing in traces of before version 3.
+        underflow: for each low dtype, which share of its numbers is too small for it; nothing in
+            traces of before version 3.
     """
 
     shape: tuple[int, ...]
@@ -54,21 +58,36 @@ class Values(NamedTuple):
 
         Args:
             shape: the first one's shape.
-            results: each as one row of float64 numbers: a NumPy array, or a tensor that is indexed and computed with like one.
+            results: each as one row of float64 numbers: a NumPy array, or a tensor that is indexed
+                and computed with like one.
         """
         infinity = float("inf")
         finite = [abs(numbers) < infinity for numbers in results]  # NaN is not less than anything
         first, count = results[0], len(results[0])
         kept = first[finite[0]]
-        nonfinite = sum(len(numbers) - int(each.sum()) for numbers, each in zip(results, finite, strict=True))
-        places = [n * count // SAMPLE for n in range(SAMPLE)] if count > SAMPLE else list(range(count))
+        nonfinite = sum(
+            len(numbers) - int(each.sum()) for numbers, each in zip(results, finite, strict=True)
+        )
+        places = (
+            [n * count // SAMPLE for n in range(SAMPLE)] if count > SAMPLE else list(range(count))
+        )
         sample = tuple(map(float, first[places].tolist()))
         if len(kept) == 0:
-            return cls(tuple(shape), nonfinite, 0.0, 0.0, 0.0, sample, tuple(Underflow(low, 0.0, 0.0) for low in LOW_DTYPES))
+            return cls(
+                tuple(shape),
+                nonfinite,
+                0.0,
+                0.0,
+                0.0,
+                sample,
+                tuple(Underflow(low, 0.0, 0.0) for low in LOW_DTYPES),
+            )
         magnitudes = abs(kept)
         underflow = tuple(_underflow(PRECISIONS[low], magnitudes, count) for low in LOW_DTYPES)
         largest = float(magnitudes.max())
-        return cls(tuple(shape), nonfinite, largest, float(kept.mean()), _norm(kept), sample, underflow)
+        return cls(
+            tuple(shape), nonfinite, largest, float(kept.mean()), _norm(kept), sample, underflow
+        )
 
     def underflow_in(self, dtype: str) -> Underflow | None:
         """Return the share of the numbers that is too small for a low dtype; None where that was not looked at."""
@@ -84,23 +103,28 @@ def _norm(numbers: Any) -> float:
 def _underflow(low: FloatFormat, magnitudes: Any, count: int) -> Underflow:
     small = magnitudes[magnitudes < low.smallest_normal]
     small = small[small > 0.0]
-    flushed = int((small <= low.smallest_subnormal / 2).sum())  # half of it is rounded to even, to zero
+    # half of it is rounded to even, to zero
+    flushed = int((small <= low.smallest_subnormal / 2).sum())
     return Underflow(low.name, (len(small) - flushed) / count, flushed / count)
 
 
 class Shadow(NamedTuple):
     """An operation's own error in a low dtype, for `unamp.trace(shadow=...)`.
 
-    The operation was computed a second time, low, from the same inputs. What they had lost before is no part of it.
+    The operation was computed a second time, low, from the same inputs. What they had lost before
+    is no part of it.
 
     Attributes:
         dtype: the low dtype.
-        error: how far the low result is from the network's own: the norm of the difference, relative to that of the network's
-            own, over the numbers that are finite in both. Of the first floating result, as all but `overflow`.
-        overflow: how many numbers of all floating results are finite in the network's own, and infinite or NaN in low.
-        subnormal: the share of the low numbers that are subnormal; none where products were computed from float8, whose results
-            are float32.
-        flushed: the share of the low numbers that are zero, and are not in the network's own result.
+        error: how far the low result is from the network's own: the norm of the difference,
+            relative to that of the network's own, over the numbers that are finite in both. Of the
+            first floating result, as all but `overflow`.
+        overflow: how many numbers of all floating results are finite in the network's own, and
+            infinite or NaN in low.
+        subnormal: the share of the low numbers that are subnormal; none where products were
+            computed from float8, whose results are float32.
+        flushed: the share of the low numbers that are zero, and are not in the network's own
+            result.
         left_out: why it was not computed a second time; empty where it was.
     """
 
@@ -137,11 +161,13 @@ class Gradient(NamedTuple):
         values: its statistics; None where it was left out.
         zeros: the share of its numbers that are zero.
         result: which of the operation's floating results it is of: the first is 0.
-        record: the operation, by its place among the trace's records: the first is 0. None for that of a parameter.
-        scale: the loss scale of the last loss that `unamp.GradScaler` scaled in the trace; None where it scaled none. Nothing
-            here is divided by it.
+        record: the operation, by its place among the trace's records: the first is 0. None for that
+            of a parameter.
+        scale: the loss scale of the last loss that `unamp.GradScaler` scaled in the trace; None
+            where it scaled none. Nothing here is divided by it.
         left_out: why it is not known; empty where it is.
-        parameter: the parameter, by its layer and its name there (``"Net.encoder.0.weight"``); empty for that of a result.
+        parameter: the parameter, by its layer and its name there (``"Net.encoder.0.weight"``);
+            empty for that of a result.
         step: the step of the trace in which it was computed, as in `OpRecord`.
     """
 
@@ -171,9 +197,10 @@ class Call(NamedTuple):
     """The arguments of an operation, in its canonical signature, for `unamp.trace(keep=...)`.
 
     Attributes:
-        file: the file with its tensors, in the folder of the trace; empty where the call was left out.
-        args, kwargs: the arguments. ``{"tensor": 0}`` stands for the file's first tensor, ``{"number": "inf"}`` for a number
-            that JSON has no other word for.
+        file: the file with its tensors, in the folder of the trace; empty where the call was left
+            out.
+        args, kwargs: the arguments. ``{"tensor": 0}`` stands for the file's first tensor,
+            ``{"number": "inf"}`` for a number that JSON has no other word for.
         left_out: why the call was not kept; empty where it was.
     """
 
@@ -191,13 +218,15 @@ class OpRecord(NamedTuple):
         native: the framework's own name for what was called.
         rule: the rule in force.
         inputs: the dtypes of its floating tensor inputs, as the caller gave them.
-        compute: the dtype that the framework's kernel was really given; None where it has no floating input.
+        compute: the dtype that the framework's kernel was really given; None where it has no
+            floating input.
         output: the dtype of its first floating result.
         emulated: whether the low dtype was emulated.
-        layer: where in a network it ran: the network's class, then the names by which it holds its layers, with dots between
-            (``"Net.encoder.0"``). None outside of layers.
-        casts: how many tensors were cast for it because of the rule. An emulated operation's rounding counts as the casts that
-            it stands for; a parameter's cast that was kept from before does not.
+        layer: where in a network it ran: the network's class, then the names by which it holds its
+            layers, with dots between (``"Net.encoder.0"``). None outside of layers.
+        casts: how many tensors were cast for it because of the rule. An emulated operation's
+            rounding counts as the casts that it stands for; a parameter's cast that was kept from
+            before does not.
         cast_bytes: how many bytes those casts read and wrote.
         framework: the framework that ran it.
         values: statistics of its result, where the trace was asked for them.
@@ -206,7 +235,8 @@ class OpRecord(NamedTuple):
         output_shape: the shape of its first floating result; None where it has none.
         equation: the equation of an einsum, which its shapes do not tell; None for everything else.
         shadow: its own error in a low dtype, where the trace was asked for it.
-        step: the step of the trace in which it ran: how often `unamp.tracing.Trace.step` had been called.
+        step: the step of the trace in which it ran: how often `unamp.tracing.Trace.step` had been
+            called.
         call: what it was called with, where the trace was asked to keep that.
     """
 
@@ -234,9 +264,11 @@ class OpRecord(NamedTuple):
     def computed_in(self) -> str | None:
         """The dtype that it computed in for whoever sees its numbers: where low was emulated, the low one.
 
-        That is the dtype of its result or, where that is no low one (argmax, or results that a policy widens), the policy's.
-        None where it has no floating input.
+        That is the dtype of its result or, where that is no low one (argmax, or results that a
+        policy widens), the policy's. None where it has no floating input.
         """
         if not self.emulated:
             return self.compute
-        return self.output if self.output in LOW_DTYPES or self.policy is None else self.policy.dtype
+        return (
+            self.output if self.output in LOW_DTYPES or self.policy is None else self.policy.dtype
+        )

@@ -14,10 +14,12 @@ from unamp.adapter.state import ThreadState
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-#: Runs a function again, apart from the network, and returns its result; see `CarriesOutRegistered.second_run`.
+#: Runs a function again, apart from the network, and returns its result; see
+#: `CarriesOutRegistered.second_run`.
 SecondRun = Callable[[Callable[[], Any]], Any]
 
-#: The functions that stand for registered operations, for compilers that are imported later; see `called_as_it_is`.
+#: The functions that stand for registered operations, for compilers that are imported later; see
+#: `called_as_it_is`.
 CALLED_AS_THEY_ARE: list[Callable[..., Any]] = []
 
 
@@ -25,7 +27,8 @@ CALLED_AS_THEY_ARE: list[Callable[..., Any]] = []
 class CarriesOutRegistered(Protocol):
     """The part of an adapter that carries rules out for registered operations.
 
-    Casts and emulation are the core's, by `Adapter.cast` and `Adapter.support`; here is what only an adapter knows.
+    Casts and emulation are the core's, by `Adapter.cast` and `Adapter.support`; here is what only
+    an adapter knows.
     """
 
     @property
@@ -35,15 +38,15 @@ class CarriesOutRegistered(Protocol):
     def policy_for(self, tensor: Any) -> Policy | None:
         """Return the policy whose rules hold for a call with this tensor first; None where none does.
 
-        None inside of another operation, in a backward pass, and where somebody switched mixed precision off by the
-        framework's own means.
+        None inside of another operation, in a backward pass, and where somebody switched mixed
+        precision off by the framework's own means.
         """
 
     def opened(self, value: object) -> Opened | None:
         """Return the leaves of a container of the framework's own kinds, and the function that makes one of others.
 
-        Those are classes that a user told the framework of, pytrees; lists, tuples and dictionaries need not be known. None
-        for everything else.
+        Those are classes that a user told the framework of, pytrees; lists, tuples and dictionaries
+        need not be known. None for everything else.
         """
 
     def unchanged(self, value: Any) -> Callable[[], bool]:
@@ -55,9 +58,10 @@ class CarriesOutRegistered(Protocol):
     def second_run(self, tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
         """Watch a call, for a shadow, and give the function that runs it again.
 
-        The context is open around the first run. The second one is without gradients, unreported, and changes nothing that
-        the network sees. It raises `LeftOut` where the first run changed what it was given or drew random numbers, or has
-        tensors without numbers; see `unamp.adapter.shadowing`.
+        The context is open around the first run. The second one is without gradients, unreported,
+        and changes nothing that the network sees. It raises `LeftOut` where the first run changed
+        what it was given or drew random numbers, or has tensors without numbers; see
+        `unamp.adapter.shadowing`.
 
         Args:
             tensors: all tensors that go in.
@@ -78,7 +82,8 @@ class CarriesOutRegistered(Protocol):
             record: what ran, but for shapes, casts and what came out.
             tensors: the eligible tensors that went in.
             results: the floating tensors that came out.
-            low: computes it in a low dtype, by `second_run`, and returns its floating results; None where no trace wants that.
+            low: computes it in a low dtype, by `second_run`, and returns its floating results; None
+                where no trace wants that.
         """
 
     def operators_changed(self) -> None:

@@ -22,9 +22,12 @@ _GROUP = "unamp.adapters"
 
 _lock = threading.RLock()
 _loaded: dict[str, Adapter] = {}
-_in_use: tuple[Adapter, ...] = ()  # another object (even where it is equal) means that something has changed
-_unsuitable: dict[str, Exception] = {}  # frameworks that are imported and whose adapter cannot work with them
-_waiting: tuple[str, ...] | None = None  # frameworks with an adapter that is not loaded; None before the entry points are read
+# another object (even where it is equal) means that something has changed
+_in_use: tuple[Adapter, ...] = ()
+# frameworks that are imported and whose adapter cannot work with them
+_unsuitable: dict[str, Exception] = {}
+# frameworks with an adapter that is not loaded; None before the entry points are read
+_waiting: tuple[str, ...] | None = None
 _modules = sys.modules.keys()
 
 
@@ -37,8 +40,8 @@ def register(adapter: Adapter) -> None:
     """Make an adapter known. Those installed through the entry-point group are registered when first needed.
 
     Raises:
-        AdapterError: where a part of the contract is missing or has another signature, and where the spellings that the
-            adapter's package brings are bad; the message names it.
+        AdapterError: where a part of the contract is missing or has another signature, and where
+            the spellings that the adapter's package brings are bad; the message names it.
         FrameworkNotSupported: where the framework's version or internals do not suit the adapter.
     """
     global _in_use, _waiting
@@ -83,8 +86,8 @@ def renew() -> None:
 def unsuitable() -> Mapping[str, Exception]:
     """Return the frameworks that are imported in this process and that no region can cover, each with the reason.
 
-    A reason is a `FrameworkNotSupported` where a version or internals do not suit the adapter, and an `AdapterError` where
-    the adapter cannot be loaded or does not fulfil the contract.
+    A reason is a `FrameworkNotSupported` where a version or internals do not suit the adapter, and
+    an `AdapterError` where the adapter cannot be loaded or does not fulfil the contract.
     """
     return _unsuitable
 
@@ -99,8 +102,8 @@ def check_suitable(value: object) -> None:
         FrameworkNotSupported, AdapterError: see `unsuitable`.
     """
     for framework, error in _unsuitable.items():
-        # Each framework has a class in a module of its own name among the bases of its tensors, networks and optimizers,
-        # of Keras' and of the user's too.
+        # Each framework has a class in a module of its own name among the bases of its tensors,
+        # networks and optimizers, of Keras' and of the user's too.
         if any(base.__module__.partition(".")[0] == framework for base in type(value).__mro__):
             raise error.with_traceback(None)  # kept for the next one, without the frames of this
 
@@ -118,10 +121,13 @@ def adapter_for(framework: str) -> Adapter:
     Raises:
         TypeError: for anything but a name.
         ValueError: for a name that no installed adapter has; the message lists the valid ones.
-        FrameworkNotSupported: where the framework is not installed, not imported yet, or not suitable.
+        FrameworkNotSupported: where the framework is not installed, not imported yet, or not
+            suitable.
     """
     if not isinstance(framework, str):
-        raise TypeError(f"framework must be the import name of one framework, or None for all; not {shortened(framework)}")
+        raise TypeError(
+            f"framework must be the import name of one framework, or None for all; not {shortened(framework)}"
+        )
     adapters_in_use()
     if framework in _loaded:
         return _loaded[framework]
@@ -129,12 +135,18 @@ def adapter_for(framework: str) -> Adapter:
         raise _unsuitable[framework].with_traceback(None)
     known = installed()
     if framework not in known:
-        raise ValueError(unknown("framework", framework, sorted(known), "adapters are installed for"))
+        raise ValueError(
+            unknown("framework", framework, sorted(known), "adapters are installed for")
+        )
     from importlib.util import find_spec
 
     if find_spec(framework) is None:
-        raise FrameworkNotSupported(f"{framework} is not installed; pip install 'unamp[{framework}]'")
-    raise FrameworkNotSupported(f"{framework} is not imported; import it before a region names it (unamp imports no framework)")
+        raise FrameworkNotSupported(
+            f"{framework} is not installed; pip install 'unamp[{framework}]'"
+        )
+    raise FrameworkNotSupported(
+        f"{framework} is not imported; import it before a region names it (unamp imports no framework)"
+    )
 
 
 def owner(value: object, kind: str) -> Adapter | None:
@@ -145,7 +157,8 @@ def owner(value: object, kind: str) -> Adapter | None:
         kind: what it may be: ``"tensor"``, ``"network"`` or ``"optimizer"``.
 
     Raises:
-        FrameworkNotSupported, AdapterError: where it is of a framework that no adapter suits; see `unsuitable`.
+        FrameworkNotSupported, AdapterError: where it is of a framework that no adapter suits; see
+            `unsuitable`.
     """
     for adapter in adapters_in_use():
         if getattr(adapter, f"is_{kind}")(value):
@@ -173,8 +186,8 @@ def _load_imported() -> None:
         points = installed()
         _waiting = tuple(name for name in points if name not in _loaded and name not in _unsuitable)
         for name in _waiting:
-            # A framework in the middle of its own import (a region at its import time) is left for the next region, and so
-            # is one whose adapter is, which imports this.
+            # A framework in the middle of its own import (a region at its import time) is left for
+            # the next region, and so is one whose adapter is, which imports this.
             if name not in sys.modules or _begun(name) or _begun(points[name].module):
                 continue
             try:
@@ -187,7 +200,9 @@ def _load_imported() -> None:
 
 def _begun(module: str) -> bool:
     """Return whether a module is in the middle of its own import."""
-    return getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False) is True
+    return (
+        getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False) is True
+    )
 
 
 def _load(point: metadata.EntryPoint) -> Adapter:

@@ -1,15 +1,17 @@
 """The kinds of patches: one function, method or attribute of a framework that is another while the patch is applied.
 
-====================  ====================================================================================================
-`CodePatch`           a function of Python code, for everybody who holds it already: it stays the object that it is
-`AttributePatch`      an attribute of a module or a class, for what is looked up at every call
-`PropertiesPatch`     many attributes of a module, at the cost of one assignment
-`NamesPatch`          names in a module's dictionary
-`MethodsPatch`        many methods of a class, its operators among them, at the cost of a few assignments
-`PatchGroup`          many patches that are applied and undone in one go
-====================  ====================================================================================================
+====================
+====================================================================================================
+`CodePatch`           a function of Python code, for everybody who holds it already: it stays the
+object that it is `AttributePatch`      an attribute of a module or a class, for what is looked up
+at every call `PropertiesPatch`     many attributes of a module, at the cost of one assignment
+`NamesPatch`          names in a module's dictionary `MethodsPatch`        many methods of a class,
+its operators among them, at the cost of a few assignments `PatchGroup`          many patches that
+are applied and undone in one go ====================
+====================================================================================================
 
-All keep one promise (`unamp.adapter.patching.Patch`): what somebody else has put in the same place meanwhile stays.
+All keep one promise (`unamp.adapter.patching.Patch`): what somebody else has put in the same place
+meanwhile stays.
 """
 
 from __future__ import annotations
@@ -29,12 +31,16 @@ from unamp.adapter.patching import Patch
 #: Makes what is called in a function's place, given the original.
 Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-#: Stands in source code for one of the constants, with its name behind, until the code is told which they are.
+#: Stands in source code for one of the constants, with its name behind, until the code is told
+#: which they are.
 _MARK = "unamp: "
 _FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
 
-#: The same for a generator: from Python 3.13 on a function that is one is to be given no other kind of code.
-_FORWARDING_GENERATOR = "def stand_in(*args, **kwargs):\n return (yield from CALL(*args, **kwargs))\n"
+#: The same for a generator: from Python 3.13 on a function that is one is to be given no other kind
+#: of code.
+_FORWARDING_GENERATOR = (
+    "def stand_in(*args, **kwargs):\n return (yield from CALL(*args, **kwargs))\n"
+)
 
 #: `inspect.CO_GENERATOR`: to import that takes a tenth of the time in which `unamp` is imported.
 _GENERATOR = 0x20
@@ -47,8 +53,8 @@ class CodePatch:
 
     Args:
         function: the function.
-        replacement: makes what is called in its place, given the original as a function of its own; or makes code with
-            `code_of`, which runs in its place without being called.
+        replacement: makes what is called in its place, given the original as a function of its own;
+            or makes code with `code_of`, which runs in its place without being called.
 
     Attributes:
         function: the function.
@@ -61,10 +67,15 @@ class CodePatch:
         self.function = function
         self._own = code = function.__code__
         self.original = types.FunctionType(
-            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+            code,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
         )
         self.original.__kwdefaults__ = function.__kwdefaults__
-        self.original.__dict__.update(function.__dict__)  # of a decorated function its signature, which is found there
+        # of a decorated function its signature, which is found there
+        self.original.__dict__.update(function.__dict__)
         instead = replacement(self.original)
         if not isinstance(instead, types.CodeType):
             source = _FORWARDING_GENERATOR if code.co_flags & _GENERATOR else _FORWARDING
@@ -132,11 +143,13 @@ class AttributePatch:
 class PropertiesPatch:
     """Attributes of a module, at the cost of one assignment however many they are.
 
-    The module's class is exchanged for one with a property for each name: properties go before the module's own dictionary.
+    The module's class is exchanged for one with a property for each name: properties go before the
+    module's own dictionary.
 
     Args:
         module: the module.
-        instead: what each attribute is while this is applied. What somebody else puts in its place meanwhile is not asked for.
+        instead: what each attribute is while this is applied. What somebody else puts in its place
+            meanwhile is not asked for.
     """
 
     __slots__ = ("_classes", "_module")
@@ -144,8 +157,13 @@ class PropertiesPatch:
     def __init__(self, module: types.ModuleType, instead: Mapping[str, Any]) -> None:
         self._module = module
         own = type(module)
-        properties = {name: property({module: value}.__getitem__) for name, value in instead.items()}
-        self._classes = own, type(own.__name__, (own,), {"__module__": own.__module__, **properties})
+        properties = {
+            name: property({module: value}.__getitem__) for name, value in instead.items()
+        }
+        self._classes = (
+            own,
+            type(own.__name__, (own,), {"__module__": own.__module__, **properties}),
+        )
 
     def apply(self) -> None:
         """Give the module the class with the replacements."""
@@ -194,9 +212,10 @@ class NamesPatch:
 class MethodsPatch:
     """Methods of a class, of which each is its own or inherited; operators may be among them.
 
-    An assignment to a class forgets what Python remembers of the class, and sees to the slots of its operators. Here there
-    are many at a time, so they go to the class's dictionary directly, and one assignment tells Python to forget. The slots
-    stay: they call whatever function is found, before and after.
+    An assignment to a class forgets what Python remembers of the class, and sees to the slots of
+    its operators. Here there are many at a time, so they go to the class's dictionary directly, and
+    one assignment tells Python to forget. The slots stay: they call whatever function is found,
+    before and after.
 
     Args:
         of: the class.
@@ -209,7 +228,11 @@ class MethodsPatch:
     __slots__ = ("_names", "_of")
 
     def __init__(self, of: type, instead: Mapping[str, Any]) -> None:
-        if slots := [name for name in instead if isinstance(getattr(of, name, None), types.WrapperDescriptorType)]:
+        if slots := [
+            name
+            for name in instead
+            if isinstance(getattr(of, name, None), types.WrapperDescriptorType)
+        ]:
             raise TypeError(f"{of.__name__}: {', '.join(slots)} is not a function")
         self._of = of
         self._names = NamesPatch(gc.get_referents(vars(of))[0], instead)
@@ -217,7 +240,8 @@ class MethodsPatch:
     def apply(self) -> None:
         """Give the class the replacements."""
         self._names.apply()
-        self._of.__doc__ = self._of.__doc__  # makes Python forget what it remembers of the class, as any assignment does
+        # makes Python forget what it remembers of the class, as any assignment does
+        self._of.__doc__ = self._of.__doc__
 
     def undo(self) -> None:
         """Give the class its own methods back."""
@@ -240,8 +264,9 @@ class PatchGroup:
     def __init__(self, patches: Iterable[Patch]) -> None:
         self.patches = tuple(patches)
         self._codes = tuple(patch.codes for patch in self.patches if isinstance(patch, CodePatch))
-        # Over a thousand in MindSpore, and a step between two regions leaves them in no cache of the processor: a copy of them
-        # all fetches them together, and the loops take a quarter less.
+        # Over a thousand in MindSpore, and a step between two regions leaves them in no cache of
+        # the processor: a copy of them all fetches them together, and the loops take a quarter
+        # less.
         self._objects = tuple(chain.from_iterable(self._codes))
         self._others = tuple(patch for patch in self.patches if not isinstance(patch, CodePatch))
 
@@ -266,8 +291,8 @@ class PatchGroup:
 def standing_in(run: Callable[..., Any]) -> Replacement:
     """Decorate a function that is called in another's place; `unamp.adapter.state.in_regions` does so in regions alone.
 
-    The decorated function takes the original before the arguments. What this returns makes the replacement of an original, as
-    patches take it.
+    The decorated function takes the original before the arguments. What this returns makes the
+    replacement of an original, as patches take it.
     """
 
     @wraps(run)
@@ -291,12 +316,18 @@ def code_of(source: str, constants: Mapping[str, Any], *, closed_over: int = 0) 
     """
     code = _marked(source, frozenset(constants), closed_over)
     marks = {_MARK + name: value for name, value in constants.items()}
-    return code.replace(co_consts=tuple(marks.get(c, c) if type(c) is str else c for c in code.co_consts))
+    return code.replace(
+        co_consts=tuple(marks.get(c, c) if type(c) is str else c for c in code.co_consts)
+    )
 
 
 @cache
 def _marked(source: str, constants: frozenset[str], closed_over: int) -> types.CodeType:
-    source = re.sub(r"\b[A-Z]+\b", lambda name: repr(_MARK + name[0]) if name[0] in constants else name[0], source)
+    source = re.sub(
+        r"\b[A-Z]+\b",
+        lambda name: repr(_MARK + name[0]) if name[0] in constants else name[0],
+        source,
+    )
     if closed_over:
         names = [f"closed_over_{n}" for n in range(closed_over)]
         head, body = re.match(r"\s*(def .*\):\n)(.*)", source, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -304,7 +335,8 @@ def _marked(source: str, constants: frozenset[str], closed_over: int) -> types.C
         closing = f"{head}{inside}if 0: {', '.join(names)}\n{body}"
         source = f"def outer():\n {'='.join(names)}=None\n{textwrap.indent(closing, ' ')}"
     with warnings.catch_warnings():
-        # "'str' object is not callable": the mark is exchanged for what is called before the code ever runs.
+        # "'str' object is not callable": the mark is exchanged for what is called before the code
+        # ever runs.
         warnings.simplefilter("ignore", SyntaxWarning)
         code = compile(source, "<unamp>", "exec")
     for _ in range(2 if closed_over else 1):

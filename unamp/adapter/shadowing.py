@@ -1,7 +1,8 @@
 """Shadow runs: a reported operation computed a second time, low, for `unamp.trace(shadow=...)`.
 
-An adapter computes it from copies of what could change, without gradients, with no policy in force and unreported, so that
-the network's results and state stay what they are. What it cannot compute so it leaves out, and says why.
+An adapter computes it from copies of what could change, without gradients, with no policy in force
+and unreported, so that the network's results and state stay what they are. What it cannot compute
+so it leaves out, and says why.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ NAMED = "its caller named the dtype, which no rule changes"
 CHANGES_STATE = "it changes the state of its layer (running statistics, a seed)"
 NO_PRODUCT = "float8 is for products of two matrices"
 
-#: The operations that are computed from float8, by their canonical names: for each the places of the two factors.
+#: The operations that are computed from float8, by their canonical names: for each the places of
+#: the two factors.
 PRODUCTS = {
     **dict.fromkeys(("addbmm", "addmm", "addmv", "baddbmm"), (1, 2)),
     **dict.fromkeys(("bmm", "einsum", "linear", "matmul", "mm", "mv"), (0, 1)),
@@ -27,7 +29,14 @@ PRODUCTS = {
 
 #: Operations that draw random numbers unless their caller hands some over.
 DRAWING = frozenset(
-    {"fractional_avg_pool2d", "fractional_max_pool2d", "fractional_max_pool3d", "gumbel_softmax", "nce_loss", "rrelu"}
+    {
+        "fractional_avg_pool2d",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "gumbel_softmax",
+        "nce_loss",
+        "rrelu",
+    }
 )
 
 _SHOWN = 200  # characters of a framework's message
@@ -39,18 +48,24 @@ class LeftOut(Exception):
 
 def said(error: Exception) -> str:
     """Return an error that a framework raised, in one short line."""
-    line = "".join(c if c.isprintable() else " " for c in f"{type(error).__name__}: {error}".strip())
+    line = "".join(
+        c if c.isprintable() else " " for c in f"{type(error).__name__}: {error}".strip()
+    )
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
-def shadow(dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: Callable[[], Sequence[Any]]) -> Shadow:
+def shadow(
+    dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: Callable[[], Sequence[Any]]
+) -> Shadow:
     """Return an operation's own error in a low dtype, or why it is not known. Whatever `low` raises becomes a reason.
 
     Args:
         dtype: the low dtype.
         record: what ran, with its inputs, output and what it computed in.
-        own: gives the floating results of the network's own run, each as one row of float64 numbers.
-        low: computes the operation low, from the same inputs, and gives its floating results likewise.
+        own: gives the floating results of the network's own run, each as one row of float64
+            numbers.
+        low: computes the operation low, from the same inputs, and gives its floating results
+            likewise.
     """
     if dtype in FLOAT8 and record.op not in PRODUCTS:
         return Shadow(dtype, left_out=NO_PRODUCT)
@@ -61,7 +76,8 @@ def shadow(dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: 
         return Shadow.of(dtype, own(), second)
     except LeftOut as left_out:
         return Shadow(dtype, left_out=str(left_out))
-    except Exception as error:  # a framework raises what it likes; the network's own run went well, and goes on
+    except Exception as error:
+        # a framework raises what it likes; the network's own run went well, and goes on
         return Shadow(dtype, left_out=f"in {dtype} it raises {said(error)}")
 
 

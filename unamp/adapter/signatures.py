@@ -1,7 +1,7 @@
 """Canonical calls of operations whose arguments or layout differ between frameworks, for `unamp.adapter.kept_calls.Calls`.
 
-Each function takes what a framework's own signature comes to. Canonical tensors have their channels first, and the weights of
-a product or a convolution their outputs.
+Each function takes what a framework's own signature comes to. Canonical tensors have their channels
+first, and the weights of a product or a convolution their outputs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from unamp.adapter.kept_calls import Arguments, Laid, one_number
 from unamp.adapter.shadowing import LeftOut
 
-#: What frameworks take for the small number of a norm, and the slope of a leaky ReLU, where nobody says another.
+#: What frameworks take for the small number of a norm, and the slope of a leaky ReLU, where nobody
+#: says another.
 _EPSILON, _SLOPE = 1e-5, 0.01
 
 
@@ -55,7 +56,11 @@ def softmax(x: Any, axis: Any = -1) -> Arguments:
 def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Arguments:
     """Return a reduction along some axes; None stands for all, and no axes mean all to some frameworks and none to others."""
     refuse_unless(axis is None or isinstance(axis, int) or len(tuple(axis)) > 0, "no axes")
-    dims = {} if axis is None else {"dim": axis if isinstance(axis, int) else one_number(tuple(map(int, axis)))}
+    dims = (
+        {}
+        if axis is None
+        else {"dim": axis if isinstance(axis, int) else one_number(tuple(map(int, axis)))}
+    )
     return Arguments((x,), {**dims, "keepdim": True} if keepdims else dims)
 
 
@@ -78,11 +83,22 @@ def embedding(index: Any, table: Any) -> Arguments:
 def layer_norm(x: Any, axes: int, weight: Any, bias: Any, epsilon: float) -> Arguments:
     """Return a layer norm over so many of the last axes."""
     shape = [int(n) for n in x.shape[len(x.shape) - axes :]]
-    return Arguments((x, shape, weight, bias), {} if epsilon == _EPSILON else {"eps": float(epsilon)})
+    return Arguments(
+        (x, shape, weight, bias), {} if epsilon == _EPSILON else {"eps": float(epsilon)}
+    )
 
 
 def batch_norm(
-    x: Any, mean: Any, variance: Any, weight: Any, bias: Any, *, training: bool, momentum: float, epsilon: float, last: bool
+    x: Any,
+    mean: Any,
+    variance: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+    last: bool,
 ) -> Arguments:
     """Return a batch norm; `momentum` is the share of the new statistics, and `last` whether channels are last."""
     kwargs = {"training": bool(training), "momentum": float(momentum), "eps": float(epsilon)}
@@ -103,11 +119,12 @@ def convolution(
 
     Args:
         x: the input, with a batch.
-        kernel: the weights: size, channels in, channels out where channels are last, else channels out, channels in, size.
+        kernel: the weights: size, channels in, channels out where channels are last, else channels
+            out, channels in, size.
         bias: the bias.
         stride, dilation: a number, or one for each axis.
-        padding: likewise, or a pair for each axis, or ``"SAME"`` or ``"VALID"``. What is not the same on all sides is a part of
-            the input that is kept, as zeros.
+        padding: likewise, or a pair for each axis, or ``"SAME"`` or ``"VALID"``. What is not the
+            same on all sides is a part of the input that is kept, as zeros.
         groups: how many groups of channels there are.
         last: whether channels are last.
     """
@@ -127,10 +144,16 @@ def convolution(
         "groups": (int(groups), 1),
     }
     named = {name: value for name, (value, plain) in attributes.items() if value != plain}
-    return Arguments((given, Laid(kernel, _outputs_first) if last else kernel, bias), named, _first if last else None)
+    return Arguments(
+        (given, Laid(kernel, _outputs_first) if last else kernel, bias),
+        named,
+        _first if last else None,
+    )
 
 
-def pooling(x: Any, window: Any, stride: Any = None, padding: Any = 0, *, last: bool = True) -> Arguments:
+def pooling(
+    x: Any, window: Any, stride: Any = None, padding: Any = 0, *, last: bool = True
+) -> Arguments:
     """Return a pooling over windows; without a stride they do not overlap."""
     rank = len(x.shape) - 2
     sizes = x.shape[1:-1] if last else x.shape[2:]
@@ -139,7 +162,9 @@ def pooling(x: Any, window: Any, stride: Any = None, padding: Any = 0, *, last: 
     pads = _pads(padding, sizes, windows, strides, (1,) * rank)
     refuse_unless(not any(n for pair in pads for n in pair), "a padding")
     named = {} if strides == windows else {"stride": one_number(strides)}
-    return Arguments((channels_first(x) if last else x, one_number(windows)), named, _first if last else None)
+    return Arguments(
+        (channels_first(x) if last else x, one_number(windows)), named, _first if last else None
+    )
 
 
 def _each(value: Any, rank: int) -> tuple[int, ...]:
@@ -150,7 +175,11 @@ def _each(value: Any, rank: int) -> tuple[int, ...]:
 
 
 def _pads(
-    padding: Any, sizes: Sequence[int], window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+    padding: Any,
+    sizes: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
 ) -> list[tuple[int, int]]:
     """Return the zeros before and after each axis."""
     if isinstance(padding, str):
@@ -162,7 +191,9 @@ def _pads(
             whole = max((-(-size // step) - 1) * step + (extent - 1) * spread + 1 - size, 0)
             found.append((whole // 2, whole - whole // 2))
         return found
-    if isinstance(padding, (list, tuple)) and any(isinstance(each, (list, tuple)) for each in padding):
+    if isinstance(padding, (list, tuple)) and any(
+        isinstance(each, (list, tuple)) for each in padding
+    ):
         refuse_unless(len(padding) == len(sizes), "a padding that is not one of each axis")
         return [(int(before), int(after)) for before, after in padding]
     return [(n, n) for n in _each(padding, len(sizes))]

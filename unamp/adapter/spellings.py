@@ -21,13 +21,17 @@ class ObjectNames:
 
     Args:
         framework: the framework's import name.
-        places: gives the objects that a spelling of the vocabulary stands for, as far as this version has them. One that
-            stands for several spellings belongs to the first.
-        homonyms: objects that are not what the vocabulary means by their name, each with the spelling that is meant.
+        places: gives the objects that a spelling of the vocabulary stands for, as far as this
+            version has them. One that stands for several spellings belongs to the first.
+        homonyms: objects that are not what the vocabulary means by their name, each with the
+            spelling that is meant.
     """
 
     def __init__(
-        self, framework: str, places: Callable[[str], Iterable[Any]], homonyms: Sequence[tuple[Any, str]] = ()
+        self,
+        framework: str,
+        places: Callable[[str], Iterable[Any]],
+        homonyms: Sequence[tuple[Any, str]] = (),
     ) -> None:
         self._framework = framework
         self._places = places
@@ -50,5 +54,7 @@ class ObjectNames:
         """
         found = self._known.get(id(value))
         if found is None and isinstance(value, type):
-            found = next((known for base in value.__mro__ if (known := self._known.get(id(base)))), None)
+            found = next(
+                (known for base in value.__mro__ if (known := self._known.get(id(base)))), None
+            )
         return None if found is None else f"{self._framework}.{found[1]}"

@@ -1,7 +1,8 @@
 """The state of a thread: the part of an adapter's that the kit knows.
 
-An adapter derives its own thread state and its own `Plan` from these. Its lower layers (calls, casting, state) name that
-protocol and never the class in its `plans`, so that the arrows between its files run one way.
+An adapter derives its own thread state and its own `Plan` from these. Its lower layers (calls,
+casting, state) name that protocol and never the class in its `plans`, so that the arrows between
+its files run one way.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Dtypes(dict[str, DtypeT]):
         self._framework = framework
 
     def __missing__(self, name: str) -> DtypeT:
-        raise NotExpressible(f"{self._framework} does not compute in {name} here; it does in {', '.join(self)}")
+        raise NotExpressible(
+            f"{self._framework} does not compute in {name} here; it does in {', '.join(self)}"
+        )
 
 
 class Plan(Protocol):
@@ -71,7 +74,8 @@ class ThreadState(threading.local, Generic[PlanT]):
     """One thread's state.
 
     Attributes:
-        plan: what the innermost region made of its policy; None outside regions and while one is suspended.
+        plan: what the innermost region made of its policy; None outside regions and while one is
+            suspended.
         sink: where `unamp.trace` wants operations reported; None where nobody traces.
     """
 
@@ -97,7 +101,8 @@ def suspended(thread: ThreadState[Any]) -> AbstractContextManager[None]:
 def suspending(thread: ThreadState[Any]) -> Replacement:
     """Return the decorator of a function that runs with no policy in force.
 
-    For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in those of what they update.
+    For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in
+    those of what they update.
     """
 
     @standing_in
@@ -127,14 +132,17 @@ def stepping(thread: ThreadState[Any]) -> Replacement:
 class Step:
     """An optimizer's step in a region: a context with no policy in force, but for closures, which compute the loss.
 
-    A closure runs under the policy around the step, while that runs in this thread and opens no region of its own.
+    A closure runs under the policy around the step, while that runs in this thread and opens no
+    region of its own.
 
     Args:
         thread: the thread's state.
         suspended: makes the context with no policy in force.
     """
 
-    def __init__(self, thread: ThreadState[Any], suspended: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, thread: ThreadState[Any], suspended: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._thread, self._suspended = thread, suspended
         self._runs_in: int | None = None
 
@@ -148,12 +156,18 @@ class Step:
         self._without_policy.__exit__(None, None, None)
         return None
 
-    def handed(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def handed(
+        self, args: Iterable[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the step, with closures that run under the policy."""
-        return tuple(map(self._under_policy, args)), {name: self._under_policy(each) for name, each in kwargs.items()}
+        return tuple(map(self._under_policy, args)), {
+            name: self._under_policy(each) for name, each in kwargs.items()
+        }
 
     def _under_policy(self, argument: Any) -> Any:
-        return functools.partial(self.call_under_policy, argument) if callable(argument) else argument
+        return (
+            functools.partial(self.call_under_policy, argument) if callable(argument) else argument
+        )
 
     def call_under_policy(self, closure: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a closure under the policy around the step, where the step is running in this thread."""
@@ -173,15 +187,20 @@ class Step:
 def in_regions(thread: ThreadState[Any]) -> Callable[[Callable[..., Any]], Replacement]:
     """Return the decorator of a function that is called in another's place, where a policy is in force in the thread.
 
-    The decorated function takes the original before the arguments. What the decorator returns makes the replacement of an
-    original, as patches take it; in threads without a policy the replacement is the original.
+    The decorated function takes the original before the arguments. What the decorator returns makes
+    the replacement of an original, as patches take it; in threads without a policy the replacement
+    is the original.
     """
 
     def decorate(run: Callable[..., Any]) -> Replacement:
         @functools.wraps(run)
         def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                return original(*args, **kwargs) if thread.plan is None else run(original, *args, **kwargs)
+                return (
+                    original(*args, **kwargs)
+                    if thread.plan is None
+                    else run(original, *args, **kwargs)
+                )
 
             return call
 

@@ -1,11 +1,11 @@
 """The kinds of tensor of a framework beside the dense one, as an adapter lists them for conformance and for the docs.
 
-Sparse, ragged, nested, jagged, masked and quantized tensors, slices of a gradient: each is made of several dense ones, and
-what a policy comes to for it is a decision. A framework's `Operations` that has a method ``tensor_kinds()`` returns its kinds;
-without the method there are none.
+Sparse, ragged, nested, jagged, masked and quantized tensors, slices of a gradient: each is made of
+several dense ones, and what a policy comes to for it is a decision. A framework's `Operations` that
+has a method ``tensor_kinds()`` returns its kinds; without the method there are none.
 
-The suite calls each operation twice: on float32 values under a policy that allows it, on low values under one that denies it.
-What it finds must be the treatment that is listed here.
+The suite calls each operation twice: on float32 values under a policy that allows it, on low values
+under one that denies it. What it finds must be the treatment that is listed here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from unamp.errors import AdapterError
 if TYPE_CHECKING:
     import numpy as np
 
-#: Treatments of an operation on a kind of tensor: its rule is followed; `NotExpressible` is raised before anything is
-#: computed; or it computes in a region what it computes outside.
+#: Treatments of an operation on a kind of tensor: its rule is followed; `NotExpressible` is raised
+#: before anything is computed; or it computes in a region what it computes outside.
 TREATMENTS = ("followed", "refused", "left alone")
 
 
@@ -30,10 +30,11 @@ class TensorKind:
 
     Attributes:
         name: the framework's own name of it: ``"torch.sparse_coo"``, ``"tf.RaggedTensor"``.
-        make: a tensor of the kind with values of a floating dtype on a device, which are given by their names: ``"float32"``,
-            ``"bfloat16"``; ``"cpu"``, ``"gpu"``.
-        calls: operations of the vocabulary by canonical name, each as a function of such a tensor. What else it computes with
-            is on the tensor's device. Rounding to the low dtype must change what it returns.
+        make: a tensor of the kind with values of a floating dtype on a device, which are given by
+            their names: ``"float32"``, ``"bfloat16"``; ``"cpu"``, ``"gpu"``.
+        calls: operations of the vocabulary by canonical name, each as a function of such a tensor.
+            What else it computes with is on the tensor's device. Rounding to the low dtype must
+            change what it returns.
         treatments: one of `TREATMENTS` for each operation of `calls`.
         reason: why an operation is refused or left alone; empty where all are followed.
         values: the values of a call's result as a NumPy array.
@@ -53,8 +54,12 @@ class TensorKind:
 
     def __post_init__(self) -> None:
         if self.calls.keys() != self.treatments.keys():
-            raise AdapterError(f"{self.name}: every call needs a treatment, and every treatment a call")
+            raise AdapterError(
+                f"{self.name}: every call needs a treatment, and every treatment a call"
+            )
         if unknown := set(self.treatments.values()) - set(TREATMENTS):
-            raise AdapterError(f"{self.name}: treatments are {', '.join(TREATMENTS)}, not {min(unknown)!r}")
+            raise AdapterError(
+                f"{self.name}: treatments are {', '.join(TREATMENTS)}, not {min(unknown)!r}"
+            )
         if not self.reason and set(self.treatments.values()) != {"followed"}:
             raise AdapterError(f"{self.name}: say why an operation is not followed")

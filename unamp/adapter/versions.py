@@ -8,7 +8,8 @@ from unamp.errors import AdapterError, FrameworkNotSupported
 def check_version(framework: str, version: str, requires: str, *, older: str = "") -> None:
     """Raise an error where a framework's version is not one that its adapter works with.
 
-    For an adapter's package to call before it imports what only those versions have. A registration asks once more.
+    For an adapter's package to call before it imports what only those versions have. A registration
+    asks once more.
 
     Args:
         framework: its import name.
@@ -24,7 +25,9 @@ def check_version(framework: str, version: str, requires: str, *, older: str = "
 
     bounds = re.fullmatch(r">=([\d.]+),<([\d.]+)", requires)
     if bounds is None:
-        raise AdapterError(f"adapter of {framework}: requires is {requires!r}, not of the form '>=1.2,<2'")
+        raise AdapterError(
+            f"adapter of {framework}: requires is {requires!r}, not of the form '>=1.2,<2'"
+        )
     oldest, newest = map(major_minor, bounds.groups())
     if not oldest <= major_minor(version) < newest:
         why = f": {older}" if older and major_minor(version) < oldest else ""

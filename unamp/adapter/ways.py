@@ -1,18 +1,20 @@
 """The ways in which a framework runs a user's function, as an adapter lists them for conformance.
 
-A way is data: a name, a kind, a function that runs another one in that way, and what is promised of it. A framework's
-`Operations` that has a method ``ways()`` returns its ways; without the method there are none.
+A way is data: a name, a kind, a function that runs another one in that way, and what is promised of
+it. A framework's `Operations` that has a method ``ways()`` returns its ways; without the method
+there are none.
 
 The suite calls ``run(function, region, inputs)`` with
 
-- ``function``: plain Python that any compiler can read. It takes tensors by position, calls the framework's operations one
-  after the other, and returns one tensor. It has source, and its ``__name__`` is that of the network or operation;
-- ``region``: makes a region, as often as it is called. What it makes is a context manager and a decorator. It may also make
-  one that does nothing;
+- ``function``: plain Python that any compiler can read. It takes tensors by position, calls the
+  framework's operations one after the other, and returns one tensor. It has source, and its
+  ``__name__`` is that of the network or operation;
+- ``region``: makes a region, as often as it is called. What it makes is a context manager and a
+  decorator. It may also make one that does nothing;
 - ``inputs``: the tensors.
 
-`run` opens the region where the way has it, inside the function or around, and returns what the function returned. It leaves
-nothing behind: a compiled function is compiled anew each time.
+`run` opens the region where the way has it, inside the function or around, and returns what the
+function returned. It leaves nothing behind: a compiled function is compiled anew each time.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ WAY_KINDS = (
     "foreign AMP",
 )
 
-#: What a way can promise: the bits that eager gives, or an error within the suite's own bound of the dtype.
+#: What a way can promise: the bits that eager gives, or an error within the suite's own bound of
+#: the dtype.
 EQUAL = ("bits", "bound")
 
 
@@ -53,7 +56,9 @@ class Opened(AbstractContextManager[Any], Protocol):
 
 OpenRegion = Callable[[], Opened]
 Run = Callable[[Callable[..., Any], OpenRegion, Sequence[Any]], Any]
-ValueAndGrad = Callable[[Callable[..., Any], OpenRegion, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]]
+ValueAndGrad = Callable[
+    [Callable[..., Any], OpenRegion, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]
+]
 
 
 @dataclass(frozen=True)
@@ -64,16 +69,21 @@ class Way:
         name: its name, unique in its framework: ``"compile inductor, region inside"``.
         kind: one of `WAY_KINDS`.
         run: see the module. None where the way differentiates by itself.
-        value_and_grad: in place of `run`, for a way that differentiates by itself (a transformation of functions, a training
-            step, replicas that average gradients): ``value_and_grad(function, region, inputs, places)``. The function returns
-            a scalar, and the answer is the scalar and its gradients for the inputs at these places.
+        value_and_grad: in place of `run`, for a way that differentiates by itself (a transformation
+            of functions, a training step, replicas that average gradients):
+            ``value_and_grad(function, region, inputs, places)``. The function returns a scalar, and
+            the answer is the scalar and its gradients for the inputs at these places.
         equal: one of `EQUAL`.
-        gradients: whether the result of `run` can be differentiated by `Operations.value_and_grad` around it.
-        refused: why the adapter cannot follow a policy in this way; empty where it can. Where that depends on the policy, a
-            function of it. The suite checks that ``run`` raises `NotExpressible` before anything is computed.
-        upstream: what the framework itself cannot run in this way, by the names of networks and operations (``*`` is a
-            wildcard), each with the reason. The suite checks that it fails outside of every region too.
-        absent: why the way cannot be tried here (a package or a compiler that is not installed); empty where it can.
+        gradients: whether the result of `run` can be differentiated by `Operations.value_and_grad`
+            around it.
+        refused: why the adapter cannot follow a policy in this way; empty where it can. Where that
+            depends on the policy, a function of it. The suite checks that ``run`` raises
+            `NotExpressible` before anything is computed.
+        upstream: what the framework itself cannot run in this way, by the names of networks and
+            operations (``*`` is a wildcard), each with the reason. The suite checks that it fails
+            outside of every region too.
+        absent: why the way cannot be tried here (a package or a compiler that is not installed);
+            empty where it can.
         dear: whether a run takes seconds; a quick run of the suite then tries a few policies only.
 
     Raises:
@@ -96,7 +106,9 @@ class Way:
             raise AdapterError(f"a way's name must be text without '/', not {self.name!r}")
         for what, given, valid in (("kind", self.kind, WAY_KINDS), ("equal", self.equal, EQUAL)):
             if given not in valid:
-                raise AdapterError(f"way {self.name!r}: {what} must be one of {', '.join(valid)}, not {given!r}")
+                raise AdapterError(
+                    f"way {self.name!r}: {what} must be one of {', '.join(valid)}, not {given!r}"
+                )
         if (self.run is None) == (self.value_and_grad is None):
             raise AdapterError(f"way {self.name!r}: give it either run or value_and_grad")
 
@@ -106,4 +118,6 @@ class Way:
 
     def impossible(self, subject: str) -> str:
         """Return why the framework itself cannot run a network or operation in this way; empty where it can."""
-        return next((why for pattern, why in self.upstream.items() if fnmatchcase(subject, pattern)), "")
+        return next(
+            (why for pattern, why in self.upstream.items() if fnmatchcase(subject, pattern)), ""
+        )

@@ -49,10 +49,16 @@ def checked(make: Callable[[], T]) -> T:
 def import_framework(framework: str) -> None:
     """Import a framework that a command names; what is none becomes a message of the command line."""
     if framework not in installed():
-        raise typer.BadParameter(unknown("framework", framework, sorted(installed()), "adapters are installed for"))
+        raise typer.BadParameter(
+            unknown("framework", framework, sorted(installed()), "adapters are installed for")
+        )
     try:
         importlib.import_module(framework)
     except ImportError as error:
         if error.name == framework:
-            raise typer.BadParameter(f"{framework} is not installed; pip install 'unamp[{framework}]'") from error
-        raise typer.BadParameter(f"{framework} is installed and cannot be imported: {error}") from error
+            raise typer.BadParameter(
+                f"{framework} is not installed; pip install 'unamp[{framework}]'"
+            ) from error
+        raise typer.BadParameter(
+            f"{framework} is installed and cannot be imported: {error}"
+        ) from error

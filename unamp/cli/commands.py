@@ -1,7 +1,7 @@
 """The command `unamp` with its commands, each a function of its own.
 
-Commands of other distributions are mounted through the entry-point group `unamp.commands`: the entry point's name is the
-command, its object a `typer.Typer`.
+Commands of other distributions are mounted through the entry-point group `unamp.commands`: the
+entry point's name is the command, its object a `typer.Typer`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -97,7 +99,9 @@ def _mount_commands() -> None:
 
 
 def _mount_missing(command: str, why: str, advice: str) -> None:
-    @app.command(command, help=f"Not available: {why}.", context_settings={"ignore_unknown_options": True})
+    @app.command(
+        command, help=f"Not available: {why}.", context_settings={"ignore_unknown_options": True}
+    )
     def missing(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
         raise SystemExit(f"`unamp {command}` {advice}")
 

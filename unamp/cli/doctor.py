@@ -1,6 +1,7 @@
 """The command `doctor`: what the installed frameworks can do on this machine, and what they compute with.
 
-Each is imported in a process of its own: some pairs of frameworks fail in one process, depending on their order.
+Each is imported in a process of its own: some pairs of frameworks fail in one process, depending on
+their order.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def examine(framework: str) -> _Report:
         "version": adapter.version(),
         "requires": adapter.requires,
         "devices": {
-            device: {dtype: adapter.support(device, dtype).value for dtype in LOW_DTYPES} if device in present else None
+            device: {dtype: adapter.support(device, dtype).value for dtype in LOW_DTYPES}
+            if device in present
+            else None
             for device in DEVICES
         },
         "device names": dict(adapter.device_names()) if isinstance(adapter, NamesDevices) else {},
@@ -56,15 +59,28 @@ def examine(framework: str) -> _Report:
 
 def _in_own_process(framework: str) -> _Report:
     if find_spec(framework) is None:
-        return {"framework": framework, "status": "not installed", "advice": f"pip install 'unamp[{framework}]'"}
-    ran = subprocess.run([sys.executable, "-m", __name__, framework], capture_output=True, text=True, check=False)
+        return {
+            "framework": framework,
+            "status": "not installed",
+            "advice": f"pip install 'unamp[{framework}]'",
+        }
+    ran = subprocess.run(
+        [sys.executable, "-m", __name__, framework], capture_output=True, text=True, check=False
+    )
     if ran.returncode:
-        said = ran.stderr.strip().rpartition("\n")[2] or f"importing it ended the process with status {ran.returncode}"
+        said = (
+            ran.stderr.strip().rpartition("\n")[2]
+            or f"importing it ended the process with status {ran.returncode}"
+        )
         return {"framework": framework, "status": "not usable", "advice": said}
     # Frameworks greet on standard output; the report is the last line.
     last = ran.stdout.strip().rpartition("\n")[2]
     if not last.startswith('{"framework"'):
-        return {"framework": framework, "status": "not usable", "advice": "importing it ended the process with status 0"}
+        return {
+            "framework": framework,
+            "status": "not usable",
+            "advice": "importing it ended the process with status 0",
+        }
     report: _Report = json.loads(last)
     return report
 
@@ -92,10 +108,14 @@ def _named(device: str, report: _Report) -> str:
 def show_machine(found: _Report) -> None:
     """Print the instruction sets of the processor, those that each framework uses, and the variables that change them."""
     printing.say(f"the processor: {found['processor'] or 'not told by this system'}")
-    printing.say(f"it has: {' '.join(found['instruction sets']) or 'not told by this system'}", indent=2)
+    printing.say(
+        f"it has: {' '.join(found['instruction sets']) or 'not told by this system'}", indent=2
+    )
     for report in found["frameworks"]:
         if told := report.get("runtime"):
-            facts = ", ".join(f"{name.replace('_', ' ')}: {machine.said(fact)}" for name, fact in told.items())
+            facts = ", ".join(
+                f"{name.replace('_', ' ')}: {machine.said(fact)}" for name, fact in told.items()
+            )
             printing.say(f"{report['framework']} computes with: {facts}")
         if faster := report.get("faster"):
             printing.say(faster, indent=2)
@@ -107,7 +127,9 @@ def show_gaps(reports: Sequence[_Report], *, listed: bool) -> None:
     """Print the number of things that adapters cannot do; or the list of them."""
     count = sum(len(report.get("gaps", ())) for report in reports)
     if count and not listed:
-        printing.say(f"{count} things cannot be done; unamp doctor --gaps lists them, with the reasons")
+        printing.say(
+            f"{count} things cannot be done; unamp doctor --gaps lists them, with the reasons"
+        )
     for report in reports if listed else ():
         if gaps := report.get("gaps", ()):
             printing.say(f"\n{report['framework']} cannot do:")

@@ -20,8 +20,15 @@ from unamp.tracing import trace
 
 
 def drift(
-    before: Annotated[str, typer.Argument(metavar="FRAMEWORK==VERSION", help="The version that you know: torch==2.11.")],
-    after: Annotated[str, typer.Argument(metavar="FRAMEWORK==VERSION", help="The version that you move to.")],
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="FRAMEWORK==VERSION", help="The version that you know: torch==2.11."
+        ),
+    ],
+    after: Annotated[
+        str, typer.Argument(metavar="FRAMEWORK==VERSION", help="The version that you move to.")
+    ],
     function: Annotated[
         str | None,
         typer.Argument(
@@ -30,7 +37,9 @@ def drift(
             "(train.py:function).",
         ),
     ] = None,
-    level: Annotated[str | None, typer.Option(help=f"One of {', '.join(LEVELS)}; O1 where not given.")] = None,
+    level: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(LEVELS)}; O1 where not given.")
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help=f"{DTYPES}; float16 where not given.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,20 +47,34 @@ def drift(
     framework, old = _version(before)
     other, new = _version(after)
     if framework != other:
-        raise typer.BadParameter(f"{before} and {after} are two frameworks; `unamp diff` shows how presets differ")
+        raise typer.BadParameter(
+            f"{before} and {after} are two frameworks; `unamp diff` shows how presets differ"
+        )
     base = checked(lambda: Policy(**given(level=level, dtype=dtype)))
     times = None if function is None else _called(function)
     ran = None if times is None else {(base, op): count for op, count in times.items()}
     found = {
-        name: changes({"preset": f"{name}@{old}"}, {"preset": f"{name}@{new}"}, ran, [base]) for name in _presets(framework)
+        name: changes({"preset": f"{name}@{old}"}, {"preset": f"{name}@{new}"}, ran, [base])
+        for name in _presets(framework)
     }
-    beyond = {name: sorted(preset(f"{name}@{old}").unnamed ^ preset(f"{name}@{new}").unnamed) for name in found}
+    beyond = {
+        name: sorted(preset(f"{name}@{old}").unnamed ^ preset(f"{name}@{new}").unnamed)
+        for name in found
+    }
     if as_json:
         presets = {
             name: {"operations": {c.op: _as_data(c) for c in changed}, "unnamed": beyond[name]}
             for name, changed in found.items()
         }
-        printing.print_json({"before": before, "after": after, "level": base.level, "dtype": base.dtype, "presets": presets})
+        printing.print_json(
+            {
+                "before": before,
+                "after": after,
+                "level": base.level,
+                "dtype": base.dtype,
+                "presets": presets,
+            }
+        )
         return
     counted = () if times is None else ("times",)
     table = Table("preset", "operation", *counted, before, after, "came from", "comes from")
@@ -64,12 +87,16 @@ def drift(
     printing.show(table)
     for name, words in beyond.items():
         if words and times is None:
-            printing.say(f"{name}: on one of the lists, and no operation of unamp's vocabulary: {', '.join(words)}")
+            printing.say(
+                f"{name}: on one of the lists, and no operation of unamp's vocabulary: {', '.join(words)}"
+            )
 
 
 def _presets(framework: str) -> list[str]:
     """Return the presets that have the versions of a framework."""
-    return [name for name in PRESETS if preset_versions(name) and preset(name).framework == framework]
+    return [
+        name for name in PRESETS if preset_versions(name) and preset(name).framework == framework
+    ]
 
 
 def _version(said: str) -> tuple[str, str]:
@@ -80,7 +107,9 @@ def _version(said: str) -> tuple[str, str]:
     framework, version, _ = form.groups()
     frameworks = sorted({preset(name).framework for name in PRESETS if preset_versions(name)})
     if framework not in frameworks:
-        raise typer.BadParameter(unknown("framework", framework, frameworks, "there are lists of versions of"))
+        raise typer.BadParameter(
+            unknown("framework", framework, frameworks, "there are lists of versions of")
+        )
     versions = preset_versions(_presets(framework)[0])
     if version not in versions:
         raise typer.BadParameter(unknown(f"version of {framework}", version, versions))

@@ -16,20 +16,28 @@ from unamp.exporting import TOOLS, export_lists
 
 def export_lists_command(
     policy: Annotated[Path, typer.Argument(help="A precision.toml.")],
-    tool: Annotated[str, typer.Option("--for", help=f"The tool that is to convert: {', '.join(TOOLS)}.")],
-    model: Annotated[Path | None, typer.Option(help="The float32 ONNX file to convert, to name its nodes.")] = None,
+    tool: Annotated[
+        str, typer.Option("--for", help=f"The tool that is to convert: {', '.join(TOOLS)}.")
+    ],
+    model: Annotated[
+        Path | None, typer.Option(help="The float32 ONNX file to convert, to name its nodes.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the arguments with which another tool converts a model by a policy, as Python.
 
-    Exits with 1 where the policy says something that the arguments do not; what, is said in front of them.
+    Exits with 1 where the policy says something that the arguments do not; what, is said in front
+    of them.
     """
     precision = read_precision(policy)
     lists = read_model(model, lambda: export_lists(precision, tool, model))
     if as_json:
-        printing.print_json({"tool": lists.tool, "arguments": lists.arguments, "unsaid": lists.unsaid})
+        printing.print_json(
+            {"tool": lists.tool, "arguments": lists.arguments, "unsaid": lists.unsaid}
+        )
     else:
-        for sentence in lists.unsaid:  # a name in it could break the line, and the rest would be code
+        for sentence in lists.unsaid:
+            # a name in it could break the line, and the rest would be code
             print(f"# not said: {printing.printable(sentence)}")
         print(lists.code, end="")
     if lists.unsaid:

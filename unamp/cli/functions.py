@@ -19,7 +19,9 @@ def function_named(said: str) -> Callable[[], Any]:
     """Return the function that an argument of a command names; anything else becomes a message of the command line."""
     where, colon, name = said.rpartition(":")
     if not colon or not where or not name.isidentifier():
-        raise typer.BadParameter(f"{shortened(said)} is none; name a function as module:function or file.py:function")
+        raise typer.BadParameter(
+            f"{shortened(said)} is none; name a function as module:function or file.py:function"
+        )
     function = getattr(module_named(where), name, None)
     if not callable(function):
         raise typer.BadParameter(f"{where} has no function {name!r}")
@@ -44,4 +46,6 @@ def module_named(where: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (where == error.name or where.startswith(f"{error.name}.")):
             raise
-        raise typer.BadParameter(f"there is no module {where!r} here; name one, or a file (train.py)") from error
+        raise typer.BadParameter(
+            f"there is no module {where!r} here; name one, or a file (train.py)"
+        ) from error

@@ -13,5 +13,7 @@ def main() -> None:
         package = str(error.name).partition(".")[0]
         if package not in ("rich", "typer"):
             raise
-        sys.exit(f"the command `unamp` needs {package}, which is not installed; pip install 'unamp[conformance]'")
+        sys.exit(
+            f"the command `unamp` needs {package}, which is not installed; pip install 'unamp[conformance]'"
+        )
     app()

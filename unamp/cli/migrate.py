@@ -33,29 +33,48 @@ class _Shown(StrEnum):
 
 def migrate(
     paths: Annotated[
-        list[Path], typer.Argument(help="Files, and folders whose Python files, notebooks, JSON and YAML to look at.")
+        list[Path],
+        typer.Argument(
+            help="Files, and folders whose Python files, notebooks, JSON and YAML to look at."
+        ),
     ],
-    write: Annotated[bool, typer.Option("--write", help="Replace the files. Without it nothing is touched.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Replace the files. Without it nothing is touched.")
+    ] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Print what changes as a diff, and what stays on standard error.")
+        bool,
+        typer.Option(
+            "--diff", help="Print what changes as a diff, and what stays on standard error."
+        ),
     ] = False,
     to: Annotated[
-        _To, typer.Option(help="dialects: only imports change. unamp: plain unamp, defaults made explicit.")
+        _To,
+        typer.Option(
+            help="dialects: only imports change. unamp: plain unamp, defaults made explicit."
+        ),
     ] = _To.UNAMP,
     origin: Annotated[
         str | None,
-        typer.Option("--from", help="Whose spellings, with commas between: torch, apex, paddle, mindspore, tensorflow."),
+        typer.Option(
+            "--from",
+            help="Whose spellings, with commas between: torch, apex, paddle, mindspore, tensorflow.",
+        ),
     ] = None,
     policy: Annotated[
-        _Shown | None, typer.Option(help="Print the policy that each region comes to; rules: with how many operations run how.")
+        _Shown | None,
+        typer.Option(
+            help="Print the policy that each region comes to; rules: with how many operations run how."
+        ),
     ] = None,
-    sarif: Annotated[Path | None, typer.Option(help="Write the findings here as SARIF 2.1.0, too.")] = None,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write the findings here as SARIF 2.1.0, too.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite the mixed precision of PyTorch, apex, PaddlePaddle, MindSpore and Keras, and say what has to be done by hand.
 
-    Exits with 0 where nothing was found (with --write: where nothing is left), with 1 where something was, with 2 where a file
-    could not be read or written.
+    Exits with 0 where nothing was found (with --write: where nothing is left), with 1 where
+    something was, with 2 where a file could not be read or written.
     """
     try:
         from unamp.migrate import Target, migrate_paths
@@ -65,12 +84,17 @@ def migrate(
         package = {"libcst": "libcst", "yaml": "PyYAML"}.get(str(error.name).partition(".")[0])
         if package is None:
             raise
-        print(f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'", file=sys.stderr)
+        print(
+            f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'",
+            file=sys.stderr,
+        )
         raise typer.Exit(2) from None
     words = [word.strip() for word in (origin or "").split(",") if word.strip()]
     frameworks = checked(lambda: [framework_named(word) for word in words]) or FRAMEWORKS
     if policy is not None and write:
-        raise typer.BadParameter("--policy looks at code as it is, and --write changes it; run one after the other")
+        raise typer.BadParameter(
+            "--policy looks at code as it is, and --write changes it; run one after the other"
+        )
     report = migrate_paths(paths, Target(to.value), frameworks, write=write)
     if sarif is not None:
         write_file(sarif, json.dumps(as_sarif(report), indent=2) + "\n")
@@ -120,7 +144,9 @@ def _diff(file: Migrated) -> str:
     before, after = (text.splitlines(keepends=True) for text in (file.before, file.after))
     name = printable(str(file.path))
     lines = difflib.unified_diff(before, after, name, name)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )
 
 
 def _as_data(report: Report, *, write: bool) -> dict[str, Any]:
@@ -141,13 +167,17 @@ def _show_policies(report: Report, shown: _Shown, as_json: bool) -> None:
         return
     for path, region in regions:
         print(printable(f"{path}:{region.place}: {_policy_line(region, shown)}"))
-    print(f"{report.read} files read: {len(regions)} regions, {len({str(region.policy) for _, region in regions})} policies")
+    print(
+        f"{report.read} files read: {len(regions)} regions, {len({str(region.policy) for _, region in regions})} policies"
+    )
 
 
 def _policy_line(region: RegionPolicy, shown: _Shown) -> str:
     policy = Policy.from_data(region.policy)
     said = region.unknown.get("policy") or repr(policy)
-    unknown = "".join(f", {name}={text}" for name, text in region.unknown.items() if name != "policy")
+    unknown = "".join(
+        f", {name}={text}" for name, text in region.unknown.items() if name != "policy"
+    )
     where = f" for {region.where}" if region.where else ""
     known = f"; only a run knows{unknown[1:]}" if unknown else ""
     return f"{said}{where}{known}{_rules(policy) if shown is _Shown.RULES else ''}  [{region.call}]"

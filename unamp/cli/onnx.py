@@ -30,13 +30,18 @@ _VERDICTS = {
 
 def onnx_command(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    policy: Annotated[Path, typer.Option(help="A precision.toml: the policy that the file is to follow.")],
-    every: Annotated[bool, typer.Option("--nodes", help="List every node, those that follow the policy, too.")] = False,
+    policy: Annotated[
+        Path, typer.Option(help="A precision.toml: the policy that the file is to follow.")
+    ],
+    every: Annotated[
+        bool, typer.Option("--nodes", help="List every node, those that follow the policy, too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Hold an ONNX file against a policy: the dtype that its nodes compute in, casts that can go, weights stored wide.
 
-    Exits with 1 where a node differs from the policy or is invalid, and where a rule for layers matches no layer of the file.
+    Exits with 1 where a node differs from the policy or is invalid, and where a rule for layers
+    matches no layer of the file.
     """
     precision = read_precision(policy)
     checked = read_model(model, lambda: check(model, precision))
@@ -62,26 +67,42 @@ def read_model(model: Path | None, read: Callable[[], T]) -> T:
 
 def _show(checked: CheckedModel, every: bool) -> None:
     counted = Counter(node.verdict for node in checked.nodes)
-    told = [f"{counted[verdict]} {many}" for verdict, (_, many) in _VERDICTS.items() if counted[verdict]]
-    printing.say(f"{len(checked.nodes)} nodes compute with floating numbers: {', '.join(told) or 'none of them'}")
+    told = [
+        f"{counted[verdict]} {many}" for verdict, (_, many) in _VERDICTS.items() if counted[verdict]
+    ]
+    printing.say(
+        f"{len(checked.nodes)} nodes compute with floating numbers: {', '.join(told) or 'none of them'}"
+    )
     for pattern in checked.unmatched:
-        printing.say(f"rule {pattern!r} matches no layer of the file, or the file does not name its layers")
+        printing.say(
+            f"rule {pattern!r} matches no layer of the file, or the file does not name its layers"
+        )
     if not every:
         _show_groups(checked.nodes)
     _show_nodes(node for node in checked.nodes if every or node.verdict != "follows")
     casts = Table("cast", "why", title=f"casts that can go: {len(checked.casts)}")
     for cast in checked.casts:
         casts.add_row(printing.printable(cast.name), printing.printable(cast.why))
-    weights = Table("weight", "stored in", "used in", "bytes", title=f"weights that are stored wide: {len(checked.weights)}")
+    weights = Table(
+        "weight",
+        "stored in",
+        "used in",
+        "bytes",
+        title=f"weights that are stored wide: {len(checked.weights)}",
+    )
     for weight in checked.weights:
-        weights.add_row(printing.printable(weight.name), weight.stored, weight.used, f"{weight.saved} fewer")
+        weights.add_row(
+            printing.printable(weight.name), weight.stored, weight.used, f"{weight.saved} fewer"
+        )
     for table in (casts, weights):
         if table.rows:
             printing.show(table)
 
 
 def _show_groups(nodes: Iterable[CheckedNode]) -> None:
-    table = Table("operation", "computes in", "policy", "nodes", "", title="what computes in which dtype")
+    table = Table(
+        "operation", "computes in", "policy", "nodes", "", title="what computes in which dtype"
+    )
     groups = Counter((_operations(node), node.dtype, node.expected, node.verdict) for node in nodes)
     for (operation, dtype, expected, verdict), times in sorted(groups.items()):
         table.add_row(operation, dtype, expected, str(times), _verdict(verdict))
@@ -92,7 +113,14 @@ def _show_nodes(nodes: Iterable[CheckedNode]) -> None:
     table = Table("node", "type", "operation", "layer", "computes in", "policy", "", "why")
     for node in nodes:
         layer = "unknown" if node.layer is None else printing.printable(node.layer)
-        said = printing.printable(node.name), printing.printable(node.type), _operations(node), layer, node.dtype, node.expected
+        said = (
+            printing.printable(node.name),
+            printing.printable(node.type),
+            _operations(node),
+            layer,
+            node.dtype,
+            node.expected,
+        )
         table.add_row(*said, _verdict(node.verdict), node.why)
     if table.rows:
         printing.show(table)

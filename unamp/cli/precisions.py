@@ -21,7 +21,9 @@ def read_precision(path: Path) -> Precision:
     try:
         return Precision.read(path)
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)) from error
+        raise typer.BadParameter(
+            f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        ) from error
 
 
 def show_precision(precision: Precision) -> None:
@@ -29,7 +31,13 @@ def show_precision(precision: Precision) -> None:
     printing.say(f"{precision.policy!r}{_because(precision.reason)}")
     for entry, reason in precision.reasons.items():
         printing.say(f"{entry}{_because(reason)}")
-    table = Table("layers", "policy", "result", "reason", title="rules for layers; the last that matches counts")
+    table = Table(
+        "layers",
+        "policy",
+        "result",
+        "reason",
+        title="rules for layers; the last that matches counts",
+    )
     for rule in precision.layers:
         table.add_row(rule.pattern, _policy(rule.policy), rule.result or "", rule.reason)
     if table.rows:
@@ -46,12 +54,25 @@ def diff_files(before: str, after: str, as_json: bool) -> None:
             {
                 "before": old.policy.to_data(),
                 "after": new.policy.to_data(),
-                "operations": {op: {"before": a.rule.value, "after": b.rule.value} for op, (a, b) in changed.items()},
-                "layers": [{"pattern": pattern, "before": _said(a), "after": _said(b)} for pattern, a, b in layers],
+                "operations": {
+                    op: {"before": a.rule.value, "after": b.rule.value}
+                    for op, (a, b) in changed.items()
+                },
+                "layers": [
+                    {"pattern": pattern, "before": _said(a), "after": _said(b)}
+                    for pattern, a, b in layers
+                ],
             }
         )
         return
-    table = Table("operation", before, after, "came from", "comes from", title=f"operations that change: {len(changed)}")
+    table = Table(
+        "operation",
+        before,
+        after,
+        "came from",
+        "comes from",
+        title=f"operations that change: {len(changed)}",
+    )
     for op, (a, b) in changed.items():
         table.add_row(op, printing.rule(a.rule), printing.rule(b.rule), a.origin, b.origin)
     printing.show(table)
@@ -61,7 +82,9 @@ def diff_files(before: str, after: str, as_json: bool) -> None:
     printing.show(table)
 
 
-def _changed_layers(old: Precision, new: Precision) -> list[tuple[str, LayerRule | None, LayerRule | None]]:
+def _changed_layers(
+    old: Precision, new: Precision
+) -> list[tuple[str, LayerRule | None, LayerRule | None]]:
     """Return the patterns whose rules differ, or stand in another order, with both."""
     a, b = ({rule.pattern: rule for rule in precision.layers} for precision in (old, new))
     both = [pattern for pattern in a if pattern in b]
@@ -76,7 +99,11 @@ def _changed_layers(old: Precision, new: Precision) -> list[tuple[str, LayerRule
 
 
 def _said(rule: LayerRule | None) -> str:
-    return "" if rule is None else f"{_policy(rule.policy)}{f', result {rule.result}' if rule.result else ''}"
+    return (
+        ""
+        if rule is None
+        else f"{_policy(rule.policy)}{f', result {rule.result}' if rule.result else ''}"
+    )
 
 
 def _policy(policy: Any) -> str:

@@ -15,7 +15,13 @@ from unamp.policy import Rule
 _RULES = dict.fromkeys(Rule, "") | {
     Rule.LOW: "green", Rule.FP32: "blue", Rule.UNTOUCHED: "dim", Rule.BANNED: "bold red"
 }  # fmt: skip
-_SUPPORT = {"native": "green", "intercepted": "green", "emulated": "yellow", "unsupported": "red", "absent": "dim"}
+_SUPPORT = {
+    "native": "green",
+    "intercepted": "green",
+    "emulated": "yellow",
+    "unsupported": "red",
+    "absent": "dim",
+}
 
 #: No line of a table in a pipe is broken or cut: whoever reads it wants all of it, a row a line.
 _PIPE = 10_000
@@ -62,7 +68,8 @@ def say(text: str, indent: int = 4) -> None:
     console = Console()
     if console.is_terminal:
         wrapper = textwrap.TextWrapper(console.width, subsequent_indent=" " * indent)
-        wrapper.break_long_words = wrapper.break_on_hyphens = False  # an address that is broken leads nowhere
+        # an address that is broken leads nowhere
+        wrapper.break_long_words = wrapper.break_on_hyphens = False
         text = "\n".join(map(wrapper.fill, text.split("\n")))
     print(text)
 

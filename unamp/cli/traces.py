@@ -19,7 +19,9 @@ T = TypeVar("T")
 
 def trace_command(
     trace: Annotated[Path, typer.Argument(help="What Trace.to_json() wrote.")],
-    html: Annotated[Path | None, typer.Option(help="Write a page here instead, with a picture of the network.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page here instead, with a picture of the network.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a recorded trace: what ran, in which layer and precision, and how often."""
@@ -28,13 +30,25 @@ def trace_command(
         write_file(html, checked(lambda: recorded.to_html(title=trace.stem)))
         return
     if as_json:
-        lines = [{**line._asdict(), "rule": line.rule.value, "work": line.work._asdict()} for line in recorded.summary()]
+        lines = [
+            {**line._asdict(), "rule": line.rule.value, "work": line.work._asdict()}
+            for line in recorded.summary()
+        ]
         data = {"frameworks": recorded.frameworks, "never_ran": recorded.never_ran, "lines": lines}
         if recorded.shadow is not None:
-            lost = ((line, line.error if math.isfinite(line.error) else "inf") for line in recorded.shadow_summary())
-            data["shadow"] = {"dtype": recorded.shadow, "lines": [{**line._asdict(), "error": error} for line, error in lost]}
+            lost = (
+                (line, line.error if math.isfinite(line.error) else "inf")
+                for line in recorded.shadow_summary()
+            )
+            data["shadow"] = {
+                "dtype": recorded.shadow,
+                "lines": [{**line._asdict(), "error": error} for line, error in lost],
+            }
         if recorded.keeps_gradients:
-            found = ((line, line.max_abs if math.isfinite(line.max_abs) else "inf") for line in recorded.gradient_summary())
+            found = (
+                (line, line.max_abs if math.isfinite(line.max_abs) else "inf")
+                for line in recorded.gradient_summary()
+            )
             data["gradients"] = [{**line._asdict(), "max_abs": largest} for line, largest in found]
         print_json(data)
         return
@@ -46,11 +60,18 @@ def trace_command(
 
 
 def compare(
-    reference: Annotated[Path, typer.Argument(help="The trace of the run that is right, in float32 say.")],
+    reference: Annotated[
+        Path, typer.Argument(help="The trace of the run that is right, in float32 say.")
+    ],
     other: Annotated[Path, typer.Argument(help="The trace of the other run.")],
-    layers: Annotated[Path | None, typer.Option(help="A file that says which layers are the same.")] = None,
+    layers: Annotated[
+        Path | None, typer.Option(help="A file that says which layers are the same.")
+    ] = None,
     propose_layers: Annotated[
-        Path | None, typer.Option(help="Write such a file instead, for you to correct; it must not be there yet.")
+        Path | None,
+        typer.Option(
+            help="Write such a file instead, for you to correct; it must not be there yet."
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Show so many operations.", min=1)] = None,
     as_json: AsJson = False,
@@ -62,7 +83,9 @@ def compare(
     traces = read_trace(reference), read_trace(other)
     if propose_layers is not None:
         if layers is not None:
-            raise typer.BadParameter("--propose-layers writes the file that --layers reads: give one of them")
+            raise typer.BadParameter(
+                "--propose-layers writes the file that --layers reads: give one of them"
+            )
         _write_proposal(propose_layers, checked(lambda: tracing.propose_layers(*traces).to_toml()))
         return
     mapping = None if layers is None else _read(layers, LayerMapping.from_toml, "mapping of layers")
@@ -77,9 +100,16 @@ def compare(
 
 
 def replay_command(
-    trace: Annotated[Path, typer.Argument(help="What Trace.to_json() wrote, in the folder that the trace kept its calls in.")],
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            help="What Trace.to_json() wrote, in the folder that the trace kept its calls in."
+        ),
+    ],
     number: Annotated[int, typer.Argument(help="The operation: 1 is the first record.")],
-    framework: Annotated[str | None, typer.Option(help="Run it in this framework; else in the one that it ran in.")] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="Run it in this framework; else in the one that it ran in.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run one operation of a trace again, alone, from the inputs that it had: in float64, float32 and low.
@@ -87,7 +117,9 @@ def replay_command(
     Exits with 1 where the result of the run is further from float64 than its precision explains.
     """
     recorded = read_trace(trace)
-    used = framework or (recorded.records[number - 1].framework if 1 <= number <= len(recorded.records) else "")
+    used = framework or (
+        recorded.records[number - 1].framework if 1 <= number <= len(recorded.records) else ""
+    )
     if used:
         import_framework(used)
     again = checked(lambda: replay(recorded, number, trace.parent, framework=framework))

@@ -20,7 +20,19 @@ from unamp.tuning.places import BY
 from unamp.tuning.search_order import EFFORTS
 
 #: What a function may return for `unamp.tune`, besides what it must.
-_FURTHER = ("dtype", "tolerance", "base", "by", "measure", "effort", "margin", "held_out", "budget", "resume", "progress")
+_FURTHER = (
+    "dtype",
+    "tolerance",
+    "base",
+    "by",
+    "measure",
+    "effort",
+    "margin",
+    "held_out",
+    "budget",
+    "resume",
+    "progress",
+)
 _NEEDED = ("run", "network", "batches")
 
 
@@ -33,27 +45,58 @@ def tune_command(
             "any other. A module's name, or a file's (train.py:function).",
         ),
     ],
-    tolerance: Annotated[float | None, typer.Option(help="The largest error that is allowed; 0.01 where not given.")] = None,
-    dtype: Annotated[str | None, typer.Option(help=f"{LOW}; float16 where not given. {', '.join(FLOAT8)}: a study.")] = None,
-    level: Annotated[str | None, typer.Option(help=f"Begin with one of {', '.join(LEVELS)}; O3 where not given.")] = None,
-    preset: Annotated[str | None, typer.Option(help=f"The base lists to begin with: {', '.join(PRESETS)}.")] = None,
-    by: Annotated[str | None, typer.Option(help=f"What is held as one: {', '.join(BY)}; place where not given.")] = None,
-    effort: Annotated[str | None, typer.Option(help=f"{' or '.join(EFFORTS)}; halves where not given.")] = None,
-    margin: Annotated[float | None, typer.Option(help="The part of the tolerance to use; 0.8 where not given.")] = None,
-    budget: Annotated[str | None, typer.Option(help="How many runs (200), or for how long (90s, 10min, 1.5h).")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Keep here what was tried, and go on with it.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="The largest error that is allowed; 0.01 where not given.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help=f"{LOW}; float16 where not given. {', '.join(FLOAT8)}: a study."),
+    ] = None,
+    level: Annotated[
+        str | None, typer.Option(help=f"Begin with one of {', '.join(LEVELS)}; O3 where not given.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help=f"The base lists to begin with: {', '.join(PRESETS)}.")
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help=f"What is held as one: {', '.join(BY)}; place where not given."),
+    ] = None,
+    effort: Annotated[
+        str | None, typer.Option(help=f"{' or '.join(EFFORTS)}; halves where not given.")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="The part of the tolerance to use; 0.8 where not given.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="How many runs (200), or for how long (90s, 10min, 1.5h).")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Keep here what was tried, and go on with it.")
+    ] = None,
     toml: Annotated[Path | None, typer.Option(help="Write the precision.toml here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page about the search here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the layers and operations that must stay in float32, so that a network's results stay within a tolerance.
 
-    Exits with 0 where the batch that was held out is within the tolerance too, with 1 where it is beyond.
+    Exits with 0 where the batch that was held out is within the tolerance too, with 1 where it is
+    beyond.
     """
     arguments = _arguments(function)
-    arguments |= given(tolerance=tolerance, dtype=dtype, by=by, effort=effort, margin=margin, budget=budget, resume=resume)
+    arguments |= given(
+        tolerance=tolerance,
+        dtype=dtype,
+        by=by,
+        effort=effort,
+        margin=margin,
+        budget=budget,
+        resume=resume,
+    )
     if is_float8(arguments.get("dtype")) and (level or preset or toml or html):
-        raise typer.BadParameter("a study in float8 takes no --level and no --preset, and writes no --toml and no --html")
+        raise typer.BadParameter(
+            "a study in float8 takes no --level and no --preset, and writes no --toml and no --html"
+        )
     if level is not None or preset is not None:
         stated: dict[str, Any] = {
             "level": level or "O3",
@@ -93,13 +136,18 @@ def _ours(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "unamp"
+    return (
+        trace is not None
+        and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "unamp"
+    )
 
 
 def _arguments(said: str) -> dict[str, Any]:
     found = function_named(said)()
     if not isinstance(found, Mapping):
-        raise typer.BadParameter(f"{said} must return a dict with {', '.join(_NEEDED)}, not {shortened(found, 40)}")
+        raise typer.BadParameter(
+            f"{said} must return a dict with {', '.join(_NEEDED)}, not {shortened(found, 40)}"
+        )
     unknown = sorted(set(found) - {*_NEEDED, *_FURTHER}, key=str)
     missing = [each for each in _NEEDED if each not in found]
     if unknown or missing:

@@ -8,8 +8,9 @@ Put ``unamp.dialects.`` in front of the module that you import from, and leave t
     from unamp.dialects.mindspore.amp import auto_mixed_precision, DynamicLossScaler
     from unamp.dialects.keras.mixed_precision import LossScaleOptimizer
 
-Names, signatures, defaults, results and exceptions are the framework's own; what is different is said where it is. The
-names are in `unamp.dialects.torch`, `.paddle`, `.mindspore` and `.keras` too. No framework is imported.
+Names, signatures, defaults, results and exceptions are the framework's own; what is different is
+said where it is. The names are in `unamp.dialects.torch`, `.paddle`, `.mindspore` and `.keras` too.
+No framework is imported.
 """
 
 from typing import Any

@@ -36,8 +36,8 @@ def export_lists(precision: Precision, tool: str, model: Path | None = None) -> 
         model: the float32 ONNX file that the tool is to convert, for the names of its nodes.
 
     Raises:
-        ValueError: for another tool, for a low dtype that it does not have, and for a model that it does not read;
-            `unamp.onnx.BadModel` for what is no sound ONNX file.
+        ValueError: for another tool, for a low dtype that it does not have, and for a model that it
+            does not read; `unamp.onnx.BadModel` for what is no sound ONNX file.
         ModuleNotFoundError: where the package `onnx` is not installed, and there is a model.
         OSError: where the model cannot be read.
     """
@@ -46,5 +46,7 @@ def export_lists(precision: Precision, tool: str, model: Path | None = None) -> 
     if tool not in _OF_PROGRAMS:
         raise ValueError(unknown("tool", tool, TOOLS))
     if model is not None:
-        raise ValueError(f"{tool} does not read ONNX files: leave --model out; it takes the network's own names")
+        raise ValueError(
+            f"{tool} does not read ONNX files: leave --model out; it takes the network's own names"
+        )
     return _OF_PROGRAMS[tool](precision)

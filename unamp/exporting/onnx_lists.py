@@ -34,17 +34,22 @@ def onnxconverter_common(precision: Precision, model: Path | None) -> ExportList
     kept = _kept(precision, planned, low)
     if refused - {*kept.types}:
         kept.types[:] = sorted([*kept.types, _FIXED])
-        kept.unsaid.append(f"{tool} makes no valid {_FIXED} in float16; here all of them stay in float32")
+        kept.unsaid.append(
+            f"{tool} makes no valid {_FIXED} in float16; here all of them stay in float32"
+        )
     arguments: dict[str, object] = {
         "op_block_list": kept.types,
         "node_block_list": kept.names,
-        "min_positive_val": 2.0**-24,  # float16 ends here, and not at the 1e-7 and 1e4 that the function has by itself
+        # float16 ends here, and not at the 1e-7 and 1e4 that the function has by itself
+        "min_positive_val": 2.0**-24,
         "max_finite_val": 65504.0,
         "keep_io_types": True,
     }
     shared = [] if planned is None else _shared(*planned)
     copies = _COPIES.format(shared=_listed(shared, 0)) if shared else ""
-    code = _ONNXCONVERTER_COMMON.format(model=_path(model), arguments=_written(arguments), copies=copies)
+    code = _ONNXCONVERTER_COMMON.format(
+        model=_path(model), arguments=_written(arguments), copies=copies
+    )
     return ExportLists(tool, arguments, code, kept.unsaid)
 
 
@@ -98,9 +103,16 @@ def openvino(precision: Precision, model: Path | None) -> ExportLists:
     """Return the results of the nodes that OpenVINO is to compute in float32, and the marks that say so."""
     low = low_dtype(precision, "openvino", ("bfloat16", "float16"))
     if model is None:
-        raise ValueError("openvino knows operations by the names of their results alone: say --model")
+        raise ValueError(
+            "openvino knows operations by the names of their results alone: say --model"
+        )
     graph, planned = _planned(precision, model, "openvino")
-    results = [graph.values[each].name for node in planned.float32 for each in node.outputs if graph.values[each].name]
+    results = [
+        graph.values[each].name
+        for node in planned.float32
+        for each in node.outputs
+        if graph.values[each].name
+    ]
     arguments: dict[str, object] = {
         "float32": results,
         "INFERENCE_PRECISION_HINT": {"float16": "f16", "bfloat16": "bf16"}[low],
@@ -110,7 +122,9 @@ def openvino(precision: Precision, model: Path | None) -> ExportLists:
         f"whether the rest runs in {low} and whether the marks of float32 outlive fusion is up to the device; "
         "compiled.get_runtime_model() tells",
     ]
-    code = _OPENVINO.format(names=_listed(results, 0), model=_path(model), hint=arguments["INFERENCE_PRECISION_HINT"])
+    code = _OPENVINO.format(
+        names=_listed(results, 0), model=_path(model), hint=arguments["INFERENCE_PRECISION_HINT"]
+    )
     return ExportLists("openvino", arguments, code, unsaid)
 
 
@@ -137,10 +151,22 @@ def _kept_of_any(precision: Precision, low: str) -> _Kept:
     """Return the types of operators that stay in float32 in whatever model; names need a model."""
     types = sorted_types(precision.policy, operator_types())
     said = [
-        ("they run in the dtype of their inputs, which only --model tells; here they run in {low}", types.following),
-        ("the policy says different things for what they may be; here they stay in float32", types.mixed),
-        ("no operation of the vocabulary is of these types; here they stay in float32", types.unnamed),
-        ("rules for layers, which only --model finds the nodes of", [repr(rule.pattern) for rule in precision.layers]),
+        (
+            "they run in the dtype of their inputs, which only --model tells; here they run in {low}",
+            types.following,
+        ),
+        (
+            "the policy says different things for what they may be; here they stay in float32",
+            types.mixed,
+        ),
+        (
+            "no operation of the vocabulary is of these types; here they stay in float32",
+            types.unnamed,
+        ),
+        (
+            "rules for layers, which only --model finds the nodes of",
+            [repr(rule.pattern) for rule in precision.layers],
+        ),
     ]
     unsaid = [f"{why.format(low=low)}: {', '.join(which)}" for why, which in said if which]
     return _Kept(sorted([*types.float32, *types.mixed, *types.unnamed]), [], unsaid)
@@ -149,28 +175,43 @@ def _kept_of_any(precision: Precision, low: str) -> _Kept:
 def _planned(precision: Precision, model: Path, tool: str) -> tuple[Graph, PlannedGraph]:
     graph = read_graph(model)
     if any(node.graph for node in graph.nodes):
-        raise ValueError(f"{model} has graphs inside control flow, whose nodes lists for {tool} cannot name")
+        raise ValueError(
+            f"{model} has graphs inside control flow, whose nodes lists for {tool} cannot name"
+        )
     return graph, plan(graph, precision)
 
 
 def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
     """Return the types of which all nodes in a model stay in float32, and the names of the other nodes that do."""
-    low_types, low_names = {node.kind for node in planned.rest}, {node.name for node in planned.rest}
+    low_types, low_names = (
+        {node.kind for node in planned.rest},
+        {node.name for node in planned.rest},
+    )
     types = {node.kind for node in planned.float32} - low_types
     single = [node for node in planned.float32 if node.kind not in types]
     unsaid = _unclear(planned, precision)
     if nameless := [node for node in single if not node.named]:
-        unsaid.append(f"nodes without a name cannot be on a list; here they run low: {_kinds(nameless)}")
+        unsaid.append(
+            f"nodes without a name cannot be on a list; here they run low: {_kinds(nameless)}"
+        )
     if twice := sorted({node.name for node in single if node.named} & low_names):
-        unsaid.append(f"nodes that are to run low have these names, too, and stay in float32: {', '.join(twice)}")
+        unsaid.append(
+            f"nodes that are to run low have these names, too, and stay in float32: {', '.join(twice)}"
+        )
     names = dict.fromkeys(node.name for node in single if node.named)
     return _Kept(sorted(types), list(names), unsaid)
 
 
 def _unclear(planned: PlannedGraph, precision: Precision) -> list[str]:
     found = grouped(planned.unclear, lambda node_and_why: node_and_why[1])
-    said = [f"{why}; here they stay in float32: {_kinds([node for node, _ in those])}" for why, those in found.items()]
-    said += [f"the rule for layers {pattern!r} matches no layer of the model" for pattern in planned.unmatched]
+    said = [
+        f"{why}; here they stay in float32: {_kinds([node for node, _ in those])}"
+        for why, those in found.items()
+    ]
+    said += [
+        f"the rule for layers {pattern!r} matches no layer of the model"
+        for pattern in planned.unmatched
+    ]
     return said + results_unsaid(precision)
 
 

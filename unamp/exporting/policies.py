@@ -69,12 +69,25 @@ def low_dtype(precision: Precision, tool: str, takes: tuple[str, ...]) -> str:
     Raises:
         ValueError: where there is none, where there are two, and where the tool does not have it.
     """
-    policies = [precision.policy, *(rule.policy for rule in precision.layers if isinstance(rule.policy, Policy))]
-    found = sorted({p.dtype for p in policies if p.active and p.dtype in LOW_DTYPES and Rule.LOW in p.rules.values()})
+    policies = [
+        precision.policy,
+        *(rule.policy for rule in precision.layers if isinstance(rule.policy, Policy)),
+    ]
+    found = sorted(
+        {
+            p.dtype
+            for p in policies
+            if p.active and p.dtype in LOW_DTYPES and Rule.LOW in p.rules.values()
+        }
+    )
     if not found:
-        raise ValueError(f"nothing is low under this policy, so there is nothing for {tool} to convert")
+        raise ValueError(
+            f"nothing is low under this policy, so there is nothing for {tool} to convert"
+        )
     if len(found) > 1:
-        raise ValueError(f"the policy and its rules for layers have {' and '.join(found)}; {tool} takes one low dtype")
+        raise ValueError(
+            f"the policy and its rules for layers have {' and '.join(found)}; {tool} takes one low dtype"
+        )
     if found[0] not in takes:
         raise ValueError(f"{tool} has no {found[0]}; it converts to {' or '.join(takes)}")
     return found[0]
@@ -85,9 +98,13 @@ def layer_expressions(precision: Precision) -> tuple[list[str], list[str]]:
     found, unsaid = [], []
     for rule in precision.layers:
         if rule.policy != "float32":
-            unsaid.append(f"the rule for layers {rule.pattern!r} has a policy of its own, which one list cannot say")
+            unsaid.append(
+                f"the rule for layers {rule.pattern!r} has a policy of its own, which one list cannot say"
+            )
         elif ":" in rule.pattern:
-            unsaid.append(f"the rule for layers {rule.pattern!r} asks for a class; only names can be said")
+            unsaid.append(
+                f"the rule for layers {rule.pattern!r} asks for a class; only names can be said"
+            )
         else:
             found.append(rf"{expression(rule.pattern).pattern}(\.|$)")
     return found, unsaid + results_unsaid(precision)

@@ -19,7 +19,9 @@ def torch_tensorrt(precision: Precision) -> ExportLists:
     layers, unsaid = layer_expressions(precision)
     kept, following = _aten(precision.policy)
     if following:
-        some = ", ".join(op for op in ("add", "mul", "relu", "cat") if op in following) or following[0]
+        some = (
+            ", ".join(op for op in ("add", "mul", "relu", "cat") if op in following) or following[0]
+        )
         unsaid.append(
             f"{len(following)} operations run in the dtype of their inputs ({some} among them); torch-tensorrt runs in {low} "
             "whatever is not excluded"
@@ -33,7 +35,9 @@ def torch_tensorrt(precision: Precision) -> ExportLists:
         "autocast_max_output_threshold": float("inf"),
     }
     code = _TORCH_TENSORRT.format(operators=_listed(kept), layers=_listed(layers), low=low)
-    return ExportLists("torch-tensorrt", {**arguments, "autocast_max_output_threshold": "inf"}, code, unsaid)
+    return ExportLists(
+        "torch-tensorrt", {**arguments, "autocast_max_output_threshold": "inf"}, code, unsaid
+    )
 
 
 #: Operators are compared by their qualified names, which have the overload at the end.
@@ -81,15 +85,23 @@ def coremltools(precision: Precision) -> ExportLists:
     types = sorted_types(precision.policy, _mil_types())
     if types.mixed:
         which = ", ".join(types.mixed)
-        unsaid.append(f"the policy says different things for what they may be; here they stay in float32: {which}")
-    arguments: dict[str, object] = {"float16": types.low, "following": types.following, "float32_layers": layers}
+        unsaid.append(
+            f"the policy says different things for what they may be; here they stay in float32: {which}"
+        )
+    arguments: dict[str, object] = {
+        "float16": types.low,
+        "following": types.following,
+        "float32_layers": layers,
+    }
     code = _COREMLTOOLS.format(
         head="import re\n\n" if layers else "",
         scope="from coremltools.converters.mil.mil.scope import ScopeSource\n" if layers else "",
         low=_listed(types.low),
         following=_listed(types.following),
         layers=_LAYERS.format(layers=_listed(layers)) if layers else "",
-        within='    if op.op_type != "const" and in_float32_layer(op):\n        return False\n' if layers else "",
+        within='    if op.op_type != "const" and in_float32_layer(op):\n        return False\n'
+        if layers
+        else "",
     )
     return ExportLists("coremltools", arguments, code, unsaid)
 
@@ -152,7 +164,10 @@ def in_float32_layer(op):
 @cache
 def _mil_types() -> Mapping[str, tuple[str, ...]]:
     table = load_table("coreml.toml")
-    named = {kind: (ops,) if isinstance(ops, str) else tuple(ops) for kind, ops in table["operators"].items()}
+    named = {
+        kind: (ops,) if isinstance(ops, str) else tuple(ops)
+        for kind, ops in table["operators"].items()
+    }
     return {**dict.fromkeys(table["unnamed"], ()), **named}
 
 

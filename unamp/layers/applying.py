@@ -24,7 +24,8 @@ _serials = itertools.count(1)
 #: The rules that have been put on a network in this process.
 _applied: set[LayerRules] = set()
 
-#: Where a layer has the rules that were put on it: the serial number of each application, and its region; the last is in force.
+#: Where a layer has the rules that were put on it: the serial number of each application, and its
+#: region; the last is in force.
 _RULES = "_unamp_layer_rules"
 
 
@@ -50,7 +51,10 @@ class LayerPolicies:
         found = list(_named(layered, layered.unwrapped(network)))
         names, chosen = _chosen(rules, found, self._network, layered)
         self._layers: Mapping[str, Policy | str] = MappingProxyType(names)
-        regions = [(layer, layer_region(rule.policy, adapter.framework, rule.result)) for layer, rule in chosen]
+        regions = [
+            (layer, layer_region(rule.policy, adapter.framework, rule.result))
+            for layer, rule in chosen
+        ]
         for layer, region in regions:
             layered.check(layer, region)
         with _lock:
@@ -87,7 +91,12 @@ class LayerPolicies:
     def __enter__(self) -> LayerPolicies:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.remove()
 
     def remove(self) -> None:
@@ -98,7 +107,11 @@ class LayerPolicies:
                 network.put([each for each in network.rules if each is not rules])
             while self._ruled:
                 layer = self._ruled.pop()
-                _put(self._layered, layer, [entry for entry in vars(layer).get(_RULES, ()) if entry[0] != self._serial])
+                _put(
+                    self._layered,
+                    layer,
+                    [entry for entry in vars(layer).get(_RULES, ()) if entry[0] != self._serial],
+                )
 
     def to_toml(self) -> str:
         """Return the rules as the text of a `precision.toml`, which `LayerRules.from_toml` reads."""
@@ -110,29 +123,36 @@ class LayerPolicies:
 
 
 def layer_policies(
-    network: Any, rules: LayerRules | Mapping[Any, Any] | Iterable[LayerRule], *, result: str | None = None
+    network: Any,
+    rules: LayerRules | Mapping[Any, Any] | Iterable[LayerRule],
+    *,
+    result: str | None = None,
 ) -> LayerPolicies:
     """Give layers of a network policies of their own, without touching the network's code.
 
-    A rule is about a layer and everything that it calls, in a region and without one; a rule further in stands inside it.
-    Rules change the network for all threads, until they are removed.
+    A rule is about a layer and everything that it calls, in a region and without one; a rule
+    further in stands inside it. Rules change the network for all threads, until they are removed.
 
     Args:
-        network: a network of a framework that is imported. On JAX also a function, or what `haiku.transform` returns: its
-            layers are the scopes of `jax.named_scope` that open in its calls.
-        rules: patterns with policies, ``{"encoder.**.norm": "float32", ":Softmax": "float32", "head": Policy("O1")}``, or
-            `LayerRules`. ``"float32"`` is every operation in float32. Of several patterns for one layer the last one counts.
-            See `unamp.layers.patterns` for what a pattern can say.
-        result: ``"low"`` casts the float32 results of these layers to the low dtype that is in force around them. Left as they
-            are, they make each operation behind them float32 that runs in the widest dtype of its inputs.
+        network: a network of a framework that is imported. On JAX also a function, or what
+            `haiku.transform` returns: its layers are the scopes of `jax.named_scope` that open in
+            its calls.
+        rules: patterns with policies, ``{"encoder.**.norm": "float32", ":Softmax": "float32",
+            "head": Policy("O1")}``, or `LayerRules`. ``"float32"`` is every operation in float32.
+            Of several patterns for one layer the last one counts. See `unamp.layers.patterns` for
+            what a pattern can say.
+        result: ``"low"`` casts the float32 results of these layers to the low dtype that is in
+            force around them. Left as they are, they make each operation behind them float32 that
+            runs in the widest dtype of its inputs.
 
     Returns:
         A handle: a context manager, with ``layers`` (what was found) and ``remove()``.
 
     Raises:
         TypeError: for what is no network, and no rule.
-        ValueError: for a pattern that no layer matches; the message has the nearest names. Nothing is changed then. The layers
-            of a function have names only while it runs: a call of it raises, at its end.
+        ValueError: for a pattern that no layer matches; the message has the nearest names. Nothing
+            is changed then. The layers of a function have names only while it runs: a call of it
+            raises, at its end.
         NotExpressible: where a framework cannot follow a rule on a layer. Nothing is changed then.
     """
     if not isinstance(rules, LayerRules):
@@ -170,7 +190,8 @@ class LayerNames(NamedTuple):
 
     Attributes:
         classes: the network's class, as a trace shows it; and that of a wrapper around the network.
-        first: every name of a layer that is called, an outer one before those inside, with the first of its layer's names.
+        first: every name of a layer that is called, an outer one before those inside, with the
+            first of its layer's names.
         layers: the layers by their first names, and the network itself, as ``""``.
     """
 
@@ -197,7 +218,9 @@ def layer_names(network: Any) -> LayerNames:
             layers.setdefault(first[name], layer)
     del first[""]
     # An adapter's replacement of a network gives the network's class.
-    return LayerNames(tuple({type(network).__name__: None, inner.__class__.__name__: None}), first, layers)
+    return LayerNames(
+        tuple({type(network).__name__: None, inner.__class__.__name__: None}), first, layers
+    )
 
 
 def late_network(network: Any) -> tuple[LateNetwork, str] | None:
@@ -260,7 +283,9 @@ def _layered(adapter: Adapter) -> Layered:
     return layered
 
 
-def _named(layered: Layered, layer: Any, path: tuple[str, ...] = (), above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _named(
+    layered: Layered, layer: Any, path: tuple[str, ...] = (), above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, Any]]:
     """Yield a network, under the name ``""``, and every layer inside with each of its names: a shared one has several."""
     yield ".".join(path), layer
     for name, inner in layered.inner(layer):

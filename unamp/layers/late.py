@@ -20,7 +20,8 @@ class LateRules:
         rules: the rules.
 
     Raises:
-        NotExpressible: for a rule that asks for a layer's class or result: a named scope has neither.
+        NotExpressible: for a rule that asks for a layer's class or result: a named scope has
+            neither.
     """
 
     def __init__(self, network: str, framework: str, rules: LayerRules) -> None:
@@ -47,7 +48,14 @@ class LateRules:
 
     def region(self, name: str) -> LayerRegion | None:
         """Return the region of a layer; None where it has no rule."""
-        return next((region for rule, region in reversed(self._regions) if matches_names(rule.pattern, name, None)), None)
+        return next(
+            (
+                region
+                for rule, region in reversed(self._regions)
+                if matches_names(rule.pattern, name, None)
+            ),
+            None,
+        )
 
     def layers(self, names: Iterable[str]) -> Mapping[str, Policy | str]:
         """Return the policies of those of some layers that have one, by their names."""
@@ -66,5 +74,9 @@ class LateRules:
         there = list(names)
         for rule in self._rules:
             if not any(matches_names(rule.pattern, name, None) for name in there):
-                said = nothing_matches(rule.pattern, self._network, [(name, None) for name in there])
-                raise ValueError(f"{said} (the layers of a function are the named scopes that open in its calls)")
+                said = nothing_matches(
+                    rule.pattern, self._network, [(name, None) for name in there]
+                )
+                raise ValueError(
+                    f"{said} (the layers of a function are the named scopes that open in its calls)"
+                )

@@ -1,12 +1,13 @@
 """Patterns for layers, about the names that a trace shows, without the network's class in front.
 
-=========================  ===============================================================================================
-``"encoder.0.norm"``       one layer, by its name
-``"encoder.*.norm"``       ``*`` stands for any letters of one name
-``"encoder.**.norm"``      ``**`` stands for any number of names, or none; at the end, for every layer below
-``":LayerNorm"``           every layer of a class, or of one derived from it; ``":package.module.LayerNorm"`` of just that one
-``"encoder.**:LayerNorm"`` both
-=========================  ===============================================================================================
+=========================
+===============================================================================================
+``"encoder.0.norm"``       one layer, by its name ``"encoder.*.norm"``       ``*`` stands for any
+letters of one name ``"encoder.**.norm"``      ``**`` stands for any number of names, or none; at
+the end, for every layer below ``":LayerNorm"``           every layer of a class, or of one derived
+from it; ``":package.module.LayerNorm"`` of just that one ``"encoder.**:LayerNorm"`` both
+=========================
+===============================================================================================
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def as_pattern(pattern: object) -> str:
     if isinstance(pattern, type):
         return f"{_CLASS}{pattern.__module__}.{pattern.__qualname__}"
     if not isinstance(pattern, str):
-        raise TypeError(f"a pattern is the name of layers, or a class of layers; not {type(pattern).__name__}")
+        raise TypeError(
+            f"a pattern is the name of layers, or a class of layers; not {type(pattern).__name__}"
+        )
     names, colon, kind = pattern.partition(_CLASS)
     empty = "" in names.split(".") if names or not colon else False
     if empty or (colon and "" in kind.split(".")) or not pattern.isprintable():
@@ -62,14 +65,17 @@ def matches_names(pattern: str, name: str, classes: Iterable[str] | None) -> boo
         return False
     if not names:
         return bool(colon)
-    return bool(name) and expression(names).fullmatch(name) is not None  # the network itself has no name
+    # the network itself has no name
+    return bool(name) and expression(names).fullmatch(name) is not None
 
 
 @lru_cache(maxsize=1024)
 def expression(names: str) -> re.Pattern[str]:
     """Return the regular expression for the names that a pattern without a class matches."""
     # Of several `**` in a row each would try all that the others do.
-    *above, last = [name for name, after in pairwise([*names.split("."), ""]) if not name == after == "**"]
+    *above, last = [
+        name for name, after in pairwise([*names.split("."), ""]) if not name == after == "**"
+    ]
     parts = [r"(?:[^.]+\.)*" if name == "**" else _one(name) + r"\." for name in above]
     return re.compile("".join(parts) + (r"[^.]+(?:\.[^.]+)*" if last == "**" else _one(last)))
 
@@ -92,7 +98,9 @@ def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]
         pattern = _CLASS + kind.rpartition(".")[2]
     # It may be said from another layer on, so the last name alone can tell.
     last = {name: name.rpartition(".")[2] for name in there}
-    close = difflib.get_close_matches(pattern.rpartition(".")[2], list(dict.fromkeys(last.values())), 2, 0.5)
+    close = difflib.get_close_matches(
+        pattern.rpartition(".")[2], list(dict.fromkeys(last.values())), 2, 0.5
+    )
     near = [name for name in there if last[name] in close]
     near.sort(key=lambda name: difflib.SequenceMatcher(None, name, pattern).ratio(), reverse=True)
     if near:

@@ -31,9 +31,13 @@ class LayerRegion:
         self.framework = framework
         self.result = result
         self._adapter = registry.adapter_for(framework)
-        # A framework may keep something for one low dtype at a time: "float32" has that of the region around.
+        # A framework may keep something for one low dtype at a time: "float32" has that of the
+        # region around.
         self._regions = {
-            dtype: Region(rule if isinstance(rule, Policy) else Policy(dtype=dtype, deny=EVERYTHING), framework=framework)
+            dtype: Region(
+                rule if isinstance(rule, Policy) else Policy(dtype=dtype, deny=EVERYTHING),
+                framework=framework,
+            )
             for dtype in POLICY_DTYPES
         }
 
@@ -62,7 +66,11 @@ class LayerRegion:
         adapter, low = self._adapter, self._dtype_around()
         if low is None:
             given: list[str] = []
-            mapped([*args, *kwargs.values()], adapter.is_tensor, lambda tensor: given.append(adapter.dtype_of(tensor)))
+            mapped(
+                [*args, *kwargs.values()],
+                adapter.is_tensor,
+                lambda tensor: given.append(adapter.dtype_of(tensor)),
+            )
             low = next((dtype for dtype in given if dtype in LOW_DTYPES), None)
         if low is None or low == FLOAT32:
             return result
@@ -70,7 +78,9 @@ class LayerRegion:
         return mapped(
             result,
             adapter.is_tensor,
-            lambda tensor: adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) == FLOAT32 else tensor,
+            lambda tensor: (
+                adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) == FLOAT32 else tensor
+            ),
         )
 
     @once_per_trace

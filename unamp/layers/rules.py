@@ -25,7 +25,8 @@ class LayerRule(NamedTuple):
     Attributes:
         pattern: which layers; see `unamp.layers.patterns`.
         policy: a `Policy`, or ``"float32"``: every operation in float32.
-        result: ``"low"``: the layer's float32 results are cast to the low dtype in force around it. None leaves them.
+        result: ``"low"``: the layer's float32 results are cast to the low dtype in force around it.
+            None leaves them.
         reason: why, for people.
     """
 
@@ -39,25 +40,33 @@ class LayerRules:
     """Rules for layers, in order: of several patterns for one layer the last one counts. Immutable, hashable, equal by value.
 
     Args:
-        rules: a mapping of patterns (or classes of layers) to policies or ``"float32"``; or `LayerRule` objects.
+        rules: a mapping of patterns (or classes of layers) to policies or ``"float32"``; or
+            `LayerRule` objects.
         result: what `LayerRule.result` is for each of a mapping.
 
     Raises:
         TypeError: for what is no rule.
-        ValueError: for a pattern, a word for a policy, or a `result` that is none; and for a pattern that comes twice.
+        ValueError: for a pattern, a word for a policy, or a `result` that is none; and for a
+            pattern that comes twice.
     """
 
     _rules: tuple[LayerRule, ...]
 
-    def __init__(self, rules: Mapping[Any, Any] | Iterable[LayerRule] = (), *, result: str | None = None) -> None:
+    def __init__(
+        self, rules: Mapping[Any, Any] | Iterable[LayerRule] = (), *, result: str | None = None
+    ) -> None:
         if isinstance(rules, Mapping):
             rules = [LayerRule(pattern, policy, result) for pattern, policy in rules.items()]
         elif result is not None:
             raise ValueError("result goes with a mapping; a LayerRule has its own")
         checked = tuple(map(_checked, rules))
         patterns = [rule.pattern for rule in checked]
-        if twice := next((pattern for pattern, count in Counter(patterns).items() if count > 1), None):
-            raise ValueError(f"pattern {twice!r} has two rules; the later would always win: leave one out")
+        if twice := next(
+            (pattern for pattern, count in Counter(patterns).items() if count > 1), None
+        ):
+            raise ValueError(
+                f"pattern {twice!r} has two rules; the later would always win: leave one out"
+            )
         object.__setattr__(self, "_rules", checked)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -89,7 +98,10 @@ class LayerRules:
     def to_data(self) -> list[dict[str, Any]]:
         """Return the rules as plain values, for a file."""
         return [
-            {**rule._asdict(), "policy": rule.policy.to_data() if isinstance(rule.policy, Policy) else rule.policy}
+            {
+                **rule._asdict(),
+                "policy": rule.policy.to_data() if isinstance(rule.policy, Policy) else rule.policy,
+            }
             for rule in self
         ]
 
@@ -108,7 +120,9 @@ class LayerRules:
         """Return the rules as JSON; `from_json` reads it again."""
         import json  # slow to import
 
-        return json.dumps({"format": _FORMAT, "version": _VERSION, "layers": self.to_data()}, indent=indent)
+        return json.dumps(
+            {"format": _FORMAT, "version": _VERSION, "layers": self.to_data()}, indent=indent
+        )
 
     @classmethod
     def from_json(cls, text: str) -> LayerRules:
@@ -120,17 +134,29 @@ class LayerRules:
         from unamp import _strict_json as strict
 
         try:
-            found = strict.fields("it", strict.parsed(text), ("format", "version", "layers"), ("format", "version", "layers"))
+            found = strict.fields(
+                "it",
+                strict.parsed(text),
+                ("format", "version", "layers"),
+                ("format", "version", "layers"),
+            )
             if found["format"] != _FORMAT or found["version"] != _VERSION:
-                raise ValueError(f"its format is {shortened(found['format'], 40)}, version {shortened(found['version'], 40)}")
+                raise ValueError(
+                    f"its format is {shortened(found['format'], 40)}, version {shortened(found['version'], 40)}"
+                )
             return cls.from_data(found["layers"])
         except (TypeError, ValueError) as error:
-            raise ValueError(f"these are no rules for layers of version {_VERSION}: {error}") from error
+            raise ValueError(
+                f"these are no rules for layers of version {_VERSION}: {error}"
+            ) from error
 
     def tables(self) -> list[dict[str, Any]]:
         """Return the rules as a `precision.toml` states them."""
         return [
-            {**rule._asdict(), "policy": rule.policy.stated() if isinstance(rule.policy, Policy) else rule.policy}
+            {
+                **rule._asdict(),
+                "policy": rule.policy.stated() if isinstance(rule.policy, Policy) else rule.policy,
+            }
             for rule in self
         ]
 
@@ -138,7 +164,14 @@ class LayerRules:
     def from_tables(cls, tables: Iterable[Mapping[str, Any]]) -> LayerRules:
         """Return the rules of `tables`; what is left out of a policy there is as usual."""
         return cls(
-            LayerRule(**{**table, "policy": policy if isinstance(policy := table["policy"], str) else Policy(**policy)})
+            LayerRule(
+                **{
+                    **table,
+                    "policy": policy
+                    if isinstance(policy := table["policy"], str)
+                    else Policy(**policy),
+                }
+            )
             for table in tables
         )
 
@@ -146,14 +179,17 @@ class LayerRules:
         """Return the rules as the text of a `precision.toml`, which `from_toml` reads; see `unamp.Precision` for more."""
         from unamp import _precision_toml  # slow to import
 
-        return _precision_toml.dump(_precision_toml.Contents(layers=self.tables(), lists=lists_of(self.policies)))
+        return _precision_toml.dump(
+            _precision_toml.Contents(layers=self.tables(), lists=lists_of(self.policies))
+        )
 
     @classmethod
     def from_toml(cls, text: str) -> LayerRules:
         """Return the rules in the text of a `precision.toml`; warn where the lists of their presets have changed since.
 
         Raises:
-            ValueError: for what is no such text, and where it has a policy, too: `unamp.Precision` reads both.
+            ValueError: for what is no such text, and where it has a policy, too: `unamp.Precision`
+                reads both.
         """
         from unamp import _precision_toml
 
@@ -174,17 +210,23 @@ _FORMAT, _VERSION = "unamp layer rules", 1
 
 def _checked(rule: object) -> LayerRule:
     if not isinstance(rule, LayerRule):
-        raise TypeError(f"rules are a mapping of patterns to policies, or unamp.LayerRule objects; not {shortened(rule)}")
+        raise TypeError(
+            f"rules are a mapping of patterns to policies, or unamp.LayerRule objects; not {shortened(rule)}"
+        )
     pattern = as_pattern(rule.pattern)
     if not isinstance(rule.policy, Policy) and rule.policy != FLOAT32:
         message = f"the rule for {pattern!r} must be 'float32' or an unamp.Policy, not {shortened(rule.policy)}"
         if isinstance(rule.policy, str):
-            raise ValueError(f"{message}; say unamp.Policy('O3', 'float16') for everything in a low dtype")
+            raise ValueError(
+                f"{message}; say unamp.Policy('O3', 'float16') for everything in a low dtype"
+            )
         raise TypeError(message)
     if rule.result not in (None, LOW_RESULT):
         raise ValueError(unknown("result", rule.result, (LOW_RESULT,), "valid: None, or"))
     if not isinstance(rule.reason, str) or not rule.reason.isprintable():
-        raise ValueError(f"the reason for {pattern!r} must be printable text, not {shortened(rule.reason)}")
+        raise ValueError(
+            f"the reason for {pattern!r} must be printable text, not {shortened(rule.reason)}"
+        )
     return rule._replace(pattern=pattern)
 
 
@@ -192,8 +234,12 @@ def _from_data(data: Any) -> LayerRule:
     if not isinstance(data, Mapping):
         raise TypeError(f"a rule for layers is an object, not {shortened(data, 40)}")
     if different := sorted(data.keys() ^ set(_FIELDS), key=str):
-        raise ValueError(f"a rule for layers has {', '.join(_FIELDS)}; unknown or missing: {shortened(different[0], 40)}")
+        raise ValueError(
+            f"a rule for layers has {', '.join(_FIELDS)}; unknown or missing: {shortened(different[0], 40)}"
+        )
     if not isinstance(data["pattern"], str):
         raise TypeError(f"a pattern is text, not {shortened(data['pattern'], 40)}")
     policy = data["policy"]
-    return LayerRule(**{**data, "policy": policy if isinstance(policy, str) else Policy.from_data(policy)})
+    return LayerRule(
+        **{**data, "policy": policy if isinstance(policy, str) else Policy.from_data(policy)}
+    )

@@ -66,7 +66,9 @@ def given(args: Sequence[cst.Arg], form: Form, name: str) -> Given:
     spread: list[int] = []
     for index, arg in enumerate(args):
         if arg.star == "*" or (arg.star and not form.same_words):
-            raise Refused(f"what {code(arg.value)} holds is not known here", "write its arguments out")
+            raise Refused(
+                f"what {code(arg.value)} holds is not known here", "write its arguments out"
+            )
         if arg.star:
             spread.append(index)
             continue
@@ -88,16 +90,24 @@ def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
     """Raise an error where unamp, in plain words or in a dialect, would raise for what a framework takes.
 
     Raises:
-        Refused: for a dtype that is not low, a level of MindSpore's own, and an operation that nobody knows.
+        Refused: for a dtype that is not low, a level of MindSpore's own, and an operation that
+            nobody knows.
     """
     dtype = UNKNOWN
     if "dtype" in known.named:
         dtype = static_dtype(args[known.named["dtype"]].value)
-    if isinstance(dtype, str) and dtype not in LOW_DTYPES and form.to != "unamp.auto_mixed_precision":
+    if (
+        isinstance(dtype, str)
+        and dtype not in LOW_DTYPES
+        and form.to != "unamp.auto_mixed_precision"
+    ):
         enabled = _literal(args, known, "enabled", "enable")
         if enabled is not False and not (dtype == FLOAT32 and _is_on_cuda(args, form, known)):
             if dtype != FLOAT32:
-                raise Refused(f"{dtype} is no dtype of a policy", "write enabled=False, and cast where you compute")
+                raise Refused(
+                    f"{dtype} is no dtype of a policy",
+                    "write enabled=False, and cast where you compute",
+                )
             raise Refused(
                 "float32 is no low dtype: the framework refuses it or switches the region off",
                 "write enabled=False; or unamp.autocast(dtype='float32') for an island, which widens low inputs",
@@ -108,7 +118,10 @@ def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
             _check_operation(name, entry)
     level = _literal(args, known, "amp_level")
     if level == "auto":
-        raise Refused("the level 'auto' is MindSpore's own", "open `with unamp.autocast():` around the network's call")
+        raise Refused(
+            "the level 'auto' is MindSpore's own",
+            "open `with unamp.autocast():` around the network's call",
+        )
 
 
 def plan(args: Sequence[cst.Arg], form: Form, known: Given) -> list[Written]:
@@ -134,7 +147,11 @@ def plan(args: Sequence[cst.Arg], form: Form, known: Given) -> list[Written]:
         keyword = not by_position or any(each.keyword for each in new)
         new.append(Written(name, keyword, index, changed.get(old, "")))
     said = {each.name for each in new}
-    new += [Written(name, keyword=True, code=value) for name, value in explicit.items() if name not in said]
+    new += [
+        Written(name, keyword=True, code=value)
+        for name, value in explicit.items()
+        if name not in said
+    ]
     return new
 
 
@@ -163,18 +180,29 @@ def _followed(arg: cst.Arg, call: cst.Call, *, moves: bool) -> cst.Arg:
         blank = call.args[0].comma.whitespace_after
     elif call.args and isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
         blank = call.whitespace_before_args
-    elif isinstance(arg.comma, cst.Comma) and isinstance(arg.comma.whitespace_after, cst.ParenthesizedWhitespace):
+    elif isinstance(arg.comma, cst.Comma) and isinstance(
+        arg.comma.whitespace_after, cst.ParenthesizedWhitespace
+    ):
         blank = arg.comma.whitespace_after
-    if isinstance(blank, cst.ParenthesizedWhitespace):  # the line break, and this argument's comment
+    if isinstance(blank, cst.ParenthesizedWhitespace):
+        # the line break, and this argument's comment
         own = arg.comma.whitespace_after if isinstance(arg.comma, cst.Comma) else blank
         first = own.first_line if isinstance(own, cst.ParenthesizedWhitespace) else blank.first_line
-        first = first if own is not blank else first.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
+        first = (
+            first
+            if own is not blank
+            else first.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
+        )
         blank = blank.with_changes(first_line=first, empty_lines=[])
-    return arg.with_changes(comma=cst.Comma(whitespace_after=blank), whitespace_after_arg=cst.SimpleWhitespace(""))
+    return arg.with_changes(
+        comma=cst.Comma(whitespace_after=blank), whitespace_after_arg=cst.SimpleWhitespace("")
+    )
 
 
 def _without_comment(comma: cst.Comma | cst.MaybeSentinel) -> cst.Comma | cst.MaybeSentinel:
-    if not isinstance(comma, cst.Comma) or not isinstance(comma.whitespace_after, cst.ParenthesizedWhitespace):
+    if not isinstance(comma, cst.Comma) or not isinstance(
+        comma.whitespace_after, cst.ParenthesizedWhitespace
+    ):
         return comma
     blank = comma.whitespace_after
     first = blank.first_line.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
@@ -191,9 +219,13 @@ def _named(arg: cst.Arg, each: Written) -> cst.Arg:
     return arg.with_changes(keyword=cst.Name(each.name), equal=equal)
 
 
-def _by_device(args: Sequence[cst.Arg], known: Given, explicit: dict[str, str], changed: dict[str, str]) -> None:
+def _by_device(
+    args: Sequence[cst.Arg], known: Given, explicit: dict[str, str], changed: dict[str, str]
+) -> None:
     if "device_type" not in known.named and not known.spread:
-        raise Refused("it names no device, and torch takes it with one alone", "look up what was meant")
+        raise Refused(
+            "it names no device, and torch takes it with one alone", "look up what was meant"
+        )
     device = _literal(args, known, "device_type")
     if not isinstance(device, str):
         explicit["preset"] = _NATIVE  # the framework's own lists for whatever device that is
@@ -208,14 +240,20 @@ def _by_device(args: Sequence[cst.Arg], known: Given, explicit: dict[str, str], 
 
 def _is_on_cuda(args: Sequence[cst.Arg], form: Form, known: Given) -> bool:
     """Return whether a region is CUDA's: the only one of PyTorch's that takes every dtype, and casts to it."""
-    device = _literal(args, known, "device_type") if "device_type" in known.named else form.lead.get("device_type", "")
+    device = (
+        _literal(args, known, "device_type")
+        if "device_type" in known.named
+        else form.lead.get("device_type", "")
+    )
     return isinstance(device, str) and device.strip('"').partition(":")[0] == "cuda"
 
 
 def _is_taken_by_no_region(arg: cst.Arg, form: Form) -> bool:
     """Return whether a dtype is one that the old words' regions do not take; after `check` that is in one that is off."""
     dtype = static_dtype(arg.value)
-    return isinstance(dtype, str) and dtype not in (POLICY_DTYPES if form.to == "unamp.autocast" else LOW_DTYPES)
+    return isinstance(dtype, str) and dtype not in (
+        POLICY_DTYPES if form.to == "unamp.autocast" else LOW_DTYPES
+    )
 
 
 def _check_operation(name: str, entry: object) -> None:
@@ -224,12 +262,15 @@ def _check_operation(name: str, entry: object) -> None:
             operation_name("list", entry, prefer="paddle")
         except ValueError:
             raise Refused(
-                f"{name} names {entry!r}, which unamp does not know", "leave it out, or look for its name with `unamp ops`"
+                f"{name} names {entry!r}, which unamp does not know",
+                "leave it out, or look for its name with `unamp ops`",
             ) from None
 
 
 def _literal(args: Sequence[cst.Arg], known: Given, *names: str) -> Any:
-    return next((literal(args[known.named[name]].value) for name in names if name in known.named), UNKNOWN)
+    return next(
+        (literal(args[known.named[name]].value) for name in names if name in known.named), UNKNOWN
+    )
 
 
 @cache

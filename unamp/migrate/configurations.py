@@ -38,7 +38,11 @@ def report_json(text: str) -> FileResult:
             line += text.count("\n", counted, found.start())
             begin = max(begin, text.rfind("\n", counted, found.start()) + 1)
             counted = found.start()
-            findings.append(Finding(line, counted - begin + 1, Kind.LOOK, f'"{found["name"]}"', **section_words()))
+            findings.append(
+                Finding(
+                    line, counted - begin + 1, Kind.LOOK, f'"{found["name"]}"', **section_words()
+                )
+            )
     return FileResult(text, findings, [])
 
 
@@ -62,7 +66,9 @@ def report_yaml(text: str) -> FileResult:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" (line {mark.line + 1})"
-        raise ValueError(f"it is no YAML: {getattr(error, 'problem', None) or type(error).__name__}{where}") from None
+        raise ValueError(
+            f"it is no YAML: {getattr(error, 'problem', None) or type(error).__name__}{where}"
+        ) from None
     return FileResult(text, sorted(set(findings), key=lambda each: (each.line, each.column)), [])
 
 
@@ -71,7 +77,8 @@ def _found(root: Any) -> list[Finding]:
     left = _MOST_ENTRIES
     plain = cache(_plain)  # by the node: many aliases may stand for one section
     waiting: list[tuple[Any, tuple[str, ...]]] = [(root, ())]
-    seen: set[tuple[int, tuple[str, ...]]] = set()  # an alias is the node that it stands for, and may stand inside of that
+    # an alias is the node that it stands for, and may stand inside of that
+    seen: set[tuple[int, tuple[str, ...]]] = set()
     while waiting:
         node, path = waiting.pop()
         if (id(node), path[-1:]) in seen:
@@ -101,7 +108,10 @@ def _plain(node: Any) -> Any:
     """Return the value of a scalar, and of a section those of its scalars; None for everything else."""
     if isinstance(node, yaml.MappingNode):
         pairs = ((key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode))
-        return {key.value: _plain(value) if isinstance(value, yaml.ScalarNode) else None for key, value in pairs}
+        return {
+            key.value: _plain(value) if isinstance(value, yaml.ScalarNode) else None
+            for key, value in pairs
+        }
     if not isinstance(node, yaml.ScalarNode):
         return None
     if node.tag == "tag:yaml.org,2002:bool":

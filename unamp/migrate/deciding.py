@@ -35,7 +35,8 @@ class Decision(NamedTuple):
 
     Attributes:
         arguments: of a call in plain unamp; None where the name alone is replaced.
-        why, hand: the reason where it stays, or where it is a dialect's although plain unamp was asked for.
+        why, hand: the reason where it stays, or where it is a dialect's although plain unamp was
+            asked for.
     """
 
     outcome: Outcome
@@ -79,11 +80,18 @@ def decide(use: Use, source: Source, target: Target) -> Decision:
     if not row.dialect:
         return Decision(Outcome.STAYS, why=why or row.why, hand=row.hand)
     call = source.nodes.call_of(use.node)
-    if row.form is not None and row.form.to == "unamp.amp_guard" and "use_promote" not in row.form.old and call is not None:
+    if (
+        row.form is not None
+        and row.form.to == "unamp.amp_guard"
+        and "use_promote" not in row.form.old
+        and call is not None
+    ):
         level = _argument(call, row.form, "level").strip("'\"").upper()
         if level not in ("", "O0", "OD", "O1") or any(arg.star for arg in call.args):
             promotes = "at O2 its dialect promotes, as Paddle 3 does, and fluid did not"
-            return Decision(Outcome.STAYS, why=promotes, hand="take unamp.amp_guard, which does not either")
+            return Decision(
+                Outcome.STAYS, why=promotes, hand="take unamp.amp_guard, which does not either"
+            )
     return Decision(Outcome.DIALECT, why=why)
 
 
@@ -105,7 +113,9 @@ def plain_arguments(use: Use, source: Source) -> Sequence[Written] | None:
             return None
         raise Refused("it is handed on uncalled, so its arguments are not seen")
     if row.form.in_place and isinstance(source.nodes.parents.get(call), cst.Expr):
-        raise Refused("it changes the network in place, as its dialect does, and plain unamp returns another one")
+        raise Refused(
+            "it changes the network in place, as its dialect does, and plain unamp returns another one"
+        )
     _check_result(call, row.form, source)
     known = given(call.args, row.form, row.name)
     new = plan(call.args, row.form, known)
@@ -119,13 +129,23 @@ def _check_place(use: Use, source: Source) -> None:
     parent = source.nodes.parents.get(use.node)
     above = source.nodes.parents.get(parent) if parent is not None else None
     if use.several and any(binding.own for binding in use.bindings):
-        raise Refused("a module of the project's own binds it in several ways", "migrate that module --to dialects")
+        raise Refused(
+            "a module of the project's own binds it in several ways",
+            "migrate that module --to dialects",
+        )
     if use.rest:
         raise Refused("an attribute of it is used, which may be the framework's own")
     if isinstance(parent, cst.Arg) and isinstance(above, cst.ClassDef):
-        raise Refused("a class is derived from it, which may rest on the framework's own attributes", "derive it by hand")
-    if isinstance(parent, (cst.AssignTarget, cst.AugAssign, cst.Del)) and use.node is not getattr(parent, "value", None):
-        raise Refused("it is replaced or removed in the framework", "patch what the migrated code calls")
+        raise Refused(
+            "a class is derived from it, which may rest on the framework's own attributes",
+            "derive it by hand",
+        )
+    if isinstance(parent, (cst.AssignTarget, cst.AugAssign, cst.Del)) and use.node is not getattr(
+        parent, "value", None
+    ):
+        raise Refused(
+            "it is replaced or removed in the framework", "patch what the migrated code calls"
+        )
 
 
 def _check_arguments(use: Use, source: Source) -> None:
@@ -145,7 +165,11 @@ def _check_result(call: cst.Call, form: Form, source: Source) -> None:
     parent = source.nodes.parents.get(call)
     if not form.lacks or not isinstance(parent, (cst.Assign, cst.AnnAssign)):
         return
-    targets = [each.target for each in parent.targets] if isinstance(parent, cst.Assign) else [parent.target]
+    targets = (
+        [each.target for each in parent.targets]
+        if isinstance(parent, cst.Assign)
+        else [parent.target]
+    )
     names = {code(target) for target in targets}
     for other in source.nodes.calls:
         method = other.func
@@ -153,21 +177,35 @@ def _check_result(call: cst.Call, form: Form, source: Source) -> None:
             continue
         if method.attr.value in form.lacks:
             raise Refused(f"its method {method.attr.value} is the dialect's alone")
-        if method.attr.value == "step" and not isinstance(source.nodes.parents.get(other), cst.Expr):
-            raise Refused("what its step returns is used: in plain unamp that is whether the step was taken")
+        if method.attr.value == "step" and not isinstance(
+            source.nodes.parents.get(other), cst.Expr
+        ):
+            raise Refused(
+                "what its step returns is used: in plain unamp that is whether the step was taken"
+            )
 
 
 def inherited(call: cst.Call, form: Form, new: Sequence[Written], source: Source) -> list[Written]:
     """Return the dtype of the region around, which torch's regions take over where they name none."""
     said = {each.name: each for each in new}
     enabled = said.get("enabled")
-    off = enabled is not None and enabled.old is not None and literal(call.args[enabled.old].value) is False
+    off = (
+        enabled is not None
+        and enabled.old is not None
+        and literal(call.args[enabled.old].value) is False
+    )
     if "dtype" in said or "" in said or off:
         return []
     own = _device(call, form)
     for use in source.uses:
         around, outer = source.nodes.call_of(use.node), use.row.form if use.row else None
-        if around is None or around is call or outer is None or outer.to != form.to or _device(around, outer) != own:
+        if (
+            around is None
+            or around is call
+            or outer is None
+            or outer.to != form.to
+            or _device(around, outer) != own
+        ):
             continue
         if _is_within(call, around, source) and (dtype := _argument(around, outer, "dtype")):
             return [Written("dtype", keyword=True, code=dtype)]
@@ -183,7 +221,9 @@ def _argument(call: cst.Call, form: Form, name: str) -> str:
     """Return an argument as it is written; nothing where it is not there."""
     for index, arg in enumerate(call.args):
         keyword = arg.keyword.value if arg.keyword is not None else ""
-        if not arg.star and name == (keyword or (form.by_position[index] if index < len(form.by_position) else "")):
+        if not arg.star and name == (
+            keyword or (form.by_position[index] if index < len(form.by_position) else "")
+        ):
             return code(arg.value)
     return ""
 
@@ -212,14 +252,20 @@ def _excluded(call: cst.Call, form: Form, known: Given, source: Source) -> list[
     if dtype is UNKNOWN:
         raise Refused("which norms stay in float32 depends on the dtype, which only a run knows")
     if "excluded_layers" in known.named:
-        raise Refused("to excluded_layers Paddle adds its norms, which plain unamp would have to be told")
+        raise Refused(
+            "to excluded_layers Paddle adds its norms, which plain unamp would have to be told"
+        )
     roots = [
-        b.bound for b in source.bindings if isinstance(b.statement, cst.Import) and b.imported.partition(".")[0] == "paddle"
+        b.bound
+        for b in source.bindings
+        if isinstance(b.statement, cst.Import) and b.imported.partition(".")[0] == "paddle"
     ]
     paddle = next((bound for bound in roots if bound == "paddle"), None) or next(
         (b.bound for b in source.bindings if b.imported == "paddle"), None
     )
     if paddle is None:
-        raise Refused("Paddle keeps norms in float32 that plain unamp has to be told, and the file does not import paddle")
+        raise Refused(
+            "Paddle keeps norms in float32 that plain unamp has to be told, and the file does not import paddle"
+        )
     layers = ", ".join(f"{paddle}.{layer}" for layer in form.excluded_norms)
     return [Written("excluded_layers", keyword=True, code=f"[{layers}]")]

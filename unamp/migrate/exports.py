@@ -52,11 +52,15 @@ class Exports:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 full = f"{node.module}.{alias.name}" if node.module else alias.name
-                yield alias.asname or alias.name, self.absolute(node.level, full) if node.level else full
+                yield (
+                    alias.asname or alias.name,
+                    self.absolute(node.level, full) if node.level else full,
+                )
 
     def resolve(self, name: str, most: int = _MOST) -> frozenset[str]:
         """Return the names that a dotted name stands for: several names where a module binds it in several ways."""
-        if (name, most) not in self._resolved:  # modules that bind one name in several ways may lead to each other
+        if (name, most) not in self._resolved:
+            # modules that bind one name in several ways may lead to each other
             self._resolved[name, most] = self._followed(name, most)
         return self._resolved[name, most]
 
@@ -67,7 +71,9 @@ class Exports:
                 if (path := self._path(parts[:count])) is not None:
                     bound = self._names(path).get(parts[count], ())
                     full = (".".join([each, *parts[count + 1 :]]) for each in bound)
-                    return frozenset().union(*(self.resolve(each, most - 1) for each in full)) or frozenset({name})
+                    return frozenset().union(
+                        *(self.resolve(each, most - 1) for each in full)
+                    ) or frozenset({name})
         return frozenset({name})
 
     def _path(self, parts: list[str]) -> Path | None:
@@ -104,7 +110,9 @@ def _bound(path: Path, exports: Exports) -> _Names:
             for target in node.targets:
                 if isinstance(target, ast.Name) and root != target.id:
                     bound = names.get(root, {""})
-                    names.setdefault(target.id, set()).update(f"{each}.{rest}" if rest else each for each in bound)
+                    names.setdefault(target.id, set()).update(
+                        f"{each}.{rest}" if rest else each for each in bound
+                    )
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.setdefault(node.name, set()).add("")
     return {name: frozenset(each) for name, each in names.items() if each - {""}}

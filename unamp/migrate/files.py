@@ -22,7 +22,9 @@ from unamp.migrate.notebooks import migrate_notebook
 from unamp.migrate.screening import mentions
 from unamp.migrate.spellings import FRAMEWORKS
 
-_LEFT_OUT = frozenset({".git", ".hg", ".mypy_cache", ".ruff_cache", ".tox", ".venv", "__pycache__", "node_modules"})
+_LEFT_OUT = frozenset(
+    {".git", ".hg", ".mypy_cache", ".ruff_cache", ".tox", ".venv", "__pycache__", "node_modules"}
+)
 
 #: Files that are no Python, by the ends of names: the most bytes that are read.
 _MOST = {".ipynb": 64 << 20, ".json": 1 << 20, ".yaml": 1 << 18, ".yml": 1 << 18}
@@ -63,7 +65,11 @@ class _Content(NamedTuple):
 
 
 def migrate_paths(
-    paths: Sequence[Path], target: Target = Target.UNAMP, frameworks: Collection[str] = FRAMEWORKS, *, write: bool = False
+    paths: Sequence[Path],
+    target: Target = Target.UNAMP,
+    frameworks: Collection[str] = FRAMEWORKS,
+    *,
+    write: bool = False,
 ) -> Report:
     """Migrate files, and the Python, notebooks, JSON and YAML in folders.
 
@@ -126,18 +132,27 @@ def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
     if not is_folder:
         yield path
         return
-    for folder, inner, names in os.walk(path, onerror=lambda error: errors.append((Path(error.filename), _said(error)))):
+    for folder, inner, names in os.walk(
+        path, onerror=lambda error: errors.append((Path(error.filename), _said(error)))
+    ):
         inner[:] = sorted(name for name in inner if name not in _LEFT_OUT)
-        found = (Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi", *_MOST)))
-        yield from (path for path in found if path.is_file() or not path.exists())  # who reads a pipe would wait for ever
+        found = (
+            Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi", *_MOST))
+        )
+        # who reads a pipe would wait for ever
+        yield from (path for path in found if path.is_file() or not path.exists())
 
 
-def _migrate(path: Path, target: Target, frameworks: Collection[str], exports: Exports) -> Migrated | None:
+def _migrate(
+    path: Path, target: Target, frameworks: Collection[str], exports: Exports
+) -> Migrated | None:
     most = _MOST.get(path.suffix)
     if most is not None and (size := path.stat().st_size) > most:
         if path.suffix != ".ipynb":  # data, and no configuration
             return None
-        raise ValueError(f"it has {size >> 20} MB, and up to {most >> 20} are read; clear its outputs")
+        raise ValueError(
+            f"it has {size >> 20} MB, and up to {most >> 20} are read; clear its outputs"
+        )
     content = path.read_bytes()
     if not mentions(content):
         return None

@@ -68,7 +68,8 @@ class RegionPolicy(NamedTuple):
         line: where it is opened.
         call: what stands there, shortened.
         framework: whose spelling it is.
-        policy: the arguments of the `Policy`, as `Policy.to_data` has them; those that only a run knows have their default.
+        policy: the arguments of the `Policy`, as `Policy.to_data` has them; those that only a run
+            knows have their default.
         unknown: the arguments that only a run knows, each with its expression.
         where: what the policy is for, where that is less than every operation in the region.
         cell: of a notebook, from 1; its lines are counted in the cell.

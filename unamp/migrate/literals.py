@@ -13,7 +13,13 @@ from unamp.dtypes import dtype_name
 #: What only a run knows.
 UNKNOWN: Any = object()
 
-_DTYPES = {"half": "float16", "float16": "float16", "fp16": "float16", "bfloat16": "bfloat16", "bf16": "bfloat16"}
+_DTYPES = {
+    "half": "float16",
+    "float16": "float16",
+    "fp16": "float16",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+}
 _OTHERS = {"float": "float32", "float32": "float32", "double": "float64", "float64": "float64"}
 
 _ANY = cst.Module([])

@@ -43,14 +43,24 @@ def migrate_source(
     hidden = _swap(text, "\x0c", _FORM_FEED)
     source = read_source(hidden, exports)
     if source.module.code != hidden:
-        raise ValueError("the parser does not give this file back to the letter; it is left as it is")
-    uses = [use for use in source.uses if table().framework_of(use.name) in frameworks and is_used(use, source)]
+        raise ValueError(
+            "the parser does not give this file back to the letter; it is left as it is"
+        )
+    uses = [
+        use
+        for use in source.uses
+        if table().framework_of(use.name) in frameworks and is_used(use, source)
+    ]
     decisions = {use: decide(use, source, target) for use in uses if use.row is not None}
     settled = settle(source, decisions, target)
     changes = any(fate is not Fate.KEPT for fate in settled.fates.values())
     changes = changes or any(decision.outcome in _BOTH for decision in settled.decisions.values())
     new = rewritten(source, settled) if changes else hidden
-    findings = [*_of_uses(settled, source, target), *_of_modules(uses, source), *_of_imports(settled, source)]
+    findings = [
+        *_of_uses(settled, source, target),
+        *_of_modules(uses, source),
+        *_of_imports(settled, source),
+    ]
     findings += _of_assumptions(settled, source)
     findings += watched(source, uses, frameworks)
     regions = region_policies(source, frameworks)
@@ -88,26 +98,43 @@ def _note_of(use: Use, decision: Decision) -> str:
     if form is None:
         return ""
     plain = decision.outcome is Outcome.PLAIN and decision.arguments is not None
-    return form.note if plain or (decision.outcome is Outcome.DIALECT and form.noted_in_dialect) else ""
+    return (
+        form.note
+        if plain or (decision.outcome is Outcome.DIALECT and form.noted_in_dialect)
+        else ""
+    )
 
 
 def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> Iterator[Finding]:
     assert use.row is not None
     if decision.outcome is Outcome.STAYS:
-        hand = decision.hand.format(**region_words(use, source)) if "{region}" in decision.hand else decision.hand
+        hand = (
+            decision.hand.format(**region_words(use, source))
+            if "{region}" in decision.hand
+            else decision.hand
+        )
         yield _of_call(Kind.BY_HAND, use, source, why=decision.why, hand=hand)
     elif decision.outcome is Outcome.DIALECT:
         yield _of_call(Kind.MOVED, use, source, becomes=f"unamp.dialects.{use.row.dialect}")
         if target is not Target.DIALECTS and decision.why:
-            yield _of_call(Kind.NOTE, use, source, why=decision.why, hand="so the dialect stands in its place")
+            yield _of_call(
+                Kind.NOTE, use, source, why=decision.why, hand="so the dialect stands in its place"
+            )
     elif decision.outcome is Outcome.PLAIN:
-        yield _of_call(Kind.MOVED, use, source, becomes=shortened_code(becomes(use, decision.arguments, source)))
+        yield _of_call(
+            Kind.MOVED,
+            use,
+            source,
+            becomes=shortened_code(becomes(use, decision.arguments, source)),
+        )
 
 
 def _of_assumptions(settled: Settled, source: Source) -> Iterator[Finding]:
     """Return a note for each framework that comes from the project's own modules, which do not show what it is."""
     moved = (use for use, decision in settled.decisions.items() if decision.outcome in _BOTH)
-    for binding in dict.fromkeys(binding for use in moved for binding in use.bindings if binding.assumed):
+    for binding in dict.fromkeys(
+        binding for use in moved for binding in use.bindings if binding.assumed
+    ):
         said, framework = shortened_code(binding.statement), table().framework_of(binding.imported)
         why = f"{binding.bound} is taken for {binding.imported} itself"
         yield source.finding(Kind.NOTE, binding.alias, framework, said=said, why=why)
@@ -122,8 +149,13 @@ def _of_modules(uses: list[Use], source: Source) -> Iterator[Finding]:
             why = "the module is used as a value, and what is taken from it is not seen"
             hand = "import what is used of it by name"
         else:
-            why, hand = "no table has this name", "look what it does, and whether it is mixed precision"
-        yield source.finding(Kind.LOOK, use.node, table().framework_of(use.name), why=why, hand=hand)
+            why, hand = (
+                "no table has this name",
+                "look what it does, and whether it is mixed precision",
+            )
+        yield source.finding(
+            Kind.LOOK, use.node, table().framework_of(use.name), why=why, hand=hand
+        )
 
 
 def _of_imports(settled: Settled, source: Source) -> Iterator[Finding]:
@@ -135,18 +167,32 @@ def _of_imports(settled: Settled, source: Source) -> Iterator[Finding]:
         if fate is Fate.MOVED:
             dialect = f"unamp.dialects.{table().dialect_of(binding.imported)}"
             yield source.finding(Kind.MOVED, binding.alias, framework, becomes=dialect)
-        elif row is not None and not row.only_with and not row.only_with_string and binding.imported == row.name:
-            why = (
-                "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
-            )
+        elif (
+            row is not None
+            and not row.only_with
+            and not row.only_with_string
+            and binding.imported == row.name
+        ):
+            why = "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
             hand = "import it from unamp where it is used, or migrate with --to dialects"
-            yield source.finding(Kind.BY_HAND, binding.alias, framework, why=row.why or why, hand=row.hand or hand)
+            yield source.finding(
+                Kind.BY_HAND, binding.alias, framework, why=row.why or why, hand=row.hand or hand
+            )
     for statement in source.nodes.imports:
-        if isinstance(statement, cst.ImportFrom) and isinstance(statement.names, cst.ImportStar) and statement.module:
+        if (
+            isinstance(statement, cst.ImportFrom)
+            and isinstance(statement.names, cst.ImportStar)
+            and statement.module
+        ):
             module = shortened_code(statement.module)
             if module in table().modules and not statement.relative:
-                why, hand = "which names come with * is not seen", "import what is used by name, and migrate again"
-                yield source.finding(Kind.LOOK, statement, table().framework_of(module), why=why, hand=hand)
+                why, hand = (
+                    "which names come with * is not seen",
+                    "import what is used by name, and migrate again",
+                )
+                yield source.finding(
+                    Kind.LOOK, statement, table().framework_of(module), why=why, hand=hand
+                )
 
 
 #: Stands for a form feed on a line of its own, which libcst's tree does not hold.

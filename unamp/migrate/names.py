@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
-from libcst.metadata import CodePosition, ImportAssignment, MetadataWrapper, PositionProvider, Scope, ScopeProvider
+from libcst.metadata import (
+    CodePosition,
+    ImportAssignment,
+    MetadataWrapper,
+    PositionProvider,
+    Scope,
+    ScopeProvider,
+)
 
 from unamp._grouping import grouped
 from unamp.migrate.exports import Exports
@@ -69,7 +76,8 @@ class Nodes(cst.CSTVisitor):
         self.strings: list[cst.SimpleString] = []
         self.imports: list[Import] = []
         self.stored: list[cst.Attribute] = []
-        #: What has a name and a value: keywords of calls, entries of dictionaries, defaults, names that are set.
+        #: What has a name and a value: keywords of calls, entries of dictionaries, defaults, names
+        #: that are set.
         self.named: list[tuple[cst.CSTNode, str, cst.BaseExpression]] = []
         self._above: list[cst.CSTNode] = []
 
@@ -88,7 +96,9 @@ class Nodes(cst.CSTVisitor):
             self.stored.append(node.target)
         if (named := _named(node)) is not None:
             self.named.append((node, *named))
-        return not isinstance(node, (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine))
+        return not isinstance(
+            node, (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine)
+        )
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
         """Go back up."""
@@ -108,12 +118,20 @@ class Nodes(cst.CSTVisitor):
 
 def _named(node: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
     match node:
-        case cst.Arg(keyword=cst.Name(value=name), value=value) | cst.AnnAssign(target=cst.Name(value=name), value=value):
+        case (
+            cst.Arg(keyword=cst.Name(value=name), value=value)
+            | cst.AnnAssign(target=cst.Name(value=name), value=value)
+        ):
             return (name, value) if value is not None else None
         case cst.Param(name=cst.Name(value=name), default=cst.BaseExpression() as value):
             return name, value
         case cst.Assign(
-            targets=[cst.AssignTarget(target=cst.Name(value=name) | cst.Attribute(attr=cst.Name(value=name)))], value=value
+            targets=[
+                cst.AssignTarget(
+                    target=cst.Name(value=name) | cst.Attribute(attr=cst.Name(value=name))
+                )
+            ],
+            value=value,
         ):
             return name, value
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
@@ -131,7 +149,8 @@ class Source(NamedTuple):
     uses: Sequence[Use]
     #: The uses of unamp's own names.
     ours: Sequence[Use]
-    #: How often each binding is used in expressions, and how often in strings (annotations, `__all__`), which stay as they are.
+    #: How often each binding is used in expressions, and how often in strings (annotations,
+    #: `__all__`), which stay as they are.
     accesses: Mapping[Binding, int]
     in_strings: Mapping[Binding, int]
     #: The names that the file binds itself at its top, but for imports.
@@ -146,7 +165,9 @@ class Source(NamedTuple):
         """Return the place where a node begins: its line from 1, its column from 0."""
         return self.wrapper.resolve(PositionProvider)[node].start
 
-    def finding(self, kind: Kind, node: cst.CSTNode, framework: str = "", *, said: str = "", **words: str) -> Finding:
+    def finding(
+        self, kind: Kind, node: cst.CSTNode, framework: str = "", *, said: str = "", **words: str
+    ) -> Finding:
         """Return a finding at the place of a node.
 
         Args:
@@ -154,7 +175,8 @@ class Source(NamedTuple):
             words: further fields of the finding.
         """
         start = self.start_of(node)
-        return Finding(start.line, start.column + 1, kind, said or shortened_code(node), framework, **words)  # type: ignore[arg-type]
+        code, column = said or shortened_code(node), start.column + 1
+        return Finding(start.line, column, kind, code, framework, **words)  # type: ignore[arg-type]
 
 
 def read_source(text: str, exports: Exports) -> Source:
@@ -167,20 +189,38 @@ def read_source(text: str, exports: Exports) -> Source:
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
     nodes = Nodes()
     module.visit(nodes)
-    bindings = {binding: None for statement in nodes.imports for binding in _bound(statement, exports)}
+    bindings = {
+        binding: None for statement in nodes.imports for binding in _bound(statement, exports)
+    }
     scopes = {scope for scope in wrapper.resolve(ScopeProvider).values() if scope is not None}
     finder = _Finder(nodes, grouped(bindings, lambda binding: binding.statement), exports)
     uses = [use for scope in scopes for use in finder.uses(scope)]
-    own = {a.name for scope in scopes for a in scope.assignments if not isinstance(a, ImportAssignment)}
+    own = {
+        a.name for scope in scopes for a in scope.assignments if not isinstance(a, ImportAssignment)
+    }
     exported = _exported(nodes)
     in_strings = {b: finder.in_strings[b] + (b.bound in exported) for b in bindings}
-    return Source(module, wrapper, nodes, list(bindings), uses, finder.ours, finder.accesses, in_strings, frozenset(own))
+    return Source(
+        module,
+        wrapper,
+        nodes,
+        list(bindings),
+        uses,
+        finder.ours,
+        finder.accesses,
+        in_strings,
+        frozenset(own),
+    )
 
 
 def _bound(statement: Import, exports: Exports) -> Iterator[Binding]:
     if isinstance(statement.names, cst.ImportStar):
         return
-    module = get_full_name_for_node(statement.module) if isinstance(statement, cst.ImportFrom) and statement.module else ""
+    module = (
+        get_full_name_for_node(statement.module)
+        if isinstance(statement, cst.ImportFrom) and statement.module
+        else ""
+    )
     level = len(statement.relative) if isinstance(statement, cst.ImportFrom) else 0
     for alias in statement.names:
         real = get_full_name_for_node(alias.name) or ""
@@ -193,13 +233,17 @@ def _bound(statement: Import, exports: Exports) -> Iterator[Binding]:
         known = next(filter(table().framework_of, names), None)
         assumed = own and known is None and real in table().usual
         imported = table().usual[real] if assumed else known or names[0]
-        yield Binding(statement, alias, imported, alias.evaluated_alias or real, own, assumed, len(names) > 1)
+        yield Binding(
+            statement, alias, imported, alias.evaluated_alias or real, own, assumed, len(names) > 1
+        )
 
 
 class _Finder:
     """Follows the accesses of scopes to the imports that they come through."""
 
-    def __init__(self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], exports: Exports) -> None:
+    def __init__(
+        self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], exports: Exports
+    ) -> None:
         self.accesses: Counter[Binding] = Counter()
         self.in_strings: Counter[Binding] = Counter()
         self.ours: list[Use] = []
@@ -212,24 +256,42 @@ class _Finder:
             while isinstance(root, cst.Attribute):
                 root = root.value
             imports = [r for r in access.referents if isinstance(r, ImportAssignment)]
-            if not isinstance(root, cst.Name):  # a string that is an annotation: it is not rewritten, and keeps its import
-                bound = [each for r in imports for each in self._bindings.get(r.node, ()) if each.bound == r.name]  # type: ignore[call-overload]
-                self.in_strings.update(bound)
+            if not isinstance(root, cst.Name):
+                # a string that is an annotation: it is not rewritten, and keeps its import
+                for found in imports:
+                    self.in_strings.update(self._bound(found, found.name))
                 continue
-            through = [each for r in imports for each in self._bindings.get(r.node, ()) if each.bound == root.value]  # type: ignore[call-overload]
+            through = [each for found in imports for each in self._bound(found, root.value)]
             chain = _chain(root, self._nodes)
-            names = {name for each in through for name in self._exports.resolve(_dotted(each, chain))}
-            several = len(names) > 1 or len(imports) < len(access.referents) or any(each.several for each in through)
+            names = {
+                name for each in through for name in self._exports.resolve(_dotted(each, chain))
+            }
+            several = (
+                len(names) > 1
+                or len(imports) < len(access.referents)
+                or any(each.several for each in through)
+            )
             self.accesses.update(dict.fromkeys(through, 1))
-            self.ours += [Use(chain[-1], name, None, (), several) for name in sorted(names)[:1] if name.startswith("unamp.")]
+            self.ours += [
+                Use(chain[-1], name, None, (), several)
+                for name in sorted(names)[:1]
+                if name.startswith("unamp.")
+            ]
             known = [name for name in sorted(names) if table().framework_of(name)]
             yield from _as_use(chain, known, tuple(dict.fromkeys(through)), several)
+
+    def _bound(self, found: ImportAssignment, name: str) -> list[Binding]:
+        bindings = self._bindings.get(found.node, [])  # type: ignore[call-overload]
+        return [each for each in bindings if each.bound == name]
 
 
 def _chain(root: cst.Name, nodes: Nodes) -> list[cst.BaseExpression]:
     """Return a name and the attributes after it, each around the one before."""
     chain: list[cst.BaseExpression] = [root]
-    while isinstance(parent := nodes.parents.get(chain[-1]), cst.Attribute) and parent.value is chain[-1]:
+    while (
+        isinstance(parent := nodes.parents.get(chain[-1]), cst.Attribute)
+        and parent.value is chain[-1]
+    ):
         chain.append(parent)
     return chain
 
@@ -245,19 +307,25 @@ def _exported(nodes: Nodes) -> set[str]:
         str(string.evaluated_value)
         for string in nodes.strings
         if any(
-            isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign)) and "__all__" in _targets(node)
+            isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign))
+            and "__all__" in _targets(node)
             for node in nodes.around(string)
         )
     }
 
 
 def _targets(node: cst.Assign | cst.AugAssign | cst.AnnAssign) -> list[str | None]:
-    targets = [each.target for each in node.targets] if isinstance(node, cst.Assign) else [node.target]
+    targets = (
+        [each.target for each in node.targets] if isinstance(node, cst.Assign) else [node.target]
+    )
     return [get_full_name_for_node(target) for target in targets]
 
 
 def _as_use(
-    chain: Sequence[cst.BaseExpression], names: Sequence[str], through: tuple[Binding, ...], several: bool
+    chain: Sequence[cst.BaseExpression],
+    names: Sequence[str],
+    through: tuple[Binding, ...],
+    several: bool,
 ) -> Iterator[Use]:
     for name in names:
         if found := table().row_of(name):

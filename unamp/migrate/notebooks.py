@@ -23,7 +23,10 @@ _MARKS = re.compile(r'^"\ue000cell (\d+)\ue000"\n', re.MULTILINE)
 
 #: Lines for the notebook itself: magics, shell commands, questions. A backslash continues one.
 #: A line of blanks is tried once, and not from each of them.
-_MAGIC = re.compile(r"^([ \t]*+)(?:[%!?]|[\w.,* \t]++=[ \t]*[%!]|[\w.%]++\?{1,2}[ \t]*$)(?:.*\\\n)*.*$", re.MULTILINE)
+_MAGIC = re.compile(
+    r"^([ \t]*+)(?:[%!?]|[\w.,* \t]++=[ \t]*[%!]|[\w.%]++\?{1,2}[ \t]*$)(?:.*\\\n)*.*$",
+    re.MULTILINE,
+)
 #: Magics of a whole cell that leave it Python.
 _PYTHON_CELLS = ("%%capture", "%%prun", "%%time", "%%timeit")
 
@@ -54,8 +57,15 @@ def migrate_notebook(text: str, migrate: Callable[[str], FileResult]) -> FileRes
         if problem and mentions(cell.source.encode("utf-8", "replace")):
             first = cell.source.strip().partition("\n")[0][:100]
             hand = "look at it by hand"
-            findings.append(Finding(1, 1, Kind.LOOK, first, why=problem, hand=hand, cell=cell.number))
-    done = migrate("".join(f"{_MARK.format(cell.number)}{script}\n" for cell, script in zip(cells, scripts, strict=True)))
+            findings.append(
+                Finding(1, 1, Kind.LOOK, first, why=problem, hand=hand, cell=cell.number)
+            )
+    done = migrate(
+        "".join(
+            f"{_MARK.format(cell.number)}{script}\n"
+            for cell, script in zip(cells, scripts, strict=True)
+        )
+    )
     starts, line = [], 1
     for script in scripts:
         starts.append(line)
@@ -67,7 +77,11 @@ def migrate_notebook(text: str, migrate: Callable[[str], FileResult]) -> FileRes
 
     findings += [placed(finding) for finding in done.findings]
     new = _replaced(text, cells, _split(done.text, cells, hidden))
-    return FileResult(new, sorted(findings, key=lambda each: (each.cell, each.line)), [placed(each) for each in done.regions])
+    return FileResult(
+        new,
+        sorted(findings, key=lambda each: (each.cell, each.line)),
+        [placed(each) for each in done.regions],
+    )
 
 
 def _code_cells(text: str) -> list[_Cell]:
@@ -76,14 +90,18 @@ def _code_cells(text: str) -> list[_Cell]:
     except ValueError as error:
         raise ValueError(f"it is no notebook: {error}") from None
     if isinstance(data, dict) and "worksheets" in data:
-        raise ValueError("it is a notebook of an older format; `jupyter nbconvert --to notebook` brings it up to date")
+        raise ValueError(
+            "it is a notebook of an older format; `jupyter nbconvert --to notebook` brings it up to date"
+        )
     if not isinstance(data, dict) or not isinstance(data.get("cells"), list):
         raise ValueError("it is no notebook: it has no list of cells")
     if "python" not in _language(data.get("metadata")):
         return []
     start, _ = dict(_members(text, _BLANK.match(text).end()))["cells"]  # type: ignore[union-attr]
     cells = []
-    for number, ((at, _), cell) in enumerate(zip(_items(text, start), data["cells"], strict=True), 1):
+    for number, ((at, _), cell) in enumerate(
+        zip(_items(text, start), data["cells"], strict=True), 1
+    ):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
         source = cell.get("source", "")
@@ -146,7 +164,9 @@ def _as_python(source: str, hidden: list[str]) -> tuple[str, str]:
     if source.startswith("%%"):
         head, line_end, rest = source.partition("\n")
         if not head.startswith(_PYTHON_CELLS) or _problem(rest):
-            return hide(source), "" if not head.startswith(_PYTHON_CELLS) else "what it holds cannot be read as Python"
+            return hide(source), "" if not head.startswith(
+                _PYTHON_CELLS
+            ) else "what it holds cannot be read as Python"
         return hide(head) + line_end + rest, ""
     tried = len(hidden)
     python = _MAGIC.sub(lambda found: hide(found[0], found[1]), source)
@@ -181,7 +201,9 @@ def _split(script: str, cells: Sequence[_Cell], hidden: Sequence[str]) -> list[s
     """
     head, *parts = _MARKS.split(script)
     if [int(number) for number in parts[::2]] != [cell.number for cell in cells]:
-        raise ValueError("its cells cannot be told apart once they are migrated; it is left as it is")
+        raise ValueError(
+            "its cells cannot be told apart once they are migrated; it is left as it is"
+        )
     sources = [part.removesuffix("\n") for part in parts[1::2]]
     sources[0] = head + sources[0]
     for number, text in enumerate(hidden):
@@ -195,7 +217,10 @@ def _replaced(text: str, cells: Sequence[_Cell], sources: Sequence[str]) -> str:
     parts, at = [], 0
     for cell, source in zip(cells, sources, strict=True):
         if source != cell.source:
-            parts += [text[at : cell.start], _encoded(text[cell.start : cell.end], source, plain=text.isascii())]
+            parts += [
+                text[at : cell.start],
+                _encoded(text[cell.start : cell.end], source, plain=text.isascii()),
+            ]
             at = cell.end
     return "".join([*parts, text[at:]])
 
@@ -206,7 +231,9 @@ def _encoded(old: str, source: str, *, plain: bool) -> str:
         return json.dumps(source, ensure_ascii=plain)
     spans = list(_items(old, 0))
     written = {json.loads(old[start:end]): old[start:end] for start, end in spans}
-    lines = [written.get(line) or json.dumps(line, ensure_ascii=plain) for line in _LINES.findall(source)]
+    lines = [
+        written.get(line) or json.dumps(line, ensure_ascii=plain) for line in _LINES.findall(source)
+    ]
     if not spans:
         return f"[{', '.join(lines)}]"
     opening, closing = old[1 : spans[0][0]], old[spans[-1][1] : -1]

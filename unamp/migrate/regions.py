@@ -27,8 +27,22 @@ _Told = tuple[unamp.Policy, dict[str, str], str]
 #: What plain unamp's own calls take, by position.
 _OWN = {
     "unamp.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
-    "unamp.auto_cast": ("enable", "custom_white_list", "custom_black_list", "level", "dtype", "use_promote"),
-    "unamp.amp_guard": ("enable", "custom_white_list", "custom_black_list", "level", "dtype", "use_promote"),
+    "unamp.auto_cast": (
+        "enable",
+        "custom_white_list",
+        "custom_black_list",
+        "level",
+        "dtype",
+        "use_promote",
+    ),
+    "unamp.amp_guard": (
+        "enable",
+        "custom_white_list",
+        "custom_black_list",
+        "level",
+        "dtype",
+        "use_promote",
+    ),
     _NETWORKS: ("network", "amp_level", "dtype"),
 }
 
@@ -37,7 +51,11 @@ _KERAS: dict[str, tuple[Level, str]] = {
     "mixed_bfloat16": ("O2", "bfloat16"),
     "float16": ("O3", "float16"),
 }
-_KERAS |= {"bfloat16": ("O3", "bfloat16"), "float32": ("O0", "float16"), "float64": ("O0", "float16")}
+_KERAS |= {
+    "bfloat16": ("O3", "bfloat16"),
+    "float32": ("O0", "float16"),
+    "float64": ("O0", "float16"),
+}
 
 #: apex's levels; O4 and O5 are O1 and O2 in bfloat16.
 _APEX: dict[str, tuple[Level, str]] = {"O4": ("O1", "bfloat16"), "O5": ("O2", "bfloat16")}
@@ -81,7 +99,11 @@ def region_policies(source: Source, frameworks: Collection[str]) -> list[RegionP
         if told is not None:
             policy, unknown, where = told
             line = source.start_of(call).line
-            found.append(RegionPolicy(line, shortened_code(call), framework, policy.to_data(), unknown, where))
+            found.append(
+                RegionPolicy(
+                    line, shortened_code(call), framework, policy.to_data(), unknown, where
+                )
+            )
     return sorted(found, key=lambda each: each.line)
 
 
@@ -91,16 +113,23 @@ def region_words(use: Use, source: Source) -> dict[str, str]:
     told = _told(use.name, use.row, call, source) if call is not None else None
     policy = told[0] if told is not None else unamp.Policy()
     if use.row is not None and use.row.framework == "paddle":
-        words = [f"{name}={value!r}" for name, value in (("level", policy.level), ("dtype", policy.dtype))]
+        words = [
+            f"{name}={value!r}"
+            for name, value in (("level", policy.level), ("dtype", policy.dtype))
+        ]
         return {
-            "region": f"`with unamp.auto_cast({', '.join(words)}, use_promote={policy.promote}):`".replace("'", '"'),
+            "region": f"`with unamp.auto_cast({', '.join(words)}, use_promote={policy.promote}):`".replace(
+                "'", '"'
+            ),
             "more": "",
         }
     level = "" if policy.level == "O1" else f', level="{policy.level}"'
     region = f'`with unamp.autocast("cuda", "{policy.dtype}"{level}, preset="{policy.preset}"):`'
     more = ""
     if policy.level in ("O2", "O3"):
-        decorated = f'unamp.decorate(model, optimizer, level="{policy.level}", dtype="{policy.dtype}")'
+        decorated = (
+            f'unamp.decorate(model, optimizer, level="{policy.level}", dtype="{policy.dtype}")'
+        )
         more = f"; before that, `model, optimizer = {decorated}`"
     scale = _values(call, ()).get("loss_scale", None) if call is not None else None
     if isinstance(scale, (int, float)):
@@ -118,7 +147,11 @@ def _told(name: str, row: Row | None, call: cst.Call, source: Source) -> _Told |
     try:
         if reader is not None:
             return reader(call)
-        values = _values(call, _OWN[to]) if form is None else _of_form(call, form, name.removeprefix(_DIALECTS), source)
+        values = (
+            _values(call, _OWN[to])
+            if form is None
+            else _of_form(call, form, name.removeprefix(_DIALECTS), source)
+        )
         return _of_network(values) if to == _NETWORKS else _of_region(to, values)
     except (Refused, ValueError, TypeError) as error:
         return unamp.Policy(enabled=False), {"policy": f"not told: {error}"}, ""
@@ -151,9 +184,16 @@ def _of_form(call: cst.Call, form: Form, name: str, source: Source) -> _Values:
 
 
 def _of_region(to: str, values: _Values) -> _Told:
-    known = {name: value for name, value in values.known().items() if name != "framework" and not name.startswith("*")}
+    known = {
+        name: value
+        for name, value in values.known().items()
+        if name != "framework" and not name.startswith("*")
+    }
     made: Any = getattr(unamp, to.removeprefix("unamp."))
-    names_none = all(known.get(name) is None for name in ("device_type", "dtype")) and "dtype" not in values.unknown
+    names_none = (
+        all(known.get(name) is None for name in ("device_type", "dtype"))
+        and "dtype" not in values.unknown
+    )
     if to == "unamp.autocast" and names_none:
         values.unknown["dtype"] = "float16 on a GPU, bfloat16 on a CPU"
         known["dtype"] = "float16"
@@ -167,24 +207,39 @@ def _of_network(values: _Values) -> _Told:
 
 
 def _network_policy(level: Any, dtype: str, preset: PresetName = "mindspore") -> unamp.Policy:
-    return unamp.Policy("O1" if level == "auto" else level, dtype, preset=preset, widen_results=level == "O1")
+    return unamp.Policy(
+        "O1" if level == "auto" else level, dtype, preset=preset, widen_results=level == "O1"
+    )
 
 
 def _of_mindspore_model(call: cst.Call) -> _Told:
-    values = _values(call, ("network", "loss_fn", "optimizer", "metrics", "eval_network", "eval_indexes", "amp_level"))
-    return _network_policy(values.get("amp_level", "O0"), "float16"), values.unknown, "the model's network"
+    values = _values(
+        call,
+        ("network", "loss_fn", "optimizer", "metrics", "eval_network", "eval_indexes", "amp_level"),
+    )
+    return (
+        _network_policy(values.get("amp_level", "O0"), "float16"),
+        values.unknown,
+        "the model's network",
+    )
 
 
 def _of_mindspore_train(call: cst.Call) -> _Told:
     values = _values(call, ("network", "optimizer", "loss_fn", "level"))
-    return _network_policy(values.get("level", "O0"), "float16"), values.unknown, "the network in training"
+    return (
+        _network_policy(values.get("level", "O0"), "float16"),
+        values.unknown,
+        "the network in training",
+    )
 
 
 def _of_paddle_program(call: cst.Call) -> _Told:
     values = _values(call, ("optimizer", "amp_lists", "level", "dtype"))
     level, dtype = values.get("level", "O1"), values.get("dtype", "float16")
     values.get("amp_lists", None)
-    policy = unamp.Policy(level, dtype, preset="paddle", promote=bool(values.get("use_promote", False)))
+    policy = unamp.Policy(
+        level, dtype, preset="paddle", promote=bool(values.get("use_promote", False))
+    )
     return policy, values.unknown, "the static program"
 
 
@@ -207,7 +262,11 @@ def _of_keras(call: cst.Call) -> _Told:
 _READERS = {
     "apex": _of_apex,
     "disabled": lambda call: (unamp.Policy(enabled=False), {}, ""),
-    "grappler": lambda call: (unamp.Policy("O1", "float16", preset="tensorflow"), {}, "every graph of the process"),
+    "grappler": lambda call: (
+        unamp.Policy("O1", "float16", preset="tensorflow"),
+        {},
+        "every graph of the process",
+    ),
     "keras": _of_keras,
     "mindspore": lambda call: _of_network(_values(call, _OWN[_NETWORKS])),
     "mindspore-model": _of_mindspore_model,

@@ -27,15 +27,21 @@ def rewritten(source: Source, settled: Settled) -> str:
         elif use in settled.spelled_out:
             assert use.row is not None
             changes[use.node] = _named(f"{_DIALECTS}.{use.row.dialect}")
-            through.setdefault(f"{_DIALECTS}.{use.row.dialect.partition('.')[0]}", []).extend(use.bindings)
+            through.setdefault(f"{_DIALECTS}.{use.row.dialect.partition('.')[0]}", []).extend(
+                use.bindings
+            )
     imports = _Imports(settled.fates)
     wanted = _wanted(source, through)
     statements = [binding.statement for bindings in through.values() for binding in bindings]
     anchor = _anchor(source, statements) if wanted else None
-    edited = source.module.visit(_Rewriter(changes, imports, anchor, [_import(name) for name in wanted]))
+    edited = source.module.visit(
+        _Rewriter(changes, imports, anchor, [_import(name) for name in wanted])
+    )
     assert isinstance(edited, cst.Module)
     if wanted and anchor is None:
-        edited = edited.with_changes(body=[*(cst.SimpleStatementLine([_import(name)]) for name in wanted), *edited.body])
+        edited = edited.with_changes(
+            body=[*(cst.SimpleStatementLine([_import(name)]) for name in wanted), *edited.body]
+        )
     return edited.with_changes(body=_filled(edited.body)).code
 
 
@@ -50,7 +56,10 @@ def becomes(use: Use, arguments: Sequence[Written] | None, source: Source) -> cs
 
 
 def _change_to_plain(
-    use: Use, arguments: Sequence[Written] | None, source: Source, changes: dict[cst.CSTNode, Callable[..., cst.CSTNode]]
+    use: Use,
+    arguments: Sequence[Written] | None,
+    source: Source,
+    changes: dict[cst.CSTNode, Callable[..., cst.CSTNode]],
 ) -> None:
     assert use.row is not None
     assert use.row.form is not None
@@ -93,15 +102,23 @@ class _Imports:
         for alias in statement.names:
             binding, fate = found[alias]
             if fate is Fate.MOVED:
-                home, _, name = f"{_DIALECTS}.{table().dialect_of(binding.imported)}".rpartition(".")
+                home, _, name = f"{_DIALECTS}.{table().dialect_of(binding.imported)}".rpartition(
+                    "."
+                )
                 key = home if isinstance(statement, cst.ImportFrom) else f"{home}.{name}"
                 moved.setdefault(key, []).append((name, alias))
-        whole = len(moved) == 1 and not kept and len(next(iter(moved.values()))) == len(statement.names)
+        whole = (
+            len(moved) == 1 and not kept and len(next(iter(moved.values()))) == len(statement.names)
+        )
         parts: list[Import] = [_only(statement, kept)] if kept else []
-        return parts + [_moved(statement, home, names, whole=whole) for home, names in moved.items()]
+        return parts + [
+            _moved(statement, home, names, whole=whole) for home, names in moved.items()
+        ]
 
 
-def _moved(statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAlias]], *, whole: bool) -> Import:
+def _moved(
+    statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAlias]], *, whole: bool
+) -> Import:
     """Return a statement's moved names; where those are all of it, in its own layout."""
     aliases = [alias.with_changes(name=_dotted(name)) for name, alias in names]
     aliases = [
@@ -125,7 +142,11 @@ def _only(statement: Import, aliases: Sequence[cst.ImportAlias]) -> Import:
     assert not isinstance(statement.names, cst.ImportStar)
     if len(aliases) == len(statement.names):
         return statement.with_changes(names=aliases)
-    last = statement.names[-1].comma if isinstance(statement, cst.ImportFrom) and statement.lpar else None
+    last = (
+        statement.names[-1].comma
+        if isinstance(statement, cst.ImportFrom) and statement.lpar
+        else None
+    )
     ended = last if isinstance(last, cst.Comma) else cst.MaybeSentinel.DEFAULT
     return statement.with_changes(names=[*aliases[:-1], aliases[-1].with_changes(comma=ended)])
 
@@ -184,7 +205,9 @@ class _Rewriter(cst.CSTTransformer):
         return cst.FlattenSentinel([*before, line.with_changes(leading_lines=[])])
 
     def _changed(self, statement: cst.CSTNode) -> bool:
-        return isinstance(statement, (cst.Import, cst.ImportFrom)) and self._imports.changed(statement)
+        return isinstance(statement, (cst.Import, cst.ImportFrom)) and self._imports.changed(
+            statement
+        )
 
 
 def _lines(
@@ -233,7 +256,11 @@ def _filled(body: Iterable[cst.BaseStatement]) -> list[cst.BaseStatement]:
 
 def _wanted(source: Source, through: Mapping[str, list[Binding]]) -> list[str]:
     """Return the modules of unamp that the file has to import besides what it imports."""
-    there = {b.imported for b in source.bindings if b.bound == "unamp" and _line(b.statement, source) is not None}
+    there = {
+        b.imported
+        for b in source.bindings
+        if b.bound == "unamp" and _line(b.statement, source) is not None
+    }
     wanted = sorted(through)
     if len(wanted) > 1:  # `import unamp.dialects.torch` binds `unamp` as well
         wanted = [name for name in wanted if name != "unamp"]
@@ -243,7 +270,12 @@ def _wanted(source: Source, through: Mapping[str, list[Binding]]) -> list[str]:
 def _line(statement: cst.CSTNode, source: Source) -> cst.SimpleStatementLine | None:
     """Return the line that a small statement stands in, at the top of the file."""
     line = source.nodes.parents.get(statement)
-    return line if isinstance(line, cst.SimpleStatementLine) and source.nodes.parents.get(line) is source.module else None
+    return (
+        line
+        if isinstance(line, cst.SimpleStatementLine)
+        and source.nodes.parents.get(line) is source.module
+        else None
+    )
 
 
 def _anchor(source: Source, statements: Sequence[Import]) -> cst.SimpleStatementLine | None:
@@ -252,10 +284,16 @@ def _anchor(source: Source, statements: Sequence[Import]) -> cst.SimpleStatement
     inside = any(_line(statement, source) is None for statement in statements)
     anchor: cst.SimpleStatementLine | None = None
     for index, statement in enumerate(source.module.body):
-        if isinstance(statement, cst.SimpleStatementLine) and statement in lines and not (inside and anchor):
+        if (
+            isinstance(statement, cst.SimpleStatementLine)
+            and statement in lines
+            and not (inside and anchor)
+        ):
             return statement
         small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-        is_docstring = index == 0 and isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
+        is_docstring = (
+            index == 0 and isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
+        )
         if not is_docstring and not isinstance(small, (cst.Import, cst.ImportFrom)):
             break
         assert isinstance(statement, cst.SimpleStatementLine)

@@ -29,13 +29,19 @@ def as_sarif(report: Report) -> dict[str, Any]:
     ]
     driver = {"name": "unamp migrate", "version": __version__, "rules": rules}
     notifications = [
-        {"level": "error", "message": {"text": f"{path}: {said}"}, "locations": [{"physicalLocation": _file(path)}]}
+        {
+            "level": "error",
+            "message": {"text": f"{path}: {said}"},
+            "locations": [{"physicalLocation": _file(path)}],
+        }
         for path, said in report.errors
     ]
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "invocations": [{"executionSuccessful": not report.errors, "toolExecutionNotifications": notifications}],
+        "invocations": [
+            {"executionSuccessful": not report.errors, "toolExecutionNotifications": notifications}
+        ],
         "results": [_result(path, finding) for path, finding in report.findings],
     }
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
@@ -44,7 +50,11 @@ def as_sarif(report: Report) -> dict[str, Any]:
 def _result(path: Path, finding: Finding) -> dict[str, Any]:
     name, _, level = _RULES[finding.kind]
     # A notebook is shown cell by cell, and its file has other lines.
-    region = {"startLine": 1} if finding.cell else {"startLine": finding.line, "startColumn": finding.column}
+    region = (
+        {"startLine": 1}
+        if finding.cell
+        else {"startLine": finding.line, "startColumn": finding.column}
+    )
     cell = f"cell {finding.cell}, line {finding.line}: " if finding.cell else ""
     return {
         "ruleId": name,

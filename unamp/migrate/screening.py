@@ -1,6 +1,7 @@
 """Tell quickly, and without libcst, which files need a closer look: by words, then by imports, attributes and strings.
 
-What it lets pass may hold nothing after all; what it holds back holds nothing that a closer look would find.
+What it lets pass may hold nothing after all; what it holds back holds nothing that a closer look
+would find.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from unamp.migrate.spellings import table, watch
 DYNAMIC = ("getattr", "hasattr", "setattr", "delattr")
 
 #: Names too common to tell anything by themselves.
-_COMMON = frozenset({"Model", "decorate", "init", "initialize", "load_state_dict", "optimize", "state_dict"})
+_COMMON = frozenset(
+    {"Model", "decorate", "init", "initialize", "load_state_dict", "optimize", "state_dict"}
+)
 
 
 def mentions(content: bytes) -> bool:
@@ -54,7 +57,9 @@ def _paths() -> re.Pattern[str]:
 @cache
 def leaves() -> frozenset[str]:
     """Return the last parts of all names, but for those that are too common."""
-    return frozenset(name.rpartition(".")[2] for name in (*table().rows, *table().modules)) - _COMMON
+    return (
+        frozenset(name.rpartition(".")[2] for name in (*table().rows, *table().modules)) - _COMMON
+    )
 
 
 def _has_words(text: str) -> bool:
@@ -65,7 +70,15 @@ def _has_words(text: str) -> bool:
 @cache
 def _words() -> re.Pattern[str]:
     seen = watch()
-    words = leaves() | {*seen.strings, *seen.keywords, *seen.attributes, *seen.casts, *seen.dtypes, seen.cell, "unamp"}
+    words = leaves() | {
+        *seen.strings,
+        *seen.keywords,
+        *seen.attributes,
+        *seen.casts,
+        *seen.dtypes,
+        seen.cell,
+        "unamp",
+    }
     words |= setting_words() | configuration_words()
     return re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, words)))})\b")
 
@@ -88,16 +101,28 @@ def _tells(tree: ast.Module, exports: Exports) -> Iterator[bool]:
     prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if isinstance(node, ast.Attribute):
-            yield any(_is_known(each) for name in _dotted(node, bound) for each in exports.resolve(name))
-            yield "paddle" in roots and isinstance(node.ctx, ast.Store) and node.attr in watch().attributes
+            yield any(
+                _is_known(each) for name in _dotted(node, bound) for each in exports.resolve(name)
+            )
+            yield (
+                "paddle" in roots
+                and isinstance(node.ctx, ast.Store)
+                and node.attr in watch().attributes
+            )
             yield has_framework and node.attr in {*watch().casts, watch().cell}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+        ):
             yield node.value in watch().strings or names_a_path(node.value) is not None
         elif isinstance(node, ast.Call):
             yield any(keyword.arg in watch().keywords for keyword in node.keywords)
             yield _is_dynamic(node)
             takes = isinstance(node.func, ast.Attribute) and node.func.attr in watch().takers
-            yield has_framework and takes and any(map(_is_low_dtype, node.args + [each.value for each in node.keywords]))
+            yield (
+                has_framework
+                and takes
+                and any(map(_is_low_dtype, node.args + [each.value for each in node.keywords]))
+            )
         for name, value in _named(node):
             yield _is_switch(name, value)
 
@@ -117,9 +142,14 @@ def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                 for key, value in zip(keys, values, strict=True)
                 if isinstance(key, ast.Constant) and isinstance(key.value, str)
             )
-        case ast.arguments(args=args, posonlyargs=first, defaults=defaults, kwonlyargs=later, kw_defaults=others):
+        case ast.arguments(
+            args=args, posonlyargs=first, defaults=defaults, kwonlyargs=later, kw_defaults=others
+        ):
             given = [*first, *args]
-            pairs = [*zip(given[len(given) - len(defaults) :], defaults, strict=True), *zip(later, others, strict=True)]
+            pairs = [
+                *zip(given[len(given) - len(defaults) :], defaults, strict=True),
+                *zip(later, others, strict=True),
+            ]
             yield from ((argument.arg, value) for argument, value in pairs if value is not None)
 
 
@@ -153,7 +183,13 @@ def _is_dynamic(node: ast.Call) -> bool:
 
 
 def _is_low_dtype(node: ast.expr) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
+    name = (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.value
+        if isinstance(node, ast.Constant)
+        else None
+    )
     return isinstance(name, str) and name.rpartition(".")[2] in watch().dtypes
 
 
@@ -161,4 +197,6 @@ def _is_switch(name: str, value: ast.expr) -> bool:
     """Return whether a value can be one that a setting is reported for; imports have their say later."""
     if name in dtype_words():
         return _is_low_dtype(value)
-    return name in setting_words() and not (isinstance(value, ast.Constant) and value.value in (None, False))
+    return name in setting_words() and not (
+        isinstance(value, ast.Constant) and value.value in (None, False)
+    )

@@ -68,10 +68,18 @@ def configured(path: tuple[str, ...], value: Any, line: int, column: int) -> Fin
     found: Configuration | Setting | None = setting_of(path[-1], value, "", frozenset(), low=False)
     if found is None:
         dotted = f".{'.'.join(path)}"
-        matching = (each for each in _configurations() if any(dotted.endswith(f".{key}") for key in each.keys))
+        matching = (
+            each
+            for each in _configurations()
+            if any(dotted.endswith(f".{key}") for key in each.keys)
+        )
         found = next((each for each in matching if each.switches_on(value)), None)
     said = path[-1] if isinstance(value, Mapping) else f"{path[-1]}: {value}"
-    return None if found is None else Finding(line, column, Kind.LOOK, said, why=found.why, hand=found.hand)
+    return (
+        None
+        if found is None
+        else Finding(line, column, Kind.LOOK, said, why=found.why, hand=found.hand)
+    )
 
 
 def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
@@ -79,7 +87,9 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
     return any(type(value) is type(each) and value == each for each in values)
 
 
-def setting_of(keyword: str, value: Any, callee: str, roots: Set[str], *, low: bool) -> Setting | None:
+def setting_of(
+    keyword: str, value: Any, callee: str, roots: Set[str], *, low: bool
+) -> Setting | None:
     """Return the setting that a keyword with a value is, if any.
 
     Args:
@@ -88,7 +98,9 @@ def setting_of(keyword: str, value: Any, callee: str, roots: Set[str], *, low: b
         roots: the packages that the file imports.
     """
     settings = _by_keyword().get(keyword, ())
-    return next((each for each in settings if each.switches_on(value, callee, roots, low=low)), None)
+    return next(
+        (each for each in settings if each.switches_on(value, callee, roots, low=low)), None
+    )
 
 
 @cache
@@ -100,19 +112,27 @@ def setting_words() -> frozenset[str]:
 @cache
 def configuration_words() -> frozenset[str]:
     """Return the last keys of settings of YAML files alone, but for ``type``, whose value tells."""
-    return frozenset(key.rpartition(".")[2] for each in _configurations() for key in each.keys) - {"type"}
+    return frozenset(key.rpartition(".")[2] for each in _configurations() for key in each.keys) - {
+        "type"
+    }
 
 
 @cache
 def dtype_words() -> frozenset[str]:
     """Return the keywords that are settings where they name a low dtype."""
-    return frozenset(name for name, found in _by_keyword().items() if all(each.low_dtype for each in found))
+    return frozenset(
+        name for name, found in _by_keyword().items() if all(each.low_dtype for each in found)
+    )
 
 
 def is_section(name: object, value: Any) -> bool:
     """Return whether an entry of a dictionary is a section of DeepSpeed's configuration that is on."""
     key = _tables()["sections"]["key"]
-    return name in section_names() and isinstance(value, Mapping) and value.get(key, False) is not False
+    return (
+        name in section_names()
+        and isinstance(value, Mapping)
+        and value.get(key, False) is not False
+    )
 
 
 def section_words() -> dict[str, Any]:
@@ -132,7 +152,9 @@ def _tables() -> Mapping[str, Any]:
 
 @cache
 def _configurations() -> tuple[Configuration, ...]:
-    return tuple(Configuration(**_fields_of(Configuration, entry)) for entry in _tables()["configurations"])
+    return tuple(
+        Configuration(**_fields_of(Configuration, entry)) for entry in _tables()["configurations"]
+    )
 
 
 @cache
@@ -146,4 +168,8 @@ def _by_keyword() -> Mapping[str, tuple[Setting, ...]]:
 
 
 def _fields_of(kind: type[Setting | Configuration], entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items() if name in kind._fields}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in entry.items()
+        if name in kind._fields
+    }

@@ -29,7 +29,8 @@ class Settled(NamedTuple):
     Attributes:
         decisions: of each use, now that the imports are settled.
         fates: of each binding.
-        spelled_out: the uses that are written as a full path below `unamp.dialects`, since their import is kept.
+        spelled_out: the uses that are written as a full path below `unamp.dialects`, since their
+            import is kept.
     """
 
     decisions: Mapping[Use, Decision]
@@ -40,26 +41,35 @@ class Settled(NamedTuple):
 def settle(source: Source, decisions: dict[Use, Decision], target: Target) -> Settled:
     """Return the outcome of a file whose uses were decided one by one.
 
-    An import goes where everything that comes through it goes. Where one of its uses has to stay, it is kept, and its other
-    uses are spelled out; a name that comes from several imports stays unless all of them go.
+    An import goes where everything that comes through it goes. Where one of its uses has to stay,
+    it is kept, and its other uses are spelled out; a name that comes from several imports stays
+    unless all of them go.
     """
     taken = _unamp_is_taken(source)
     if taken:
         for use, decision in decisions.items():
             if decision.outcome is Outcome.PLAIN:
-                decisions[use] = Decision(Outcome.STAYS, why=_TAKEN, hand="rename what is called so")
+                decisions[use] = Decision(
+                    Outcome.STAYS, why=_TAKEN, hand="rename what is called so"
+                )
     while True:
         fates = {binding: _fate(binding, source, decisions, target) for binding in source.bindings}
-        spelled_out = frozenset(use for use, decision in decisions.items() if _is_spelled_out(use, decision, fates))
+        spelled_out = frozenset(
+            use for use, decision in decisions.items() if _is_spelled_out(use, decision, fates)
+        )
         held = [use for use in spelled_out if use.several or taken]
         if not held:
             return Settled(decisions, fates, spelled_out)
         for use in held:
             why = _TAKEN if taken else "the name can come from another import, which stays"
-            decisions[use] = Decision(Outcome.STAYS, why=why, hand="look which it is, and import it from unamp.dialects")
+            decisions[use] = Decision(
+                Outcome.STAYS, why=why, hand="look which it is, and import it from unamp.dialects"
+            )
 
 
-def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], target: Target) -> Fate:
+def _fate(
+    binding: Binding, source: Source, decisions: Mapping[Use, Decision], target: Target
+) -> Fate:
     row = table().rows.get(binding.imported)
     if (row is None and binding.imported not in table().modules) or _binds_a_root(binding):
         return Fate.KEPT
@@ -75,7 +85,9 @@ def _fate(binding: Binding, source: Source, decisions: Mapping[Use, Decision], t
     dialect = table().dialect_of(binding.imported)
     if not dialect or Outcome.STAYS in outcomes:
         return Fate.KEPT
-    if row is None and not all(decisions[u].outcome is Outcome.PLAIN or _is_in(u, binding, dialect) for u in uses):
+    if row is None and not all(
+        decisions[u].outcome is Outcome.PLAIN or _is_in(u, binding, dialect) for u in uses
+    ):
         return Fate.KEPT
     if row is not None and row.needs and not uses:
         return Fate.KEPT
@@ -96,9 +108,13 @@ def _binds_a_root(binding: Binding) -> bool:
 
 
 def _is_spelled_out(use: Use, decision: Decision, fates: Mapping[Binding, Fate]) -> bool:
-    return decision.outcome is Outcome.DIALECT and any(fates[binding] is Fate.KEPT for binding in use.bindings)
+    return decision.outcome is Outcome.DIALECT and any(
+        fates[binding] is Fate.KEPT for binding in use.bindings
+    )
 
 
 def _unamp_is_taken(source: Source) -> bool:
-    others = (b for b in source.bindings if b.bound == "unamp" and b.imported.partition(".")[0] != "unamp")
+    others = (
+        b for b in source.bindings if b.bound == "unamp" and b.imported.partition(".")[0] != "unamp"
+    )
     return "unamp" in source.own or next(others, None) is not None

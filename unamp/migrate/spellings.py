@@ -67,7 +67,8 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """All rows by name; the modules that hold nothing but mixed precision, each with its dialect; who owns which root.
 
-    `usual` has the names under which a project's own modules hand frameworks on, each with the framework's.
+    `usual` has the names under which a project's own modules hand frameworks on, each with the
+    framework's.
     """
 
     rows: Mapping[str, Row]
@@ -129,7 +130,11 @@ def framework_named(name: str) -> str:
 @cache
 def table() -> Table:
     """Return all the tables in one."""
-    forms = {name: _form(data) for name, data in load_table("migrate/arguments.toml").items() if name != "schema"}
+    forms = {
+        name: _form(data)
+        for name, data in load_table("migrate/arguments.toml").items()
+        if name != "schema"
+    }
     rows: dict[str, Row] = {}
     modules: dict[str, str] = {}
     roots: dict[str, str] = {}
@@ -142,7 +147,12 @@ def table() -> Table:
         for entry in data["rows"]:
             form = forms[entry.pop("form")] if "form" in entry else None
             only_with, also = (tuple(entry.pop(key, ())) for key in ("only_with", "also"))
-            row = Row(framework=framework, form=form, only_with=only_with, **{"version": data["version"], **entry})
+            row = Row(
+                framework=framework,
+                form=form,
+                only_with=only_with,
+                **{"version": data["version"], **entry},
+            )
             rows |= {name: row._replace(name=name) for name in (row.name, *also)}
     return Table(rows, modules, roots, usual)
 
@@ -151,10 +161,16 @@ def table() -> Table:
 def watch() -> Watch:
     """Return the names that are reported without being resolved."""
     data = load_table("migrate/watch.toml")
-    sets = {field: frozenset(data[field]) for field in Watch._fields if field not in ("cell", "strings_of")}
+    sets = {
+        field: frozenset(data[field])
+        for field in Watch._fields
+        if field not in ("cell", "strings_of")
+    }
     return Watch(**sets, cell=data["cell"], strings_of=data["strings_of"])
 
 
 def _form(data: dict[str, Any]) -> Form:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+    }
     return Form(**fields)

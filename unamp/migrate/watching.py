@@ -19,8 +19,14 @@ from unamp.migrate.spellings import table, watch
 def watched(source: Source, uses: Sequence[Use], frameworks: Collection[str]) -> list[Finding]:
     """Return the places to look at: settings, names in strings, casts by hand."""
     resolved = {call for use in uses if (call := source.nodes.call_of(use.node)) is not None}
-    resolved |= {call for use in source.ours if (call := source.nodes.call_of(use.node)) is not None}
-    found = [*_strings(source, resolved, frameworks), *_keywords(source, resolved), *_attributes(source)]
+    resolved |= {
+        call for use in source.ours if (call := source.nodes.call_of(use.node)) is not None
+    }
+    found = [
+        *_strings(source, resolved, frameworks),
+        *_keywords(source, resolved),
+        *_attributes(source),
+    ]
     owners = {table().framework_of(root) for root in source.roots}
     if not owners.isdisjoint(frameworks):
         found += _casts(source, in_regions=any(use.row is not None for use in uses))
@@ -36,7 +42,9 @@ def _settings(source: Source, resolved: Collection[cst.Call]) -> Iterator[Findin
                 continue
             callee = (get_full_name_for_node(parent.func) or "?").rpartition(".")[2]
         known, said = literal(value), shortened_code(node).rstrip(",")
-        if isinstance(node, cst.DictElement) and is_section(name, known if known is not UNKNOWN else _keys(value)):
+        if isinstance(node, cst.DictElement) and is_section(
+            name, known if known is not UNKNOWN else _keys(value)
+        ):
             yield source.finding(Kind.LOOK, node, said=said, **section_words())
         elif setting := setting_of(name, known, callee, source.roots, low=_names_low_dtype(value)):
             yield source.finding(Kind.LOOK, node, said=said, why=setting.why, hand=setting.hand)
@@ -49,30 +57,46 @@ def _keys(node: cst.BaseExpression) -> dict[str, object]:
     return {str(literal(key)): UNKNOWN for key in keys}
 
 
-def _strings(source: Source, resolved: Collection[cst.Call], frameworks: Collection[str]) -> Iterator[Finding]:
+def _strings(
+    source: Source, resolved: Collection[cst.Call], frameworks: Collection[str]
+) -> Iterator[Finding]:
     for node in source.nodes.strings:
         value = node.evaluated_value
-        if not isinstance(value, str) or "\n" in value or isinstance(source.nodes.parents.get(node), cst.Expr):
+        if (
+            not isinstance(value, str)
+            or "\n" in value
+            or isinstance(source.nodes.parents.get(node), cst.Expr)
+        ):
             continue
         dynamic = _is_in_getattr(node, source)
         if named := names_a_path(value):
             framework = table().framework_of(named)
             if framework in frameworks:
                 why = "a name of mixed precision in a string: what imports or patches it goes on with the framework's own"
-                yield source.finding(Kind.LOOK, node, framework, why=why, hand="write the name that stands there now")
+                yield source.finding(
+                    Kind.LOOK, node, framework, why=why, hand="write the name that stands there now"
+                )
         elif dynamic and value in leaves():
             why = f"{dynamic} takes a name of mixed precision as a string"
-            yield source.finding(Kind.LOOK, node, why=why, hand="import what is meant by name, and migrate again")
+            yield source.finding(
+                Kind.LOOK, node, why=why, hand="import what is meant by name, and migrate again"
+            )
         elif value in watch().strings and not _is_argument(node, source, resolved):
             why = "a switch of mixed precision, or a setting in a configuration"
-            said = watch().strings_of.get(value, {"why": why, "hand": "follow it to the call that it ends up in"})
+            said = watch().strings_of.get(
+                value, {"why": why, "hand": "follow it to the call that it ends up in"}
+            )
             yield source.finding(Kind.LOOK, node, why=said["why"], hand=said["hand"])
 
 
 def _keywords(source: Source, resolved: Collection[cst.Call]) -> Iterator[Finding]:
     for call in source.nodes.calls:
         for arg in call.args:
-            if arg.keyword is not None and arg.keyword.value in watch().keywords and call not in resolved:
+            if (
+                arg.keyword is not None
+                and arg.keyword.value in watch().keywords
+                and call not in resolved
+            ):
                 why = f"{arg.keyword.value}= goes to a call that no table has"
                 hand = "follow it to the call that it ends up in"
                 yield source.finding(Kind.LOOK, arg, why=why, hand=hand)
@@ -92,9 +116,7 @@ def _casts(source: Source, *, in_regions: bool) -> Iterator[Finding]:
     hand = "leave it out inside a region, unless the memory is what it is for; unamp.decorate casts parameters"
     if not in_regions:
         why = "a cast by hand, and no region in this file"
-        hand = (
-            "open a region around what computes, and leave the cast out; unamp.decorate casts parameters, with master weights"
-        )
+        hand = "open a region around what computes, and leave the cast out; unamp.decorate casts parameters, with master weights"
     for call in source.nodes.calls:
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if method == watch().cell and "mindspore" in source.roots and call.args:
@@ -108,7 +130,13 @@ def _casts(source: Source, *, in_regions: bool) -> Iterator[Finding]:
 def _of_cell(call: cst.Call, source: Source) -> Finding:
     """Return the finding for MindSpore's `cell.to_float(dtype)`."""
     dtype = static_dtype(call.args[0].value)
-    rule = '"float32"' if dtype == FLOAT32 else f'unamp.Policy("O3", "{dtype}")' if isinstance(dtype, str) else "a policy"
+    rule = (
+        '"float32"'
+        if dtype == FLOAT32
+        else f'unamp.Policy("O3", "{dtype}")'
+        if isinstance(dtype, str)
+        else "a policy"
+    )
     why = "the cell casts what goes into it, wherever it is called"
     hand = f"give the cell's name a rule: unamp.layer_policies(network, {{name: {rule}}})"
     return source.finding(Kind.BY_HAND, call, "mindspore", why=why, hand=hand)
@@ -124,11 +152,17 @@ def _names_low_dtype(node: cst.BaseExpression) -> bool:
 def _is_in_getattr(node: cst.SimpleString, source: Source) -> str:
     arg = source.nodes.parents.get(node)
     call = source.nodes.parents.get(arg) if isinstance(arg, cst.Arg) else None
-    if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in DYNAMIC:
+    if (
+        isinstance(call, cst.Call)
+        and isinstance(call.func, cst.Name)
+        and call.func.value in DYNAMIC
+    ):
         return call.func.value
     return ""
 
 
 def _is_argument(node: cst.CSTNode, source: Source, resolved: Collection[cst.Call]) -> bool:
     """Return whether a string is in an argument of a call that was resolved."""
-    return any(isinstance(each, cst.Call) and each in resolved for each in source.nodes.around(node))
+    return any(
+        isinstance(each, cst.Call) and each in resolved for each in source.nodes.around(node)
+    )

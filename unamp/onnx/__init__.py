@@ -17,5 +17,6 @@ if TYPE_CHECKING:
     Checked = CheckedModel
 else:  # `unamp.Checked` is another class
     __getattr__ = deprecated_names(
-        __name__, {"Checked": Deprecation(since="1.0.0", until="2.0.0", instead="unamp.onnx.CheckedModel")}
+        __name__,
+        {"Checked": Deprecation(since="1.0.0", until="2.0.0", instead="unamp.onnx.CheckedModel")},
     )

@@ -39,7 +39,12 @@ class WideWeight(NamedTuple):
 
 def is_cast(node: Node) -> bool:
     """Return whether a node is a cast."""
-    return node.kind in ("Cast", "CastLike") and node.domain in STANDARD and len(node.inputs) > 0 and len(node.outputs) == 1
+    return (
+        node.kind in ("Cast", "CastLike")
+        and node.domain in STANDARD
+        and len(node.inputs) > 0
+        and len(node.outputs) == 1
+    )
 
 
 def idle_casts(graph: Graph) -> list[IdleCast]:
@@ -79,7 +84,11 @@ def _lossless(narrow: str | None, wide: str | None) -> bool:
     if narrow not in PRECISIONS or wide not in PRECISIONS:
         return False
     a, b = PRECISIONS[narrow], PRECISIONS[wide]
-    return a.digits <= b.digits and a.smallest_subnormal >= b.smallest_subnormal and a.largest <= b.largest
+    return (
+        a.digits <= b.digits
+        and a.smallest_subnormal >= b.smallest_subnormal
+        and a.largest <= b.largest
+    )
 
 
 def wide_weights(graph: Graph) -> list[WideWeight]:
@@ -87,7 +96,8 @@ def wide_weights(graph: Graph) -> list[WideWeight]:
     consumers = graph.consumers()
     found = []
     for number, value in enumerate(graph.values):
-        one = value.numbers == 1 and value.maker is not None  # a number that an exporter wrote beside the node that takes it
+        # a number that an exporter wrote beside the node that takes it
+        one = value.numbers == 1 and value.maker is not None
         if value.numbers is None or one or value.dtype not in PRECISIONS or number in graph.results:
             continue
         used = {_cast_to(graph, graph.nodes[node], number) for node in consumers[number]}
@@ -100,4 +110,6 @@ def wide_weights(graph: Graph) -> list[WideWeight]:
 
 def _cast_to(graph: Graph, node: Node, number: int) -> str | None:
     """Return the dtype that a node casts a value to; None where it does anything else with it."""
-    return graph.values[node.outputs[0]].dtype if is_cast(node) and node.inputs[0] == number else None
+    return (
+        graph.values[node.outputs[0]].dtype if is_cast(node) and node.inputs[0] == number else None
+    )

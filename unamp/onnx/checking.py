@@ -31,7 +31,9 @@ class CheckedModel(NamedTuple):
     @property
     def follows(self) -> bool:
         """Return whether no node differs from the policy or is invalid, and every rule for layers matches a layer."""
-        return not self.unmatched and all(node.verdict not in (DIFFERS, INVALID) for node in self.nodes)
+        return not self.unmatched and all(
+            node.verdict not in (DIFFERS, INVALID) for node in self.nodes
+        )
 
     def to_data(self) -> dict[str, Any]:
         """Return everything as plain values."""

@@ -21,7 +21,8 @@ WIDER_INSIDE, UNCLEAR = "wider inside", "unclear"
 _ANY = "any"  # the expectation of a rule that leaves a node as it is
 _UNKNOWN = "unknown"
 
-#: Groups of operations that others are made of: an exporter writes `rms_norm` as a power, a mean and a product.
+#: Groups of operations that others are made of: an exporter writes `rms_norm` as a power, a mean
+#: and a product.
 _PARTS = {"elementwise", "reduction"}
 
 
@@ -31,14 +32,15 @@ class CheckedNode(NamedTuple):
     Attributes:
         name: its name in the file.
         type: the type of its operator, with the domain in front where that is not ONNX's own.
-        operations: the operations of the vocabulary that it may be part of; one where the file says enough.
+        operations: the operations of the vocabulary that it may be part of; one where the file says
+            enough.
         layer: the innermost layer that it is in; None where the file does not say.
         dtype: the dtype that it computes in; all of them where its inputs do not agree.
-        expected: the dtype that the policy says; several where the file does not say enough; ``any`` for a node that the policy
-            leaves as it is.
-        verdict: ``follows``; ``differs``; ``invalid`` where ONNX does not allow its dtypes; ``wider inside``
-            for a float32 part of an operation that takes the right dtype; ``unclear`` where the file does not
-            say enough.
+        expected: the dtype that the policy says; several where the file does not say enough;
+            ``any`` for a node that the policy leaves as it is.
+        verdict: ``follows``; ``differs``; ``invalid`` where ONNX does not allow its dtypes; ``wider
+            inside`` for a float32 part of an operation that takes the right dtype; ``unclear``
+            where the file does not say enough.
         why: the reason, where the rest does not tell.
     """
 
@@ -64,7 +66,8 @@ class Judge:
         self.layers = Layers(graph, precision)
         self._labelled = any(node.scopes for node in graph.nodes)
         self._entering = _entering(graph)
-        self._meant: dict[int, str] = {}  # of results of nodes that differ: the dtype that the policy says
+        # of results of nodes that differ: the dtype that the policy says
+        self._meant: dict[int, str] = {}
 
     def judged(self, node: Node) -> CheckedNode | None:
         """Return the judgement of a node; None for a cast, and for a node that takes or gives no floating numbers."""
@@ -74,7 +77,9 @@ class Judge:
             return None
         ops, possible = operations(node), self.layers.policies(around)
         expected = {self._expected(node, op, policy) for op in ops for policy in possible}
-        verdict, why = self._verdict(node, dtypes, expected, "layer" if len(possible) > 1 else "operation")
+        verdict, why = self._verdict(
+            node, dtypes, expected, "layer" if len(possible) > 1 else "operation"
+        )
         if verdict == DIFFERS and len(expected) == 1:
             self._meant.update(dict.fromkeys(node.outputs, *expected))
         return CheckedNode(
@@ -88,7 +93,9 @@ class Judge:
             why=why,
         )
 
-    def _verdict(self, node: Node, dtypes: set[str], expected: set[str], unknown: str) -> tuple[str, str]:
+    def _verdict(
+        self, node: Node, dtypes: set[str], expected: set[str], unknown: str
+    ) -> tuple[str, str]:
         if node.refusal:
             return INVALID, node.refusal
         dtype = next(iter(dtypes))
@@ -112,18 +119,31 @@ class Judge:
     def _wider(self, node: Node, low: str) -> tuple[str, str]:
         """Return the verdict on a labelled node that computes in float32 and is to be low."""
         if self._entering[node.graph, node.scopes] == {low}:
-            return WIDER_INSIDE, "the exporter made the operation of several nodes, with casts among them"
-        casts = [self._cast_before(number) for number in node.inputs if _computed(self._graph, number)]
-        if casts and all(cast and cast.scopes and self._graph.values[cast.inputs[0]].dtype == low for cast in casts):
+            return (
+                WIDER_INSIDE,
+                "the exporter made the operation of several nodes, with casts among them",
+            )
+        casts = [
+            self._cast_before(number) for number in node.inputs if _computed(self._graph, number)
+        ]
+        if casts and all(
+            cast and cast.scopes and self._graph.values[cast.inputs[0]].dtype == low
+            for cast in casts
+        ):
             return WIDER_INSIDE, f"its inputs are rounded to {low} first"
         parts = {vocabulary()[op].group for op in operations(node)} <= _PARTS
         if parts and all(cast is None or cast.scopes for cast in casts):
-            return UNCLEAR, "it may be a part of an operation that stays in float32: the exporter does not say"
+            return (
+                UNCLEAR,
+                "it may be a part of an operation that stays in float32: the exporter does not say",
+            )
         return DIFFERS, ""
 
     def _rounded_before(self, node: Node, expected: set[str]) -> str:
         """Return the reason that casts tell for a node in float32, where nobody says whose they are."""
-        casts = [self._cast_before(number) for number in node.inputs if _computed(self._graph, number)]
+        casts = [
+            self._cast_before(number) for number in node.inputs if _computed(self._graph, number)
+        ]
         low = {None if cast is None else self._graph.values[cast.inputs[0]].dtype for cast in casts}
         if self._labelled or len(expected) > 1 or low != expected:
             return ""
@@ -136,15 +156,22 @@ class Judge:
 
     def _dtypes(self, node: Node) -> set[str]:
         """Return the dtypes that a node computes in: of its inputs that are to agree with the first floating one."""
-        given = [(self._graph.values[number].dtype, kind) for number, kind in zip(node.inputs, node.kinds, strict=True)]
+        given = [
+            (self._graph.values[number].dtype, kind)
+            for number, kind in zip(node.inputs, node.kinds, strict=True)
+        ]
         floating = [(dtype, kind) for dtype, kind in given if dtype in PRECISIONS]
         if not floating:
             return {_UNKNOWN} if any(dtype is None for dtype, _ in given) else set()
         first, variable = floating[0]
-        return {dtype for dtype, kind in floating if dtype and variable and kind == variable} | {str(first)}
+        return {dtype for dtype, kind in floating if dtype and variable and kind == variable} | {
+            str(first)
+        }
 
     def _gives_numbers(self, node: Node) -> bool:
-        return any(self._graph.values[number].dtype in (None, *PRECISIONS) for number in node.outputs)
+        return any(
+            self._graph.values[number].dtype in (None, *PRECISIONS) for number in node.outputs
+        )
 
     def _expected(self, node: Node, op: str, policy: Policy) -> str:
         """Return the dtype that a policy says for a node, as part of an operation."""
@@ -158,7 +185,14 @@ class Judge:
     def _agreed(self, node: Node, rule: Rule) -> str:
         """Return the widest, or narrowest, dtype of a node's inputs; statistics and the like may have one of their own."""
         values, kinds = self._graph.values, node.kinds
-        first = next((kind for number, kind in zip(node.inputs, kinds, strict=True) if values[number].dtype in PRECISIONS), "")
+        first = next(
+            (
+                kind
+                for number, kind in zip(node.inputs, kinds, strict=True)
+                if values[number].dtype in PRECISIONS
+            ),
+            "",
+        )
         alike = [number for number, kind in zip(node.inputs, kinds, strict=True) if kind == first]
         sources = {str(self._source(number)) for number in alike} & {*ELIGIBLE}
         return agreed(rule, sources) or _ANY
@@ -166,11 +200,13 @@ class Judge:
     def _source(self, number: int) -> str | None:
         """Return the dtype of a value before casts that are not the network's own.
 
-        Where an exporter labels the nodes, a cast without a label came later. Where none does, nobody knows whose casts they
-        are: a network casts, too.
+        Where an exporter labels the nodes, a cast without a label came later. Where none does,
+        nobody knows whose casts they are: a network casts, too.
         """
         first = number
-        while self._labelled and (cast := self._cast_before(number)) is not None and not cast.scopes:
+        while (
+            self._labelled and (cast := self._cast_before(number)) is not None and not cast.scopes
+        ):
             number = cast.inputs[0]
         # Whoever flipped a node and cast its result back flipped that node, and none behind it.
         actual = self._graph.values[number].dtype
@@ -206,4 +242,8 @@ def _from_outside(graph: Graph, node: Node) -> Iterable[str]:
 def _computed(graph: Graph, number: int) -> bool:
     """Return whether a value is a floating one, and neither stored nor a constant."""
     value, maker = graph.values[number], graph.maker(number)
-    return value.dtype in PRECISIONS and value.numbers is None and (maker is None or maker.kind != "Constant")
+    return (
+        value.dtype in PRECISIONS
+        and value.numbers is None
+        and (maker is None or maker.kind != "Constant")
+    )

@@ -47,7 +47,9 @@ class Layers:
         """Return the layers that a node is in, the innermost first; None where nobody says."""
         found = self._around(node)
         for name, classes in found or ():
-            self.unmatched = [pattern for pattern in self.unmatched if not matches_names(pattern, name, classes)]
+            self.unmatched = [
+                pattern for pattern in self.unmatched if not matches_names(pattern, name, classes)
+            ]
         return found
 
     def policies(self, around: list[Layer] | None) -> list[Policy]:
@@ -66,7 +68,9 @@ class Layers:
     def _around(self, node: Node) -> list[Layer] | None:
         if node.scopes:
             labels = zip(node.scopes[:-1], node.classes[:-1], strict=True)
-            labelled: list[Layer] = [(name, (kind, kind.rpartition(".")[2])) for name, kind in labels]
+            labelled: list[Layer] = [
+                (name, (kind, kind.rpartition(".")[2])) for name, kind in labels
+            ]
             return labelled[::-1]
         found = _named(self._graph.producer, node.name)
         if found is None and (owner := self._owners.get(node.outputs)) is not None:
@@ -106,7 +110,8 @@ def _in_mindspore(scopes: list[str]) -> list[Layer] | None:
     return _paths((name, (kind,)) for name, _, kind in parts)
 
 
-#: Keras opens the scope of a layer twice, so that TensorFlow numbers it: `wo` is `wo_1`. A scope without number is no layer's.
+#: Keras opens the scope of a layer twice, so that TensorFlow numbers it: `wo` is `wo_1`. A scope
+#: without number is no layer's.
 _NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
 
 
@@ -120,7 +125,8 @@ def _in_keras(scopes: list[str]) -> list[Layer] | None:
     return _paths(found[1:]) if found else None
 
 
-#: The names of parameters that stand behind the path of their layer, in PyTorch and MindSpore: `blocks.0.wo.weight`.
+#: The names of parameters that stand behind the path of their layer, in PyTorch and MindSpore:
+#: `blocks.0.wo.weight`.
 _PARAMETERS = ("weight", "bias", "gamma", "beta")
 
 
@@ -130,10 +136,18 @@ def _owners(graph: Graph) -> Mapping[tuple[int, ...], str]:
     takers: dict[int, set[tuple[int, ...]]] = {}
     for number, value in enumerate(graph.values):
         path, _, parameter = value.name.rpartition(".")
-        if value.maker is None and value.numbers is not None and parameter in _PARAMETERS and path and "/" not in path:
+        if (
+            value.maker is None
+            and value.numbers is not None
+            and parameter in _PARAMETERS
+            and path
+            and "/" not in path
+        ):
             origin[number] = number
     for node in graph.nodes:
-        if is_cast(node) or (node.kind in ("Identity", "Transpose") and node.inputs and node.outputs):
+        if is_cast(node) or (
+            node.kind in ("Identity", "Transpose") and node.inputs and node.outputs
+        ):
             if node.inputs[0] in origin:
                 origin[node.outputs[0]] = origin[node.inputs[0]]
             continue

@@ -40,7 +40,9 @@ def operator_types() -> Mapping[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = dict.fromkeys(_tables()["unnamed"], frozenset())
     for table in ("operators", "contributed"):
         for kind, ops in _tables()[table].items():
-            found[kind] = found.get(kind, frozenset()) | frozenset((ops,) if isinstance(ops, str) else ops)
+            found[kind] = found.get(kind, frozenset()) | frozenset(
+                (ops,) if isinstance(ops, str) else ops
+            )
     return MappingProxyType(found)
 
 
@@ -62,7 +64,9 @@ def result_dtypes(
     described = _described(node.domain, node.op_type, opsets)
     if described is None:
         if type_operations(node.domain, node.op_type):
-            results[0] = next((dtype for dtype in given if dtype is not None and "float" in dtype), None)
+            results[0] = next(
+                (dtype for dtype in given if dtype is not None and "float" in dtype), None
+            )
         return results
     bound: dict[str, str] = {}  # by the first where several do not agree
     for kind, dtype in zip(_repeated(described.inputs, len(given)), given, strict=False):
@@ -89,9 +93,15 @@ def input_kinds(domain: str, kind: str, opsets: Mapping[str, int], number: int) 
 
 def refusal(node: Any, given: Sequence[str | None], opsets: Mapping[str, int]) -> str:
     """Return why ONNX does not allow a node inputs of such floating dtypes; nothing where it does, or does not say."""
-    described = None if node.op_type in ("If", "Loop", "Scan") else _described(node.domain, node.op_type, opsets)
+    described = (
+        None
+        if node.op_type in ("If", "Loop", "Scan")
+        else _described(node.domain, node.op_type, opsets)
+    )
     bound: dict[str, str] = {}
-    for kind, dtype in zip(_repeated(described.inputs, len(given)) if described else (), given, strict=False):
+    for kind, dtype in zip(
+        _repeated(described.inputs, len(given)) if described else (), given, strict=False
+    ):
         if described is None or dtype not in PRECISIONS:
             continue
         if dtype not in described.allowed.get(kind, (dtype,)):
@@ -111,7 +121,15 @@ def _constant(attributes: Mapping[str, Any], name: Callable[[int], str]) -> str 
         return name(value.t.data_type)
     whole = "value_int" in attributes or "value_ints" in attributes
     text = "value_string" in attributes or "value_strings" in attributes
-    return "int64" if whole else "string" if text else None if "sparse_value" in attributes else "float32"
+    return (
+        "int64"
+        if whole
+        else "string"
+        if text
+        else None
+        if "sparse_value" in attributes
+        else "float32"
+    )
 
 
 class _Described(NamedTuple):
@@ -145,8 +163,15 @@ def _from_package(domain: str, kind: str, version: int) -> _Described | None:
     return _Described(
         tuple(each.type_str for each in schema.inputs),
         tuple(each.type_str for each in schema.outputs),
-        {key: each.default_value.i for key, each in schema.attributes.items() if each.default_value.i},
-        {each.type_param_str: frozenset(map(_dtype, each.allowed_type_strs)) for each in schema.type_constraints},
+        {
+            key: each.default_value.i
+            for key, each in schema.attributes.items()
+            if each.default_value.i
+        },
+        {
+            each.type_param_str: frozenset(map(_dtype, each.allowed_type_strs))
+            for each in schema.type_constraints
+        },
     )
 
 

@@ -20,7 +20,8 @@ class PlannedGraph(NamedTuple):
     Attributes:
         float32: the nodes that are to stay in float32.
         rest: the others.
-        unclear: the nodes of which the file does not say enough, each with the reason; they stay in float32.
+        unclear: the nodes of which the file does not say enough, each with the reason; they stay in
+            float32.
         unmatched: the patterns of rules for layers that match no layer of the graph.
     """
 
@@ -61,8 +62,13 @@ class _Planner:
         self.layers = Layers(graph, precision)
         self._labelled = any(node.scopes for node in graph.nodes)
         # None is a dtype that asks for nothing: of constants that take the dtype of what they meet.
-        self._dtypes = [None if self._yields(number) else value.dtype for number, value in enumerate(graph.values)]
-        self._stored = {number for number, value in enumerate(graph.values) if value.numbers is not None}
+        self._dtypes = [
+            None if self._yields(number) else value.dtype
+            for number, value in enumerate(graph.values)
+        ]
+        self._stored = {
+            number for number, value in enumerate(graph.values) if value.numbers is not None
+        }
         self._only_stored: list[int] = []
         self.wide, self.unclear = set(), []
 
@@ -93,7 +99,11 @@ class _Planner:
         """Keep in float32 what is made of constants alone and goes into a node that stays there."""
         consumers = self._graph.consumers()
         for number in reversed(self._only_stored):
-            outputs = [each for each in self._graph.nodes[number].outputs if self._graph.values[each].dtype == FLOAT32]
+            outputs = [
+                each
+                for each in self._graph.nodes[number].outputs
+                if self._graph.values[each].dtype == FLOAT32
+            ]
             if any(not self.wide.isdisjoint(consumers[each]) for each in outputs):
                 self.wide.add(number)
 
@@ -105,7 +115,11 @@ class _Planner:
     def _expected(self, node: Node, possible: list[Policy]) -> set[str | None]:
         """Return the dtypes that the policies which may hold say for a node, over the operations that it may be."""
         sources = {dtype for each in node.inputs if (dtype := self._dtypes[each]) in ELIGIBLE}
-        found = {_dtype(policy, op, {*map(str, sources)}) for op in operations(node) for policy in possible}
+        found = {
+            _dtype(policy, op, {*map(str, sources)})
+            for op in operations(node)
+            for policy in possible
+        }
         return found or {FLOAT32, None}
 
 

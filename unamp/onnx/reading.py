@@ -1,6 +1,7 @@
 """ONNX files, read as from strangers: the nodes of a graph with the dtypes of all that they take and give.
 
-Only the file itself is read. What it keeps in others beside it is weights, of which the shape and the dtype stand here.
+Only the file itself is read. What it keeps in others beside it is weights, of which the shape and
+the dtype stand here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from unamp.onnx.operators import STANDARD, input_kinds, refusal, result_dtypes
 _LARGEST = 1 << 31  # of a message of protocol buffers, in bytes
 _MOST_NUMBERS = 1 << 48  # of a tensor; no memory has as many
 
-#: Metadata that PyTorch's exporter writes at each node: the layers that it is in with the operator, and the class of each.
+#: Metadata that PyTorch's exporter writes at each node: the layers that it is in with the operator,
+#: and the class of each.
 _SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 
 
@@ -51,7 +53,8 @@ class Node(NamedTuple):
         kind: the type of its operator.
         inputs, outputs: the numbers of the values that it takes and gives.
         kinds: for each input the type variable of the operator's description.
-        scopes: the names of the layers that it is in, the outermost first, and its operation's; empty where no exporter said.
+        scopes: the names of the layers that it is in, the outermost first, and its operation's;
+            empty where no exporter said.
         classes: the classes of those layers, and the exporter's name of the operation.
         graph: the number of the graph that it is in.
         refusal: why ONNX does not allow it inputs of such dtypes; empty where it does.
@@ -113,12 +116,15 @@ def read_graph(path: Path) -> Graph:
         from google.protobuf.message import DecodeError
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"reading ONNX files needs {error.name}, which is not installed; pip install 'unamp[onnx]'", name=error.name
+            f"reading ONNX files needs {error.name}, which is not installed; pip install 'unamp[onnx]'",
+            name=error.name,
         ) from error
     if path.exists() and not path.is_file():
         raise BadModel("it is no file")
     if path.stat().st_size >= _LARGEST:
-        raise BadModel("it is larger than 2 GiB, which no ONNX file can be; weights belong into a file of their own")
+        raise BadModel(
+            "it is larger than 2 GiB, which no ONNX file can be; weights belong into a file of their own"
+        )
     model = onnx.ModelProto()
     try:
         model.ParseFromString(path.read_bytes())
@@ -133,8 +139,15 @@ def _all_text(message: Any) -> bool:
     """Return whether every string of a message is text: of what is no UTF-8, protocol buffers give the bytes."""
     for field, found in message.ListFields():
         if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
-            values = (found,) if isinstance(found, str | bytes) or hasattr(found, "ListFields") else found
-            if not all(isinstance(each, str) or (not isinstance(each, bytes) and _all_text(each)) for each in values):
+            values = (
+                (found,)
+                if isinstance(found, str | bytes) or hasattr(found, "ListFields")
+                else found
+            )
+            if not all(
+                isinstance(each, str) or (not isinstance(each, bytes) and _all_text(each))
+                for each in values
+            ):
                 return False
     return True
 
@@ -154,7 +167,10 @@ class _Reader:
 
     def __init__(self, onnx: Any, folder: Path, model: Any) -> None:
         self._tensor, self._folder, self._model = onnx.TensorProto, folder.resolve(), model
-        self._opsets = {"" if each.domain in STANDARD else each.domain: each.version for each in model.opset_import}
+        self._opsets = {
+            "" if each.domain in STANDARD else each.domain: each.version
+            for each in model.opset_import
+        }
         self._nodes: list[Node] = []
         self._values: list[Value] = []
         self._results: set[int] = set()
@@ -162,8 +178,14 @@ class _Reader:
 
     def graph(self) -> Graph:
         """Return the graph of the model."""
-        if not self._model.HasField("graph") or "" not in self._opsets or not self._model.graph.output:
-            raise BadModel("it is no ONNX model: it has no graph with results, or says no version of ONNX's operators")
+        if (
+            not self._model.HasField("graph")
+            or "" not in self._opsets
+            or not self._model.graph.output
+        ):
+            raise BadModel(
+                "it is no ONNX model: it has no graph with results, or says no version of ONNX's operators"
+            )
         self._read(self._model.graph, {})
         return Graph(self._nodes, self._values, self._results, self._model.producer_name)
 
@@ -171,14 +193,18 @@ class _Reader:
         """Read a graph, or one inside another; return the numbers of its results."""
         place = _Place(self._graphs_read, graph, dict(around), {}, set())
         self._graphs_read += 1
-        place.declared.update((each.name, self._declared(each)) for each in (*graph.value_info, *graph.output))
+        place.declared.update(
+            (each.name, self._declared(each)) for each in (*graph.value_info, *graph.output)
+        )
         for given in graph.input:
             place.known[given.name] = self._add(given.name, self._declared(given))
         for tensor in graph.initializer:
             dtype, numbers = self._checked(tensor, tensor.name)
             place.known[tensor.name] = self._add(tensor.name, dtype, numbers=numbers)
         for sparse in graph.sparse_initializer:
-            place.known[sparse.values.name] = self._add(sparse.values.name, self._dtype(sparse.values.data_type))
+            place.known[sparse.values.name] = self._add(
+                sparse.values.name, self._dtype(sparse.values.data_type)
+            )
         for position, node in enumerate(graph.node):
             self._read_node(node, node.name or f"{node.op_type}_{position}", place)
         results = [_found(each.name, "the graph gives", place) for each in graph.output]
@@ -186,16 +212,25 @@ class _Reader:
         return results
 
     def _read_node(self, node: Any, name: str, place: _Place) -> None:
-        inputs = [_found(each, f"node {shortened(name)} takes", place) if each else None for each in node.input]
+        inputs = [
+            _found(each, f"node {shortened(name)} takes", place) if each else None
+            for each in node.input
+        ]
         inner = [self._read(each, place.known) for each in self._graphs(node, name)]
         given = [None if each is None else self._values[each].dtype for each in inputs]
         dtypes = result_dtypes(node, given, self._opsets, self._dtype)
         if inner:
-            own = inner[0][1:] if node.op_type == "Loop" else inner[0]  # the first of a loop says whether it goes on
+            # the first of a loop says whether it goes on
+            own = inner[0][1:] if node.op_type == "Loop" else inner[0]
             dtypes = [self._values[each].dtype for each in own[: len(dtypes)]] + dtypes[len(own) :]
         number = len(self._nodes)
         outputs = tuple(
-            self._add(each, dtype or place.declared.get(each), maker=number, numbers=_constant_numbers(node))
+            self._add(
+                each,
+                dtype or place.declared.get(each),
+                maker=number,
+                numbers=_constant_numbers(node),
+            )
             for each, dtype in zip(node.output, dtypes, strict=True)
         )
         for each, output in zip(node.output, outputs, strict=True):
@@ -233,7 +268,9 @@ class _Reader:
             if attribute.HasField("g"):
                 yield attribute.g
 
-    def _add(self, name: str, dtype: str | None, maker: int | None = None, numbers: int | None = None) -> int:
+    def _add(
+        self, name: str, dtype: str | None, maker: int | None = None, numbers: int | None = None
+    ) -> int:
         self._values.append(Value(name, dtype, maker, numbers))
         return len(self._values) - 1
 
@@ -253,27 +290,40 @@ class _Reader:
         if any(size < 0 for size in tensor.dims):
             raise BadModel(f"tensor {shortened(name)} has a negative size")
         numbers = 0 if 0 in tensor.dims else 1
-        for size in tensor.dims:  # one at a time: a product of thousands of sizes would itself be large
+        for size in tensor.dims:
+            # one at a time: a product of thousands of sizes would itself be large
             numbers *= size
             if numbers > _MOST_NUMBERS:
-                raise BadModel(f"tensor {shortened(name)} says that it has more numbers than any memory")
+                raise BadModel(
+                    f"tensor {shortened(name)} says that it has more numbers than any memory"
+                )
         if tensor.data_location == self._tensor.EXTERNAL:
             self._check_location(tensor, name)
         elif dtype in PRECISIONS:
-            stored = len(tensor.raw_data) / PRECISIONS[dtype].size if tensor.raw_data else len(_data(tensor, dtype))
+            stored = (
+                len(tensor.raw_data) / PRECISIONS[dtype].size
+                if tensor.raw_data
+                else len(_data(tensor, dtype))
+            )
             if stored != numbers:
-                raise BadModel(f"tensor {shortened(name)} says {numbers} numbers and has {math.floor(stored)}")
+                raise BadModel(
+                    f"tensor {shortened(name)} says {numbers} numbers and has {math.floor(stored)}"
+                )
         return dtype, numbers
 
     def _check_location(self, tensor: Any, name: str) -> None:
         """Raise where a tensor's data lies outside of the model's folder."""
         location = next((each.value for each in tensor.external_data if each.key == "location"), "")
         try:
-            inside = bool(location) and (self._folder / location).resolve().is_relative_to(self._folder)
+            inside = bool(location) and (self._folder / location).resolve().is_relative_to(
+                self._folder
+            )
         except (OSError, RuntimeError, ValueError):  # no name of a file, or links in a circle
             inside = False
         if not inside:
-            raise BadModel(f"tensor {shortened(name)} has its data in {shortened(location)}, outside of the model's folder")
+            raise BadModel(
+                f"tensor {shortened(name)} has its data in {shortened(location)}, outside of the model's folder"
+            )
 
 
 def _constant_numbers(node: Any) -> int | None:
@@ -288,7 +338,9 @@ def _found(name: str, who: str, place: _Place) -> int:
     if name in place.known:
         return place.known[name]
     if any(name in node.output for node in place.graph.node):
-        raise BadModel(f"{who} {shortened(name)}, which no node before makes: there is a cycle, or nodes are out of order")
+        raise BadModel(
+            f"{who} {shortened(name)}, which no node before makes: there is a cycle, or nodes are out of order"
+        )
     raise BadModel(f"{who} {shortened(name)}, which nothing makes")
 
 
@@ -301,7 +353,9 @@ def _labels(node: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _data(tensor: Any, dtype: str) -> Sequence[Any]:
     """Return the numbers of a tensor that has them one by one."""
-    found: Sequence[Any] = {"float32": tensor.float_data, "float64": tensor.double_data}.get(dtype, tensor.int32_data)
+    found: Sequence[Any] = {"float32": tensor.float_data, "float64": tensor.double_data}.get(
+        dtype, tensor.int32_data
+    )
     return found
 
 

@@ -1,8 +1,9 @@
 """Loss scaling: `GradScaler`, which is torch.amp's for every framework.
 
-It multiplies losses by the loss scale, so that gradients in float16 do not vanish, divides the gradients by it before the
-optimizer sees them, leaves out the steps whose gradients overflowed, and moves the scale. What the scale is, `LossScale`
-knows; what gradients are, the frameworks' adapters do.
+It multiplies losses by the loss scale, so that gradients in float16 do not vanish, divides the
+gradients by it before the optimizer sees them, leaves out the steps whose gradients overflowed, and
+moves the scale. What the scale is, `LossScale` knows; what gradients are, the frameworks' adapters
+do.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class _Pending:
     def __init__(self, optimizer: Any, gradients: Gradients, given: Any) -> None:
         self.optimizer = optimizer  # kept, so that its id stays its own
         self.gradients = gradients
-        #: The gradients that were handed over, to know them again; of a list the members, for it may be given other ones.
+        #: The gradients that were handed over, to know them again; of a list the members, for it
+        #: may be given other ones.
         self.scaled = list(given) if isinstance(given, (list, tuple)) else given
         self.stepped = False
 
@@ -57,16 +59,19 @@ class GradScaler:
         scaler.step(optimizer)
         scaler.update()
 
-    One scaler serves the models, losses and optimizers of one training, in one framework: the first whose loss it scaled.
+    One scaler serves the models, losses and optimizers of one training, in one framework: the first
+    whose loss it scaled.
 
     Args:
         init_scale: the scale to start with.
-        growth_factor: what the scale is multiplied by after `growth_interval` updates in a row without an overflow.
+        growth_factor: what the scale is multiplied by after `growth_interval` updates in a row
+            without an overflow.
         backoff_factor: what it is multiplied by after `backoff_interval` updates in a row with one.
         growth_interval: see there.
         enabled: False makes it do nothing: losses stay as they are, and every step is taken.
         backoff_interval: see there; torch's is always 1.
-        dynamic: False keeps the scale where it is; steps that overflow are skipped all the same, and no `update` is needed.
+        dynamic: False keeps the scale where it is; steps that overflow are skipped all the same,
+            and no `update` is needed.
         minimum, maximum: what the scale stays within.
 
     Raises:
@@ -104,7 +109,9 @@ class GradScaler:
         maximum: float = math.inf,
     ) -> None:
         if isinstance(init_scale, str):
-            raise TypeError(f"init_scale must be a number, not {init_scale!r}; a scaler needs no device: it serves every one")
+            raise TypeError(
+                f"init_scale must be a number, not {init_scale!r}; a scaler needs no device: it serves every one"
+            )
         self._loss_scale = LossScale(
             init_scale,
             growth_factor,
@@ -126,7 +133,9 @@ class GradScaler:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._pending:
-            raise RuntimeError("a scaler can be copied and pickled between update() and the next step, not in between")
+            raise RuntimeError(
+                "a scaler can be copied and pickled between update() and the next step, not in between"
+            )
         return vars(self) | {"_adapter": None, "_pending": {}}
 
     def is_enabled(self) -> bool:
@@ -157,7 +166,8 @@ class GradScaler:
 
         Args:
             optimizer: the optimizer.
-            gradients: the gradients, in a framework where they are handed to the optimizer and not held by its parameters.
+            gradients: the gradients, in a framework where they are handed to the optimizer and not
+                held by its parameters.
 
         Returns:
             The unscaled gradients where they were given, else None.
@@ -165,14 +175,17 @@ class GradScaler:
         Raises:
             RuntimeError: a second time before `update`, or where no loss has been scaled.
             TypeError: for what is no optimizer of the scaler's framework.
-            ValueError: where gradients are float16: the parameters are low already, and unscaling would lose what scaling won.
+            ValueError: where gradients are float16: the parameters are low already, and unscaling
+                would lose what scaling won.
         """
         if not self._enabled:
             return gradients
         pending = self._pending.get(id(optimizer))
         if pending is not None:
             said = "step() was called before it" if pending.stepped else "it was called already"
-            raise RuntimeError(f"unscale_() is called once for each optimizer, before its step; {said} since the last update()")
+            raise RuntimeError(
+                f"unscale_() is called once for each optimizer, before its step; {said} since the last update()"
+            )
         pending = self._pending[id(optimizer)] = self._unscaled(optimizer, gradients)
         return pending.gradients.values
 
@@ -183,7 +196,8 @@ class GradScaler:
 
         Args:
             optimizer: the optimizer.
-            *args: for the optimizer's own step. A closure is passed on where the scaler is disabled, and refused elsewhere.
+            *args: for the optimizer's own step. A closure is passed on where the scaler is
+                disabled, and refused elsewhere.
             gradients: as for `unscale_`; after it, what became of those that it returned.
             **kwargs: for the optimizer's own step.
 
@@ -192,7 +206,8 @@ class GradScaler:
 
         Raises:
             RuntimeError: a second time before `update`, without gradients, or with a closure.
-            TypeError, ValueError: as `unscale_`; and for gradients that would reach the optimizer's step still scaled.
+            TypeError, ValueError: as `unscale_`; and for gradients that would reach the optimizer's
+                step still scaled.
         """
         return self._stepped(optimizer, gradients, args, kwargs)[0]
 
@@ -211,7 +226,9 @@ class GradScaler:
             TypeError: for an optimizer without ``minimize``; else as `step`.
         """
         if not callable(getattr(optimizer, "minimize", None)):
-            raise TypeError(f"{type(optimizer).__name__} has no minimize(); call step() and update()")
+            raise TypeError(
+                f"{type(optimizer).__name__} has no minimize(); call step() and update()"
+            )
         if not self._enabled:
             with no_policy():
                 return optimizer.minimize(*args, **kwargs)
@@ -240,38 +257,53 @@ class GradScaler:
         if new_scale is not None:
             self._set(scale=number(new_scale, "new_scale"))
         elif self._loss_scale.dynamic:
-            found = [found for each in self._pending.values() if (found := each.gradients.overflow()) is not None]
+            found = [
+                found
+                for each in self._pending.values()
+                if (found := each.gradients.overflow()) is not None
+            ]
             if not found:
-                raise NothingChecked("update() found no gradients that were checked; call step() or unscale_() before it")
+                raise NothingChecked(
+                    "update() found no gradients that were checked; call step() or unscale_() before it"
+                )
             self._loss_scale = self._loss_scale.after(any(found))
         self._pending.clear()
 
-    def first_nonfinite(self, optimizer: Any, network: Any = None, gradients: Any = None) -> str | None:
+    def first_nonfinite(
+        self, optimizer: Any, network: Any = None, gradients: Any = None
+    ) -> str | None:
         """Return the name of the first parameter whose gradient is infinite or NaN, to see where a skipped step went wrong.
 
         It looks at the gradients when it is called: call it before they are cleared.
 
         Args:
             optimizer: the optimizer, whose parameters are looked through in its order.
-            network: the network whose names for the parameters to use; None: the framework's or the optimizer's own.
+            network: the network whose names for the parameters to use; None: the framework's or the
+                optimizer's own.
             gradients: as for `unscale_`.
 
         Returns:
             The name; None where every gradient is finite.
         """
         with no_policy():
-            return self._adapter_of_optimizer(optimizer).gradients(optimizer, gradients).first_nonfinite(network)
+            return (
+                self._adapter_of_optimizer(optimizer)
+                .gradients(optimizer, gradients)
+                .first_nonfinite(network)
+            )
 
     def state_dict(self, form: str = "unamp") -> dict[str, Any]:
         """Return the state to save; empty where the scaler is disabled.
 
         Args:
-            form: whose keys: ``"unamp"`` (torch's and a few more, which `torch.amp.GradScaler` loads as well), ``"torch"``,
-                ``"paddle"``, ``"mindspore"`` or ``"keras"``. Where torch's scaler would go on with other rules (a scale that
-                is not dynamic, a `backoff_interval`), it does not load ``"unamp"`` either: a key is missing.
+            form: whose keys: ``"unamp"`` (torch's and a few more, which `torch.amp.GradScaler`
+                loads as well), ``"torch"``, ``"paddle"``, ``"mindspore"`` or ``"keras"``. Where
+                torch's scaler would go on with other rules (a scale that is not dynamic, a
+                `backoff_interval`), it does not load ``"unamp"`` either: a key is missing.
 
         Raises:
-            ValueError: for an unknown form, and where that framework's scaler would go on with other rules.
+            ValueError: for an unknown form, and where that framework's scaler would go on with
+                other rules.
         """
         state = self._loss_scale.state(form)
         return state if self._enabled else {}
@@ -286,7 +318,9 @@ class GradScaler:
         if not self._enabled:
             return
         if isinstance(state_dict, Mapping) and not state_dict:
-            raise RuntimeError("the state is empty: it was saved from a scaler that was disabled; nothing was loaded")
+            raise RuntimeError(
+                "the state is empty: it was saved from a scaler that was disabled; nothing was loaded"
+            )
         self._loss_scale = self._loss_scale.restored(state_dict)
         self._pending.clear()
 
@@ -304,7 +338,9 @@ class GradScaler:
     def _scaled_each(self, outputs: Any) -> Any:
         if not isinstance(outputs, Iterable) or isinstance(outputs, (str, bytes, Mapping)):
             registry.check_suitable(outputs)
-            raise TypeError(f"scale() takes tensors, and lists and tuples of them, not {type(outputs).__name__}")
+            raise TypeError(
+                f"scale() takes tensors, and lists and tuples of them, not {type(outputs).__name__}"
+            )
         scaled = [self._scaled(each) for each in outputs]
         if not isinstance(outputs, tuple):
             return scaled
@@ -314,7 +350,8 @@ class GradScaler:
         adapter = self._adapter_of_optimizer(optimizer)
         if self._adapter is None:
             if not adapter.holds_gradients:
-                adapter.gradients(optimizer, given)  # an optimizer that no step can take, or no gradients: that comes first
+                # an optimizer that no step can take, or no gradients: that comes first
+                adapter.gradients(optimizer, given)
             raise RuntimeError(
                 "no loss has been scaled; call scale(loss) and its backward pass first. A compiled function that multiplies "
                 "its loss by get_scale() takes scale(one) instead, one being a tensor that holds 1.0"
@@ -351,7 +388,9 @@ class GradScaler:
         pending.stepped = True
         return not pending.gradients.overflow()
 
-    def _stepped(self, optimizer: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, Any]:
+    def _stepped(
+        self, optimizer: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[bool, Any]:
         """Do as `step` does. Return whether the step was taken, and the result of the optimizer's own; None where skipped."""
         closure = _has_closure(args, kwargs)
         if not self._enabled:
@@ -378,7 +417,9 @@ class GradScaler:
         if pending is None:
             pending = self._unscaled(optimizer, given)
         elif pending.stepped:
-            raise RuntimeError("step() was called already for this optimizer since the last update()")
+            raise RuntimeError(
+                "step() was called already for this optimizer since the last update()"
+            )
         elif given is not None:
             if pending.gradients.values is None:
                 raise TypeError(
@@ -395,7 +436,9 @@ class GradScaler:
             raise NothingChecked(
                 "none of the optimizer's parameters has a gradient; run the backward pass of a scaled loss first"
             )
-        if given is None:  # unscaled where they are, even if the step raises; those handed over now would come again scaled
+        if given is None:
+            # unscaled where they are, even if the step raises; those handed over now would come
+            # again scaled
             self._pending[id(optimizer)] = pending
         if overflow:
             self.skipped += 1
@@ -413,7 +456,9 @@ class GradScaler:
         if adapter is None:
             registry.check_suitable(optimizer)
             known = ", ".join(each.framework for each in registry.adapters_in_use()) or "none"
-            raise TypeError(f"{type(optimizer).__name__} is no optimizer of a framework that is in use: {known}")
+            raise TypeError(
+                f"{type(optimizer).__name__} is no optimizer of a framework that is in use: {known}"
+            )
         return adapter
 
     def _owner(self, value: Any, knows: Callable[[Adapter], bool]) -> Adapter | None:
@@ -445,8 +490,14 @@ def _same(gradients: Any, before: Any) -> bool:
     """Return whether gradients are, one by one, the very ones that were handed over before."""
     if not isinstance(before, list):
         return gradients is before
-    pairs = list(zip(gradients, before, strict=False)) if isinstance(gradients, (list, tuple)) else []
-    return any(each is not None for each in before) and len(pairs) == len(before) and all(a is b for a, b in pairs)
+    pairs = (
+        list(zip(gradients, before, strict=False)) if isinstance(gradients, (list, tuple)) else []
+    )
+    return (
+        any(each is not None for each in before)
+        and len(pairs) == len(before)
+        and all(a is b for a, b in pairs)
+    )
 
 
 def _check_once(gradients: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -461,7 +512,9 @@ def _check_once(gradients: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     # A network is callable, too: an optimizer that does not hold what it steps is handed it.
-    return "closure" in kwargs or any(callable(each) and registry.owner(each, "network") is None for each in args)
+    return "closure" in kwargs or any(
+        callable(each) and registry.owner(each, "network") is None for each in args
+    )
 
 
 def no_policy() -> AbstractContextManager[object]:

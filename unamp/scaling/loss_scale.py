@@ -24,11 +24,12 @@ _TORCH = {
 
 _BESIDE = {name: name for name in ("backoff_interval", "backoff_tracker", "dynamic")}
 
-#: The forms of a saved state: for each, its keys, and the field of `LossScale` that each key holds. unamp's own is torch's
-#: with what that cannot hold beside it; `torch.amp.GradScaler` reads what it knows and leaves the rest.
-#: MindSpore and Keras have no `state_dict`: these are the names of their attributes, which they save under those names.
-#: Sources: `state_dict` of torch.amp.GradScaler (torch 2.13) and of paddle.amp.GradScaler (paddlepaddle 3.3);
-#: mindspore.amp.DynamicLossScaler (mindspore 2.10) and keras.optimizers.LossScaleOptimizer (keras 3.15).
+#: The forms of a saved state: for each, its keys, and the field of `LossScale` that each key holds.
+#: unamp's own is torch's with what that cannot hold beside it; `torch.amp.GradScaler` reads what it
+#: knows and leaves the rest. MindSpore and Keras have no `state_dict`: these are the names of their
+#: attributes, which they save under those names. Sources: `state_dict` of torch.amp.GradScaler
+#: (torch 2.13) and of paddle.amp.GradScaler (paddlepaddle 3.3); mindspore.amp.DynamicLossScaler
+#: (mindspore 2.10) and keras.optimizers.LossScaleOptimizer (keras 3.15).
 FORMS: Mapping[str, Mapping[str, str]] = {
     "unamp": _TORCH | _BESIDE,
     "torch": _TORCH,
@@ -59,7 +60,8 @@ FORMS: Mapping[str, Mapping[str, str]] = {
 _NOT_FOR_TORCH = {key: field for key, field in _TORCH.items() if key != "_growth_tracker"} | _BESIDE
 _NOT_FOR_TORCH |= {"growth_tracker": "growth_tracker"}
 
-_COUNTS = {"growth_interval": 1, "backoff_interval": 1, "growth_tracker": 0, "backoff_tracker": 0}  # each with its least
+# each with its least
+_COUNTS = {"growth_interval": 1, "backoff_interval": 1, "growth_tracker": 0, "backoff_tracker": 0}
 
 
 class LossScale(NamedTuple):
@@ -67,7 +69,8 @@ class LossScale(NamedTuple):
 
     Attributes:
         scale: the factor itself, a float32 number.
-        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an overflow.
+        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an
+            overflow.
         backoff_factor: what it is multiplied by after `backoff_interval` updates in a row with one.
         growth_interval, backoff_interval: see there.
         growth_tracker, backoff_tracker: how many updates in a row there have been.
@@ -94,16 +97,31 @@ class LossScale(NamedTuple):
             ValueError: for a number that the rules cannot work with.
         """
         fields: dict[str, Any] = {
-            **{name: _float32(number(getattr(self, name), name)) for name in ("scale", "minimum", "maximum")},
-            **{name: number(getattr(self, name), name) for name in ("growth_factor", "backoff_factor")},
+            **{
+                name: _float32(number(getattr(self, name), name))
+                for name in ("scale", "minimum", "maximum")
+            },
+            **{
+                name: number(getattr(self, name), name)
+                for name in ("growth_factor", "backoff_factor")
+            },
             **{name: _count(getattr(self, name), name, least) for name, least in _COUNTS.items()},
         }
         made = self._replace(dynamic=bool(self.dynamic), **fields)
         least, most = made.minimum, made.maximum
         for kept, rule in (
-            (1.0 < made.growth_factor < math.inf, f"growth_factor must be above 1, not {self.growth_factor}"),
-            (0.0 < made.backoff_factor < 1.0, f"backoff_factor must be between 0 and 1, not {self.backoff_factor}"),
-            (SMALLEST <= least < math.inf, f"minimum must be a finite number of at least 2**-126, not {self.minimum}"),
+            (
+                1.0 < made.growth_factor < math.inf,
+                f"growth_factor must be above 1, not {self.growth_factor}",
+            ),
+            (
+                0.0 < made.backoff_factor < 1.0,
+                f"backoff_factor must be between 0 and 1, not {self.backoff_factor}",
+            ),
+            (
+                SMALLEST <= least < math.inf,
+                f"minimum must be a finite number of at least 2**-126, not {self.minimum}",
+            ),
             (least <= most, f"maximum must be at least the minimum {least}, not {self.maximum}"),
             (
                 least <= made.scale <= most and made.scale < math.inf,
@@ -117,7 +135,8 @@ class LossScale(NamedTuple):
     def after(self, overflow: bool) -> LossScale:
         """Return the scale after one update.
 
-        As `torch._amp_update_scale_`: products are rounded to float32, and one that float32 cannot hold is not taken.
+        As `torch._amp_update_scale_`: products are rounded to float32, and one that float32 cannot
+        hold is not taken.
         """
         if not self.dynamic:
             return self
@@ -138,7 +157,8 @@ class LossScale(NamedTuple):
         """Return the state to save, in one of `FORMS`.
 
         Raises:
-            ValueError: for an unknown form, and for one whose framework would go on with other rules.
+            ValueError: for an unknown form, and for one whose framework would go on with other
+                rules.
         """
         if form not in FORMS:
             raise ValueError(unknown("form of a scaler's state", form, FORMS))
@@ -164,7 +184,9 @@ class LossScale(NamedTuple):
         form, keys = _form_of(state)
         fields = {field: state[key] for key, field in keys.items()}
         read = self._replace(**{"backoff_tracker": 0} | fields)
-        return read._replace(**_implied(form, number(read.growth_factor, "growth_factor"))).checked()
+        return read._replace(
+            **_implied(form, number(read.growth_factor, "growth_factor"))
+        ).checked()
 
 
 #: The rules of scalers that know no others than these.
@@ -224,9 +246,19 @@ def _form_of(state: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
             return form, keys
     if state.keys() == _NOT_FOR_TORCH.keys():
         return "unamp", _NOT_FOR_TORCH
-    form = max(FORMS, key=lambda form: len(FORMS[form].keys() & state.keys()) - len(FORMS[form].keys() - state.keys()))
-    different = {"missing": FORMS[form].keys() - state.keys(), "unknown": state.keys() - FORMS[form].keys()}
-    said = [f"{what}: {', '.join(sorted(map(repr, keys)))}" for what, keys in different.items() if keys]
+    form = max(
+        FORMS,
+        key=lambda form: (
+            len(FORMS[form].keys() & state.keys()) - len(FORMS[form].keys() - state.keys())
+        ),
+    )
+    different = {
+        "missing": FORMS[form].keys() - state.keys(),
+        "unknown": state.keys() - FORMS[form].keys(),
+    }
+    said = [
+        f"{what}: {', '.join(sorted(map(repr, keys)))}" for what, keys in different.items() if keys
+    ]
     raise ValueError(
         f"not a scaler's state ({', '.join(FORMS)}): its keys are nearest to {form}'s, {'; '.join(said)}; nothing was loaded"
     )

@@ -1,6 +1,7 @@
 """Align two runs: which operation of one is which of the other, in the order in which they ran.
 
-What one run has and the other has not (a product more, a step that was skipped) is left over, and shifts nothing else.
+What one run has and the other has not (a product more, a step that was skipped) is left over, and
+shifts nothing else.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from unamp._grouping import grouped
 
 Pair = tuple[int, int]
 
-#: How far ahead both runs are looked at. What lies further apart than that in two runs is not the same operation.
+#: How far ahead both runs are looked at. What lies further apart than that in two runs is not the
+#: same operation.
 _WINDOW = 2048
-#: How many items a window may have left over before the best way so far is taken: for runs with little in common.
+#: How many items a window may have left over before the best way so far is taken: for runs with
+#: little in common.
 _EDITS = 128
 
 
@@ -23,11 +26,13 @@ def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]
     """Return the places of items that are equal in both runs, in order; no two pairs cross.
 
     Args:
-        keyed: what each item of the one run is, and of the other. First equal keys of the first kind are paired, and what lies
-            between two pairs by the second kind, and so on.
+        keyed: what each item of the one run is, and of the other. First equal keys of the first
+            kind are paired, and what lies between two pairs by the second kind, and so on.
 
-    First what came up equally often in both is held fast, as far as it came up in the same order (patience diff). What lies
-    between is aligned by a shortest edit script: Myers, An O(ND) difference algorithm and its variations, Algorithmica 1
+    First what came up equally often in both is held fast, as far as it came up in the same order
+    (patience diff). What lies
+    between is aligned by a shortest edit script: Myers, An O(ND) difference algorithm and its
+        variations, Algorithmica 1
     (1986), https://doi.org/10.1007/BF01840446, in windows, so that long runs take linear time.
     """
     pairs: list[Pair] = []
@@ -41,7 +46,9 @@ def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]
     return pairs
 
 
-def _anchors(a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int) -> list[Pair]:
+def _anchors(
+    a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int
+) -> list[Pair]:
     """Return pairs of what comes up equally often in `a[i:k]` and `b[j:m]`: the most that do not cross."""
     places_a, places_b = grouped(range(i, k), a.__getitem__), grouped(range(j, m), b.__getitem__)
     pairs = [
@@ -51,7 +58,8 @@ def _anchors(a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: in
         for pair in zip(places, places_b[key], strict=True)
     ]
     pairs.sort()
-    # A longest increasing subsequence: for each length, the pair that ends the one with the smallest end.
+    # A longest increasing subsequence: for each length, the pair that ends the one with the
+    # smallest end.
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -70,7 +78,9 @@ def _anchors(a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: in
     return chain[::-1]
 
 
-def _between(a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int) -> Iterator[Pair]:
+def _between(
+    a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int
+) -> Iterator[Pair]:
     """Yield the pairs of equal items in `a[i:k]` and `b[j:m]`, a window after the other."""
     while i < k and j < m:
         if a[i] == b[j]:
@@ -101,7 +111,9 @@ def _shortest_edit(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[P
     for edits in range(n + m + 1):
         history.append(dict(furthest))
         for diagonal in range(-edits, edits + 1, 2):
-            down = diagonal == -edits or (diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1])
+            down = diagonal == -edits or (
+                diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1]
+            )
             x = furthest[diagonal + 1] if down else furthest[diagonal - 1] + 1
             y = x - diagonal
             while x < n and y < m and a[x] == b[y]:
@@ -110,8 +122,12 @@ def _shortest_edit(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[P
             if x >= n and y >= m:
                 return _kept(history, n, m), True
         if edits == _EDITS:
-            reached = [(x, x - diagonal) for diagonal, x in furthest.items() if (diagonal - edits) % 2 == 0]
-            return _kept(history, *max((end for end in reached if end[0] <= n and end[1] <= m), key=sum)), False
+            reached = [
+                (x, x - diagonal) for diagonal, x in furthest.items() if (diagonal - edits) % 2 == 0
+            ]
+            return _kept(
+                history, *max((end for end in reached if end[0] <= n and end[1] <= m), key=sum)
+            ), False
     raise AssertionError("an edit script of every item always exists")
 
 
@@ -120,7 +136,9 @@ def _kept(history: list[dict[int, int]], x: int, y: int) -> list[Pair]:
     pairs: list[Pair] = []
     for edits in range(len(history) - 1, -1, -1):
         furthest, diagonal = history[edits], x - y
-        down = diagonal == -edits or (diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1])
+        down = diagonal == -edits or (
+            diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1]
+        )
         before = diagonal + 1 if down else diagonal - 1
         start_x = furthest[before] if edits else 0
         start_y = start_x - before if edits else 0

@@ -42,8 +42,13 @@ class Contents(NamedTuple):
 
 def dump(trace: Contents, *, indent: int | None) -> str:
     """Return a trace as JSON."""
-    policies = list(dict.fromkeys(record.policy for record in trace.records if record.policy is not None))
-    places: dict[Policy | None, int | None] = {None: None, **{policy: n for n, policy in enumerate(policies)}}
+    policies = list(
+        dict.fromkeys(record.policy for record in trace.records if record.policy is not None)
+    )
+    places: dict[Policy | None, int | None] = {
+        None: None,
+        **{policy: n for n, policy in enumerate(policies)},
+    }
     data = {
         "format": _FORMAT,
         "version": VERSION,
@@ -66,7 +71,9 @@ def load(text: str) -> Contents:
     Raises:
         ValueError: where the text is none, is damaged, or of another version.
     """
-    return strict.document(text, _contents, what="trace", form=_FORMAT, versions=_READ, writer="Trace.to_json()")
+    return strict.document(
+        text, _contents, what="trace", form=_FORMAT, versions=_READ, writer="Trace.to_json()"
+    )
 
 
 def _contents(data: dict[str, Any], version: int) -> Contents:
@@ -77,11 +84,21 @@ def _contents(data: dict[str, Any], version: int) -> Contents:
     shadow = strict.optional(_shadow_dtype)("shadow", data.get("shadow"))
     read = strict.each(lambda where, record: _read_record(where, record, policies, version))
     records = read("record", data["records"])
-    if other := next((n for n, record in enumerate(records, 1) if record.shadow and record.shadow.dtype != shadow), None):
+    if other := next(
+        (
+            n
+            for n, record in enumerate(records, 1)
+            if record.shadow and record.shadow.dtype != shadow
+        ),
+        None,
+    ):
         raise strict.BadJSON(f"record {other}, shadow: its dtype is not that of the trace")
     return Contents(
         strict.expect("values", data["values"], bool, "true or false"),
-        {strict.plain_text("a framework", name): its_version for name, its_version in frameworks.items()},
+        {
+            strict.plain_text("a framework", name): its_version
+            for name, its_version in frameworks.items()
+        },
         strict.each(strict.plain_text)("never_ran", data["never_ran"]),
         list(records),
         shadow,
@@ -155,15 +172,25 @@ def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: i
     place = strict.optional(strict.whole)(f"{where}, policy", data.get("policy"))
     if place is not None and place >= len(policies):
         raise strict.BadJSON(f"{where}, policy: there is no policy {place}")
-    read = {name: reader(f"{where}, {name}", data[name]) for name, reader in _READERS.items() if name in names}
+    read = {
+        name: reader(f"{where}, {name}", data[name])
+        for name, reader in _READERS.items()
+        if name in names
+    }
     if len(shapes := read.get("input_shapes", ())) not in (0, len(read["inputs"])):
-        raise strict.BadJSON(f"{where}, input_shapes: {len(shapes)} for {len(read['inputs'])} inputs")
-    values = strict.optional(partial(_read_values, version=version))(f"{where}, values", data["values"])
+        raise strict.BadJSON(
+            f"{where}, input_shapes: {len(shapes)} for {len(read['inputs'])} inputs"
+        )
+    values = strict.optional(partial(_read_values, version=version))(
+        f"{where}, values", data["values"]
+    )
     policy = None if place is None else policies[place]
     shadow = strict.optional(_read_shadow)(f"{where}, shadow", data.get("shadow"))
     step = strict.whole(f"{where}, step", data.get("step", 0))
     call = strict.optional(_read_call)(f"{where}, call", data.get("call"))
-    return OpRecord(**read, rule=_RULES[rule], values=values, policy=policy, shadow=shadow, step=step, call=call)
+    return OpRecord(
+        **read, rule=_RULES[rule], values=values, policy=policy, shadow=shadow, step=step, call=call
+    )
 
 
 def _read_gradients(records: int, version: int) -> strict.Reader[list[Gradient]]:
@@ -177,7 +204,9 @@ def _read_gradients(records: int, version: int) -> strict.Reader[list[Gradient]]
             raise strict.BadJSON(f"{where}: must be of either a record or a parameter")
         if record is not None and record >= records:
             raise strict.BadJSON(f"{where}, record: there is no record {record}")
-        values = strict.optional(partial(_read_values, version=version))(f"{where}, values", data["values"])
+        values = strict.optional(partial(_read_values, version=version))(
+            f"{where}, values", data["values"]
+        )
         left_out = strict.plain_text(f"{where}, left_out", data["left_out"])
         if (values is None) is not bool(left_out):
             raise strict.BadJSON(f"{where}: must have either values or a reason in left_out")
@@ -197,11 +226,18 @@ def _read_gradients(records: int, version: int) -> strict.Reader[list[Gradient]]
 
 def _read_call(where: str, data: Any) -> Call:
     strict.fields(where, data, Call._fields, Call._fields)
-    file, left_out = (strict.plain_text(f"{where}, {name}", data[name]) for name in ("file", "left_out"))
+    file, left_out = (
+        strict.plain_text(f"{where}, {name}", data[name]) for name in ("file", "left_out")
+    )
     if not (_FILE.fullmatch(file) if not left_out else file == ""):
-        raise strict.BadJSON(f"{where}, file: must be a name like '000001.safetensors', and empty for what was left out")
+        raise strict.BadJSON(
+            f"{where}, file: must be a name like '000001.safetensors', and empty for what was left out"
+        )
     tensors: list[int] = []
-    args = [_argument(f"{where}, args {n}", value, tensors) for n, value in enumerate(_list(f"{where}, args", data["args"]), 1)]
+    args = [
+        _argument(f"{where}, args {n}", value, tensors)
+        for n, value in enumerate(_list(f"{where}, args", data["args"]), 1)
+    ]
     read = strict.mapping(lambda place, value: _argument(place, value, tensors))
     kwargs = read(f"{where}, kwargs", data["kwargs"])
     if not all(name.isidentifier() for name in kwargs):
@@ -220,7 +256,9 @@ def _argument(where: str, value: Any, tensors: list[int], depth: int = 0) -> Any
     if isinstance(value, dict):
         if value.keys() == {"number"} and value["number"] in ("inf", "-inf", "nan"):
             return dict(value)
-        tensors.append(strict.whole(where, strict.fields(where, value, ("tensor",), ("tensor",))["tensor"]))
+        tensors.append(
+            strict.whole(where, strict.fields(where, value, ("tensor",), ("tensor",))["tensor"])
+        )
         return dict(value)
     if depth == _DEEPEST:
         raise strict.BadJSON(f"{where}: nested too deeply")
@@ -244,8 +282,12 @@ def _read_values(where: str, data: Any, version: int) -> Values:
         raise strict.BadJSON(f"{where}, shape: no tensor has so many dimensions")
     sample = strict.each(_number)(f"{where}, sample", data["sample"])
     if len(sample) != (kept := min(math.prod(shape), SAMPLE)):
-        raise strict.BadJSON(f"{where}, sample has {len(sample)} numbers; of this shape a trace keeps {kept}")
-    numbers = {name: _number(f"{where}, {name}", data[name]) for name in ("max_abs", "mean", "norm")}
+        raise strict.BadJSON(
+            f"{where}, sample has {len(sample)} numbers; of this shape a trace keeps {kept}"
+        )
+    numbers = {
+        name: _number(f"{where}, {name}", data[name]) for name in ("max_abs", "mean", "norm")
+    }
     if not (numbers["max_abs"] >= 0 and numbers["norm"] >= 0):
         raise strict.BadJSON(f"{where}: max_abs and norm must be 0 or more")
     nonfinite = strict.whole(f"{where}, nonfinite", data["nonfinite"])
@@ -260,15 +302,23 @@ def _read_underflow(where: str, data: Any) -> Underflow:
 
 def _read_shadow(where: str, data: Any) -> Shadow:
     strict.fields(where, data, Shadow._fields, Shadow._fields)
-    dtype, left_out = _shadow_dtype(f"{where}, dtype", data["dtype"]), strict.plain_text(f"{where}, left_out", data["left_out"])
-    error, overflow = _number(f"{where}, error", data["error"]), strict.whole(f"{where}, overflow", data["overflow"])
+    dtype, left_out = (
+        _shadow_dtype(f"{where}, dtype", data["dtype"]),
+        strict.plain_text(f"{where}, left_out", data["left_out"]),
+    )
+    error, overflow = (
+        _number(f"{where}, error", data["error"]),
+        strict.whole(f"{where}, overflow", data["overflow"]),
+    )
     if not error >= 0:
         raise strict.BadJSON(f"{where}, error: must be 0 or more")
     return Shadow(dtype, error, overflow, *_shares(where, data), left_out)
 
 
 def _shares(where: str, data: dict[str, Any]) -> tuple[float, float]:
-    subnormal, flushed = (float(strict.number(f"{where}, {name}", data[name])) for name in ("subnormal", "flushed"))
+    subnormal, flushed = (
+        float(strict.number(f"{where}, {name}", data[name])) for name in ("subnormal", "flushed")
+    )
     if not (subnormal >= 0 and flushed >= 0 and subnormal + flushed <= 1):
         raise strict.BadJSON(f"{where}: shares must be between 0 and 1")
     return subnormal, flushed
@@ -280,7 +330,11 @@ def _shadow_dtype(where: str, value: Any) -> str:
 
 def _number(where: str, value: Any) -> float:
     """Return a number; what JSON has no number for is written as `_plain` does."""
-    return float(value if isinstance(value, str) and value in ("inf", "-inf", "nan") else strict.number(where, value))
+    return float(
+        value
+        if isinstance(value, str) and value in ("inf", "-inf", "nan")
+        else strict.number(where, value)
+    )
 
 
 def _known(names: frozenset[str], version: int) -> frozenset[str]:
@@ -288,7 +342,9 @@ def _known(names: frozenset[str], version: int) -> frozenset[str]:
     return names.difference(*(new for since, new in _SINCE.items() if version < since))
 
 
-_FIELDS = frozenset("format version unamp frameworks values shadow never_ran policies rank records gradients".split())
+_FIELDS = frozenset(
+    "format version unamp frameworks values shadow never_ran policies rank records gradients".split()
+)
 _OF_RECORD = frozenset(OpRecord._fields)
 _OF_VALUES = frozenset(Values._fields)
 _OF_GRADIENT = frozenset(Gradient._fields)

@@ -56,7 +56,9 @@ def render(trace: Contents, title: str) -> str:
         casts=sum(line.casts for line in lines),
         moved=sum(line.cast_bytes for line in lines),
         emulated=sum(line.times for line in lines if line.emulated),
-        lost=_Told(shadow_table(trace.shadow, lost), left_out(lost)) if trace.shadow and lost else None,
+        lost=_Told(shadow_table(trace.shadow, lost), left_out(lost))
+        if trace.shadow and lost
+        else None,
         gradients=_Told(gradient_table(low, gradients), left_out(gradients)) if gradients else None,
         said=gradient_remarks(trace.records, kept, low),
         nonfinite=[r for r in trace.records if r.values is not None and r.values.nonfinite],

@@ -1,7 +1,7 @@
 """Two traces side by side: which operation's result moved, by how much, and whether its precision explains that.
 
-Made for a run in float32 and one in mixed precision, and for one network in two frameworks. The ranking by relative error is
-that of `paddle.amp.debugging.compare_accuracy`:
+Made for a run in float32 and one in mixed precision, and for one network in two frameworks. The
+ranking by relative error is that of `paddle.amp.debugging.compare_accuracy`:
 https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/debugging/compare_accuracy_en.html
 """
 
@@ -22,12 +22,13 @@ from unamp.tracing.recording import Trace
 from unamp.tracing.tables import place, text_table
 from unamp.vocabulary import vocabulary
 
-#: How many times the root of the sum of the squares of all roundings so far an error may be: an independent sum of roundings
-#: stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
+#: How many times the root of the sum of the squares of all roundings so far an error may be: an
+#: independent sum of roundings stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
 _CONFIDENCE = 4.0
-#: How many roundings an operation counts as. A low one rounds its inputs and its result. In float32 numbers are added up in
-#: float32 itself, in an order of the machine's, which the conformance suite counts as eight. Four times eight are the 16 units
-#: in the last place that OpenCL's table allows to functions in float32 at most (`pow`, `erf`, `tgamma`): kernels stay within.
+#: How many roundings an operation counts as. A low one rounds its inputs and its result. In float32
+#: numbers are added up in float32 itself, in an order of the machine's, which the conformance suite
+#: counts as eight. Four times eight are the 16 units in the last place that OpenCL's table allows
+#: to functions in float32 at most (`pow`, `erf`, `tgamma`): kernels stay within.
 _ROUNDINGS_LOW, _ROUNDINGS = 2.0, 8.0
 
 
@@ -36,9 +37,10 @@ class Compared(NamedTuple):
 
     Attributes:
         reference, other: its records.
-        error: the relative error of the other's result: the larger of that of the numbers that both traces kept and that of the
-            norms. Where the shapes differ only norms and largest magnitudes are compared. Infinite where one alone has
-            infinities or NaN; None where there is no floating result.
+        error: the relative error of the other's result: the larger of that of the numbers that both
+            traces kept and that of the norms. Where the shapes differ only norms and largest
+            magnitudes are compared. Infinite where one alone has infinities or NaN; None where
+            there is no floating result.
         bound: the error that the roundings of both runs up to here explain; see `compare_traces`.
         position: where in the other run it ran: the first is 0.
     """
@@ -65,8 +67,10 @@ class TraceComparison:
 
     Attributes:
         operations: what ran in both, the largest error first.
-        only_in_reference, only_in_other: what ran in one of them alone, and is compared with nothing.
-        aside: what ran outside of layers and regions, in a run that has regions: clipping and the like. It is not compared.
+        only_in_reference, only_in_other: what ran in one of them alone, and is compared with
+            nothing.
+        aside: what ran outside of layers and regions, in a run that has regions: clipping and the
+            like. It is not compared.
     """
 
     def __init__(
@@ -97,21 +101,40 @@ class TraceComparison:
         Args:
             limit: how many operations to show; None is all.
         """
-        head: tuple[str, ...] = ("layer", "operation", "error", "allowed", "reference", "other", "largest", "largest in other")
+        head: tuple[str, ...] = (
+            "layer",
+            "operation",
+            "error",
+            "allowed",
+            "reference",
+            "other",
+            "largest",
+            "largest in other",
+        )
         rows = [_row(each) for each in self.operations[:limit]]
         if any(each.renamed for each in self.operations):
             head = (*head, "layer in other")
-            rows = [(*row, each.other.layer or "-") for row, each in zip(rows, self.operations, strict=False)]
+            rows = [
+                (*row, each.other.layer or "-")
+                for row, each in zip(rows, self.operations, strict=False)
+            ]
         return "\n".join([text_table(head, rows), *self.remarks()])
 
     def remarks(self) -> list[str]:
         """Return sentences about the whole: what ran in one run alone, the verdict, and both sides of the first difference."""
         said = []
-        for name, alone in (("the reference", self.only_in_reference), ("the other", self.only_in_other)):
+        for name, alone in (
+            ("the reference", self.only_in_reference),
+            ("the other", self.only_in_other),
+        ):
             if alone:
-                said.append(f"only in {name}, compared with nothing: {', '.join(_counted(record.op for record in alone))}")
+                said.append(
+                    f"only in {name}, compared with nothing: {', '.join(_counted(record.op for record in alone))}"
+                )
         if self.aside:
-            said.append(f"outside of layers and regions, not compared: {', '.join(_counted(r.op for r in self.aside))}")
+            said.append(
+                f"outside of layers and regions, not compared: {', '.join(_counted(r.op for r in self.aside))}"
+            )
         count = f"{len(self.operations)} operations ran in both"
         if self.within:
             return [*said, f"{count}; the precision of each explains its error"]
@@ -147,25 +170,30 @@ class TraceComparison:
         }
 
 
-def compare_traces(reference: Trace, other: Trace, *, layers: LayerMapping | None = None) -> TraceComparison:
+def compare_traces(
+    reference: Trace, other: Trace, *, layers: LayerMapping | None = None
+) -> TraceComparison:
     """Hold two traces against each other, operation by operation.
 
-    In each layer (by `layers`, else by its name without the class of the network), and outside of layers, the two runs are
-    aligned by operation and shape, in the order in which they ran; where one has more than the other, by the size of the
-    numbers too. What is left over then, because layers are named differently, is aligned in the same way. What has no partner
-    is listed. So is what ran outside of layers and regions in a run that has regions: gradients are clipped there, each
-    framework in its own way.
+    In each layer (by `layers`, else by its name without the class of the network), and outside of
+    layers, the two runs are aligned by operation and shape, in the order in which they ran; where
+    one has more than the other, by the size of the numbers too. What is left over then, because
+    layers are named differently, is aligned in the same way. What has no partner is listed. So is
+    what ran outside of layers and regions in a run that has regions: gradients are clipped there,
+    each framework in its own way.
 
-    An error is allowed to be 4 times the root of the sum of the squares of all roundings of both runs up to that operation:
-    twice the unit roundoff for one that computed low (its inputs and its result), eight times for one in float32. That is how
-    independent roundings add up (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019,
-    https://doi.org/10.1137/18M1226312); what is beyond it was made larger by the computation itself.
+    An error is allowed to be 4 times the root of the sum of the squares of all roundings of both
+    runs up to that operation: twice the unit roundoff for one that computed low (its inputs and its
+    result), eight times for one in float32. That is how independent roundings add up (Higham and
+    Mary, A new approach to probabilistic rounding error analysis, 2019,
+    https://doi.org/10.1137/18M1226312); what is beyond it was made larger by the computation
+    itself.
 
     Args:
         reference: what the errors are relative to, the run in float32 say.
         other: the other run; both opened with ``values=True``, or read from JSON with values in it.
-        layers: which layers are the same where their names differ, see `propose_layers`. A layer that it names is compared with
-            its partners there and with nothing else.
+        layers: which layers are the same where their names differ, see `propose_layers`. A layer
+            that it names is compared with its partners there and with nothing else.
 
     Raises:
         TypeError: for anything but traces and a mapping.
@@ -174,18 +202,30 @@ def compare_traces(reference: Trace, other: Trace, *, layers: LayerMapping | Non
     check_traces(reference=reference, other=other)
     for name, each in (("reference", reference), ("other", other)):
         if not each.keeps_values:
-            raise ValueError(f"{name} kept no values to compare; open it with unamp.trace(values=True)")
+            raise ValueError(
+                f"{name} kept no values to compare; open it with unamp.trace(values=True)"
+            )
     if layers is not None:
         if not isinstance(layers, LayerMapping):
-            raise TypeError(f"layers must be an unamp.tracing.LayerMapping, not {type(layers).__name__}")
+            raise TypeError(
+                f"layers must be an unamp.tracing.LayerMapping, not {type(layers).__name__}"
+            )
         layers.check(reference.records, other.records)
     left, right = reference.records, other.records
     (in_left, aside_left), (in_right, aside_right) = _parted(left), _parted(right)
-    found = _paired([left[n] for n in in_left], [right[n] for n in in_right], layers or LayerMapping(()))
+    found = _paired(
+        [left[n] for n in in_left], [right[n] for n in in_right], layers or LayerMapping(())
+    )
     pairs = [(in_left[i], in_right[j]) for i, j in found]
     roundings = _so_far(left), _so_far(right)
     compared = [
-        Compared(a := left[i], b := right[j], _error(a.values, b.values), _bound(roundings[0][i] + roundings[1][j]), j)
+        Compared(
+            a := left[i],
+            b := right[j],
+            _error(a.values, b.values),
+            _bound(roundings[0][i] + roundings[1][j]),
+            j,
+        )
         for i, j in pairs
     ]
     ranked = sorted(compared, key=lambda c: -1.0 if c.error is None else c.error, reverse=True)
@@ -201,8 +241,8 @@ def compare_traces(reference: Trace, other: Trace, *, layers: LayerMapping | Non
 def propose_layers(reference: Trace, other: Trace) -> LayerMapping:
     """Return the layers of two runs that are probably the same, for a person to correct: see `LayerMapping.to_toml`.
 
-    Two layers are held to be the same by the operations that both have, with results of the same size; by the order in which
-    both runs had them; and, least, by their names.
+    Two layers are held to be the same by the operations that both have, with results of the same
+    size; by the order in which both runs had them; and, least, by their names.
 
     Args:
         reference: the one run.
@@ -224,17 +264,23 @@ def check_traces(**named: object) -> None:
     """
     for name, each in named.items():
         if not isinstance(each, Trace):
-            raise TypeError(f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)")
+            raise TypeError(
+                f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)"
+            )
 
 
 def _parted(records: Sequence[OpRecord]) -> tuple[list[int], list[OpRecord]]:
     """Return the places of what is compared, and what ran outside of layers and regions, in a run that has regions."""
     regions = any(record.policy is not None for record in records)
     aside = [regions and record.policy is None and record.layer is None for record in records]
-    return [n for n, out in enumerate(aside) if not out], [record for record, out in zip(records, aside, strict=True) if out]
+    return [n for n, out in enumerate(aside) if not out], [
+        record for record, out in zip(records, aside, strict=True) if out
+    ]
 
 
-def _paired(left: Sequence[OpRecord], right: Sequence[OpRecord], layers: LayerMapping) -> list[tuple[int, int]]:
+def _paired(
+    left: Sequence[OpRecord], right: Sequence[OpRecord], layers: LayerMapping
+) -> list[tuple[int, int]]:
     """Return the places of the operations that both runs have."""
     groups = layers.groups()
     by_layer = [_by_layer(run, of_run) for run, of_run in zip((left, right), groups, strict=True)]
@@ -251,18 +297,30 @@ def _paired(left: Sequence[OpRecord], right: Sequence[OpRecord], layers: LayerMa
 
 
 def _aligned_at(
-    left: Sequence[OpRecord], right: Sequence[OpRecord], at_left: Sequence[int], at_right: Sequence[int]
+    left: Sequence[OpRecord],
+    right: Sequence[OpRecord],
+    at_left: Sequence[int],
+    at_right: Sequence[int],
 ) -> list[tuple[int, int]]:
     if [_key(left[n], 0.0) for n in at_left] == [_key(right[n], 0.0) for n in at_right]:
-        return list(zip(at_left, at_right, strict=True))  # nothing to look for, and sizes could only mislead
-    # Of several that are alike, the one whose numbers are as large is meant: within 4 %, within a factor of 2, at all.
-    keyed = [([_key(left[n], steps) for n in at_left], [_key(right[n], steps) for n in at_right]) for steps in (16.0, 1.0, 0.0)]
+        # nothing to look for, and sizes could only mislead
+        return list(zip(at_left, at_right, strict=True))
+    # Of several that are alike, the one whose numbers are as large is meant: within 4 %, within a
+    # factor of 2, at all.
+    keyed = [
+        ([_key(left[n], steps) for n in at_left], [_key(right[n], steps) for n in at_right])
+        for steps in (16.0, 1.0, 0.0)
+    ]
     return [(at_left[i], at_right[j]) for i, j in aligned(*keyed)]
 
 
-def _by_layer(records: Sequence[OpRecord], groups: Mapping[str | None, int]) -> dict[str | int | None, list[int]]:
+def _by_layer(
+    records: Sequence[OpRecord], groups: Mapping[str | None, int]
+) -> dict[str | int | None, list[int]]:
     """Return the places of the records of each layer: by the number of its group, else by its own name."""
-    return grouped(range(len(records)), lambda n: groups.get(layer := records[n].layer, _own_name(layer)))
+    return grouped(
+        range(len(records)), lambda n: groups.get(layer := records[n].layer, _own_name(layer))
+    )
 
 
 def _own_name(layer: str | None) -> str | None:
@@ -281,7 +339,11 @@ def _key(record: OpRecord, steps: float) -> tuple[str, tuple[int, ...] | None, i
     if values is None:
         return record.op, None, 0
     large = steps > 0.0 and 0.0 < values.norm < math.inf
-    return record.op, tuple(sorted(values.shape)), round(steps * math.log2(values.norm)) if large else 0
+    return (
+        record.op,
+        tuple(sorted(values.shape)),
+        round(steps * math.log2(values.norm)) if large else 0,
+    )
 
 
 def _so_far(records: Sequence[OpRecord]) -> list[float]:
@@ -308,10 +370,19 @@ def _error(a: Values | None, b: Values | None) -> float | None:
     errors = [_relative(abs(a.norm - b.norm), a.norm)]
     if a.shape != b.shape:
         return max(*errors, _relative(abs(a.max_abs - b.max_abs), a.max_abs))
-    both = [(x, y) for x, y in zip(a.sample, b.sample, strict=True) if math.isfinite(x) and math.isfinite(y)]
-    # The sample may have nothing but a ReLU's zeros in it; then what is usual in the whole result counts.
+    both = [
+        (x, y)
+        for x, y in zip(a.sample, b.sample, strict=True)
+        if math.isfinite(x) and math.isfinite(y)
+    ]
+    # The sample may have nothing but a ReLU's zeros in it; then what is usual in the whole result
+    # counts.
     usual = a.norm / math.sqrt(math.prod(a.shape) or 1) * math.sqrt(len(both))
-    errors.append(_relative(math.hypot(*(x - y for x, y in both)), max(math.hypot(*(x for x, _ in both)), usual)))
+    errors.append(
+        _relative(
+            math.hypot(*(x - y for x, y in both)), max(math.hypot(*(x for x, _ in both)), usual)
+        )
+    )
     return max(errors)
 
 
@@ -321,22 +392,39 @@ def _relative(difference: float, to: float) -> float:
 
 def _row(c: Compared) -> tuple[str, ...]:
     error = "-" if c.error is None else f"{c.error:.2e}"
-    largest = ("-" if r.values is None else f"{r.values.max_abs:.4g}" for r in (c.reference, c.other))
+    largest = (
+        "-" if r.values is None else f"{r.values.max_abs:.4g}" for r in (c.reference, c.other)
+    )
     allowed = f"{c.bound:.2e}" + ("" if c.within else " beyond")
-    return c.reference.layer or "-", c.reference.op, error, allowed, _dtype(c.reference), _dtype(c.other), *largest
+    return (
+        c.reference.layer or "-",
+        c.reference.op,
+        error,
+        allowed,
+        _dtype(c.reference),
+        _dtype(c.other),
+        *largest,
+    )
 
 
 def _first(c: Compared) -> dict[str, Any]:
     """Return the first difference for JSON: the operation, and on each side where it ran, in what, and why."""
-    sides = {name: _rule(record) for name, record in (("reference", c.reference), ("other", c.other))}
+    sides = {
+        name: _rule(record) for name, record in (("reference", c.reference), ("other", c.other))
+    }
     return {"op": c.other.op, "error": finite(c.error), "bound": c.bound, **sides}
 
 
 def _rule(record: OpRecord) -> dict[str, Any]:
     reason = "no region was open"
     if record.policy is not None:
-        known = record.op in vocabulary()  # a trace may be of another process, with operations of its own
-        reason = record.policy.reason(record.op).origin if known else "an operation that is not registered here"
+        # a trace may be of another process, with operations of its own
+        known = record.op in vocabulary()
+        reason = (
+            record.policy.reason(record.op).origin
+            if known
+            else "an operation that is not registered here"
+        )
     return {
         "layer": record.layer,
         "framework": record.framework,
@@ -369,4 +457,6 @@ def _dtype(record: OpRecord) -> str:
 
 
 def _counted(names: Iterable[str]) -> list[str]:
-    return [name if count == 1 else f"{name} ({count} times)" for name, count in Counter(names).items()]
+    return [
+        name if count == 1 else f"{name} ({count} times)" for name, count in Counter(names).items()
+    ]

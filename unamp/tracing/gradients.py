@@ -19,7 +19,8 @@ class GradientLine(NamedTuple):
     Attributes:
         layer, op: as in `OpRecord`; of a parameter the layer that holds it, and no operation.
         dtype: the gradients' dtype.
-        max_abs, zeros, subnormal, flushed: the largest of all gradients; see `unamp.adapter.records.Values` and `Underflow`.
+        max_abs, zeros, subnormal, flushed: the largest of all gradients; see
+            `unamp.adapter.records.Values` and `Underflow`.
         nonfinite: how many numbers of all of them together are infinite or NaN.
         times: how many gradients there were.
         left_out: why they are not known, for a line of those; empty elsewhere.
@@ -47,22 +48,32 @@ def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
     return counts.most_common(1)[0][0] if counts else "float16"
 
 
-def gradient_lines(records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str) -> list[GradientLine]:
+def gradient_lines(
+    records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str
+) -> list[GradientLine]:
     """Return the gradients by layer and operation, and by parameter.
 
-    Not finite ones stand first, then those with the most underflow; at the end those that were left out.
+    Not finite ones stand first, then those with the most underflow; at the end those that were left
+    out.
     """
 
     def line_of(each: Gradient) -> GradientLine:
         op = "" if each.record is None else records[each.record].op
-        return GradientLine(_layer(records, each), op, each.dtype, left_out=each.left_out, parameter=each.parameter)
+        return GradientLine(
+            _layer(records, each), op, each.dtype, left_out=each.left_out, parameter=each.parameter
+        )
 
     lines = [_filled(line, found, dtype) for line, found in grouped(gradients, line_of).items()]
-    return sorted(lines, key=lambda line: (bool(line.left_out), not line.nonfinite, -line.subnormal - line.flushed))
+    return sorted(
+        lines,
+        key=lambda line: (bool(line.left_out), not line.nonfinite, -line.subnormal - line.flushed),
+    )
 
 
 def _layer(records: Sequence[OpRecord], gradient: Gradient) -> str | None:
-    return gradient.layer_of_parameter if gradient.record is None else records[gradient.record].layer
+    return (
+        gradient.layer_of_parameter if gradient.record is None else records[gradient.record].layer
+    )
 
 
 def _filled(line: GradientLine, found: Sequence[Gradient], dtype: str) -> GradientLine:
@@ -93,24 +104,41 @@ def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> Table:
     return Table(head, rows, 3)
 
 
-def gradient_remarks(records: Sequence[OpRecord], gradients: Sequence[Gradient], dtype: str) -> list[str]:
+def gradient_remarks(
+    records: Sequence[OpRecord], gradients: Sequence[Gradient], dtype: str
+) -> list[str]:
     """Return sentences about all gradients: which first was not finite, which layers lose most, under which loss scale."""
     known = [each for each in gradients if each.values is not None]
     if not known:
-        return ["no gradient of a result was seen: no backward pass ran while the trace was open, or nothing needed one"]
+        return [
+            "no gradient of a result was seen: no backward pass ran while the trace was open, or nothing needed one"
+        ]
     said = []
-    if (place := next((n for n, each in enumerate(known) if each.values and each.values.nonfinite), None)) is not None:
-        # The backward pass goes from result to result: what a parameter got on the way made nothing.
+    if (
+        place := next(
+            (n for n, each in enumerate(known) if each.values and each.values.nonfinite), None
+        )
+    ) is not None:
+        # The backward pass goes from result to result: what a parameter got on the way made
+        # nothing.
         last = next((each for each in reversed(known[:place]) if each.record is not None), None)
-        before = ", the first of all" if last is None else f"; the one before it was {_named(records, last)}"
+        before = (
+            ", the first of all"
+            if last is None
+            else f"; the one before it was {_named(records, last)}"
+        )
         said.append(f"first gradient that is not finite: {_named(records, known[place])}{before}")
     lost = sorted(_by_layer(records, known, dtype).items(), key=lambda each: -each[1])
-    worst = ", ".join(f"{layer or 'outside of layers'} {percent(share)}" for layer, share in lost[:3] if share)
+    worst = ", ".join(
+        f"{layer or 'outside of layers'} {percent(share)}" for layer, share in lost[:3] if share
+    )
     if worst:
         said.append(f"gradients too small for {dtype}, by layer: {worst}")
     scales = sorted({each.scale for each in known if each.scale is not None})
     if scales:
-        said.append(f"gradients are multiplied by the loss scale, {' and '.join(f'{scale:g}' for scale in scales[:3])}")
+        said.append(
+            f"gradients are multiplied by the loss scale, {' and '.join(f'{scale:g}' for scale in scales[:3])}"
+        )
     return said
 
 
@@ -122,7 +150,9 @@ def _named(records: Sequence[OpRecord], gradient: Gradient) -> str:
     return f"of {where}operation {gradient.record + 1} ({record.op})"
 
 
-def _by_layer(records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str) -> dict[str | None, float]:
+def _by_layer(
+    records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str
+) -> dict[str | None, float]:
     """Return, for each layer, the share of all numbers of its gradients that a low dtype loses digits of, or all of them."""
     counts: dict[str | None, tuple[float, int]] = {}
     for each in gradients:

@@ -32,8 +32,8 @@ class LayerMapping:
     """The layers of a reference and of another run that are the same.
 
     Attributes:
-        pairs: for each its name in the reference and in the other, as the records have it; None is outside of layers. A layer
-            that is several in the other run stands in several pairs.
+        pairs: for each its name in the reference and in the other, as the records have it; None is
+            outside of layers. A layer that is several in the other run stands in several pairs.
         reasons: why two were proposed for each other.
         alone: the layers of the reference, and of the other, that have no partner in a proposal.
     """
@@ -58,12 +58,20 @@ class LayerMapping:
         Raises:
             ValueError: naming a layer that is none, and what was probably meant.
         """
-        for side, (name, records) in enumerate((("the reference", reference), ("the other run", other))):
+        for side, (name, records) in enumerate(
+            (("the reference", reference), ("the other run", other))
+        ):
             layers = dict.fromkeys(record.layer for record in records)
             for pair in self.pairs:
                 if pair[side] not in layers:
-                    hint = nearest(_spelled(pair[side]), map(_spelled, layers), "`unamp trace` shows its layers")
-                    raise ValueError(f"{name} has no layer {shortened(_spelled(pair[side]))}; {hint}")
+                    hint = nearest(
+                        _spelled(pair[side]),
+                        map(_spelled, layers),
+                        "`unamp trace` shows its layers",
+                    )
+                    raise ValueError(
+                        f"{name} has no layer {shortened(_spelled(pair[side]))}; {hint}"
+                    )
 
     def to_toml(self) -> str:
         """Return the text of a file.
@@ -87,7 +95,11 @@ class LayerMapping:
             lines.append(f"{_quoted(_spelled(left))} = {value}" + (f"  # {why}" if why else ""))
         for name, alone in zip(("reference", "other run"), self.alone, strict=True):
             if alone:
-                lines += ["", f"# Without a partner in the {name}:", *(f"# {_quoted(_spelled(each))}" for each in alone)]
+                lines += [
+                    "",
+                    f"# Without a partner in the {name}:",
+                    *(f"# {_quoted(_spelled(each))}" for each in alone),
+                ]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -106,16 +118,24 @@ def _read(data: dict[str, Any]) -> tuple[Pair, ...]:
     if found["format"] != FORMAT:
         raise strict.BadJSON(f"format: must be {FORMAT!r}, not {shortened(found['format'], 40)}")
     if strict.whole("version", found["version"]) != VERSION:
-        raise strict.BadJSON(f"version: {found['version']} is not known; this unamp reads version {VERSION}")
+        raise strict.BadJSON(
+            f"version: {found['version']} is not known; this unamp reads version {VERSION}"
+        )
     pairs: list[Pair] = []
     for left, value in strict.expect("layers", found["layers"], dict, "a table").items():
         where = f"layers, {shortened(left, 40)}"
         name = strict.plain_text(where, left)
-        rights = strict.each(strict.plain_text)(where, value) if isinstance(value, list) else [strict.plain_text(where, value)]
+        rights = (
+            strict.each(strict.plain_text)(where, value)
+            if isinstance(value, list)
+            else [strict.plain_text(where, value)]
+        )
         pairs += [(_layer(name), _layer(right)) for right in rights]
     if len(set(pairs)) < len(pairs):
         twice = next(pair for pair, count in Counter(pairs).items() if count > 1)
-        raise strict.BadJSON(f"layers, {shortened(_spelled(twice[0]), 40)}: names {shortened(_spelled(twice[1]), 40)} twice")
+        raise strict.BadJSON(
+            f"layers, {shortened(_spelled(twice[0]), 40)}: names {shortened(_spelled(twice[1]), 40)} twice"
+        )
     return tuple(pairs)
 
 
@@ -129,7 +149,9 @@ def _spelled(layer: Layer) -> str:
 
 def _quoted(name: str) -> str:
     if not name.isprintable():
-        raise ValueError(f"a file cannot hold the name of a layer that is not printable: {shortened(name)}")
+        raise ValueError(
+            f"a file cannot hold the name of a layer that is not printable: {shortened(name)}"
+        )
     return json.dumps(name, ensure_ascii=False)
 
 
@@ -139,7 +161,8 @@ class _Candidate(NamedTuple):
     Attributes:
         left, right: the numbers of the layers, in the order in which they first ran.
         alike: the share of their operations that both have, with results of the same shape.
-        in_order: the share of their operations that are the same where both runs are followed from the beginning.
+        in_order: the share of their operations that are the same where both runs are followed from
+            the beginning.
         named: the similarity of their names.
     """
 
@@ -158,9 +181,10 @@ class _Candidate(NamedTuple):
 def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping:
     """Return the layers of two runs that are probably the same.
 
-    Two layers are held to be the same by the operations that both have, with results of the same size; by the order in which
-    both runs had them; and, least, by their names. The best pair is taken first. A layer that is left over joins the layer
-    whose operations it has the larger part of: one framework's attention is a layer, another's has four inside.
+    Two layers are held to be the same by the operations that both have, with results of the same
+    size; by the order in which both runs had them; and, least, by their names. The best pair is
+    taken first. A layer that is left over joins the layer whose operations it has the larger part
+    of: one framework's attention is a layer, another's has four inside.
     """
     keys = [[_key(record) for record in run] for run in (left, right)]
     layers = [list(dict.fromkeys(record.layer for record in run)) for run in (left, right)]
@@ -176,11 +200,14 @@ def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping
     candidates = []
     for a, in_a in enumerate(has[0]):
         for b, in_b in enumerate(has[1]):
-            # What ran outside of layers in one framework may be a layer in another: it is no partner for the sake of one.
+            # What ran outside of layers in one framework may be a layer in another: it is no
+            # partner for the sake of one.
             if (shared := (in_a & in_b).total()) or together[a, b]:
                 size = in_a.total() + in_b.total()
                 named = _similar(layers[0][a], layers[1][b])
-                candidates.append(_Candidate(a, b, 2 * shared / size, 2 * together[a, b] / size, named))
+                candidates.append(
+                    _Candidate(a, b, 2 * shared / size, 2 * together[a, b] / size, named)
+                )
     candidates.sort(key=lambda each: (-each.score, each.left, each.right))
     taken: tuple[set[int], set[int]] = (set(), set())
     chosen: list[_Candidate] = []
@@ -191,16 +218,23 @@ def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping
             taken[1].add(each.right)
     for each in candidates:
         a, b, mine = each.left, each.right, together[each.left, each.right]
-        if (a not in taken[0] and 2 * mine > has[0][a].total()) or (b not in taken[1] and 2 * mine > has[1][b].total()):
+        if (a not in taken[0] and 2 * mine > has[0][a].total()) or (
+            b not in taken[1] and 2 * mine > has[1][b].total()
+        ):
             chosen.append(each)
             taken[0].add(a)
             taken[1].add(b)
     chosen.sort()
     reasons = {
-        (layers[0][each.left], layers[1][each.right]): _why(each, has[0][each.left], together[each.left, each.right])
+        (layers[0][each.left], layers[1][each.right]): _why(
+            each, has[0][each.left], together[each.left, each.right]
+        )
         for each in chosen
     }
-    alone = [tuple(layer for n, layer in enumerate(of) if n not in side) for of, side in zip(layers, taken, strict=True)]
+    alone = [
+        tuple(layer for n, layer in enumerate(of) if n not in side)
+        for of, side in zip(layers, taken, strict=True)
+    ]
     return LayerMapping(tuple(reasons), reasons, (alone[0], alone[1]))
 
 
@@ -219,4 +253,6 @@ def _similar(a: Layer, b: Layer) -> float:
     if a is None or b is None:
         return 1.0 if a is b else 0.0
     words = [re.findall(r"[a-z]+|\d+", name.partition(".")[2].lower()) for name in (a, b)]
-    return difflib.SequenceMatcher(None, " ".join(words[0]), " ".join(words[1]), autojunk=False).ratio()
+    return difflib.SequenceMatcher(
+        None, " ".join(words[0]), " ".join(words[1]), autojunk=False
+    ).ratio()

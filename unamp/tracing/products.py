@@ -1,7 +1,7 @@
 """How many products of two numbers an operation multiplies, from the shapes of its inputs and of its result.
 
-A rule for each canonical name that multiplies more than it reads: `COUNTED`. What is not in it (sums, norms, functions of one
-number) is bound by the bytes that it moves, and counts no product.
+A rule for each canonical name that multiplies more than it reads: `COUNTED`. What is not in it
+(sums, norms, functions of one number) is bound by the bytes that it moves, and counts no product.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from unamp.adapter.records import OpRecord
 
 Sizes = tuple[int, ...]
-#: Counts the products of one call, given the shapes of its inputs, that of its result, and the record.
+#: Counts the products of one call, given the shapes of its inputs, that of its result, and the
+#: record.
 Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]
 
-#: Frameworks whose convolutions have the channels of the result last in their weights, as Keras' have on every framework; with
-#: the others they come first.
+#: Frameworks whose convolutions have the channels of the result last in their weights, as Keras'
+#: have on every framework; with the others they come first.
 _CHANNELS_LAST = frozenset({"jax", "tensorflow"})
 #: How the names of Keras' layers and functions begin.
 _KERAS = "keras."
-#: Where the length of a sequence stands among the axes of attention's inputs: before the heads, or behind them.
+#: Where the length of a sequence stands among the axes of attention's inputs: before the heads, or
+#: behind them.
 _BEFORE_HEADS = frozenset({"jax", "paddle", "tensorflow"})
 
 
@@ -35,8 +37,11 @@ def products(record: OpRecord) -> int | None:
     if record.output_shape is None or any(size is None for shape in shapes for size in shape):
         return None
     try:
-        return rule([_known(shape) for shape in record.input_shapes], _known(record.output_shape), record)
-    except (LookupError, ValueError, ZeroDivisionError):  # an empty tensor, or a call that the rule does not know
+        return rule(
+            [_known(shape) for shape in record.input_shapes], _known(record.output_shape), record
+        )
+    except (LookupError, ValueError, ZeroDivisionError):
+        # an empty tensor, or a call that the rule does not know
         return 0 if any(0 in shape for shape in shapes) else None
 
 
@@ -44,11 +49,12 @@ def _known(shape: Sequence[int | None]) -> Sizes:
     return tuple(size for size in shape if size is not None)
 
 
-# --- products of matrices ----------------------------------------------------------------------------------------------------
+# --- products of matrices -------------------------------------------------------------------------
 
 
 def _contracted(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    # rows * inner, inner * columns and rows * columns: in whatever order the axes are, their product is a square.
+    # rows * inner, inner * columns and rows * columns: in whatever order the axes are, their
+    # product is a square.
     return isqrt(prod(inputs[0]) * prod(_weight(inputs)) * prod(out))
 
 
@@ -104,7 +110,8 @@ def _einsum(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     inputs = inputs[: len(operands)]  # a layer has a bias besides
     sizes: dict[str, int] = {}
     for term, shape in zip(operands, inputs, strict=True):
-        before = len(shape) - len(term)  # the axes of an ellipsis, wherever it stands, are those of a batch
+        # the axes of an ellipsis, wherever it stands, are those of a batch
+        before = len(shape) - len(term)
         names = [*(f"...{n - before}" for n in range(before)), *term] if "..." in written else term
         for name, size in zip(names, shape, strict=True):
             sizes[name] = max(sizes.get(name, 1), size)
@@ -117,7 +124,7 @@ def _einsum(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     return count
 
 
-# --- convolutions ------------------------------------------------------------------------------------------------------------
+# --- convolutions ---------------------------------------------------------------------------------
 
 
 def _conv(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
@@ -126,8 +133,11 @@ def _conv(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 
 
 def _conv_transpose(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    # The weight of a transposed convolution is that of the convolution that it undoes; a primitive may take it first.
-    weight, given = (inputs[0], inputs[1]) if "Backprop" in record.native else (_weight(inputs), inputs[0])
+    # The weight of a transposed convolution is that of the convolution that it undoes; a primitive
+    # may take it first.
+    weight, given = (
+        (inputs[0], inputs[1]) if "Backprop" in record.native else (_weight(inputs), inputs[0])
+    )
     return prod(given) * (prod(weight) // weight[_channels(record)])
 
 
@@ -163,7 +173,7 @@ def _weight(inputs: Sequence[Sizes]) -> Sizes:
     raise LookupError("no weight")
 
 
-# --- attention and recurrent layers ------------------------------------------------------------------------------------------
+# --- attention and recurrent layers ---------------------------------------------------------------
 
 
 def _attention(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
@@ -177,8 +187,13 @@ def _attention_layer(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> i
     """Count each weight once for each place of the sequence, and one attention of the sequence to itself."""
     given = inputs[0]
     if record.native.startswith(_KERAS):  # its biases have an axis for the heads, too
-        value, (to_query, to_key, to_value, output) = inputs[1], [shape for shape in inputs if len(shape) == 3][-4:]
-        of_query = prod(to_query) + prod(output) + value[-2] * (prod(to_query[1:]) + prod(output[:2]))
+        value, (to_query, to_key, to_value, output) = (
+            inputs[1],
+            [shape for shape in inputs if len(shape) == 3][-4:],
+        )
+        of_query = (
+            prod(to_query) + prod(output) + value[-2] * (prod(to_query[1:]) + prod(output[:2]))
+        )
         return _rows(given) * of_query + _rows(value) * (prod(to_key) + prod(to_value))
     weights = [shape for shape in inputs[1:] if len(shape) > 1 and shape[0] != given[0]]
     length = given[0] if record.framework == "mindspore" else given[-2]

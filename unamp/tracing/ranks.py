@@ -7,8 +7,16 @@ import os
 from unamp.adapter import registry
 from unamp.adapter.contract import KnowsRanks
 
-#: The variables in which launchers tell a process its number: torchrun's, Paddle's, MindSpore's, those of MPI and Slurm.
-_VARIABLES = ("RANK", "PADDLE_TRAINER_ID", "RANK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+#: The variables in which launchers tell a process its number: torchrun's, Paddle's, MindSpore's,
+#: those of MPI and Slurm.
+_VARIABLES = (
+    "RANK",
+    "PADDLE_TRAINER_ID",
+    "RANK_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "SLURM_PROCID",
+)
 
 
 def current_rank() -> int:

@@ -21,7 +21,13 @@ from unamp.dtypes import LOW_DTYPES, low_dtype, shadow_dtype
 from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy
-from unamp.tracing.gradients import GradientLine, gradient_lines, gradient_remarks, gradient_table, low_of
+from unamp.tracing.gradients import (
+    GradientLine,
+    gradient_lines,
+    gradient_remarks,
+    gradient_table,
+    low_of,
+)
 from unamp.tracing.ranks import current_rank
 from unamp.tracing.shadows import ShadowLine, left_out, shadow_lines, shadow_table, worst
 from unamp.tracing.tables import Line, Table, place, summarised, summary_table
@@ -35,30 +41,40 @@ if TYPE_CHECKING:
 class Trace:
     """Everything that ran while it was open, in this thread, in every framework that was imported when it was opened.
 
-    It may be opened again, and goes on. Traces nest: an outer one gets what an inner one does. They close in reverse order.
+    It may be opened again, and goes on. Traces nest: an outer one gets what an inner one does. They
+    close in reverse order.
 
     Args:
-        values: whether to keep statistics of every result (see `unamp.adapter.records.Values`): what finds the first infinity,
-            and what traces are compared by. Without, no number is looked at, and no device is waited for.
-        shadow: a low dtype, ``"float16"`` say: every operation that does not run low is computed a second time in it, from the
-            same inputs, and its own error kept (see `unamp.adapter.records.Shadow`). The network's results, gradients, random
-            numbers and statistics stay what they are. It takes about twice the time, and that of looking at every result.
-            Of ``"float8_e4m3"`` and ``"float8_e5m2"`` it is products of two matrices alone, from factors that are scaled and
-            rounded to float8; with ``_rows`` behind the name, each row has a scale of its own.
-        gradients: whether to keep statistics of the gradient of every result and of every parameter, from backward passes that
-            run while it is open (see `unamp.adapter.records.Gradient`). A gradient that comes later is not recorded.
-        steps: which steps are recorded, ``range(10, 20)`` say; all where not given. `step` ends one; the first is 0.
-        ranks: the processes that record, of those that share work; all where not given. The others record nothing.
-        keep: a folder, which is made: what every operation was called with is written there, and what came out, so that each
-            can run again alone (see `unamp.tracing.replay`). Write `to_json` into that folder, too.
-        keep_limit: how many bytes of tensors are kept at most; what runs after that is recorded without.
+        values: whether to keep statistics of every result (see `unamp.adapter.records.Values`):
+            what finds the first infinity, and what traces are compared by. Without, no number is
+            looked at, and no device is waited for.
+        shadow: a low dtype, ``"float16"`` say: every operation that does not run low is computed a
+            second time in it, from the same inputs, and its own error kept (see
+            `unamp.adapter.records.Shadow`). The network's results, gradients, random numbers and
+            statistics stay what they are. It takes about twice the time, and that of looking at
+            every result. Of ``"float8_e4m3"`` and ``"float8_e5m2"`` it is products of two matrices
+            alone, from factors that are scaled and rounded to float8; with ``_rows`` behind the
+            name, each row has a scale of its own.
+        gradients: whether to keep statistics of the gradient of every result and of every
+            parameter, from backward passes that run while it is open (see
+            `unamp.adapter.records.Gradient`). A gradient that comes later is not recorded.
+        steps: which steps are recorded, ``range(10, 20)`` say; all where not given. `step` ends
+            one; the first is 0.
+        ranks: the processes that record, of those that share work; all where not given. The others
+            record nothing.
+        keep: a folder, which is made: what every operation was called with is written there, and
+            what came out, so that each can run again alone (see `unamp.tracing.replay`). Write
+            `to_json` into that folder, too.
+        keep_limit: how many bytes of tensors are kept at most; what runs after that is recorded
+            without.
 
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
-        gradients: one `Gradient` for each gradient of a recorded result and of a parameter, in the order in which they were
-            computed.
+        gradients: one `Gradient` for each gradient of a recorded result and of a parameter, in the
+            order in which they were computed.
         frameworks: the frameworks that were watched, with their versions.
-        rank: the number of this process among those that share work; None where the trace was not asked for `ranks`.
+        rank: the number of this process among those that share work; None where the trace was not
+            asked for `ranks`.
     """
 
     def __init__(
@@ -78,7 +94,9 @@ class Trace:
         if keep is not None and not isinstance(keep, (str, PathLike)):
             raise TypeError(f"keep must be the path of a folder, not {type(keep).__name__}")
         if isinstance(keep_limit, bool) or not isinstance(keep_limit, int) or keep_limit < 1:
-            raise ValueError(f"keep_limit must be a number of bytes, 1 or more, not {shortened(keep_limit)}")
+            raise ValueError(
+                f"keep_limit must be a number of bytes, 1 or more, not {shortened(keep_limit)}"
+            )
         self.records: list[OpRecord] = []
         self.gradients: list[Gradient] = []
         self.rank: int | None = None
@@ -103,7 +121,9 @@ class Trace:
 
     def __enter__(self) -> Trace:
         if self._open and self._thread != threading.get_ident():
-            raise RuntimeError("this trace is open in another thread, whose operations it records; make one for each thread")
+            raise RuntimeError(
+                "this trace is open in another thread, whose operations it records; make one for each thread"
+            )
         self._thread = threading.get_ident()
         outer: Trace | None = traces.innermost
         if self._ranks is not None:
@@ -112,7 +132,10 @@ class Trace:
             self._arrivals = self._new_arrivals()
         with ExitStack() as stack:
             stack.callback(setattr, self, "_nest", self._nest)
-            self._nest = (self, *(each for each in (outer._nest if outer is not None else ()) if each is not self))
+            self._nest = (
+                self,
+                *(each for each in (outer._nest if outer is not None else ()) if each is not self),
+            )
             values = any(each._values for each in self._nest)
             stack.enter_context(_asking("shadow", self._shadow, _ONE_SHADOW))
             stack.enter_context(_asking("keeper", self._keeper, _ONE_KEEPER))
@@ -124,9 +147,16 @@ class Trace:
         traces.innermost = self
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if not self._open or traces.innermost is not self:
-            raise RuntimeError(f"{self!r} is not the innermost open trace of this thread; traces close in reverse order")
+            raise RuntimeError(
+                f"{self!r} is not the innermost open trace of this thread; traces close in reverse order"
+            )
         self._open.pop().close()
         if not self._open:
             self._arrivals.close()
@@ -144,7 +174,9 @@ class Trace:
             RuntimeError: where the trace is not open.
         """
         if not self._open:
-            raise RuntimeError("step() ends a step of an open trace; call it inside of `with unamp.trace(...) as trace:`")
+            raise RuntimeError(
+                "step() ends a step of an open trace; call it inside of `with unamp.trace(...) as trace:`"
+            )
         self._step += 1
 
     @property
@@ -175,8 +207,8 @@ class Trace:
 
         Args:
             name: the parameter's layer and its name there.
-            parameter: the parameter, where a hook stays on it while the trace is open: once for each trace. None where the hook
-                is told of one backward pass.
+            parameter: the parameter, where a hook stays on it while the trace is open: once for
+                each trace. None where the hook is told of one backward pass.
         """
         places: list[tuple[Arrivals, int | None]] = []
         for trace in self._nest:
@@ -209,11 +241,17 @@ class Trace:
         kept = record.values if self._values else None
         shadow = None
         if self._shadow is not None:
-            shadow = record.shadow or Shadow(self._shadow, left_out=f"the adapter for {record.framework} computes no shadow")
+            shadow = record.shadow or Shadow(
+                self._shadow, left_out=f"the adapter for {record.framework} computes no shadow"
+            )
         call = None
         if self._keeper is not None:
-            call = record.call or Call("", left_out=f"the adapter for {record.framework} keeps no call of this kind")
-        self.records.append(record._replace(policy=policy, values=kept, shadow=shadow, call=call, step=self._step))
+            call = record.call or Call(
+                "", left_out=f"the adapter for {record.framework} keeps no call of this kind"
+            )
+        self.records.append(
+            record._replace(policy=policy, values=kept, shadow=shadow, call=call, step=self._step)
+        )
         if policy is not None and policy.allow:
             self._ran_under.setdefault(policy, set()).add(record.op)
 
@@ -241,7 +279,11 @@ class Trace:
             members = {op: known[op].members if op in known else () for op in policy.allow}
             collective = {member for of in members.values() for member in of}
             for op in policy.allow:
-                if (op not in known or traced(op)) and op not in collective and ran.isdisjoint((op, *members[op])):
+                if (
+                    (op not in known or traced(op))
+                    and op not in collective
+                    and ran.isdisjoint((op, *members[op]))
+                ):
                     missing.add(op)
         return tuple(sorted(missing))
 
@@ -253,7 +295,11 @@ class Trace:
             ValueError: where the trace kept no values.
         """
         self._need_values()
-        return [record for record in self.records if record.values is not None and record.values.nonfinite]
+        return [
+            record
+            for record in self.records
+            if record.values is not None and record.values.nonfinite
+        ]
 
     def underflow(self, dtype: str) -> list[OpRecord]:
         """Return the records with numbers in their result that are too small for a low dtype, the largest share first.
@@ -263,21 +309,30 @@ class Trace:
         """
         self._need_values()
         low = low_dtype(dtype)
-        found = [(record, record.values.underflow_in(low)) for record in self.records if record.values is not None]
-        small = [(lost.subnormal + lost.flushed, record) for record, lost in found if lost is not None]
+        found = [
+            (record, record.values.underflow_in(low))
+            for record in self.records
+            if record.values is not None
+        ]
+        small = [
+            (lost.subnormal + lost.flushed, record) for record, lost in found if lost is not None
+        ]
         return [record for share, record in sorted(small, key=lambda each: -each[0]) if share]
 
     @property
     def nonfinite_gradients(self) -> list[Gradient]:
         """The gradients with an infinity or NaN, in the order in which backward passes computed them.
 
-        The backward pass of an operation that used the first one's result, or the parameter, made it.
+        The backward pass of an operation that used the first one's result, or the parameter, made
+        it.
 
         Raises:
             ValueError: where the trace kept no gradients.
         """
         self._need_gradients()
-        return [each for each in self.gradients if each.values is not None and each.values.nonfinite]
+        return [
+            each for each in self.gradients if each.values is not None and each.values.nonfinite
+        ]
 
     def gradient_summary(self, dtype: str | None = None) -> list[GradientLine]:
         """Return the gradients of each operation's results in each layer, and of each parameter.
@@ -285,7 +340,8 @@ class Trace:
         What is not finite stands first, then the most underflow.
 
         Args:
-            dtype: the low dtype whose underflow is counted; None is that of most low gradients, or float16 where none is low.
+            dtype: the low dtype whose underflow is counted; None is that of most low gradients, or
+                float16 where none is low.
 
         Raises:
             ValueError: where the trace kept no gradients, and for what is no low dtype.
@@ -309,7 +365,9 @@ class Trace:
 
     def _need_gradients(self) -> None:
         if not self._gradients:
-            raise ValueError("this trace kept no gradients; open it with unamp.trace(gradients=True)")
+            raise ValueError(
+                "this trace kept no gradients; open it with unamp.trace(gradients=True)"
+            )
 
     @property
     def work(self) -> Work:
@@ -323,7 +381,8 @@ class Trace:
     def shadow_summary(self) -> list[ShadowLine]:
         """Return the error of each operation of each layer in the low dtype of the shadow: the worst first.
 
-        What overflows is worse than any error; what was left out stands at the end, with the reason.
+        What overflows is worse than any error; what was left out stands at the end, with the
+        reason.
 
         Raises:
             ValueError: where the trace was opened without a shadow.
@@ -340,7 +399,9 @@ class Trace:
         """
         lines = self.shadow_summary()
         assert self._shadow is not None
-        return _with_left_out(shadow_table(self._shadow, lines), "not computed a second time:", left_out(lines))
+        return _with_left_out(
+            shadow_table(self._shadow, lines), "not computed a second time:", left_out(lines)
+        )
 
     def table(self) -> str:
         """Return the summary as plain text, and below it what there is to say about the whole."""
@@ -352,11 +413,18 @@ class Trace:
         if self._values and (found := self.nonfinite):
             first = found[0]
             number = self.records.index(first) + 1
-            said.append(f"first result that is not finite: {place(first.op, first.layer)}, operation {number}")
-        for low in sorted({r.compute for r in self.records if r.compute in LOW_DTYPES} if self._values else ()):
+            said.append(
+                f"first result that is not finite: {place(first.op, first.layer)}, operation {number}"
+            )
+        for low in sorted(
+            {r.compute for r in self.records if r.compute in LOW_DTYPES} if self._values else ()
+        ):
             for record in self.underflow(low)[:1]:
                 said.append(_too_small(record, low))
-        if self._shadow is not None and (lost := worst(self._shadow, self.shadow_summary())) is not None:
+        if (
+            self._shadow is not None
+            and (lost := worst(self._shadow, self.shadow_summary())) is not None
+        ):
             said.append(lost)
         if self._gradients:
             said += gradient_remarks(self.records, self.gradients, low_of(self.gradients, None))
@@ -368,7 +436,8 @@ class Trace:
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the trace as JSON; `from_json` reads it again. See docs/trace-json.md for the format."""
-        from unamp.tracing import as_json  # it needs `json`, which is slow to import, and `import unamp` must stay cheap
+        # it needs `json`, which is slow to import, and `import unamp` must stay cheap
+        from unamp.tracing import as_json
 
         return as_json.dump(self._contents(), indent=indent)
 
@@ -382,8 +451,14 @@ class Trace:
         from unamp.tracing import as_json
 
         contents = as_json.load(text)
-        trace = cls(values=contents.values, shadow=contents.shadow, gradients=contents.gradients is not None)
-        trace.frameworks, trace._never_ran, trace.records = contents.frameworks, contents.never_ran, contents.records
+        trace = cls(
+            values=contents.values, shadow=contents.shadow, gradients=contents.gradients is not None
+        )
+        trace.frameworks, trace._never_ran, trace.records = (
+            contents.frameworks,
+            contents.never_ran,
+            contents.records,
+        )
         trace.gradients, trace.rank = contents.gradients or [], contents.rank
         return trace
 
@@ -401,7 +476,15 @@ class Trace:
         from unamp.tracing.as_json import Contents
 
         gradients = self.gradients if self._gradients else None
-        return Contents(self._values, self.frameworks, self.never_ran, self.records, self._shadow, gradients, self.rank)
+        return Contents(
+            self._values,
+            self.frameworks,
+            self.never_ran,
+            self.records,
+            self._shadow,
+            gradients,
+            self.rank,
+        )
 
 
 def _too_small(record: OpRecord, low: str) -> str:
@@ -443,12 +526,18 @@ def _numbers(name: str, given: Iterable[int] | None) -> Collection[int] | None:
         return given if given is None else range(given.start, given.stop, given.step)
     example = "range(10, 20)" if name == "steps" else "[0]"
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} must be several whole numbers, as in {name}={example}; not {given!r:.40}")
+        raise TypeError(
+            f"{name} must be several whole numbers, as in {name}={example}; not {given!r:.40}"
+        )
     numbers = list(given)
     if other := next((n for n in numbers if type(n) is not int), None):
-        raise TypeError(f"{name} must be whole numbers, as in {name}={example}; {other!r:.40} is none")
+        raise TypeError(
+            f"{name} must be whole numbers, as in {name}={example}; {other!r:.40} is none"
+        )
     if not numbers or min(numbers) < 0:
-        raise ValueError(f"{name} must be at least one whole number, each 0 or more, as in {name}={example}; not {given!r:.40}")
+        raise ValueError(
+            f"{name} must be at least one whole number, each 0 or more, as in {name}={example}; not {given!r:.40}"
+        )
     return frozenset(numbers)
 
 
@@ -463,15 +552,25 @@ def trace(
     keep_limit: int = LIMIT,
 ) -> Trace:
     """Return a context manager that records every operation that this thread runs inside it; see `Trace`."""
-    return Trace(values=values, shadow=shadow, gradients=gradients, steps=steps, ranks=ranks, keep=keep, keep_limit=keep_limit)
+    return Trace(
+        values=values,
+        shadow=shadow,
+        gradients=gradients,
+        steps=steps,
+        ranks=ranks,
+        keep=keep,
+        keep_limit=keep_limit,
+    )
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
     """Return the counts of each operation of a trace under each policy, for `unamp.explaining.changes`.
 
     Args:
-        trace: the trace. What ran outside of regions, or where mixed precision was off, counts as under the default policy.
-        stated: arguments of `Policy.replace` that go before those of the policies that were in force.
+        trace: the trace. What ran outside of regions, or where mixed precision was off, counts as
+            under the default policy.
+        stated: arguments of `Policy.replace` that go before those of the policies that were in
+            force.
     """
     ran: dict[tuple[Policy, str], int] = {}
     for record in trace.records:

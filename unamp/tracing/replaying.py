@@ -1,7 +1,7 @@
 """One operation of a trace again, alone: from the inputs that it had, in float64, float32 and low, in any framework.
 
-Some frameworks have no kernels in float64 for some operations, or kernels that take float64 and compute in float32. There,
-float32 is what the other results are held against.
+Some frameworks have no kernels in float64 for some operations, or kernels that take float64 and
+compute in float32. There, float32 is what the other results are held against.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 #: What errors are relative to: the first of these in which the framework has the operation.
 _EXACT = ("float64", FLOAT32)
-#: Makes a number of float32's one that float32 cannot hold, and leaves it in the domain of a function that ends at 1.
+#: Makes a number of float32's one that float32 cannot hold, and leaves it in the domain of a
+#: function that ends at 1.
 _BETWEEN = 1 - 2.0**-40
 #: How many times as large as that of the replay in the same dtype an error may be.
 _AS_GOOD = 4.0
@@ -43,8 +44,9 @@ class Replayed(NamedTuple):
 
     Attributes:
         dtype: the dtype that it was computed in.
-        error: the largest difference to the exact result, relative to its largest magnitude; infinite where a number is not
-            finite that is finite there. None where it could not be computed.
+        error: the largest difference to the exact result, relative to its largest magnitude;
+            infinite where a number is not finite that is finite there. None where it could not be
+            computed.
         finite: the share of its numbers that are finite.
         failed: why it could not be computed; empty where it was.
     """
@@ -63,9 +65,11 @@ class Replay(NamedTuple):
         framework: the framework that it ran in again.
         rows: its results in each dtype, float64 first.
         original: its result in the run that was traced.
-        bound: the error that is allowed to that: what the precision it computed in explains (see `compare_traces`), or four
-            times the error here in the same precision, where that is more. What the exact result itself may be off is added.
-        exact: the dtype of the result that errors are relative to: float64, or float32 where that cannot be computed.
+        bound: the error that is allowed to that: what the precision it computed in explains (see
+            `compare_traces`), or four times the error here in the same precision, where that is
+            more. What the exact result itself may be off is added.
+        exact: the dtype of the result that errors are relative to: float64, or float32 where that
+            cannot be computed.
     """
 
     record: OpRecord
@@ -84,13 +88,24 @@ class Replay(NamedTuple):
         """Return the results as plain text, with the verdict below."""
         head = ("computed in", "where", "largest error", "finite")
         named = [(row, f"{self.framework}, again") for row in self.rows]
-        rows = [_row(row, where) for row, where in ((self.original, f"{self.record.framework}, in the run"), *named)]
+        rows = [
+            _row(row, where)
+            for row, where in ((self.original, f"{self.record.framework}, in the run"), *named)
+        ]
         what = place(self.record.op, self.record.layer)
         assert self.original.error is not None
         how = f"error {self.original.error:.2e}, allowed {self.bound:.2e}"
-        verdict = "is what the operation gives" if self.within else "is not what the operation gives"
+        verdict = (
+            "is what the operation gives" if self.within else "is not what the operation gives"
+        )
         failed = [f"{row.dtype}: {row.failed}" for row in self.rows if row.failed]
-        return "\n".join([text_table(head, rows), *failed, f"{what}: the result of the run {verdict} from its inputs: {how}"])
+        return "\n".join(
+            [
+                text_table(head, rows),
+                *failed,
+                f"{what}: the result of the run {verdict} from its inputs: {how}",
+            ]
+        )
 
     def to_data(self) -> dict[str, Any]:
         """Return the same as plain values, for JSON."""
@@ -102,32 +117,46 @@ class Replay(NamedTuple):
             "within": self.within,
             "bound": self.bound,
             "exact": self.exact,
-            "original": {**self.original._asdict(), "error": finite(self.original.error), "framework": self.record.framework},
+            "original": {
+                **self.original._asdict(),
+                "error": finite(self.original.error),
+                "framework": self.record.framework,
+            },
             "rows": rows,
         }
 
 
-def replay(trace: Trace, number: int, folder: str | Path, *, framework: str | None = None) -> Replay:
+def replay(
+    trace: Trace, number: int, folder: str | Path, *, framework: str | None = None
+) -> Replay:
     """Return the results of one operation of a trace that runs again, alone, from the inputs that it had.
 
-    It runs in float64, in float32, and in each low dtype under a region that allows it. The framework must be imported. This
-    asks for the adapter's namespace of operations, which may set what PyTorch computes matrix products in: do it in a process
-    of its own, as ``unamp replay`` does.
+    It runs in float64, in float32, and in each low dtype under a region that allows it. The
+    framework must be imported. This asks for the adapter's namespace of operations, which may set
+    what PyTorch computes matrix products in: do it in a process of its own, as ``unamp replay``
+    does.
 
     Args:
         trace: a trace that was opened with ``keep=``.
         number: the number of the operation; the first is 1.
         folder: the folder with the files of the trace.
-        framework: the import name of the framework that it runs in; the one that it ran in unless said.
+        framework: the import name of the framework that it runs in; the one that it ran in unless
+            said.
 
     Raises:
-        ValueError: where there is no such operation, where it was not kept, or cannot run there in float32; and for a file that
-            is damaged.
+        ValueError: where there is no such operation, where it was not kept, or cannot run there in
+            float32; and for a file that is damaged.
         FrameworkNotSupported: where the framework is not imported, or not suitable.
     """
     check_traces(trace=trace)
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= len(trace.records):
-        raise ValueError(f"there is no operation {shortened(number)}; the trace has 1 to {len(trace.records)}")
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int)
+        or not 1 <= number <= len(trace.records)
+    ):
+        raise ValueError(
+            f"there is no operation {shortened(number)}; the trace has 1 to {len(trace.records)}"
+        )
     record = trace.records[number - 1]
     named = f"operation {number} ({record.op})"
     if record.call is None:
@@ -142,16 +171,26 @@ def replay(trace: Trace, number: int, folder: str | Path, *, framework: str | No
     try:
         function = operations[record.op]
     except KeyError:
-        raise ValueError(f"{found} has no {record.op}; it has {len(operations.names())} other operations") from None
+        raise ValueError(
+            f"{found} has no {record.op}; it has {len(operations.names())} other operations"
+        ) from None
     call = _Again(operations, function, record.op, record.call, arrays)
     exact, failed = _exact(call, f"{named} cannot run in {found}")
     dtypes = (*_EXACT, *LOW_DTYPES)[len(failed) :]
     own = arrays[RESULT].astype(_EXACT[0])
     if own.shape != exact.shape:
-        raise ValueError(f"{named} has a result of shape {own.shape}, in {found} it is {exact.shape}")
-    rows = [*failed, Replayed(dtypes[0], 0.0, _finite_share(exact)), *(call.row(dtype, exact) for dtype in dtypes[1:])]
+        raise ValueError(
+            f"{named} has a result of shape {own.shape}, in {found} it is {exact.shape}"
+        )
+    rows = [
+        *failed,
+        Replayed(dtypes[0], 0.0, _finite_share(exact)),
+        *(call.row(dtype, exact) for dtype in dtypes[1:]),
+    ]
     own_dtype = record.computed_in or FLOAT32
-    here = max((row.error for row in rows if row.dtype == own_dtype and row.error is not None), default=0.0)
+    here = max(
+        (row.error for row in rows if row.dtype == own_dtype and row.error is not None), default=0.0
+    )
     allowed = max(bound_of(own_dtype), _AS_GOOD * here if math.isfinite(here) else 0.0)
     if failed:
         allowed += bound_of(dtypes[0])
@@ -211,10 +250,14 @@ class _Again:
     def run(self, dtype: str) -> np.ndarray:
         """Return the first floating result in float64; a low dtype is that of a region that allows the operation."""
         low = dtype in LOW_DTYPES
-        args, kwargs = (self._decode(each, FLOAT32 if low else dtype) for each in (self.call.args, self.call.kwargs))
+        args, kwargs = (
+            self._decode(each, FLOAT32 if low else dtype)
+            for each in (self.call.args, self.call.kwargs)
+        )
         if low:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", AmpWarning)  # that a low dtype is slow here is no news for one operation
+                # that a low dtype is slow here is no news for one operation
+                warnings.simplefilter("ignore", AmpWarning)
                 with autocast(level="OD", dtype=dtype, allow=[self.op]):
                     result = self.function(*args, **kwargs)
         else:
@@ -229,7 +272,8 @@ class _Again:
     def check_exact(self, result: np.ndarray) -> None:
         """Check that a result in float64 was computed in float64: a kernel may compute in float32 all the same.
 
-        From inputs that float32 cannot hold such a kernel gives numbers that it can, and another one others.
+        From inputs that float32 cannot hold such a kernel gives numbers that it can, and another
+        one others.
 
         Raises:
             ValueError: where it was not.
@@ -246,7 +290,9 @@ class _Again:
     def _decode(self, value: Any, dtype: str) -> Any:
         if isinstance(value, dict) and value.keys() == {"tensor"}:
             array = self.arrays[str(value["tensor"])]
-            return self.operations.tensor(array.astype(dtype) if "float" in array.dtype.name else array)
+            return self.operations.tensor(
+                array.astype(dtype) if "float" in array.dtype.name else array
+            )
         if isinstance(value, dict) and value.keys() == {"number"}:
             return float(value["number"])
         if isinstance(value, Mapping):
@@ -267,21 +313,26 @@ def _load(folder: Path, call: Call) -> Arrays:
     """Return the tensors of a call, from its file in the folder of the trace.
 
     Raises:
-        ValueError: for a file that is not there, is not in the folder, is too large, or is not as the record says.
+        ValueError: for a file that is not there, is not in the folder, is too large, or is not as
+            the record says.
     """
     try:
         import ml_dtypes
         import numpy as np
         from safetensors import SafetensorError, deserialize
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"to replay takes {error.name}; pip install 'unamp[replay]'", name=error.name) from error
+        raise ModuleNotFoundError(
+            f"to replay takes {error.name}; pip install 'unamp[replay]'", name=error.name
+        ) from error
     path = folder / call.file
     try:
         # The name has no folder in it, but the file may be a link to somewhere else.
         if path.resolve(strict=True).parent != folder.resolve() or not path.is_file():
             raise ValueError(f"{path}: is no file of this folder")
         if (size := path.stat().st_size) > 2 * LIMIT:
-            raise ValueError(f"{path}: has {size} bytes; a call of more than {2 * LIMIT} is not read")
+            raise ValueError(
+                f"{path}: has {size} bytes; a call of more than {2 * LIMIT} is not read"
+            )
         parts = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}") from error
@@ -291,7 +342,9 @@ def _load(folder: Path, call: Call) -> Arrays:
     for name, part in parts:
         dtype = _DTYPES.get(str(part["dtype"]))
         if dtype is None:
-            raise ValueError(f"{path}: {shortened(name, 20)} has the dtype {part['dtype']}; valid: {', '.join(_DTYPES)}")
+            raise ValueError(
+                f"{path}: {shortened(name, 20)} has the dtype {part['dtype']}; valid: {', '.join(_DTYPES)}"
+            )
         kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
         arrays[name] = np.frombuffer(bytes(part["data"]), kind).reshape(part["shape"])
     wanted = {str(n) for n in range(_tensors([call.args, call.kwargs]))}
@@ -302,7 +355,9 @@ def _load(folder: Path, call: Call) -> Arrays:
 
 #: How safetensors calls the dtypes that are kept.
 _DTYPES = {
-    {"bool": "BOOL", "bfloat16": "BF16"}.get(name, f"{name[0].upper()}{''.join(c for c in name if c.isdigit())}"): name
+    {"bool": "BOOL", "bfloat16": "BF16"}.get(
+        name, f"{name[0].upper()}{''.join(c for c in name if c.isdigit())}"
+    ): name
     for name in KEPT_DTYPES
 }
 

@@ -39,16 +39,23 @@ class ShadowLine(NamedTuple):
 def shadow_lines(records: Iterable[OpRecord]) -> list[ShadowLine]:
     """Return the error of each operation of each layer: first those that overflow, then by error; at the end those left out."""
     shadowed = ((record, record.shadow) for record in records if record.shadow is not None)
-    groups = grouped(shadowed, lambda pair: ShadowLine(pair[0].layer, pair[0].op, left_out=pair[1].left_out))
+    groups = grouped(
+        shadowed, lambda pair: ShadowLine(pair[0].layer, pair[0].op, left_out=pair[1].left_out)
+    )
     lines = [_filled(line, found) for line, found in groups.items()]
-    return sorted(lines, key=lambda line: (bool(line.left_out), -line.overflowed, -line.error, -line.flushed))
+    return sorted(
+        lines, key=lambda line: (bool(line.left_out), -line.overflowed, -line.error, -line.flushed)
+    )
 
 
 def _filled(line: ShadowLine, found: Sequence[tuple[OpRecord, Shadow]]) -> ShadowLine:
     return line._replace(
         error=max(shadow.error for _, shadow in found),
         overflow=sum(shadow.overflow for _, shadow in found),
-        overflowed=max(shadow.overflow / prod(size or 1 for size in record.output_shape or ()) for record, shadow in found),
+        overflowed=max(
+            shadow.overflow / prod(size or 1 for size in record.output_shape or ())
+            for record, shadow in found
+        ),
         subnormal=max(shadow.subnormal for _, shadow in found),
         flushed=max(shadow.flushed for _, shadow in found),
         times=len(found),

@@ -18,7 +18,8 @@ class Line(NamedTuple):
         layer, op, rule, inputs, compute, output, emulated: as in `OpRecord`.
         times: how many they are.
         casts, cast_bytes: of all of them together.
-        nonfinite: how many of them had an infinity or NaN in their result; 0 where the trace kept no values.
+        nonfinite: how many of them had an infinity or NaN in their result; 0 where the trace kept
+            no values.
         work: their products and bytes; of those whose shapes are known.
     """
 
@@ -55,7 +56,9 @@ class Table(NamedTuple):
 
 def summarised(records: Iterable[OpRecord]) -> list[Line]:
     """Return records with equal ones counted together, in the order in which each first ran."""
-    lines = grouped(records, lambda r: Line(r.layer, r.op, r.rule, r.inputs, r.compute, r.output, r.emulated))
+    lines = grouped(
+        records, lambda r: Line(r.layer, r.op, r.rule, r.inputs, r.compute, r.output, r.emulated)
+    )
     return [
         line._replace(
             times=len(equal),
@@ -70,7 +73,18 @@ def summarised(records: Iterable[OpRecord]) -> list[Line]:
 
 def summary_table(lines: Sequence[Line]) -> Table:
     """Return a summary as a table."""
-    head = ("layer", "operation", "rule", "inputs", "computed in", "result", "casts", "moved", "work", "count")
+    head = (
+        "layer",
+        "operation",
+        "rule",
+        "inputs",
+        "computed in",
+        "result",
+        "casts",
+        "moved",
+        "work",
+        "count",
+    )
     works = shares(lines)
     rows = [
         (
@@ -92,7 +106,9 @@ def text_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return columns of plain text."""
     lines = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def dtypes(inputs: tuple[str, ...]) -> str:

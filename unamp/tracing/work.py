@@ -1,7 +1,8 @@
 """How much work an operation is: products that are multiplied, and bytes that are moved.
 
-Both are counted from the shapes in a record and from the dtype that was computed in. How long a device takes for them is its
-own affair: which of the two it waits for, and how much faster it is in a low dtype, no trace can know.
+Both are counted from the shapes in a record and from the dtype that was computed in. How long a
+device takes for them is its own affair: which of the two it waits for, and how much faster it is in
+a low dtype, no trace can know.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from unamp.dtypes import FLOAT32, PRECISIONS
 from unamp.tracing.products import products
 
 #: Operations that read, of their first input, no more than they return.
-_LOOKED_UP = frozenset({"embedding", "embedding_bag", "gather", "gather_nd", "index", "index_select", "take", "take_along_dim"})
+_LOOKED_UP = frozenset(
+    {
+        "embedding",
+        "embedding_bag",
+        "gather",
+        "gather_nd",
+        "index",
+        "index_select",
+        "take",
+        "take_along_dim",
+    }
+)
 
 
 class Work(NamedTuple):

@@ -50,7 +50,11 @@ def render(report: TuneReport, toml: str, title: str) -> str:
     found = environment("a search's")
     found.filters.update(percent=_percent, error=_error)
     return found.get_template("tune.html").render(
-        title=title, report=report, toml=toml, layers=_layers(report.places), drawing=_drawing(report)
+        title=title,
+        report=report,
+        toml=toml,
+        layers=_layers(report.places),
+        drawing=_drawing(report),
     )
 
 
@@ -65,7 +69,12 @@ def _error(error: float) -> str:
 def _layers(places: Iterable[PlaceReport]) -> list[_Layer]:
     """Return the layers in the order in which they first ran something."""
     return [
-        _Layer(layer, math.fsum(p.share for p in inner), math.fsum(p.share for p in inner if p.held), inner)
+        _Layer(
+            layer,
+            math.fsum(p.share for p in inner),
+            math.fsum(p.share for p in inner if p.held),
+            inner,
+        )
         for layer, inner in grouped(places, lambda place: place.layer).items()
     ]
 

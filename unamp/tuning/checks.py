@@ -19,19 +19,30 @@ from unamp.tuning.subject import Subject
 from unamp.typing import DtypeLike
 
 
-def check_arguments(run: object, batches: object, tolerance: object, margin: object, by: object, effort: object) -> None:
+def check_arguments(
+    run: object, batches: object, tolerance: object, margin: object, by: object, effort: object
+) -> None:
     """Check the arguments of `tune`.
 
     Raises:
         TypeError, ValueError: for what is none; the message says what was given, and what is valid.
     """
     if not callable(run):
-        raise TypeError(f"run must be a function of one batch that returns results; not {shortened(run)}")
+        raise TypeError(
+            f"run must be a function of one batch that returns results; not {shortened(run)}"
+        )
     if not isinstance(batches, (list, tuple)):
-        raise TypeError(f"batches must be a list of batches, each for one call of run; not {type(batches).__name__}")
+        raise TypeError(
+            f"batches must be a list of batches, each for one call of run; not {type(batches).__name__}"
+        )
     if not batches:
-        raise ValueError("batches is empty; three or more are better than one: the answer fits what was run")
-    for name, value, above, up_to in (("tolerance", tolerance, 0.0, math.inf), ("margin", margin, 0.0, 1.0)):
+        raise ValueError(
+            "batches is empty; three or more are better than one: the answer fits what was run"
+        )
+    for name, value, above, up_to in (
+        ("tolerance", tolerance, 0.0, math.inf),
+        ("margin", margin, 0.0, 1.0),
+    ):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a number, not {shortened(value)}")
         if not (above < value <= up_to and math.isfinite(value)):
@@ -48,16 +59,21 @@ def base_policy(base: object, dtype: DtypeLike | None) -> Policy:
     """Return the policy that a search starts from.
 
     Raises:
-        TypeError, ValueError: for what is none, for another dtype than the policy's own, and for a policy without lists.
+        TypeError, ValueError: for what is none, for another dtype than the policy's own, and for a
+            policy without lists.
     """
     if base is None:
         return Policy("O3", "float16" if dtype is None else low_dtype(dtype))
     check_policy(base)
     assert isinstance(base, Policy)
     if dtype is not None and Policy(dtype=dtype).dtype != base.dtype:
-        raise ValueError(f"dtype is {shortened(dtype)} and base computes in {base.dtype}; leave dtype out")
+        raise ValueError(
+            f"dtype is {shortened(dtype)} and base computes in {base.dtype}; leave dtype out"
+        )
     if not base.active or base.dtype == FLOAT32:
-        raise ValueError(f"base must be a policy under which something is low; {base!r} changes nothing")
+        raise ValueError(
+            f"base must be a policy under which something is low; {base!r} changes nothing"
+        )
     if preset(base.preset).delegates:
         raise ValueError(
             f"base must be a policy with lists; preset {base.preset!r} is the framework's own AMP, which takes none"
@@ -65,7 +81,9 @@ def base_policy(base: object, dtype: DtypeLike | None) -> Policy:
     return base
 
 
-def check_repeatable(subject: Subject, one: tuple[Any, Trace], other: tuple[Any, Trace], limit: float) -> None:
+def check_repeatable(
+    subject: Subject, one: tuple[Any, Trace], other: tuple[Any, Trace], limit: float
+) -> None:
     """Check that two float32 runs of one batch agree.
 
     Raises:
@@ -75,7 +93,9 @@ def check_repeatable(subject: Subject, one: tuple[Any, Trace], other: tuple[Any,
         if measuring.has_nan(one[0]):
             raise ValueError(f"the float32 run gives NaN{_where(one[1])}; no policy can mend that")
     elif measuring.same_objects(one[0], other[0]):
-        raise ValueError("run returned the same tensor twice, so that every run would overwrite the first; return a copy")
+        raise ValueError(
+            "run returned the same tensor twice, so that every run would overwrite the first; return a copy"
+        )
     apart = subject.difference(one[0], other[0])
     if apart > limit / 10:
         raise ValueError(
@@ -102,7 +122,8 @@ def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
 def _mode(layer: Any) -> bool | None:
     """Return whether a layer is in training mode; None for one that knows no mode.
 
-    Keras' layers are told by each call. On PyTorch they have the attribute of a module all the same.
+    Keras' layers are told by each call. On PyTorch they have the attribute of a module all the
+    same.
     """
     return None if hasattr(layer, "dtype_policy") else getattr(layer, "training", None)
 

@@ -32,7 +32,9 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
     why = {place: _why(search, unit, held) for unit in held for place in unit}
     ordered = {place: why[place] for place in subject.places if place in why}
     everywhere = held_everywhere(places, subject.places)
-    reasons = {op: next(reason for place, reason in ordered.items() if place.op == op) for op in everywhere}
+    reasons = {
+        op: next(reason for place, reason in ordered.items() if place.op == op) for op in everywhere
+    }
     reasons |= {place.op: reason for place, reason in ordered.items() if not place.layer}
     report = TuneReport(
         network=subject.title, framework=subject.framework(), base=subject.base, by=search.by,
@@ -80,7 +82,9 @@ def _why(search: Search, unit: Unit, held: frozenset[Unit]) -> str:
 def _places(search: Search, why: Mapping[Place, str]) -> tuple[PlaceReport, ...]:
     work, peak = search.subject.work, search.subject.peak
     return tuple(
-        PlaceReport(*place, work.get(place, 0.0), place in why, peak.get(place, 0.0), why.get(place, ""))
+        PlaceReport(
+            *place, work.get(place, 0.0), place in why, peak.get(place, 0.0), why.get(place, "")
+        )
         for place in search.subject.places
     )
 

@@ -29,8 +29,10 @@ class Float8Layer(NamedTuple):
 
     Attributes:
         layer: its name in the network.
-        own: the largest error of its own products in float8, from the same inputs: the norm of the difference, relative.
-        alone: the error of the network's results with this layer alone in float8; None where it was not tried.
+        own: the largest error of its own products in float8, from the same inputs: the norm of the
+            difference, relative.
+        alone: the error of the network's results with this layer alone in float8; None where it was
+            not tried.
         work: its share of the products of two numbers in all of the network.
         why: why it stays as it is; empty where it would bear float8.
     """
@@ -53,11 +55,21 @@ class Float8Study:
         runs: how often the function was run.
     """
 
-    def __init__(self, dtype: str, tolerance: float, error: float, layers: Sequence[Float8Layer], runs: int) -> None:
-        self.dtype, self.tolerance, self.error, self.layers, self.runs = dtype, tolerance, error, tuple(layers), runs
+    def __init__(
+        self, dtype: str, tolerance: float, error: float, layers: Sequence[Float8Layer], runs: int
+    ) -> None:
+        self.dtype, self.tolerance, self.error, self.layers, self.runs = (
+            dtype,
+            tolerance,
+            error,
+            tuple(layers),
+            runs,
+        )
 
     def __repr__(self) -> str:
-        return f"<Float8Study: {len(self.names)} of {len(self.layers)} layers, error {self.error:.2g}>"
+        return (
+            f"<Float8Study: {len(self.names)} of {len(self.layers)} layers, error {self.error:.2g}>"
+        )
 
     @property
     def names(self) -> list[str]:
@@ -93,7 +105,8 @@ class Float8Study:
     def keras_filters(self) -> list[str]:
         """Return the ``filters`` of Keras' ``model.quantize("float8", filters=...)``: a pattern for each layer's own name.
 
-        Where a layer that is to stay has the same name inside of another layer, that one is left out.
+        Where a layer that is to stay has the same name inside of another layer, that one is left
+        out.
         """
         own = {name: name.rpartition(".")[2] for name in (each.layer for each in self.layers)}
         stay = {own[each.layer] for each in self.layers if each.why}
@@ -102,7 +115,8 @@ class Float8Study:
     def transformer_engine(self) -> str:
         """Return the text of a YAML file for Transformer Engine's debug tools: FP8 is off in the layers that are to stay.
 
-        Transformer Engine has all of its layers in FP8 inside of its own context. They must have the names of the network's.
+        Transformer Engine has all of its layers in FP8 inside of its own context. They must have
+        the names of the network's.
         """
         stay = [re.escape(each.layer) for each in self.layers if each.why]
         if not stay:
@@ -120,7 +134,10 @@ class Float8Study:
 
     def to_data(self) -> dict[str, Any]:
         """Return the study as plain values, for JSON; an error that is not finite is None."""
-        return {name: plain(getattr(self, name)) for name in ("dtype", "tolerance", "error", "runs", "layers")}
+        return {
+            name: plain(getattr(self, name))
+            for name in ("dtype", "tolerance", "error", "runs", "layers")
+        }
 
 
 def study(
@@ -157,18 +174,32 @@ class _Study:
         references: the results of each batch in float32.
     """
 
-    def __init__(self, subject: Subject, dtype: str, batches: Sequence[Any], references: Sequence[Any]) -> None:
-        self._subject, self._dtype, self._batches, self._references = subject, dtype, batches, references
+    def __init__(
+        self, subject: Subject, dtype: str, batches: Sequence[Any], references: Sequence[Any]
+    ) -> None:
+        self._subject, self._dtype, self._batches, self._references = (
+            subject,
+            dtype,
+            batches,
+            references,
+        )
         self._paths: dict[str, set[str]] = {}
 
     def result(self, tolerance: float) -> Float8Study:
         """Return the study."""
         layers = self._layers()
-        tried = [each if each.why else each._replace(alone=self._error([each.layer])) for each in layers]
-        ranked = sorted((each for each in tried if not each.why), key=lambda each: each.alone or 0.0)
+        tried = [
+            each if each.why else each._replace(alone=self._error([each.layer])) for each in layers
+        ]
+        ranked = sorted(
+            (each for each in tried if not each.why), key=lambda each: each.alone or 0.0
+        )
         count, error = self._most([each.layer for each in ranked], tolerance)
         stay = {each.layer for each in ranked[count:]}
-        found = [each._replace(why=_beyond(each, tolerance)) if each.layer in stay else each for each in tried]
+        found = [
+            each._replace(why=_beyond(each, tolerance)) if each.layer in stay else each
+            for each in tried
+        ]
         return Float8Study(self._dtype, tolerance, error, found, self._subject.runs)
 
     def _layers(self) -> list[Float8Layer]:
@@ -191,13 +222,25 @@ class _Study:
                 found.setdefault(layer, []).append(record)
                 self._paths.setdefault(layer, set()).add(record.layer)
         if not found:
-            raise ValueError("no layer of the network multiplies two matrices, so there is nothing for float8")
-        left_out = [record.shadow.left_out if record.shadow else "" for each in found.values() for record in each]
+            raise ValueError(
+                "no layer of the network multiplies two matrices, so there is nothing for float8"
+            )
+        left_out = [
+            record.shadow.left_out if record.shadow else ""
+            for each in found.values()
+            for record in each
+        ]
         if all(left_out):
             raise NotExpressible(f"no layer of the network can be studied: {left_out[0]}")
         every = sum(_products(record) for record in records) or 1
         return [
-            Float8Layer(layer, _own(each), None, sum(map(_products, each)) / every, _why_not(names.layers[layer], each))
+            Float8Layer(
+                layer,
+                _own(each),
+                None,
+                sum(map(_products, each)) / every,
+                _why_not(names.layers[layer], each),
+            )
             for layer, each in found.items()
         ]
 
@@ -235,7 +278,9 @@ class _Study:
 
 
 def _own(records: Sequence[OpRecord]) -> float:
-    return max((record.shadow.error for record in records if record.shadow is not None), default=0.0)
+    return max(
+        (record.shadow.error for record in records if record.shadow is not None), default=0.0
+    )
 
 
 def _products(record: OpRecord) -> int:
@@ -258,15 +303,27 @@ def _why_not(layer: Any, records: Sequence[OpRecord]) -> str:
 
 def _sizes_of_weight(layer: Any, records: Sequence[OpRecord]) -> list[int] | None:
     """Return the sizes of a layer's weight; None where it has none of its own."""
-    weight = next((w for w in (getattr(layer, name, None) for name in ("weight", "kernel")) if w is not None), None)
+    weight = next(
+        (w for w in (getattr(layer, name, None) for name in ("weight", "kernel")) if w is not None),
+        None,
+    )
     if weight is not None:
         return [int(size) for size in weight.shape]
-    # A layer of JAX is a place that holds nothing. Where its class is the operation, that was given the weight.
-    called = (r for r in records if r.op == "linear" and r.native.partition("(")[0].rpartition(".")[2][:1].isupper())
+    # A layer of JAX is a place that holds nothing. Where its class is the operation, that was given
+    # the weight.
+    called = (
+        r
+        for r in records
+        if r.op == "linear" and r.native.partition("(")[0].rpartition(".")[2][:1].isupper()
+    )
     shapes = (shape for record in called for shape in record.input_shapes[1:] if len(shape) == 2)
     return next(([size or 0 for size in shape] for shape in shapes), None)
 
 
 def _beyond(layer: Float8Layer, tolerance: float) -> str:
     alone = layer.alone or 0.0
-    return "beyond the tolerance alone" if alone > tolerance else "beyond the tolerance with the others"
+    return (
+        "beyond the tolerance alone"
+        if alone > tolerance
+        else "beyond the tolerance with the others"
+    )

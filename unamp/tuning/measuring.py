@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from unamp.adapter import Operations
 
-#: The results of a run, in float64: each of them as one row, or as several where it is a list or a mapping itself.
+#: The results of a run, in float64: each of them as one row, or as several where it is a list or a
+#: mapping itself.
 Results = list[list["np.ndarray"]]
 
 
@@ -32,8 +33,8 @@ def results_of(value: Any) -> Results:
 def worst_error(reference: Results, other: Results) -> float:
     """Return the largest relative error of all results, by norms; infinite where one is finite in the reference alone.
 
-    A list or a mapping among the results (a network's gradients) counts as one: the norm is that of all in it. Results of other
-    sizes are as far as can be, too.
+    A list or a mapping among the results (a network's gradients) counts as one: the norm is that of
+    all in it. Results of other sizes are as far as can be, too.
     """
     shapes = [[[len(row) for row in rows] for rows in results] for results in (reference, other)]
     if shapes[0] != shapes[1]:
@@ -59,7 +60,10 @@ def has_nan(results: Results) -> bool:
 
 def norms(results: Results) -> list[float]:
     """Return the norm of the finite numbers of each result, by which a later process knows them again."""
-    return [math.sqrt(sum(float((row[abs(row) < math.inf] ** 2).sum()) for row in rows)) for rows in results]
+    return [
+        math.sqrt(sum(float((row[abs(row) < math.inf] ** 2).sum()) for row in rows))
+        for rows in results
+    ]
 
 
 def single_number(measured: Any) -> float:
@@ -71,15 +75,17 @@ def single_number(measured: Any) -> float:
     try:
         found = float(measured)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"measure must return one number, the error of a run; it returned {shortened(measured)}") from error
+        raise TypeError(
+            f"measure must return one number, the error of a run; it returned {shortened(measured)}"
+        ) from error
     return math.inf if math.isnan(found) else found
 
 
 def same_objects(one: Any, other: Any) -> bool:
     """Return whether two runs gave the same tensor or array: the second has overwritten what the first gave."""
-    return not {id(leaf) for leaf in _leaves(one) if not isinstance(leaf, (bool, int, float))}.isdisjoint(
-        map(id, _leaves(other))
-    )
+    return not {
+        id(leaf) for leaf in _leaves(one) if not isinstance(leaf, (bool, int, float))
+    }.isdisjoint(map(id, _leaves(other)))
 
 
 def _inner(value: Any) -> list[Any] | None:

@@ -10,7 +10,8 @@ from unamp.dtypes import FLOAT32
 from unamp.layers.applying import LayerNames
 from unamp.policy import Policy, Rule
 
-#: What is held as one: an operation in a layer, an operation wherever it is, or a layer with what it runs itself.
+#: What is held as one: an operation in a layer, an operation wherever it is, or a layer with what
+#: it runs itself.
 BY = ("place", "operation", "layer")
 
 
@@ -18,7 +19,8 @@ class Place(NamedTuple):
     """An operation in a layer.
 
     Attributes:
-        layer: the layer's name as a trace shows it, without the network's class; ``""`` outside of named layers.
+        layer: the layer's name as a trace shows it, without the network's class; ``""`` outside of
+            named layers.
         op: the operation's canonical name.
     """
 
@@ -51,7 +53,11 @@ def place_of(record: OpRecord, names: LayerNames) -> Place:
 
 def _scope(path: Sequence[str], names: Mapping[str, str]) -> str:
     """Return the layer that named scopes are; a trace has those around the call of the function, too, and some of JAX' own."""
-    inner = (".".join(path[start:end]) for start in range(len(path)) for end in range(len(path), start, -1))
+    inner = (
+        ".".join(path[start:end])
+        for start in range(len(path))
+        for end in range(len(path), start, -1)
+    )
     return next((name for name in inner if name in names), "")
 
 
@@ -67,7 +73,11 @@ def low_places(records: Iterable[OpRecord], dtype: str, names: LayerNames) -> li
 
 def places_to_be_low(records: Iterable[OpRecord], policy: Policy, names: LayerNames) -> list[Place]:
     """Return the places of a float32 run that a policy would have low."""
-    ran = (record for record in records if record.compute == FLOAT32 and policy.decide(record.op) in _LOW)
+    ran = (
+        record
+        for record in records
+        if record.compute == FLOAT32 and policy.decide(record.op) in _LOW
+    )
     return list(dict.fromkeys(place_of(record, names) for record in ran))
 
 

@@ -23,7 +23,10 @@ def preset_reports(search: Search) -> list[PresetReport]:
         return []
     framework = subject.framework()
     own = [name for name in PRESETS if framework and name.startswith(framework)]
-    found = [_report(search, Policy("O1", subject.base.dtype, preset=name)) for name in [*own[:1], "unamp"]]
+    found = [
+        _report(search, Policy("O1", subject.base.dtype, preset=name))
+        for name in [*own[:1], "unamp"]
+    ]
     return [report for report in found if report is not None]
 
 
@@ -34,7 +37,9 @@ def _report(search: Search, policy: Policy) -> PresetReport | None:
         if not search.budget.left(subject.runs):
             return None
         try:
-            errors.append(subject.error_under(policy, (), batch, reference, None if errors else ran))
+            errors.append(
+                subject.error_under(policy, (), batch, reference, None if errors else ran)
+            )
         except (BannedOperation, NotExpressible):
             return None
         if not math.isfinite(errors[-1]):
@@ -42,7 +47,9 @@ def _report(search: Search, policy: Policy) -> PresetReport | None:
     return PresetReport(policy, subject.low_share(ran), max(errors), search.trials.within(errors))
 
 
-def trivial(dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool) -> list[str]:
+def trivial(
+    dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool
+) -> list[str]:
     """Return a sentence for the case that the answer could have been had without a search."""
     if nothing_held:
         return [f"everything may run in {dtype}: no exception is needed"]

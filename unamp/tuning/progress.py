@@ -46,7 +46,9 @@ def showing(wanted: bool | Progress | None) -> Iterator[Progress]:
         yield wanted
         return
     if wanted not in (True, False, None):
-        raise TypeError(f"progress must be a function of a Step, True, False or None; not {shortened(wanted)}")
+        raise TypeError(
+            f"progress must be a function of a Step, True, False or None; not {shortened(wanted)}"
+        )
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield lambda step: None
         return
@@ -58,5 +60,7 @@ def showing(wanted: bool | Progress | None) -> Iterator[Progress]:
         yield lambda step: print(f"\r{step}", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         return
-    with Console(stderr=True, markup=False, highlight=False).status("unamp tune: float32") as status:
+    with Console(stderr=True, markup=False, highlight=False).status(
+        "unamp tune: float32"
+    ) as status:
         yield lambda step: status.update(f"unamp tune: {step}")

@@ -15,7 +15,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Policy):
         return value.to_data()
     if isinstance(value, tuple):
-        return plain(value._asdict()) if hasattr(value, "_asdict") else [plain(each) for each in value]
+        return (
+            plain(value._asdict()) if hasattr(value, "_asdict") else [plain(each) for each in value]
+        )
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -69,10 +71,11 @@ class TuneReport(NamedTuple):
         limit: the largest error that the search allowed itself: the tolerance times the margin.
         batches: how many batches it searched with.
         error: the error on those.
-        held_out: the error on the batch that was held out; None where none was, or the search was interrupted.
+        held_out: the error on the batch that was held out; None where none was, or the search was
+            interrupted.
         all_low: the error without any exception.
-        spread: how much errors differ from batch to batch (their standard deviation, for their mean), which the search allowed
-            for; 0 where it could not be seen.
+        spread: how much errors differ from batch to batch (their standard deviation, for their
+            mean), which the search allowed for; 0 where it could not be seen.
         low: the share of the work that is low.
         places: every place that could be low, in the order in which they first run.
         tried: what was tried, in order.
@@ -112,16 +115,26 @@ class TuneReport(NamedTuple):
     @property
     def within(self) -> bool:
         """Return whether the batch that was held out is within the tolerance, too."""
-        return self.error <= self.tolerance and (self.held_out is None or self.held_out <= self.tolerance)
+        return self.error <= self.tolerance and (
+            self.held_out is None or self.held_out <= self.tolerance
+        )
 
     def lines(self) -> list[str]:
         """Return the summary of the whole."""
         dtype, within = self.base.dtype, f"of {self.tolerance:.2g} allowed"
-        fresh = "no batch was held out" if self.held_out is None else f"{self.held_out:.2g} on a batch that was held out"
+        fresh = (
+            "no batch was held out"
+            if self.held_out is None
+            else f"{self.held_out:.2g} on a batch that was held out"
+        )
         name = f"{self.network}: " if self.network else ""
         held = f"{len(self.held)} of {len(self.places)} places stay in float32"
         batches = f"{self.batches} batch{'es' if self.batches > 1 else ''}"
-        spread = [f"errors differ by {self.spread:.0%} between batches, which was allowed for"] if self.spread >= 0.1 else []
+        spread = (
+            [f"errors differ by {self.spread:.0%} between batches, which was allowed for"]
+            if self.spread >= 0.1
+            else []
+        )
         return [
             f"{name}{self.low:.1%} of the work in {dtype}; {held}",
             f"error {self.error:.2g} {within} on {batches}, {fresh}; everything in {dtype}: {self.all_low:.2g}",

@@ -23,8 +23,10 @@ class Memory(NamedTuple):
     Attributes:
         setting: what has to be the same for errors to be the same.
         places: all places, in order.
-        results: for each batch the norms of the float32 results, by which a changed network is noticed.
-        tried: the sets of places that were held, by their numbers, with their errors batch by batch.
+        results: for each batch the norms of the float32 results, by which a changed network is
+            noticed.
+        tried: the sets of places that were held, by their numbers, with their errors batch by
+            batch.
     """
 
     setting: Mapping[str, str]
@@ -42,7 +44,10 @@ def write(path: str | os.PathLike[str], memory: Memory) -> None:
         "places": [list(place) for place in memory.places],
         "results": memory.results,
         "tried": [
-            {"held": sorted(held), "errors": [None if math.isinf(error) else error for error in errors]}
+            {
+                "held": sorted(held),
+                "errors": [None if math.isinf(error) else error for error in errors],
+            }
             for held, errors in memory.tried
         ],
     }
@@ -72,7 +77,9 @@ def read(path: str | os.PathLike[str], expected: Memory) -> Memory:
     except strict.BadJSON as error:
         raise ValueError(f"{where}: this is no search of unamp.tune: {error}") from error
     if different := _different(found, expected):
-        raise ValueError(f"{where}: this is another search: {different}; name another file, or delete this one")
+        raise ValueError(
+            f"{where}: this is another search: {different}; name another file, or delete this one"
+        )
     return found
 
 
@@ -92,7 +99,11 @@ def _different(found: Memory, expected: Memory) -> str:
 
 def _memory(data: Any) -> Memory:
     found = strict.fields("the file", data, _FIELDS, _FIELDS)
-    if found["format"] != _FORMAT or found["version"] != _VERSION or isinstance(found["version"], bool):
+    if (
+        found["format"] != _FORMAT
+        or found["version"] != _VERSION
+        or isinstance(found["version"], bool)
+    ):
         raise strict.BadJSON(f"format: must be {_FORMAT!r}, version {_VERSION}")
     places = strict.each(_place)("places", found["places"])
     results = strict.each(strict.each(strict.number))("results", found["results"])
@@ -104,7 +115,9 @@ def _memory(data: Any) -> Memory:
         if any(number >= len(places) for number in held):
             raise strict.BadJSON(f"{where}, held: there is no such place")
         if not 0 < len(errors) <= len(results):
-            raise strict.BadJSON(f"{where}, errors: there must be one for each batch at most, and one at least")
+            raise strict.BadJSON(
+                f"{where}, errors: there must be one for each batch at most, and one at least"
+            )
         return held, errors
 
     setting = strict.mapping(strict.plain_text)("setting", found["setting"])

@@ -22,14 +22,15 @@ def policy_and_rules(
 ) -> tuple[Policy, list[LayerRule]]:
     """Return the rules that hold some places in float32, and no other place.
 
-    An operation that is held wherever it is, is denied by the policy; a layer in which everything is held is float32. A rule
-    reaches into the layers inside, so those get one of their own where they would be held along.
+    An operation that is held wherever it is, is denied by the policy; a layer in which everything
+    is held is float32. A rule reaches into the layers inside, so those get one of their own where
+    they would be held along.
 
     Args:
         layers: the names of the layers that run, an outer one before those inside.
         base: the policy that is in force where nothing is held.
-        unnamed: places that are not held by the name of their operation, since a layer runs under another name; only the rule
-            ``"float32"`` for the layer holds them.
+        unnamed: places that are not held by the name of their operation, since a layer runs under
+            another name; only the rule ``"float32"`` for the layer holds them.
     """
     at, wanted = _by_layer(places), _by_layer(held)
     everywhere = frozenset(held_everywhere(held, places)) - {place.op for place in unnamed}
@@ -39,10 +40,16 @@ def policy_and_rules(
     for layer in layers:
         inherited = _inherited(layer, found, outside)
         own, held_here = at.get(layer, set()), wanted.get(layer, set())
-        denied = own if inherited is None else {op for op in own & inherited if (layer, op) not in unnamed}
+        denied = (
+            own
+            if inherited is None
+            else {op for op in own & inherited if (layer, op) not in unnamed}
+        )
         if denied == held_here:
             continue
-        inside = [place for place in places if place.layer == layer or place.layer.startswith(f"{layer}.")]
+        inside = [
+            place for place in places if place.layer == layer or place.layer.startswith(f"{layer}.")
+        ]
         if held_here and all(place.op in wanted.get(place.layer, ()) for place in inside):
             found[layer] = None
             rules.append(LayerRule(layer, FLOAT32))
@@ -54,7 +61,10 @@ def policy_and_rules(
 
 def _by_layer(places: Iterable[Place]) -> dict[str, set[str]]:
     """Return the operations of each layer."""
-    return {layer: {place.op for place in inside} for layer, inside in grouped(places, lambda place: place.layer).items()}
+    return {
+        layer: {place.op for place in inside}
+        for layer, inside in grouped(places, lambda place: place.layer).items()
+    }
 
 
 def held_everywhere(held: Collection[Place], places: Iterable[Place]) -> list[str]:

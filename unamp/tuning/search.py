@@ -27,7 +27,9 @@ class Search:
     resume: str | os.PathLike[str] | None
     progress: Progress
 
-    def __init__(self, subject: Subject, batches: Sequence[Any], fresh: Any, tolerance: float, limit: float) -> None:
+    def __init__(
+        self, subject: Subject, batches: Sequence[Any], fresh: Any, tolerance: float, limit: float
+    ) -> None:
         self.subject, self.batches, self.fresh = subject, batches, fresh
         self.tolerance, self.limit = tolerance, limit
         self.references: list[Any] = []
@@ -38,14 +40,18 @@ class Search:
         self.stopped = ""
         self.raised: dict[frozenset[Unit], str] = {}
         self.began = time.perf_counter()
-        self.trials: Trials[Unit] = Trials(self._run, len(batches), limit, self._may_run, self._told)
+        self.trials: Trials[Unit] = Trials(
+            self._run, len(batches), limit, self._may_run, self._told
+        )
 
     def prepare(self) -> None:
         """Run in float32, and with everything low: what there is to search."""
         subject, batches = self.subject, self.batches
         needed = 3 * len(batches) + 1 + 2 * (self.fresh is not None)
         if self.budget.runs < needed:
-            raise ValueError(f"a budget of {self.budget.runs} runs ends before the search begins, which takes {needed}")
+            raise ValueError(
+                f"a budget of {self.budget.runs} runs ends before the search begins, which takes {needed}"
+            )
         subject.learn_layers()  # what is no network is refused before anything runs
         first = subject.exact(batches[0])
         subject.learn_layers()
@@ -69,7 +75,9 @@ class Search:
                 "(a graph that is compiled is not seen)"
             )
         self.units = units_of(subject.places, self.by)
-        self.work = {unit: math.fsum(subject.work.get(place, 0.0) for place in unit) for unit in self.units}
+        self.work = {
+            unit: math.fsum(subject.work.get(place, 0.0) for place in unit) for unit in self.units
+        }
         self.trials.errors[frozenset()] = errors
 
     def search(self) -> frozenset[Unit]:
@@ -94,7 +102,9 @@ class Search:
             self._write()
         best = self.trials.best(self.work)
         if best is None:
-            raise ValueError("the search was ended before it found anything within the tolerance; give it a larger budget")
+            raise ValueError(
+                "the search was ended before it found anything within the tolerance; give it a larger budget"
+            )
         return best
 
     def _out_of_reach(self, everything: frozenset[Unit]) -> ValueError:
@@ -108,7 +118,10 @@ class Search:
     def _safe(self) -> bool:
         """Return whether everything may be low, as far as the errors of the batches alone can tell."""
         errors = self.trials.errors[frozenset()]
-        return math.fsum(errors) / len(errors) * allowance(spread_of([errors]), len(errors)) <= self.tolerance
+        return (
+            math.fsum(errors) / len(errors) * allowance(spread_of([errors]), len(errors))
+            <= self.tolerance
+        )
 
     def _allow_for_spread(self) -> None:
         """Tighten the limit where errors differ between batches: by those of sets that nobody has chosen for their errors."""
@@ -134,12 +147,17 @@ class Search:
         everything, base = frozenset(self.units), at_first(self.units, self.overflows, self.work)
         if self.effort == "halves":
             return halves(base, self.trials.holds)
-        harm = {unit: math.inf if self.overflows(unit) else self.trials.first(everything - {unit}) for unit in base}
+        harm = {
+            unit: math.inf if self.overflows(unit) else self.trials.first(everything - {unit})
+            for unit in base
+        }
         return ranked(by_harm(base, harm, self.work), self.trials.holds)
 
     def low(self, held: frozenset[Unit]) -> float:
         """Return the share of the work that is low where some units are held."""
-        return 1.0 - math.fsum(self.work[unit] for unit in held) / (math.fsum(self.work.values()) or 1.0)
+        return 1.0 - math.fsum(self.work[unit] for unit in held) / (
+            math.fsum(self.work.values()) or 1.0
+        )
 
     def overflows(self, unit: Unit) -> bool:
         """Return whether a result is beyond the low dtype, as the float32 runs show."""
@@ -147,7 +165,9 @@ class Search:
         return any(self.subject.peak.get(place, 0.0) > largest for place in unit)
 
     def _run(self, held: frozenset[Unit], batch: int) -> float:
-        error = self.subject.error(frozenset().union(*held), self.batches[batch], self.references[batch])
+        error = self.subject.error(
+            frozenset().union(*held), self.batches[batch], self.references[batch]
+        )
         if self.subject.raised is not None:
             self.raised[held] = type(self.subject.raised).__name__
         return error
@@ -164,10 +184,23 @@ class Search:
     def _memory(self) -> resuming.Memory:
         subject = self.subject
         numbers = {place: number for number, place in enumerate(subject.places)}
-        measure = "norms" if subject.measure is None else getattr(subject.measure, "__qualname__", "the user's")
+        measure = (
+            "norms"
+            if subject.measure is None
+            else getattr(subject.measure, "__qualname__", "the user's")
+        )
         network = " ".join(subject.names.classes) or subject.title
-        setting = {"network": network, "base": repr(subject.base), "by": self.by, "measure": measure}
-        results = [] if subject.measure is not None else [tuple(measuring.norms(each)) for each in self.references]
+        setting = {
+            "network": network,
+            "base": repr(subject.base),
+            "by": self.by,
+            "measure": measure,
+        }
+        results = (
+            []
+            if subject.measure is not None
+            else [tuple(measuring.norms(each)) for each in self.references]
+        )
         return resuming.Memory(
             setting,
             tuple(subject.places),
@@ -184,7 +217,9 @@ class Search:
             return
         for numbers, errors in resuming.read(self.resume, self._memory()).tried:
             places = {self.subject.places[number] for number in numbers}
-            self.trials.errors[frozenset(unit for unit in self.units if unit <= places)] = list(errors)
+            self.trials.errors[frozenset(unit for unit in self.units if unit <= places)] = list(
+                errors
+            )
 
     def _write(self) -> None:
         if self.resume is not None:

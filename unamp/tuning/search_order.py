@@ -1,6 +1,7 @@
 """The order in which a search gives units back to the low dtype, and which of them it leaves. It knows no framework.
 
-Everything held is known to hold. What a search returns holds too, and no single unit of it can be given back.
+Everything held is known to hold. What a search returns holds too, and no single unit of it can be
+given back.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import TypeVar
 U = TypeVar("U", bound=Hashable)
 Holds = Callable[[frozenset[U]], bool]
 
-#: The names of the searches: delta debugging, and with a run for each unit before it, for a ranking.
+#: The names of the searches: delta debugging, and with a run for each unit before it, for a
+#: ranking.
 EFFORTS = ("halves", "ranked")
 
 
-def at_first(units: Iterable[U], overflows: Callable[[U], bool], work: Mapping[U, float]) -> list[U]:
+def at_first(
+    units: Iterable[U], overflows: Callable[[U], bool], work: Mapping[U, float]
+) -> list[U]:
     """Return units in the order in which they are tried: those that do not overflow before, and much work before little."""
     return sorted(units, key=lambda unit: (overflows(unit), -work[unit]))
 

@@ -11,7 +11,13 @@ from unamp.adapter import registry
 from unamp.adapter.records import OpRecord
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import AdapterError, BannedOperation, NotExpressible
-from unamp.layers.applying import LayerNames, late_network, layer_names, layer_policies, noting_layers
+from unamp.layers.applying import (
+    LayerNames,
+    late_network,
+    layer_names,
+    layer_policies,
+    noting_layers,
+)
 from unamp.layers.rules import LayerRule, LayerRules
 from unamp.policy import Policy
 from unamp.regions import policy_region
@@ -44,7 +50,8 @@ class Subject:
         measure: the error of two runs' results, given as they are; None: by norms.
 
     Attributes:
-        amounts, peak: of every place that ran in float32: the work of all batches, and the largest magnitude of a result.
+        amounts, peak: of every place that ran in float32: the work of all batches, and the largest
+            magnitude of a result.
         places: the places that were low without exceptions, in order.
         work: the share of each place in the work of those.
         runs: how often `run` was called.
@@ -52,7 +59,11 @@ class Subject:
     """
 
     def __init__(
-        self, run: Callable[[Any], Any], network: Any, base: Policy, measure: Callable[[Any, Any], Any] | None
+        self,
+        run: Callable[[Any], Any],
+        network: Any,
+        base: Policy,
+        measure: Callable[[Any, Any], Any] | None,
     ) -> None:
         self.run, self.network, self.base, self.measure = run, network, base, measure
         self.amounts: dict[Place, Work] = {}
@@ -68,7 +79,10 @@ class Subject:
     def exact(self, batch: Any) -> tuple[Any, Trace]:
         """Return the results of a float32 run, and its trace."""
         self.runs += 1
-        with trace(values=True) as ran, nullcontext() if self._late is None else noting_layers(*self._late):
+        with (
+            trace(values=True) as ran,
+            nullcontext() if self._late is None else noting_layers(*self._late),
+        ):
             given = self.run(batch)
         return self._kept(given), ran
 
@@ -110,7 +124,9 @@ class Subject:
         found = low_places(ran.records, self.base.dtype, self.names)
         self.unnamed = frozenset(found) & frozenset(self.places)
 
-    def error(self, held: Collection[Place], batch: Any, reference: Any, ran: Trace | None = None) -> float:
+    def error(
+        self, held: Collection[Place], batch: Any, reference: Any, ran: Trace | None = None
+    ) -> float:
         """Run a batch with some places held, and return its error.
 
         Args:
@@ -120,7 +136,12 @@ class Subject:
         return self.error_under(*self.rules(held), batch, reference, ran)
 
     def error_under(
-        self, policy: Policy, rules: Sequence[LayerRule], batch: Any, reference: Any, ran: Trace | None = None
+        self,
+        policy: Policy,
+        rules: Sequence[LayerRule],
+        batch: Any,
+        reference: Any,
+        ran: Trace | None = None,
     ) -> float:
         """Run a batch under a policy and rules, and return its error: infinite where `run` raises, as some do at a NaN."""
         self.runs += 1
@@ -144,8 +165,14 @@ class Subject:
 
     def low_share(self, ran: Trace) -> float:
         """Return the share of a run's work that was low."""
-        worked = [(record.computed_in == self.base.dtype, _widened_work(record)) for record in ran.records if record.compute]
-        return share(summed(work for low, work in worked if low), summed(work for _, work in worked))
+        worked = [
+            (record.computed_in == self.base.dtype, _widened_work(record))
+            for record in ran.records
+            if record.compute
+        ]
+        return share(
+            summed(work for low, work in worked if low), summed(work for _, work in worked)
+        )
 
     @property
     def title(self) -> str:

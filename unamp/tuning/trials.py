@@ -43,7 +43,8 @@ def budget_of(said: object) -> Budget:
     """Return a budget as a person says it: a number of runs, or a time.
 
     Args:
-        said: how many runs (``200``), for how long (``"90s"``, ``"10min"``, ``"1.5h"``, or a `timedelta`); None has no end.
+        said: how many runs (``200``), for how long (``"90s"``, ``"10min"``, ``"1.5h"``, or a
+            `timedelta`); None has no end.
 
     Raises:
         TypeError, ValueError: for anything else.
@@ -65,7 +66,9 @@ def budget_of(said: object) -> Budget:
             return Budget(runs=_positive(int(number), said))
     if isinstance(said, int) and not isinstance(said, bool):
         return Budget(runs=_positive(said, said))
-    raise TypeError(f"budget must be a number of runs, a time ('90s', '10min'), or None; not {shortened(said)}")
+    raise TypeError(
+        f"budget must be a number of runs, a time ('90s', '10min'), or None; not {shortened(said)}"
+    )
 
 
 def _positive(number: float, said: object) -> float:
@@ -85,7 +88,8 @@ class Trials(Generic[U]):
         told: called after every run, with the set.
 
     Attributes:
-        errors: what is known: for each set the errors of the first batches, in the order in which sets were first asked for.
+        errors: what is known: for each set the errors of the first batches, in the order in which
+            sets were first asked for.
         mean_limit: the largest mean of the errors of all batches with which a set holds.
     """
 
@@ -111,11 +115,17 @@ class Trials(Generic[U]):
 
     def holds(self, held: frozenset[U]) -> bool:
         """Return whether a set is enough; the first batch that is beyond the limit ends it."""
-        return all(error <= self.limit for error in self._each(held)) and self.within(self.errors[held])
+        return all(error <= self.limit for error in self._each(held)) and self.within(
+            self.errors[held]
+        )
 
     def within(self, errors: Sequence[float]) -> bool:
         """Return whether the errors of all batches are known, and within the limits."""
-        return len(errors) == self.batches and max(errors) <= self.limit and fmean(errors) <= self.mean_limit
+        return (
+            len(errors) == self.batches
+            and max(errors) <= self.limit
+            and fmean(errors) <= self.mean_limit
+        )
 
     def known(self, held: frozenset[U]) -> float | None:
         """Return the largest error of a set that was seen: of all batches, or one that is beyond the limit; else None."""
@@ -126,7 +136,9 @@ class Trials(Generic[U]):
     def best(self, work: Mapping[U, float]) -> frozenset[U] | None:
         """Return the set that is known to hold with the least work held; None where none is."""
         held = [units for units, errors in self.errors.items() if self.within(errors)]
-        return min(held, key=lambda units: (sum(map(work.__getitem__, units)), len(units)), default=None)
+        return min(
+            held, key=lambda units: (sum(map(work.__getitem__, units)), len(units)), default=None
+        )
 
     def _each(self, held: frozenset[U]) -> Iterator[float]:
         errors = self.errors.get(held, [])
@@ -154,10 +166,11 @@ def spread_of(errors: Iterable[Sequence[float]]) -> float:
 def allowance(spread: float, batches: int) -> float:
     """Return the number of times that the mean of some batches' errors has to fit into the allowed one.
 
-    1.65 standard deviations above the mean are 19 of 20 fresh batches; where few places are left to err, errors scatter more
-    than they did on average, by up to two fifths: 2.3. And the mean of a few batches is itself so uncertain that, of all that
-    a search tries, it would take what those batches happen to like: up to 4 of the mean's own deviations. Both factors were
-    found by trying, on the networks of benchmarks/tuning.
+    1.65 standard deviations above the mean are 19 of 20 fresh batches; where few places are left to
+    err, errors scatter more than they did on average, by up to two fifths: 2.3. And the mean of a
+    few batches is itself so uncertain that, of all that a search tries, it would take what those
+    batches happen to like: up to 4 of the mean's own deviations. Both factors were found by trying,
+    on the networks of benchmarks/tuning.
     """
     return 1.0 + spread * (2.3 + 4.0 / math.sqrt(batches))
 
@@ -168,7 +181,8 @@ class Trial(NamedTuple):
     Attributes:
         held: how many units were held in float32.
         low: the share of the work that was low.
-        error: the largest error that was seen; where it is beyond the limit, of the batches up to that one.
+        error: the largest error that was seen; where it is beyond the limit, of the batches up to
+            that one.
         holds: whether it is within the limits on all batches.
     """
 

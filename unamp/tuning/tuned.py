@@ -25,7 +25,9 @@ class Tuned:
         report: how it was found.
     """
 
-    def __init__(self, policy: Policy, layers: LayerRules, reasons: Mapping[str, str], report: TuneReport) -> None:
+    def __init__(
+        self, policy: Policy, layers: LayerRules, reasons: Mapping[str, str], report: TuneReport
+    ) -> None:
         self.policy, self.layers, self.report = policy, layers, report
         self._reasons = dict(reasons)
 
@@ -35,8 +37,13 @@ class Tuned:
     @property
     def precision(self) -> Precision:
         """The policy, the rules and the reasons, as a `precision.toml` has them."""
-        dtype, error = self.policy.dtype, f"error {self.report.error:.2g} of {self.report.tolerance:.2g} allowed"
-        reason = f"unamp {__version__} tuned it: {error}, {self.report.low:.1%} of the work in {dtype}"
+        dtype, error = (
+            self.policy.dtype,
+            f"error {self.report.error:.2g} of {self.report.tolerance:.2g} allowed",
+        )
+        reason = (
+            f"unamp {__version__} tuned it: {error}, {self.report.low:.1%} of the work in {dtype}"
+        )
         return Precision(self.policy, self.layers, reason=reason, reasons=self._reasons)
 
     def region(self, network: Any = None) -> AbstractContextManager[None]:
@@ -47,8 +54,15 @@ class Tuned:
 
     def table(self) -> str:
         """Return the exceptions as plain text, and below them what there is to say about the whole."""
-        rows = [(place.layer or "-", place.op, f"{place.share:.1%}", place.why) for place in self.report.held]
-        head = [text_table(("layer", "operation", "work", "why it stays in float32"), rows)] if rows else []
+        rows = [
+            (place.layer or "-", place.op, f"{place.share:.1%}", place.why)
+            for place in self.report.held
+        ]
+        head = (
+            [text_table(("layer", "operation", "work", "why it stays in float32"), rows)]
+            if rows
+            else []
+        )
         return "\n".join([*head, *self.report.lines()])
 
     def to_toml(self) -> str:
@@ -67,7 +81,11 @@ class Tuned:
 
     def to_data(self) -> dict[str, Any]:
         """Return the report as plain values, for JSON; an error that is not finite is None."""
-        return {"policy": self.policy.to_data(), "layers": self.layers.to_data(), "report": plain(self.report)}
+        return {
+            "policy": self.policy.to_data(),
+            "layers": self.layers.to_data(),
+            "report": plain(self.report),
+        }
 
 
 def with_reasons(rules: list[LayerRule], why: Mapping[Place, str]) -> LayerRules:

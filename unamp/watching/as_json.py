@@ -19,15 +19,27 @@ _SHARES = ("zero", "subnormal", "flushed", "missing")
 
 def dump(contents: Contents, *, indent: int | None) -> str:
     """Return a history as JSON."""
-    samples = [sample._asdict() | {"layers": [_layer(each) for each in sample.layers]} for sample in contents.samples]
+    samples = [
+        sample._asdict() | {"layers": [_layer(each) for each in sample.layers]}
+        for sample in contents.samples
+    ]
     head = {"format": _FORMAT, "version": VERSION, "unamp": __version__}
-    return json.dumps({**head, **contents._asdict(), "samples": samples}, indent=indent, allow_nan=False)
+    return json.dumps(
+        {**head, **contents._asdict(), "samples": samples}, indent=indent, allow_nan=False
+    )
 
 
 def _layer(layer: LayerSample) -> dict[str, Any]:
     """Return a layer without the fields that say nothing; six digits are more than anybody reads."""
-    said = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in layer._asdict().items()}
-    return {name: value for name, value in said.items() if name not in _OPTIONAL or value != _OPTIONAL[name]}
+    said = {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value
+        for name, value in layer._asdict().items()
+    }
+    return {
+        name: value
+        for name, value in said.items()
+        if name not in _OPTIONAL or value != _OPTIONAL[name]
+    }
 
 
 _OPTIONAL = LayerSample._field_defaults
@@ -40,19 +52,27 @@ def load(text: str) -> Contents:
         ValueError: where the text is none, is damaged, or of another version.
     """
     what, writer = "history of a training", "History.to_json()"
-    return strict.document(text, _contents, what=what, form=_FORMAT, versions=(VERSION,), writer=writer)
+    return strict.document(
+        text, _contents, what=what, form=_FORMAT, versions=(VERSION,), writer=writer
+    )
 
 
 def _contents(data: dict[str, Any], version: int) -> Contents:
     strict.fields("the history", data, _FIELDS, sorted(_FIELDS))
     dtype = strict.low_dtype("dtype", data["dtype"])
-    every, steps, skipped = (strict.whole(name, data[name]) for name in ("every", "steps", "skipped"))
+    every, steps, skipped = (
+        strict.whole(name, data[name]) for name in ("every", "steps", "skipped")
+    )
     if every < 1:
         raise strict.BadJSON("every: must be 1 or more")
     samples = strict.each(_sample)("sample", data["samples"])
-    if any(later.step <= sample.step for sample, later in pairwise(samples)) or (samples and samples[-1].step >= steps):
+    if any(later.step <= sample.step for sample, later in pairwise(samples)) or (
+        samples and samples[-1].step >= steps
+    ):
         raise strict.BadJSON("samples: their steps must ascend, below the number of steps")
-    return Contents(strict.plain_text("framework", data["framework"]), dtype, every, steps, skipped, samples)
+    return Contents(
+        strict.plain_text("framework", data["framework"]), dtype, every, steps, skipped, samples
+    )
 
 
 def _sample(where: str, data: Any) -> Sample:
@@ -70,7 +90,9 @@ def _read_layer(where: str, data: Any) -> LayerSample:
     shares = {name: _share(f"{where}, {name}", data.get(name, 0.0)) for name in _SHARES}
     if math.fsum(shares.values()) > 1.0 + 1e-4:
         raise strict.BadJSON(f"{where}: its shares are more than the whole")
-    size, nonfinite = (strict.whole(f"{where}, {name}", data.get(name, 0)) for name in ("size", "nonfinite"))
+    size, nonfinite = (
+        strict.whole(f"{where}, {name}", data.get(name, 0)) for name in ("size", "nonfinite")
+    )
     update = strict.optional(strict.number)(f"{where}, update", data.get("update"))
     if update is not None and update < 0:
         raise strict.BadJSON(f"{where}, update: must not be negative")

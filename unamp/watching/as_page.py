@@ -12,7 +12,8 @@ from unamp.watching.samples import Contents, LayerSample, LayerSummary, Sample, 
 #: The drawing of the loss scale, in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 220.0, 56.0, 12.0, 14.0, 30.0
 
-#: A strip shows no more cells than a phone has room for; of the samples of one cell the worst is shown.
+#: A strip shows no more cells than a phone has room for; of the samples of one cell the worst is
+#: shown.
 _CELLS = 60
 
 
@@ -70,19 +71,28 @@ def _percent(share: float | None) -> str:
 
 def _buckets(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
     count = min(len(samples), _CELLS)
-    return [samples[n * len(samples) // count : (n + 1) * len(samples) // count] for n in range(count)]
+    return [
+        samples[n * len(samples) // count : (n + 1) * len(samples) // count] for n in range(count)
+    ]
 
 
 def _rows(samples: Sequence[Sample], buckets: Sequence[Sequence[Sample]]) -> list[_Row]:
     summaries = summarised(samples)
-    by_name = [{each.layer: each for each in sample.layers} for bucket in buckets for sample in bucket]
+    by_name = [
+        {each.layer: each for each in sample.layers} for bucket in buckets for sample in bucket
+    ]
     found = []
     for summary in summaries:
         series = iter([each.get(summary.layer) for each in by_name])
-        parts = [[(sample.step, each) for sample in bucket if (each := next(series)) is not None] for bucket in buckets]
+        parts = [
+            [(sample.step, each) for sample in bucket if (each := next(series)) is not None]
+            for bucket in buckets
+        ]
         gradients = [_cell(n, part, _share, _kind) for n, part in enumerate(parts) if part]
         swallowed = [
-            _cell(n, part, lambda layer: layer.swallowed or 0.0, lambda layer: "lost") for n, part in enumerate(parts) if part
+            _cell(n, part, lambda layer: layer.swallowed or 0.0, lambda layer: "lost")
+            for n, part in enumerate(parts)
+            if part
         ]
         found.append(_Row(summary, _shown(gradients), _shown(swallowed)))
     return found
@@ -108,7 +118,12 @@ def _cell(
 ) -> _Cell:
     step, worst = max(part, key=lambda pair: share(pair[1]))
     names = {"bad": "not finite", "dead": "dead"}
-    return _Cell(x, share(worst), kind(worst), f"step {step}: {names.get(kind(worst)) or _percent(share(worst))}")
+    return _Cell(
+        x,
+        share(worst),
+        kind(worst),
+        f"step {step}: {names.get(kind(worst)) or _percent(share(worst))}",
+    )
 
 
 def _plot(samples: Sequence[Sample]) -> _Plot:
@@ -120,9 +135,13 @@ def _plot(samples: Sequence[Sample]) -> _Plot:
         return round(_LEFT + (step - first) / (last - first) * (_WIDTH - _LEFT - _RIGHT), 1)
 
     def up(power: float) -> float:
-        return round(_HEIGHT - _BOTTOM - (power - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1)
+        return round(
+            _HEIGHT - _BOTTOM - (power - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 1
+        )
 
-    line = " ".join(f"{across(sample.step)},{up(power)}" for sample, power in zip(samples, powers, strict=True))
+    line = " ".join(
+        f"{across(sample.step)},{up(power)}" for sample, power in zip(samples, powers, strict=True)
+    )
     before = (0, *(sample.skipped for sample in samples))
     skipped = [
         (across(sample.step), f"{sample.skipped - earlier} skipped up to step {sample.step}")

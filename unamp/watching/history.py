@@ -9,7 +9,17 @@ from unamp.tracing.tables import text_table
 from unamp.watching import as_json, as_page
 from unamp.watching.samples import Contents, findings, summarised
 
-_HEAD = ("layer", "numbers", "zero", "subnormal", "flushed", "swallowed", "update", "not finite", "dead")
+_HEAD = (
+    "layer",
+    "numbers",
+    "zero",
+    "subnormal",
+    "flushed",
+    "swallowed",
+    "update",
+    "not finite",
+    "dead",
+)
 
 
 class History(Contents):
@@ -65,5 +75,9 @@ class History(Contents):
         """
         file = Path(path)
         if file.suffix not in (".html", ".json"):
-            raise ValueError(f"save() writes a page to a name that ends in .html, and JSON to one in .json; not {file.name!r}")
-        file.write_text(self.to_html() if file.suffix == ".html" else self.to_json(indent=1), "utf-8")
+            raise ValueError(
+                f"save() writes a page to a name that ends in .html, and JSON to one in .json; not {file.name!r}"
+            )
+        file.write_text(
+            self.to_html() if file.suffix == ".html" else self.to_json(indent=1), "utf-8"
+        )

@@ -36,12 +36,20 @@ class Measurement:
 
     Args:
         adapter: the framework's adapter.
-        gradients: the parameters with their gradients, as `NamesGradients.named_gradients` gives them.
+        gradients: the parameters with their gradients, as `NamesGradients.named_gradients` gives
+            them.
         low: the low dtype that the gradients are held against.
         updates: whether low parameters are stepped as they are, without master weights.
     """
 
-    def __init__(self, adapter: Adapter, gradients: Sequence[tuple[str, Any, Any]], low: FloatFormat, *, updates: bool) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        gradients: Sequence[tuple[str, Any, Any]],
+        low: FloatFormat,
+        *,
+        updates: bool,
+    ) -> None:
         assert isinstance(adapter, NamesGradients)
         self._adapter: Any = adapter
         self._names = [name for name, _, _ in gradients]
@@ -51,20 +59,29 @@ class Measurement:
         for place, (_, parameter, gradient) in enumerate(gradients):
             self._count(place, parameter, gradient, low, updates)
 
-    def _count(self, place: int, parameter: Any, gradient: Any, low: FloatFormat, updates: bool) -> None:
+    def _count(
+        self, place: int, parameter: Any, gradient: Any, low: FloatFormat, updates: bool
+    ) -> None:
         if gradient is None:
             self._sizes.append(math.prod(parameter.shape))
             self._totals.append([])
             return
         numbers = self._adapter.numbers(gradient)
         magnitudes = abs(numbers)
-        limits = (low.smallest_subnormal / 2, low.smallest_normal, math.inf)  # half of it is rounded to even, to zero
-        counted = [magnitudes <= 0.0, magnitudes <= limits[0], magnitudes < limits[1], magnitudes < limits[2]]
+        # half of it is rounded to even, to zero
+        limits = (low.smallest_subnormal / 2, low.smallest_normal, math.inf)
+        counted = [
+            magnitudes <= 0.0,
+            magnitudes <= limits[0],
+            magnitudes < limits[1],
+            magnitudes < limits[2],
+        ]
         self._sizes.append(math.prod(numbers.shape))
         self._totals.append([self._adapter.total(each) for each in counted])
         if updates and parameter is not None and self._adapter.dtype_of(parameter) in LOW_DTYPES:
             before = self._adapter.numbers(parameter)
-            if tuple(before.shape) == tuple(numbers.shape):  # of sparse gradients the rows alone are there
+            if tuple(before.shape) == tuple(numbers.shape):
+                # of sparse gradients the rows alone are there
                 self._low.append(_Low(place, parameter, before, magnitudes > 0.0))
 
     def check_updated(self, parameters: Sequence[Any]) -> None:
@@ -74,14 +91,19 @@ class Measurement:
             ValueError: where there are not.
         """
         if len(parameters) != len(self._names):
-            raise ValueError(f"there are {len(parameters)} parameters after the step, and {len(self._names)} before it")
+            raise ValueError(
+                f"there are {len(parameters)} parameters after the step, and {len(self._names)} before it"
+            )
 
-    def layers(self, *, stepped: bool, updated: Sequence[Any] | None = None) -> tuple[LayerSample, ...]:
+    def layers(
+        self, *, stepped: bool, updated: Sequence[Any] | None = None
+    ) -> tuple[LayerSample, ...]:
         """Return the layers, after the step.
 
         Args:
             stepped: whether the optimizer took its step.
-            updated: the parameters after it, where they are values; None: those that were given have changed.
+            updated: the parameters after it, where they are values; None: those that were given
+                have changed.
         """
         moved = self._moved(updated) if stepped else {}
         totals = [each for row in (*self._totals, *moved.values()) for each in row]
@@ -103,13 +125,23 @@ class Measurement:
         return found
 
     def _layer(
-        self, name: str, places: Sequence[int], counted: Sequence[_Counted | None], steps: dict[int, list[float]]
+        self,
+        name: str,
+        places: Sequence[int],
+        counted: Sequence[_Counted | None],
+        steps: dict[int, list[float]],
     ) -> LayerSample:
         size = sum(self._sizes[place] for place in places)
-        there = [(self._sizes[place], found) for place in places if (found := counted[place]) is not None]
-        zero, below_half, below_normal = (math.fsum(found[n] for _, found in there) / max(size, 1) for n in range(3))
+        there = [
+            (self._sizes[place], found) for place in places if (found := counted[place]) is not None
+        ]
+        zero, below_half, below_normal = (
+            math.fsum(found[n] for _, found in there) / max(size, 1) for n in range(3)
+        )
         missing = sum(self._sizes[place] for place in places if counted[place] is None)
-        wanted, stuck, square, own = (math.fsum(steps[place][n] for place in places if place in steps) for n in range(4))
+        wanted, stuck, square, own = (
+            math.fsum(steps[place][n] for place in places if place in steps) for n in range(4)
+        )
         return LayerSample(
             name,
             size,

@@ -45,18 +45,19 @@ def watch(
                 scaler.step(optimizer)
                 scaler.update()
 
-    Of `every` steps one is looked at; the others cost nothing to speak of. Numbers are computed where the tensors are, with no
-    policy in force, and fetched once a sample.
+    Of `every` steps one is looked at; the others cost nothing to speak of. Numbers are computed
+    where the tensors are, with no policy in force, and fetched once a sample.
 
     Args:
         network: the network; in JAX also a pytree of parameters.
         optimizer: its optimizer. Without, nothing is told of the updates of low parameters.
-        scaler: the `unamp.GradScaler` in use, if any: for the loss scale and the steps that are skipped.
+        scaler: the `unamp.GradScaler` in use, if any: for the loss scale and the steps that are
+            skipped.
         every: of how many steps one is looked at; the first is.
         dtype: the low dtype that gradients are held against: the one of the regions.
-        to: where samples go besides: what has ``add_scalar(tag, value, step)`` (a writer of TensorBoard's), what has
-            ``log({...}, step=)`` (a run of wandb's), a logger, a function of one line of text such as `print`; or a list of
-            these.
+        to: where samples go besides: what has ``add_scalar(tag, value, step)`` (a writer of
+            TensorBoard's), what has ``log({...}, step=)`` (a run of wandb's), a logger, a function
+            of one line of text such as `print`; or a list of these.
         keep: how many samples are kept at most. When there are more, every second one goes.
 
     Raises:
@@ -74,7 +75,14 @@ class Watch:
     """
 
     def __init__(
-        self, network: Any, optimizer: Any, scaler: GradScaler | None, every: int, dtype: str, to: Any, keep: int
+        self,
+        network: Any,
+        optimizer: Any,
+        scaler: GradScaler | None,
+        every: int,
+        dtype: str,
+        to: Any,
+        keep: int,
     ) -> None:
         self._adapter = _adapter(network, optimizer)
         self._network = network
@@ -83,38 +91,56 @@ class Watch:
         self._every = _whole("every", every, 1)
         self._keep = _whole("keep", keep, _LEAST_KEPT)
         self._dtype = dtype
-        self._sinks = [sink(each, dtype) for each in (to if isinstance(to, (list, tuple)) else (to,))]
+        self._sinks = [
+            sink(each, dtype) for each in (to if isinstance(to, (list, tuple)) else (to,))
+        ]
         self._samples: list[Sample] = []
         self._skipped_before = 0 if scaler is None else scaler.skipped
         self._open: WatchedStep | None = None
         self.steps = 0
 
-    def step(self, gradients: Any = None, *, parameters: Any = None, scale: Any = None) -> WatchedStep:
+    def step(
+        self, gradients: Any = None, *, parameters: Any = None, scale: Any = None
+    ) -> WatchedStep:
         """Return the context manager to put around one step: from the backward pass to the optimizer's step and `update`.
 
-        What unscales or clips gradients belongs into it: they are looked at as the backward pass left them.
+        What unscales or clips gradients belongs into it: they are looked at as the backward pass
+        left them.
 
         Args:
-            gradients: the gradients, in a framework where they are values: the scaled ones, as the scaler is given them.
-            parameters: the parameters before the step, where they are values too (JAX); `WatchedStep.updated` takes those
-                after it. Leave them out where low parameters have master weights.
-            scale: the loss scale, a number or an array that holds one, where no `unamp.GradScaler` has it.
+            gradients: the gradients, in a framework where they are values: the scaled ones, as the
+                scaler is given them.
+            parameters: the parameters before the step, where they are values too (JAX);
+                `WatchedStep.updated` takes those after it. Leave them out where low parameters have
+                master weights.
+            scale: the loss scale, a number or an array that holds one, where no `unamp.GradScaler`
+                has it.
 
         Raises:
-            TypeError, ValueError: for gradients where the parameters hold them, or none where they do not; for a scale that is
-                not above 0, or beside a scaler.
+            TypeError, ValueError: for gradients where the parameters hold them, or none where they
+                do not; for a scale that is not above 0, or beside a scaler.
             RuntimeError: where the step before was not entered, or has not ended.
         """
         if self._open is not None:
-            raise RuntimeError("the last step() was not entered, or has not ended; write: with watch.step(): ...")
+            raise RuntimeError(
+                "the last step() was not entered, or has not ended; write: with watch.step(): ..."
+            )
         if self._adapter.holds_gradients and gradients is not None:
-            raise TypeError(f"{self._adapter.framework}'s parameters hold their gradients: none can be given")
+            raise TypeError(
+                f"{self._adapter.framework}'s parameters hold their gradients: none can be given"
+            )
         if not self._adapter.holds_gradients and gradients is None:
-            raise TypeError(f"{self._adapter.framework}'s gradients are values: hand them over, as in step(gradients)")
+            raise TypeError(
+                f"{self._adapter.framework}'s gradients are values: hand them over, as in step(gradients)"
+            )
         if parameters is not None and self._adapter.holds_gradients:
-            raise TypeError(f"{self._adapter.framework}'s parameters change where they are: step() takes none")
+            raise TypeError(
+                f"{self._adapter.framework}'s parameters change where they are: step() takes none"
+            )
         if scale is not None and self._scaler is not None:
-            raise TypeError("the scaler that watch() was given has the loss scale; step() takes none beside it")
+            raise TypeError(
+                "the scaler that watch() was given has the loss scale; step() takes none beside it"
+            )
         self._open = WatchedStep(self, gradients, parameters, scale)
         return self._open
 
@@ -122,7 +148,14 @@ class Watch:
     def history(self) -> History:
         """The history so far, as a value."""
         skipped = self._skipped()
-        return History(self._adapter.framework, self._dtype, self._every, self.steps, skipped, tuple(self._samples))
+        return History(
+            self._adapter.framework,
+            self._dtype,
+            self._every,
+            self.steps,
+            skipped,
+            tuple(self._samples),
+        )
 
     def findings(self) -> list[str]:
         """Return a sentence for each layer that something is wrong with; see `History.findings`."""
@@ -146,14 +179,20 @@ class Watch:
     def _measurement(self, gradients: Any, parameters: Any) -> Measurement:
         """Return the measurement of the step that begins."""
         if self._scaler is not None and is_unscaled(self._scaler, self._optimizer):
-            raise RuntimeError("the gradients are unscaled already; write scaler.unscale_() inside of: with watch.step(): ...")
+            raise RuntimeError(
+                "the gradients are unscaled already; write scaler.unscale_() inside of: with watch.step(): ..."
+            )
         found = self._named(gradients)
         if not any(gradient is not None for _, _, gradient in found):
-            raise ValueError("no parameter has a gradient; the backward pass comes before step(), and zero_grad() after it")
+            raise ValueError(
+                "no parameter has a gradient; the backward pass comes before step(), and zero_grad() after it"
+            )
         if parameters is not None:
             found = _with_parameters(found, self._named(parameters))
         low = PRECISIONS[self._dtype]
-        updates = parameters is not None or (self._optimizer is not None and self._steps_low(gradients))
+        updates = parameters is not None or (
+            self._optimizer is not None and self._steps_low(gradients)
+        )
         return Measurement(self._adapter, found, low, updates=updates)
 
     def _named(self, values: Any) -> list[_Named]:
@@ -164,7 +203,11 @@ class Watch:
     def _steps_low(self, gradients: Any) -> bool:
         """Return whether the optimizer steps low parameters as they are: with master weights its gradients are float32."""
         try:
-            return not self._adapter.gradients(self._optimizer, gradients).dtypes().isdisjoint(LOW_DTYPES)
+            return (
+                not self._adapter.gradients(self._optimizer, gradients)
+                .dtypes()
+                .isdisjoint(LOW_DTYPES)
+            )
         except NotExpressible:  # an optax transformation: what it steps are values
             return False
 
@@ -208,7 +251,9 @@ class WatchedStep:
             RuntimeError: where `Watch.step` was not given those before it.
         """
         if self._parameters is None:
-            raise RuntimeError("updated() needs the parameters before the step: watch.step(gradients, parameters=...)")
+            raise RuntimeError(
+                "updated() needs the parameters before the step: watch.step(gradients, parameters=...)"
+            )
         self._told = True
         if self._measurement is not None:
             found = [each for _, _, each in self._watch._named(parameters)]
@@ -232,7 +277,12 @@ class WatchedStep:
         self._skipped = self._watch._skipped()
         self._measurement = self._watch._measurement(self._gradients, self._parameters)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is not None:
             self._watch._open = None
             return
@@ -246,14 +296,19 @@ class WatchedStep:
         assert self._measurement is not None
         skipped = self._watch._skipped()
         with no_policy():
-            layers = self._measurement.layers(stepped=skipped == self._skipped, updated=self._updated)
+            layers = self._measurement.layers(
+                stepped=skipped == self._skipped, updated=self._updated
+            )
         return Sample(self._watch.steps, self._scale, skipped, layers)
 
 
 def _with_parameters(gradients: list[_Named], parameters: list[_Named]) -> list[_Named]:
     if [name for name, _, _ in gradients] != [name for name, _, _ in parameters]:
         raise ValueError("parameters must be of the form of the gradients, with the same names")
-    return [(name, before, gradient) for (name, _, gradient), (_, _, before) in zip(gradients, parameters, strict=True)]
+    return [
+        (name, before, gradient)
+        for (name, _, gradient), (_, _, before) in zip(gradients, parameters, strict=True)
+    ]
 
 
 def _adapter(network: Any, optimizer: Any) -> Adapter:
@@ -261,11 +316,17 @@ def _adapter(network: Any, optimizer: Any) -> Adapter:
     found = registry.owner(network, "network") or next(filter(None, of_leaves), None)
     if found is None:
         known = ", ".join(each.framework for each in registry.adapters_in_use()) or "none"
-        raise TypeError(f"{type(network).__name__} is no network of a framework that is in use: {known}")
+        raise TypeError(
+            f"{type(network).__name__} is no network of a framework that is in use: {known}"
+        )
     if optimizer is not None and not found.is_optimizer(optimizer):
-        raise TypeError(f"{type(optimizer).__name__} is no optimizer of {found.framework}, which the network is of")
+        raise TypeError(
+            f"{type(optimizer).__name__} is no optimizer of {found.framework}, which the network is of"
+        )
     if not isinstance(found, NamesGradients):
-        raise NotExpressible(f"the adapter for {found.framework} does not tell gradients by name, which unamp.watch needs")
+        raise NotExpressible(
+            f"the adapter for {found.framework} does not tell gradients by name, which unamp.watch needs"
+        )
     return found
 
 

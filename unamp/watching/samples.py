@@ -11,7 +11,8 @@ from unamp._grouping import grouped
 #: A loss scale is a float32 number: less than this.
 LIMIT = 2.0**128
 
-#: From these shares on a finding names a layer: of gradients that are subnormal, and of updates that are swallowed.
+#: From these shares on a finding names a layer: of gradients that are subnormal, and of updates
+#: that are swallowed.
 _SUBNORMAL, _SWALLOWED = 0.1, 0.5
 
 
@@ -23,11 +24,12 @@ class LayerSample(NamedTuple):
         size: how many numbers its parameters' gradients have.
         zero: the share of them that is zero; 1 - `missing` at most.
         subnormal: the share that is subnormal in the low dtype.
-        flushed: the share that is not zero here, and would be in the low dtype: it was computed in a wider one.
+        flushed: the share that is not zero here, and would be in the low dtype: it was computed in
+            a wider one.
         nonfinite: how many are infinite or NaN.
         missing: the share that belongs to parameters without a gradient.
-        swallowed: of the low parameters' numbers whose gradient is not zero, the share that the step left as they were; None
-            where no low parameters were stepped as they are.
+        swallowed: of the low parameters' numbers whose gradient is not zero, the share that the
+            step left as they were; None where no low parameters were stepped as they are.
         update: the norm of the step relative to that of the low parameters; None likewise.
     """
 
@@ -88,8 +90,10 @@ class LayerSummary(NamedTuple):
 
     Attributes:
         layer, size: as in `LayerSample`.
-        zero, subnormal, flushed, swallowed, update: the means over the samples whose gradients were finite.
-        nonfinite, dead, samples: in how many samples a gradient was not finite, in how many the layer was dead, of how many.
+        zero, subnormal, flushed, swallowed, update: the means over the samples whose gradients were
+            finite.
+        nonfinite, dead, samples: in how many samples a gradient was not finite, in how many the
+            layer was dead, of how many.
     """
 
     layer: str
@@ -106,7 +110,9 @@ class LayerSummary(NamedTuple):
 
 def summarised(samples: Iterable[Sample]) -> list[LayerSummary]:
     """Return each layer over all samples, in the network's order."""
-    layers = grouped((each for sample in samples for each in sample.layers), lambda each: each.layer)
+    layers = grouped(
+        (each for sample in samples for each in sample.layers), lambda each: each.layer
+    )
     return [_summary(name, each) for name, each in layers.items()]
 
 
@@ -114,9 +120,26 @@ def _summary(name: str, samples: Sequence[LayerSample]) -> LayerSummary:
     finite = [each for each in samples if not each.nonfinite] or samples
     shares = ((each.zero, each.subnormal, each.flushed) for each in finite)
     zero, subnormal, flushed = (_mean(each) or 0.0 for each in zip(*shares, strict=True))
-    swallowed, update = (_mean(each) for each in zip(*((each.swallowed, each.update) for each in finite), strict=True))
-    nonfinite, dead = sum(1 for each in samples if each.nonfinite), sum(1 for each in samples if each.dead)
-    return LayerSummary(name, samples[-1].size, zero, subnormal, flushed, swallowed, update, nonfinite, dead, len(samples))
+    swallowed, update = (
+        _mean(each)
+        for each in zip(*((each.swallowed, each.update) for each in finite), strict=True)
+    )
+    nonfinite, dead = (
+        sum(1 for each in samples if each.nonfinite),
+        sum(1 for each in samples if each.dead),
+    )
+    return LayerSummary(
+        name,
+        samples[-1].size,
+        zero,
+        subnormal,
+        flushed,
+        swallowed,
+        update,
+        nonfinite,
+        dead,
+        len(samples),
+    )
 
 
 def _mean(numbers: Iterable[float | None]) -> float | None:
@@ -129,16 +152,22 @@ def findings(contents: Contents) -> list[str]:
     found = []
     for each in summarised(contents.samples):
         if each.dead == each.samples:
-            found.append(f"{each.layer}: dead, its gradients are all zero or missing (nothing reaches it, or all underflow)")
+            found.append(
+                f"{each.layer}: dead, its gradients are all zero or missing (nothing reaches it, or all underflow)"
+            )
         if each.subnormal >= _SUBNORMAL:
             found.append(
                 f"{each.layer}: underflow, {each.subnormal:.0%} of its gradients are subnormal in {contents.dtype}, "
                 f"and {each.zero:.0%} zero"
             )
         if each.swallowed is not None and each.swallowed >= _SWALLOWED:
-            found.append(f"{each.layer}: rounding swallows {each.swallowed:.0%} of the updates of its low parameters")
+            found.append(
+                f"{each.layer}: rounding swallows {each.swallowed:.0%} of the updates of its low parameters"
+            )
         if each.nonfinite == each.samples:
-            found.append(f"{each.layer}: its gradients are infinite or NaN whenever they were looked at")
+            found.append(
+                f"{each.layer}: its gradients are infinite or NaN whenever they were looked at"
+            )
     return found
 
 
@@ -155,5 +184,7 @@ def line(sample: Sample, dtype: str) -> str:
         ("not finite", [each.layer for each in sample.layers if each.nonfinite]),
     ):
         if layers:
-            said.append(f"{what}: {layers[0]}{f' and {len(layers) - 1} more' if layers[1:] else ''}")
+            said.append(
+                f"{what}: {layers[0]}{f' and {len(layers) - 1} more' if layers[1:] else ''}"
+            )
     return ", ".join(said)

@@ -13,8 +13,9 @@ def sink(writer: Any, dtype: str) -> Callable[[Sample], None]:
     """Return the function that hands a sample to a writer.
 
     Args:
-        writer: has ``add_scalar(tag, value, step)``, as TensorBoard's writers do, or ``log({tag: value}, step=step)``, as a
-            run of wandb's does, or takes a line of text: a function as `print` is, or a `logging.Logger`.
+        writer: has ``add_scalar(tag, value, step)``, as TensorBoard's writers do, or ``log({tag:
+            value}, step=step)``, as a run of wandb's does, or takes a line of text: a function as
+            `print` is, or a `logging.Logger`.
         dtype: the low dtype that a line names.
 
     Raises:

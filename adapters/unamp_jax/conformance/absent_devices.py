@@ -1,7 +1,7 @@
 """Devices that are not here: JAX lowers a function for any platform, and what it would compile there is read.
 
-A program is StableHLO, in which every value has its dtype. Who compiles it for a device may fuse and reorder operations; what
-is computed in which dtype stays as it is written.
+A program is StableHLO, in which every value has its dtype. Who compiles it for a device may fuse
+and reorder operations; what is computed in which dtype stays as it is written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import numpy as np
 from jax import export
 from jax._src import config
 
-from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, result_of
+from unamp.adapter.absent_devices import (
+    AbsentDevice,
+    Computed,
+    Kind,
+    Numbers,
+    Programs,
+    entering,
+    result_of,
+)
 from unamp_jax.conformance.layers import Statistic
 
 _DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
@@ -27,27 +35,45 @@ _ELEMENT = re.compile(r"[<x](f16|bf16|f32|f64)>")
 _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("dot", "dot_general", "convolution"), "product"),
     **dict.fromkeys(("reduce", "reduce_window", "select_and_scatter"), "reduction"),
-    **dict.fromkeys(("atan2", "cbrt", "cosine", "exponential", "exponential_minus_one", "log"), "transcendental"),
-    **dict.fromkeys(("log_plus_one", "logistic", "power", "rsqrt", "sine", "sqrt", "tan", "tanh"), "transcendental"),
+    **dict.fromkeys(
+        ("atan2", "cbrt", "cosine", "exponential", "exponential_minus_one", "log"), "transcendental"
+    ),
+    **dict.fromkeys(
+        ("log_plus_one", "logistic", "power", "rsqrt", "sine", "sqrt", "tan", "tanh"),
+        "transcendental",
+    ),
     # Libraries of linear algebra and of Fourier transforms have no low dtype.
     **dict.fromkeys(("cholesky", "custom_call", "fft", "triangular_solve"), "reduction"),
-    **dict.fromkeys(("add", "ceil", "clamp", "compare", "divide", "floor", "is_finite", "maximum"), "elementwise"),
-    **dict.fromkeys(("minimum", "multiply", "remainder", "round_nearest_afz", "round_nearest_even"), "elementwise"),
+    **dict.fromkeys(
+        ("add", "ceil", "clamp", "compare", "divide", "floor", "is_finite", "maximum"),
+        "elementwise",
+    ),
+    **dict.fromkeys(
+        ("minimum", "multiply", "remainder", "round_nearest_afz", "round_nearest_even"),
+        "elementwise",
+    ),
     **dict.fromkeys(("scatter", "sort", "subtract"), "elementwise"),
 }
 
-#: CHLO holds functions that are written in other operations later: transcendental ones, these, and those that move numbers.
+#: CHLO holds functions that are written in other operations later: transcendental ones, these, and
+#: those that move numbers.
 _PLAIN = frozenset({"square", "is_inf", "is_neg_inf", "is_pos_inf", "next_after"})
 _MOVING = frozenset({"top_k", "conj", "constant", "constant_like"})
 
-#: The name of a place in the name stack, which stands in the location of each operation; the transformations are around it.
+#: The name of a place in the name stack, which stands in the location of each operation; the
+#: transformations are around it.
 _PLACE = re.compile(r"(transpose\()?(?:\w+\()*@([^@/()]+)@")
 
 
 def absent_devices() -> tuple[AbsentDevice, ...]:
     """Return the platforms that JAX lowers for, but for the one that it computes on."""
-    platforms = [name for name in ("cuda", "rocm", "tpu") if name != export.default_export_platform()]
-    return tuple(AbsentDevice(f"lowered:{name}", partial(_read, name), _place, reason=_reason) for name in platforms)
+    platforms = [
+        name for name in ("cuda", "rocm", "tpu") if name != export.default_export_platform()
+    ]
+    return tuple(
+        AbsentDevice(f"lowered:{name}", partial(_read, name), _place, reason=_reason)
+        for name in platforms
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -72,14 +98,21 @@ def _read(
 ) -> Programs:
     def whole(leaves: Any, others: Any, buffers: Any) -> Any:
         result = function(leaves, others, [Statistic(buffer) for buffer in buffers])
-        return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)] if not leaves else result
+        return (
+            [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
+            if not leaves
+            else result
+        )
 
     with config.enable_x64(True):
-        traced = jax.jit(jax.value_and_grad(whole) if leaves else whole).trace(list(leaves), list(others), list(buffers))
+        traced = jax.jit(jax.value_and_grad(whole) if leaves else whole).trace(
+            list(leaves), list(others), list(buffers)
+        )
         there = operations(traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo"))
         try:
             cpu = traced.lower(lowering_platforms=("cpu",))
-        except (NotImplementedError, ValueError):  # what the CPU lacks: products of float16 that are added up in float32
+        except (NotImplementedError, ValueError):
+            # what the CPU lacks: products of float16 that are added up in float32
             return Programs(there, None)
         return Programs(there, operations(cpu.compiler_ir("stablehlo")))
 
@@ -93,7 +126,9 @@ def operations(module: Any) -> list[Computed]:
     return list(_inside(functions["main"], functions, {}, ("", False)))
 
 
-def _inside(operation: Any, functions: dict[str, Any], values: _Values, around: tuple[str, bool]) -> Iterator[Computed]:
+def _inside(
+    operation: Any, functions: dict[str, Any], values: _Values, around: tuple[str, bool]
+) -> Iterator[Computed]:
     for inner in (op.operation for region in operation.regions for block in region for op in block):
         place, backward = _where(inner, around)
         taken = [(values.get(value), _dtypes([value]), place) for value in inner.operands]
@@ -104,20 +139,36 @@ def _inside(operation: Any, functions: dict[str, Any], values: _Values, around: 
         called = functions[inner.attributes["callee"].value] if inner.name == "func.call" else inner
         if kind and (operands := _dtypes(inner.operands)):
             carried = tuple(sorted(frozenset().union(*entered)))
-            yield Computed(place, backward, inner.name.partition(".")[2], kind, operands, _dtypes(inner.results), carried)
+            yield Computed(
+                place,
+                backward,
+                inner.name.partition(".")[2],
+                kind,
+                operands,
+                _dtypes(inner.results),
+                carried,
+            )
         elif not kind:  # what a reduction does with two numbers is in the reduction itself
             yield from _body(called, entered, functions, values, (place, backward))
         made = frozenset().union(*entered)
         for value in inner.results:
             dtypes = _dtypes([value])
-            narrowed = inner.name == "stablehlo.convert" and _narrows(_dtypes(inner.operands), dtypes)
+            narrowed = inner.name == "stablehlo.convert" and _narrows(
+                _dtypes(inner.operands), dtypes
+            )
             if narrowed:
-                yield Computed(place, backward, "convert", "elementwise", dtypes, dtypes, tuple(sorted(made)))
+                yield Computed(
+                    place, backward, "convert", "elementwise", dtypes, dtypes, tuple(sorted(made))
+                )
             values[value] = Numbers(place, backward, frozenset(dtypes) if narrowed else made)
 
 
 def _body(
-    operation: Any, entered: list[frozenset[str]], functions: dict[str, Any], values: _Values, around: tuple[str, bool]
+    operation: Any,
+    entered: list[frozenset[str]],
+    functions: dict[str, Any],
+    values: _Values,
+    around: tuple[str, bool],
 ) -> Iterator[Computed]:
     """Yield the operations in the body of another one, whose arguments are the operands: of a function, a loop, a branch."""
     for block in (block for region in operation.regions for block in region):
@@ -141,7 +192,11 @@ def _kind(name: str) -> Kind | None:
     if operation == "ragged_dot":
         return "product"
     if dialect == "chlo" and operation not in _MOVING:
-        return "elementwise" if operation in _PLAIN or operation.startswith("broadcast_") else "transcendental"
+        return (
+            "elementwise"
+            if operation in _PLAIN or operation.startswith("broadcast_")
+            else "transcendental"
+        )
     return _KINDS.get(operation) if dialect == "stablehlo" else None
 
 

@@ -32,14 +32,18 @@ def _spread(function: Function) -> Function:
 
 
 def _reduced(found: Array, reduction: str) -> Array:
-    return found if reduction == "none" else jnp.sum(found) if reduction == "sum" else jnp.mean(found)
+    return (
+        found if reduction == "none" else jnp.sum(found) if reduction == "sum" else jnp.mean(found)
+    )
 
 
 def _loss(function: Function) -> Function:
     return lambda input, target, *, reduction="mean": _reduced(function(input, target), reduction)
 
 
-def _ctc_loss(log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, *, reduction: str) -> Array:
+def _ctc_loss(
+    log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, *, reduction: str
+) -> Array:
     steps, count = jnp.arange(log_probs.shape[0]), jnp.arange(targets.shape[1])
     logit_paddings = (steps[None] >= input_lengths[:, None]).astype(log_probs.dtype)
     label_paddings = (count[None] >= target_lengths[:, None]).astype(log_probs.dtype)
@@ -128,7 +132,9 @@ def _stft(input: Array, n_fft: int, *, return_complex: bool = True, center: bool
 
 
 def _istft(input: Array, n_fft: int) -> Array:
-    return jax.scipy.signal.istft(input / n_fft, window="boxcar", nperseg=n_fft, noverlap=n_fft - n_fft // 4)[1]
+    return jax.scipy.signal.istft(
+        input / n_fft, window="boxcar", nperseg=n_fft, noverlap=n_fft - n_fft // 4
+    )[1]
 
 
 def _window(function: Function) -> Function:
@@ -188,14 +194,18 @@ _LOSSES: dict[str, Function] = {
     "cosine_similarity": lambda a, b: optax.cosine_similarity(a, b),
     "cross_entropy": _loss(optax.softmax_cross_entropy_with_integer_labels),
     "ctc_loss": _ctc_loss,
-    "focal_loss": lambda input, target, reduction: optax.sigmoid_focal_loss(input, target, alpha=0.25),
+    "focal_loss": lambda input, target, reduction: optax.sigmoid_focal_loss(
+        input, target, alpha=0.25
+    ),
     "hinge_loss": lambda input, target, reduction: optax.hinge_loss(input, target),
     "huber_loss": _loss(optax.huber_loss),
     "kl_div": _kl_div,
     "label_smooth": lambda input: optax.smooth_labels(input, 0.1),
     "log_cosh_loss": lambda input, target, reduction: optax.log_cosh(input, target),
     "mse_loss": _loss(optax.squared_error),
-    "triplet_margin_loss": lambda *tensors, reduction, margin: optax.losses.triplet_margin_loss(*tensors, margin=margin),
+    "triplet_margin_loss": lambda *tensors, reduction, margin: optax.losses.triplet_margin_loss(
+        *tensors, margin=margin
+    ),
 }
 
 _SHAPES: dict[str, Function] = {
@@ -217,7 +227,9 @@ _SHAPES: dict[str, Function] = {
     "repeat_interleave": lambda input, count: jnp.repeat(input, count),
     "scatter": _scattered(lax.scatter),
     "scatter_add": _scattered(lax.scatter_add),
-    "select": lambda input, dim, index: lax.index_in_dim(input, index if index >= 0 else index + input.shape[dim], dim, False),
+    "select": lambda input, dim, index: lax.index_in_dim(
+        input, index if index >= 0 else index + input.shape[dim], dim, False
+    ),
     "shape": lambda input: jnp.asarray(jnp.shape(input)),
     "slice": _slice,
     "slice_scatter": _slice_scatter,
@@ -236,7 +248,9 @@ _LINALG: dict[str, Function] = {
     "linalg_matrix_norm": lambda input: jnp.linalg.matrix_norm(input),
     "linalg_matrix_exp": jax.scipy.linalg.expm,
     "linalg_matrix_sqrt": jax.vmap(lambda input: jax.scipy.linalg.sqrtm(input).real),
-    "linalg_solve_triangular": lambda input, other, *, upper: jax.scipy.linalg.solve_triangular(input, other, lower=not upper),
+    "linalg_solve_triangular": lambda input, other, *, upper: jax.scipy.linalg.solve_triangular(
+        input, other, lower=not upper
+    ),
     "linalg_tensorinv": lambda input, *, ind: jnp.linalg.tensorinv(input, ind),
     "linalg_tridiagonal_solve": _tridiagonal,
     "lu_solve": _lu_solve,

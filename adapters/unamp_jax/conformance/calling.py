@@ -1,8 +1,9 @@
 """How the suite calls JAX's functions: so that XLA compiles as little as can be, which is most of a run's time.
 
-Under a policy a function runs primitive by primitive, and each is compiled once for its dtypes and shapes: JAX would compile
-jitted functions anew for each policy. Under none, where the suite computes its predictions, a function is one program. So it
-is with its gradient where a probe looks at it: what differs between policies is traced, what is equal is compiled once.
+Under a policy a function runs primitive by primitive, and each is compiled once for its dtypes and
+shapes: JAX would compile jitted functions anew for each policy. Under none, where the suite
+computes its predictions, a function is one program. So it is with its gradient where a probe looks
+at it: what differs between policies is traced, what is equal is compiled once.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _CONSTANTS = (bool, int, float, complex, str)
 
 _NO_MESH = jax.sharding.AbstractMesh((), ())
 
-#: Known to XLA in jaxlib 0.8 to 0.10; it ends the process where it does not know a flag. They choose among XLA's own code
-#: generators. What is computed in which dtype is decided before.
+#: Known to XLA in jaxlib 0.8 to 0.10; it ends the process where it does not know a flag. They
+#: choose among XLA's own code generators. What is computed in which dtype is decided before.
 _FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 _EXCESS = "xla_allow_excess_precision"
@@ -43,8 +44,8 @@ _IN_ONE_PROGRAM: ContextVar[bool] = ContextVar("in one program", default=False)
 def in_float64() -> Iterator[None]:
     """Make float64 JAX's widest dtype.
 
-    What stands for no mesh is said, too: inside of rules of differentiation JAX says so itself, and would compile every
-    program again for who does not.
+    What stands for no mesh is said, too: inside of rules of differentiation JAX says so itself, and
+    would compile every program again for who does not.
     """
     with config.enable_x64(True), jax.sharding.use_abstract_mesh(_NO_MESH):
         yield
@@ -63,7 +64,8 @@ def one_program() -> Iterator[None]:
 class _Programs:
     """The programs that XLA has compiled, kept by what they say, where the process runs the suite and nothing else.
 
-    JAX keeps them by what asked for them: what runs forward and backward, or in two functions, it compiles twice.
+    JAX keeps them by what asked for them: what runs forward and backward, or in two functions, it
+    compiles twice.
     """
 
     def __init__(self) -> None:
@@ -73,12 +75,15 @@ class _Programs:
     def compile_fast(self) -> None:
         """Keep programs, and tell XLA not to optimise what runs a few times, unless the environment says what it is to do.
 
-        JAX keeps none of them in files: their keys would take a tenth of the time. All are written in one context of MLIR:
-        making one for each, as JAX does, takes a quarter.
+        JAX keeps none of them in files: their keys would take a tenth of the time. All are written
+        in one context of MLIR: making one for each, as JAX does, takes a quarter.
         """
         if self._compile is not None:
             return
-        self._compile, compiler.compile_or_get_cached = compiler.compile_or_get_cached, self._compiled
+        self._compile, compiler.compile_or_get_cached = (
+            compiler.compile_or_get_cached,
+            self._compiled,
+        )
         jax.config.update("jax_enable_compilation_cache", False)
         if hasattr(mlir, "make_ir_context"):
             mlir.make_ir_context = cache(mlir.make_ir_context)
@@ -88,7 +93,9 @@ class _Programs:
         if not xla_bridge.backends_are_initialized() and jax.__version_info__ < (0, 11):
             os.environ["XLA_FLAGS"] = _FLAGS
 
-    def _compiled(self, backend: Any, program: Any, devices: Any, options: Any, callbacks: Any, *rest: Any) -> Any:
+    def _compiled(
+        self, backend: Any, program: Any, devices: Any, options: Any, callbacks: Any, *rest: Any
+    ) -> Any:
         assert self._compile is not None
         if backend.platform != "cpu":
             compute_as_written(program, options)
@@ -117,9 +124,10 @@ def rounding() -> dict[str, bool]:
 def compute_as_written(program: Any, options: Any) -> None:
     """Have an accelerator's compiler compute a program in the dtypes that it names.
 
-    Probes tell precisions by what they round. Where nobody states a precision, a GPU's float32 product is TF32, whose ten bits
-    would pass for float16. JAX's own setting cannot say otherwise here: a precision that is stated for a product is stronger
-    than a policy. And a compiler that may leave out a rounding to a low dtype does, unless ``XLA_FLAGS`` speaks of that.
+    Probes tell precisions by what they round. Where nobody states a precision, a GPU's float32
+    product is TF32, whose ten bits would pass for float16. JAX's own setting cannot say otherwise
+    here: a precision that is stated for a product is stronger than a policy. And a compiler that
+    may leave out a rounding to a low dtype does, unless ``XLA_FLAGS`` speaks of that.
 
     Args:
         program: the module, which is changed.
@@ -137,7 +145,9 @@ def _in_all_bits(operation: Any) -> Any:
         return ir.WalkResult.ADVANCE
     if any("f32" in str(operand.type) for operand in operation.operands):
         # What an exported program does not state it does not mention.
-        stated = str(attributes["precision_config"]) if "precision_config" in attributes else _UNSTATED
+        stated = (
+            str(attributes["precision_config"]) if "precision_config" in attributes else _UNSTATED
+        )
         attributes["precision_config"] = ir.Attribute.parse(stated.replace("DEFAULT", "HIGHEST"))
     return ir.WalkResult.ADVANCE
 
@@ -182,7 +192,10 @@ class Calls:
         if not all(isinstance(leaf, (jax.Array, *_CONSTANTS)) for leaf in leaves):
             raise _NotOneProgram
         rest = [None if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
-        key = tree, tuple(isinstance(leaf, jax.Array) or (type(leaf), repr(leaf)) for leaf in leaves)
+        key = (
+            tree,
+            tuple(isinstance(leaf, jax.Array) or (type(leaf), repr(leaf)) for leaf in leaves),
+        )
         if key not in self._programs:
             self._programs[key] = jax.jit(self._of_arrays(tree, rest))
         program = self._programs[key]
@@ -190,7 +203,8 @@ class Calls:
             raise _NotOneProgram
         try:
             return program(*arrays)
-        except Exception as error:  # it needs numbers to go on, or raises, which is seen when it is called as it is
+        except Exception as error:
+            # it needs numbers to go on, or raises, which is seen when it is called as it is
             self._programs[key] = None
             raise _NotOneProgram from error
 

@@ -20,7 +20,8 @@ def _classes() -> tuple[Any, Any]:
     class Block(nnx.Module):  # type: ignore[misc] # flax has no types
         def __init__(self, weights: Sequence[Any]) -> None:
             self.first, self.second = (
-                nnx.Linear(weight.shape[1], weight.shape[0], use_bias=False, rngs=nnx.Rngs(0)) for weight in weights
+                nnx.Linear(weight.shape[1], weight.shape[0], use_bias=False, rngs=nnx.Rngs(0))
+                for weight in weights
             )
             self.first.kernel[...], self.second.kernel[...] = (weight.T for weight in weights)
 
@@ -49,7 +50,9 @@ def _compiled(network: Any) -> Runner:
 def _exported(network: Any) -> Runner:
     def run(region: Any, x: Any) -> Any:
         with region():
-            program = export.export(jax.jit(lambda x: network(x)), platforms=[export_platform(x)])(x).serialize()
+            program = export.export(jax.jit(lambda x: network(x)), platforms=[export_platform(x)])(
+                x
+            ).serialize()
         return export.deserialize(program).call(x)
 
     return run
@@ -57,4 +60,6 @@ def _exported(network: Any) -> Runner:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": NO_FLATBUFFERS or _exported})
+    return LayeredNetworks(
+        _network, {"eager": eager, "compiled": _compiled, "exported": NO_FLATBUFFERS or _exported}
+    )

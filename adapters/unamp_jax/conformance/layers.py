@@ -42,7 +42,11 @@ def _applied(layer: Any, parameters: Mapping[str, Any], *args: Any, **kwargs: An
 
 
 def _linear(input: Array, weight: Array, bias: Array | None = None) -> Array:
-    return _applied(linen.Dense(weight.shape[0], use_bias=bias is not None), {"kernel": weight.T, "bias": bias}, input)
+    return _applied(
+        linen.Dense(weight.shape[0], use_bias=bias is not None),
+        {"kernel": weight.T, "bias": bias},
+        input,
+    )
 
 
 def _kernel(weight: Array) -> Array:
@@ -62,7 +66,9 @@ def _convolution(
     return first(_applied(layer, {"kernel": _kernel(weight), "bias": bias}, last(input)))
 
 
-def _transposed(input: Array, weight: Array, bias: Array | None = None, *, stride: int = 1) -> Array:
+def _transposed(
+    input: Array, weight: Array, bias: Array | None = None, *, stride: int = 1
+) -> Array:
     rank = weight.ndim - 2
     layer = linen.ConvTranspose(
         weight.shape[1], weight.shape[2:], strides=(stride,) * rank, padding="VALID", use_bias=bias is not None,
@@ -73,21 +79,37 @@ def _transposed(input: Array, weight: Array, bias: Array | None = None, *, strid
 
 
 def _batch_norm(
-    input: Array, mean: Any, variance: Any, weight: Array, bias: Array, *, training: bool, momentum: float, eps: float = 1e-5
+    input: Array,
+    mean: Any,
+    variance: Any,
+    weight: Array,
+    bias: Array,
+    *,
+    training: bool,
+    momentum: float,
+    eps: float = 1e-5,
 ) -> Array:
     layer = linen.BatchNorm(use_running_average=not training, momentum=1.0 - momentum, epsilon=eps)
     homes = [each if isinstance(each, Statistic) else Statistic(each) for each in (mean, variance)]
-    variables = {"params": {"scale": weight, "bias": bias}, "batch_stats": {"mean": homes[0].value, "var": homes[1].value}}
+    variables = {
+        "params": {"scale": weight, "bias": bias},
+        "batch_stats": {"mean": homes[0].value, "var": homes[1].value},
+    }
     result, after = layer.apply(variables, last(input), mutable=["batch_stats"])
     for home, name in zip(homes, ("mean", "var"), strict=True):
-        home.value = lax.stop_gradient(after["batch_stats"][name])  # of numbers that are there, and no tracer
+        # of numbers that are there, and no tracer
+        home.value = lax.stop_gradient(after["batch_stats"][name])
     return first(result)
 
 
-def _layer_norm(input: Array, shape: Sequence[int], weight: Array, bias: Array, *, eps: float = 1e-5) -> Array:
+def _layer_norm(
+    input: Array, shape: Sequence[int], weight: Array, bias: Array, *, eps: float = 1e-5
+) -> Array:
     axes = tuple(range(-len(shape), 0))
     return _applied(
-        linen.LayerNorm(epsilon=eps, reduction_axes=axes, feature_axes=axes), {"scale": weight, "bias": bias}, input
+        linen.LayerNorm(epsilon=eps, reduction_axes=axes, feature_axes=axes),
+        {"scale": weight, "bias": bias},
+        input,
     )
 
 
@@ -96,11 +118,19 @@ def _rms_norm(input: Array, shape: Sequence[int], weight: Array, *, eps: float =
 
 
 def _group_norm(input: Array, groups: int, weight: Array, bias: Array) -> Array:
-    return first(_applied(linen.GroupNorm(groups, epsilon=1e-5), {"scale": weight, "bias": bias}, last(input)))
+    return first(
+        _applied(
+            linen.GroupNorm(groups, epsilon=1e-5), {"scale": weight, "bias": bias}, last(input)
+        )
+    )
 
 
-def _instance_norm(input: Array, mean: Array, variance: Array, weight: Array, bias: Array, *, use_input_stats: bool) -> Array:
-    return first(_applied(linen.InstanceNorm(epsilon=1e-5), {"scale": weight, "bias": bias}, last(input)))
+def _instance_norm(
+    input: Array, mean: Array, variance: Array, weight: Array, bias: Array, *, use_input_stats: bool
+) -> Array:
+    return first(
+        _applied(linen.InstanceNorm(epsilon=1e-5), {"scale": weight, "bias": bias}, last(input))
+    )
 
 
 def _embedding(index: Array, table: Array) -> Array:
@@ -108,8 +138,16 @@ def _embedding(index: Array, table: Array) -> Array:
 
 
 def _dense(prefix: str, names: str, w: Array, b: Array | None) -> dict[str, Any]:
-    parts = zip(names, jnp.split(w, len(names)), [None] * len(names) if b is None else jnp.split(b, len(names)), strict=True)
-    return {f"{prefix}{n}": {"kernel": kernel.T, **({} if bias is None else {"bias": bias})} for n, kernel, bias in parts}
+    parts = zip(
+        names,
+        jnp.split(w, len(names)),
+        [None] * len(names) if b is None else jnp.split(b, len(names)),
+        strict=True,
+    )
+    return {
+        f"{prefix}{n}": {"kernel": kernel.T, **({} if bias is None else {"bias": bias})}
+        for n, kernel, bias in parts
+    }
 
 
 def _with_bias(input: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
@@ -121,7 +159,9 @@ def _with_bias(input: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
     return jnp.concatenate([input, ones], -1), jnp.concatenate([weight, bias[:, None]], 1)
 
 
-def _lstm_cell(input: Array, h: Array, c: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Any:
+def _lstm_cell(
+    input: Array, h: Array, c: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array
+) -> Any:
     input, w_ih = _with_bias(input, w_ih, b_ih)
     parameters = {**_dense("i", "ifgo", w_ih, None), **_dense("h", "ifgo", w_hh, b_hh)}
     (c, h), _ = _applied(linen.LSTMCell(h.shape[-1]), parameters, (c, h), input)
@@ -133,7 +173,9 @@ def _gru_cell(input: Array, h: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_h
     hidden = _dense("h", "rzn", w_hh, b_hh)
     for name in "rz":  # which have one bias in flax
         del hidden[f"h{name}"]["bias"]
-    input, w_ih = _with_bias(input, w_ih, jnp.where(jnp.arange(b_hh.size) < 2 * size, b_hh, jnp.zeros_like(b_hh)))
+    input, w_ih = _with_bias(
+        input, w_ih, jnp.where(jnp.arange(b_hh.size) < 2 * size, b_hh, jnp.zeros_like(b_hh))
+    )
     parameters = {**_dense("i", "rzn", w_ih, b_ih), **hidden}
     return _applied(linen.GRUCell(size), parameters, h, input)[0]
 
@@ -145,15 +187,30 @@ def _rnn_cell(input: Array, h: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_h
 
 
 def _multi_head_attention(
-    query: Array, key: Array, value: Array, w_in: Array, b_in: Array, w_out: Array, b_out: Array, *, heads: int
+    query: Array,
+    key: Array,
+    value: Array,
+    w_in: Array,
+    b_in: Array,
+    w_out: Array,
+    b_out: Array,
+    *,
+    heads: int,
 ) -> Array:
     width = w_out.shape[0]
     parameters: dict[str, Any] = {}
-    for name, kernel, bias in zip(("query", "key", "value"), jnp.split(w_in, 3), jnp.split(b_in, 3), strict=True):
-        parameters[name] = {"kernel": kernel.T.reshape(width, heads, -1), "bias": bias.reshape(heads, -1)}
+    for name, kernel, bias in zip(
+        ("query", "key", "value"), jnp.split(w_in, 3), jnp.split(b_in, 3), strict=True
+    ):
+        parameters[name] = {
+            "kernel": kernel.T.reshape(width, heads, -1),
+            "bias": bias.reshape(heads, -1),
+        }
     parameters["out"] = {"kernel": w_out.T.reshape(heads, -1, width), "bias": b_out}
     layer = linen.MultiHeadDotProductAttention(heads)
-    return _applied(layer, parameters, *(jnp.swapaxes(each, 0, 1) for each in (query, key, value))).swapaxes(0, 1)
+    return _applied(
+        layer, parameters, *(jnp.swapaxes(each, 0, 1) for each in (query, key, value))
+    ).swapaxes(0, 1)
 
 
 def _prelu(input: Array, weight: Array) -> Array:
@@ -164,7 +221,10 @@ def _prelu(input: Array, weight: Array) -> Array:
 def _pool(function: Callable[..., Any]) -> Callable[..., Any]:
     def pool(input: Array, kernel: Any, stride: Any = None, padding: int = 0) -> Array:
         rank = input.ndim - 2
-        sizes, strides = ((n,) * rank if isinstance(n, int) else n for n in (kernel, kernel if stride is None else stride))
+        sizes, strides = (
+            (n,) * rank if isinstance(n, int) else n
+            for n in (kernel, kernel if stride is None else stride)
+        )
         return first(function(last(input), sizes, strides, [(padding, padding)] * rank))
 
     return pool
@@ -181,14 +241,20 @@ def _adaptive(kind: Any) -> Callable[..., Any]:
 
 
 def _dropout(input: Array, p: float, training: bool) -> Array:
-    return linen.Dropout(p, deterministic=not training).apply({}, input, rngs={"dropout": jax.random.key(0)})
+    return linen.Dropout(p, deterministic=not training).apply(
+        {}, input, rngs={"dropout": jax.random.key(0)}
+    )
 
 
 #: By canonical name.
 LAYERS: Mapping[str, Callable[..., Any]] = {
     **{f"conv{n}d": _convolution for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": _transposed for n in (1, 2, 3)},
-    **{f"{kind}_pool{n}": _pool(getattr(linen, f"{kind}_pool")) for kind in ("avg", "max") for n in ("", "1d", "2d", "3d")},
+    **{
+        f"{kind}_pool{n}": _pool(getattr(linen, f"{kind}_pool"))
+        for kind in ("avg", "max")
+        for n in ("", "1d", "2d", "3d")
+    },
     **{
         f"adaptive_{kind}_pool{n}d": _adaptive(getattr(eqx.nn, f"Adaptive{kind.title()}Pool{n}d"))
         for kind in ("avg", "max")

@@ -1,8 +1,9 @@
 """JAX's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
 
-Canonical signatures are PyTorch's; `bindings` and `layers` hold the functions whose signatures differ. Tensors are
-channels-first there, and channels-last in flax's layers. The suite predicts in float64, which JAX has only where it is told to:
-every call is made under `jax.enable_x64`, and nothing is changed for the process. How calls are made is in `calling`.
+Canonical signatures are PyTorch's; `bindings` and `layers` hold the functions whose signatures
+differ. Tensors are channels-first there, and channels-last in flax's layers. The suite predicts in
+float64, which JAX has only where it is told to: every call is made under `jax.enable_x64`, and
+nothing is changed for the process. How calls are made is in `calling`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class JaxOperations(NamedOperations):
         PROGRAMS.forget()  # who asks has no call under way
         return super().names()
 
-    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Array:
+    def tensor(
+        self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
+    ) -> Array:
         """Return an array with the array's values, shape and dtype; `value_and_grad` sees to gradients."""
         with in_float64():
             return _put(np.asarray(array), device)
@@ -86,7 +89,9 @@ class JaxOperations(NamedOperations):
 
         def step(gradient: np.ndarray) -> np.ndarray:
             nonlocal parameter, state
-            updates, state = optimizer.update(self.tensor(gradient, device=device), state, parameter)
+            updates, state = optimizer.update(
+                self.tensor(gradient, device=device), state, parameter
+            )
             parameter = optax.apply_updates(parameter, updates)
             return self.numpy(parameter)
 
@@ -108,14 +113,20 @@ class JaxOperations(NamedOperations):
 
         def scaled(*leaves: Any) -> Any:
             value = function(*leaves)
-            return value if loss_scale == 1.0 else value * jax.numpy.asarray(loss_scale, value.dtype), value
+            return value if loss_scale == 1.0 else value * jax.numpy.asarray(
+                loss_scale, value.dtype
+            ), value
 
         PROGRAMS.forget()
         with in_float64():
             if loss_scale == 1.0:
-                value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(*inputs)
+                value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(
+                    *inputs
+                )
                 return value, list(gradients)
-            (_, value), gradients = jax.value_and_grad(scaled, argnums=tuple(range(len(inputs))), has_aux=True)(*inputs)
+            (_, value), gradients = jax.value_and_grad(
+                scaled, argnums=tuple(range(len(inputs))), has_aux=True
+            )(*inputs)
             return value, list(gradients)
 
     def pull_back(
@@ -134,17 +145,24 @@ class JaxOperations(NamedOperations):
                     with one_program():
                         if not leaves:
                             return forward(others), ()
-                        result, gradients = program(leaves, others, cotangent(*jax.eval_shape(function, leaves, others)))
+                        result, gradients = program(
+                            leaves, others, cotangent(*jax.eval_shape(function, leaves, others))
+                        )
                         return result, gradients
                 with jax.disable_jit():  # as forward: what both do is compiled once
-                    found, back, result = jax.vjp(lambda *given: function(given, others), *leaves, has_aux=True)
+                    found, back, result = jax.vjp(
+                        lambda *given: function(given, others), *leaves, has_aux=True
+                    )
                     return result, back(cotangent(found, result))
 
         return both
 
 
 def _forward_and_backward(
-    function: Callable[..., tuple[Any, Any]], leaves: Sequence[Any], others: Sequence[Any], cotangent: Any
+    function: Callable[..., tuple[Any, Any]],
+    leaves: Sequence[Any],
+    others: Sequence[Any],
+    cotangent: Any,
 ) -> tuple[Any, Any]:
     _, back, result = jax.vjp(lambda *given: function(given, others), *leaves, has_aux=True)
     return result, back(cotangent)
@@ -162,7 +180,9 @@ _COMPILED_CAST = Calls(BINDINGS["cast"])
 
 
 def _put(array: np.ndarray, device: str) -> Array:
-    return jax.device_put(array, None if device == jax.default_backend() else jax.devices(device)[0])
+    return jax.device_put(
+        array, None if device == jax.default_backend() else jax.devices(device)[0]
+    )
 
 
 def _is_there(value: Any) -> bool:
@@ -182,7 +202,13 @@ def _find(op: str) -> Callable[..., Any] | None:
         return _cast
     found = BINDINGS.get(op) or LAYERS.get(op)
     if found is None:
-        paths = [path for path in vocabulary()[op].spellings.get("jax", ()) if library_of(path) in ("jax", "optax")]
+        paths = [
+            path
+            for path in vocabulary()[op].spellings.get("jax", ())
+            if library_of(path) in ("jax", "optax")
+        ]
         values = (named(path) for path in paths)
-        found = next((value for value in values if callable(value) and not isinstance(value, type)), None)
+        found = next(
+            (value for value in values if callable(value) and not isinstance(value, type)), None
+        )
     return None if found is None else Calls(found)

@@ -16,7 +16,9 @@ from unamp_jax.state import Array
 #: No low dtype holds it; rounded to one it goes on having a square that no low dtype holds.
 _TELLING = 1 + 2.0**-7 + 2.0**-10 + 2.0**-13
 
-_DENSE = np.array([[1.0, 0.0, 3.0], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]], "float32") * np.float32(_TELLING)
+_DENSE = np.array([[1.0, 0.0, 3.0], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]], "float32") * np.float32(
+    _TELLING
+)
 
 
 def _dense(dtype: str, device: Any) -> Array:
@@ -60,13 +62,19 @@ def _dtype(result: Any) -> str:
     return str(result.dtype)
 
 
-def _kind(name: str, make: Callable[[str, str], Any], calls: Mapping[str, Callable[[Any], Any]]) -> TensorKind:
+def _kind(
+    name: str, make: Callable[[str, str], Any], calls: Mapping[str, Callable[[Any], Any]]
+) -> TensorKind:
     return TensorKind(name, make, calls, dict.fromkeys(calls, "followed"), "", _values, _dtype)
 
 
 def tensor_kinds() -> tuple[TensorKind, ...]:
     """Return the kinds: sparse matrices, which are made of dense arrays, whose rules are followed."""
     return (
-        _kind("jax.experimental.sparse.BCOO", _bcoo, {"matmul": _matmul, "mul": _mul, "sum": _sum, "sin": _sin}),
+        _kind(
+            "jax.experimental.sparse.BCOO",
+            _bcoo,
+            {"matmul": _matmul, "mul": _mul, "sum": _sum, "sin": _sin},
+        ),
         _kind("jax.experimental.sparse.BCSR", _bcsr, {"matmul": _matmul}),
     )

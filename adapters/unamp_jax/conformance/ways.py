@@ -1,6 +1,7 @@
 """The ways in which JAX runs a function. `unamp.adapter.ways` explains what is in one.
 
-A function's inputs are arrays, and homes of running statistics, which are no pytrees: those it closes over.
+A function's inputs are arrays, and homes of running statistics, which are no pytrees: those it
+closes over.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def _apart(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[An
     places = [place for place, value in enumerate(inputs) if not isinstance(value, Statistic)]
 
     def of_arrays(*arrays: Any) -> Any:
-        given = [Statistic(value.value) if isinstance(value, Statistic) else value for value in inputs]
+        given = [
+            Statistic(value.value) if isinstance(value, Statistic) else value for value in inputs
+        ]
         for place, array in zip(places, arrays, strict=True):
             given[place] = array
         return function(*given)
@@ -76,7 +79,9 @@ def export_platform(array: Any) -> str:
 
 
 def _exported(function: Function, arrays: Sequence[Any]) -> Any:
-    saved = export.export(jax.jit(function), platforms=[export_platform(arrays[0])])(*arrays).serialize()
+    saved = export.export(jax.jit(function), platforms=[export_platform(arrays[0])])(
+        *arrays
+    ).serialize()
     return export.deserialize(saved).call(*arrays)
 
 
@@ -89,7 +94,9 @@ def _checkpoint(function: Function, arrays: Sequence[Any]) -> Any:
 
 
 def _scan(function: Function, arrays: Sequence[Any]) -> Any:
-    return lax.scan(lambda carry, _: (carry, function(*arrays)), jnp.float32(0.0), None, length=1)[1][0]
+    return lax.scan(lambda carry, _: (carry, function(*arrays)), jnp.float32(0.0), None, length=1)[
+        1
+    ][0]
 
 
 def _cond(function: Function, arrays: Sequence[Any]) -> Any:
@@ -115,7 +122,14 @@ def ways() -> tuple[Way, ...]:
         Way("in a thread", "eager", in_a_thread, gradients=False),
         *_both("jit", "compiled", _jit, dear=False, equal="bound"),
         *_both("lower and compile", "compiled", _ahead, equal="bound", gradients=False),
-        *_both("export and load", "exported", _exported, equal="bound", gradients=False, absent=NO_FLATBUFFERS),
+        *_both(
+            "export and load",
+            "exported",
+            _exported,
+            equal="bound",
+            gradients=False,
+            absent=NO_FLATBUFFERS,
+        ),
         *_both("checkpoint", "recomputed", _checkpoint, equal="bound"),
         *_both("scan", "control flow", _scan, equal="bound"),
         *_both("cond", "control flow", _cond, equal="bound", gradients=False),

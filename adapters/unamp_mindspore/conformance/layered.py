@@ -18,7 +18,8 @@ class _Block(nn.Cell):  # type: ignore[misc]
     def __init__(self, weights: Sequence[Any]) -> None:
         super().__init__()
         self.first, self.second = (
-            nn.Dense(w.shape[1], w.shape[0], weight_init=mindspore.Tensor(w), has_bias=False) for w in weights
+            nn.Dense(w.shape[1], w.shape[0], weight_init=mindspore.Tensor(w), has_bias=False)
+            for w in weights
         )
 
     def construct(self, x):  # type: ignore[no-untyped-def]
@@ -63,4 +64,6 @@ def _refused(way: str, policy: Policy, narrowed: bool) -> str:
 
 def layered() -> LayeredNetworks:
     """Return the networks with layers, as conformance takes them."""
-    return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": _exported}, _refused)
+    return LayeredNetworks(
+        _network, {"eager": eager, "compiled": _compiled, "exported": _exported}, _refused
+    )

@@ -1,8 +1,8 @@
 """MindSpore's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
 
-Canonical signatures are PyTorch's. MindSpore often has several functions for one operation, of which the CPU has a kernel for
-one; `data/operators.toml` names it where it is not the first that is looked for. `written` holds those that differ in name,
-in order, or in what they call an axis.
+Canonical signatures are PyTorch's. MindSpore often has several functions for one operation, of
+which the CPU has a kernel for one; `data/operators.toml` names it where it is not the first that is
+looked for. `written` holds those that differ in name, in order, or in what they call an axis.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ _FLOATING = frozenset((*LOW, FLOAT32, mindspore.float64))
 class MindSporeOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
-    # Its kernel threads take them for zeros and the caller's does not, and it tries by time how many threads a kernel gets:
+    # Its kernel threads take them for zeros and the caller's does not, and it tries by time how
+    # many threads a kernel gets:
     # https://gitee.com/mindspore/mindspore/blob/v2.10.0/mindspore/core/mindrt/src/thread/threadpool.cc
     subnormals = False
 
-    # MindSpore 2.10 answers `cross_entropy` of the same numbers, on one thread, with one of two neighbours: 10 of 300 calls.
+    # MindSpore 2.10 answers `cross_entropy` of the same numbers, on one thread, with one of two
+    # neighbours: 10 of 300 calls.
     repeats = False
 
     unreadable = (
@@ -50,12 +52,16 @@ class MindSporeOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("mindspore", _find)
-        # Else a kernel's error is reported later, under whatever operation comes next. And the tensors here are so small
-        # that more threads only wait for each other.
-        mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
-        # Nor is any handed to another thread, if nothing was computed yet: on a busy machine that takes longer than all else.
+        # Else a kernel's error is reported later, under whatever operation comes next. And the
+        # tensors here are so small that more threads only wait for each other.
+        mindspore.set_context(
+            pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1
+        )
+        # Nor is any handed to another thread, if nothing was computed yet: on a busy machine that
+        # takes longer than all else.
         os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
-        # With another version of NumPy than MindSpore was compiled with, the first call that takes numbers fails.
+        # With another version of NumPy than MindSpore was compiled with, the first call that takes
+        # numbers fails.
         with suppress(SystemError):
             mindspore.ops.zeros((1,))
 
@@ -71,7 +77,9 @@ class MindSporeOperations(NamedOperations):
         """Return a network with layers, for rules about them."""
         return layered()
 
-    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+    def tensor(
+        self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
+    ) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
         return Tensor(np.asarray(array))
 
@@ -97,7 +105,8 @@ class MindSporeOperations(NamedOperations):
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         if tensor.dtype in LOW:
-            with recorder:  # before 2.10 what another thread computes meanwhile spoils what is recorded
+            with recorder:
+                # before 2.10 what another thread computes meanwhile spoils what is recorded
                 tensor = casting.widened(tensor)
         return tensor.asnumpy()  # type: ignore[no-any-return]
 
@@ -106,7 +115,11 @@ class MindSporeOperations(NamedOperations):
         wanted = getattr(mindspore, dtype)
         if tensor.dtype == wanted:
             return tensor
-        return casting.recast(tensor, wanted) if {tensor.dtype, wanted} <= _FLOATING else tensor.astype(wanted)
+        return (
+            casting.recast(tensor, wanted)
+            if {tensor.dtype, wanted} <= _FLOATING
+            else tensor.astype(wanted)
+        )
 
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
@@ -123,7 +136,9 @@ class MindSporeOperations(NamedOperations):
             if loss_scale == 1.0:
                 return values[-1]
             # The CPU of MindSpore 2.8 has no kernel that multiplies bfloat16.
-            return (casting.cast(values[-1], FLOAT32) if values[-1].dtype in LOW else values[-1]) * loss_scale
+            return (
+                casting.cast(values[-1], FLOAT32) if values[-1].dtype in LOW else values[-1]
+            ) * loss_scale
 
         with recorder, recording():
             gradients = mindspore.grad(scaled, tuple(range(len(inputs))))(*inputs)
@@ -136,7 +151,11 @@ def _find(op: str) -> Callable[..., Any] | None:
     if op in WRITTEN:
         return WRITTEN[op]
     chosen = facts().functions.get(op)
-    for path in (chosen,) if chosen else (f"ops.{op}", f"mint.nn.functional.{op}", f"mint.{op}", f"Tensor.{op}"):
+    for path in (
+        (chosen,)
+        if chosen
+        else (f"ops.{op}", f"mint.nn.functional.{op}", f"mint.{op}", f"Tensor.{op}")
+    ):
         found = _method(path) if path.startswith("Tensor.") else named(path)
         if callable(found) and not isinstance(found, type):
             return _axis(found) if op in facts().axis else found
@@ -146,7 +165,11 @@ def _find(op: str) -> Callable[..., Any] | None:
 def _method(path: str) -> Callable[..., Any] | None:
     """Return a method of a Tensor, looked up when it is called: a region's stands in its place only while that is open."""
     name = path.rpartition(".")[2]
-    return (lambda tensor, *args, **kw: getattr(tensor, name)(*args, **kw)) if hasattr(Tensor, name) else None
+    return (
+        (lambda tensor, *args, **kw: getattr(tensor, name)(*args, **kw))
+        if hasattr(Tensor, name)
+        else None
+    )
 
 
 def _axis(function: Callable[..., Any]) -> Callable[..., Any]:

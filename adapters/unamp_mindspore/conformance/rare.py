@@ -31,9 +31,14 @@ def _in_layout(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _strided_slice(
-    input: Tensor, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], strides: Sequence[int]
+    input: Tensor,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    strides: Sequence[int],
 ) -> Tensor:
-    return ops.strided_slice(input, tuple(starts), tuple(ends), tuple(strides))  # the axes are all of them, in their order
+    # the axes are all of them, in their order
+    return ops.strided_slice(input, tuple(starts), tuple(ends), tuple(strides))
 
 
 def _scale_and_translate(input: Tensor, size: Sequence[int]) -> Tensor:
@@ -48,7 +53,9 @@ def _crop_and_resize(input: Tensor, boxes: Tensor, size: Sequence[int]) -> Tenso
 RARE: dict[str, Callable[..., Any]] = {
     "add_n": lambda tensors: ops.addn(list(tensors)),
     "approximate_equal": ops.approximate_equal,
-    "batch_to_space": lambda input, block: ops.batch_to_space_nd(input, [block, block], [[0, 0], [0, 0]]),
+    "batch_to_space": lambda input, block: ops.batch_to_space_nd(
+        input, [block, block], [[0, 0], [0, 0]]
+    ),
     "betainc": _primitive("Betainc"),
     "bitcast": lambda input, dtype: _class("ViewDtype")()(input, getattr(mindspore, dtype)),
     "check_numerics": _primitive("CheckNumerics"),
@@ -58,11 +65,17 @@ RARE: dict[str, Callable[..., Any]] = {
     "dct": lambda input: _class("DCT")()(input, 2, input.shape[-1], -1, "ortho"),
     "divide_no_nan": _primitive("DivNoNan"),
     "fill_diagonal": lambda input, value: ops.FillDiagonal(value)(input),
-    "focal_loss": lambda input, target, reduction: built(nn.FocalLoss, reduction=reduction)(input, target),
-    "fractional_avg_pool2d": _in_layout(
-        lambda input, ratio: ops.FractionalAvgPool([1.0, ratio, ratio, 1.0], deterministic=True, seed=1, seed2=1)(input)[0]
+    "focal_loss": lambda input, target, reduction: built(nn.FocalLoss, reduction=reduction)(
+        input, target
     ),
-    "dice_loss": lambda input, target: built(nn.DiceLoss)(input, ops.one_hot(target[:, 0], input.shape[1]).astype(input.dtype)),
+    "fractional_avg_pool2d": _in_layout(
+        lambda input, ratio: ops.FractionalAvgPool(
+            [1.0, ratio, ratio, 1.0], deterministic=True, seed=1, seed2=1
+        )(input)[0]
+    ),
+    "dice_loss": lambda input, target: built(nn.DiceLoss)(
+        input, ops.one_hot(target[:, 0], input.shape[1]).astype(input.dtype)
+    ),
     "dot": lambda a, b: ops.dot(a.expand_dims(0), b.expand_dims(1)).reshape(()),
     "gradient": lambda input: mindspore.numpy.gradient(input),
     "idct": lambda input: _class("IDCT")()(input, 2, input.shape[-1], -1, "ortho"),
@@ -70,7 +83,9 @@ RARE: dict[str, Callable[..., Any]] = {
     "laplace": lambda mean, scale: ops.laplace(tuple(mean.shape), mean, scale),
     "lbeta": lambda input: built(nn.LBeta)(input[..., 0], input[..., 1]),
     "linalg_matrix_log": _primitive("MatrixLogarithm"),
-    "linalg_solve_triangular": lambda input, other, upper: ops.MatrixTriangularSolve(lower=not upper)(input, other),
+    "linalg_solve_triangular": lambda input, other, upper: ops.MatrixTriangularSolve(
+        lower=not upper
+    )(input, other),
     "matrix_band_part": ops.matrix_band_part,
     "matrix_set_diag": ops.matrix_set_diag,
     "multiply_no_nan": _primitive("MulNoNan"),
@@ -84,12 +99,18 @@ RARE: dict[str, Callable[..., Any]] = {
     "scatter_nd": lambda index, values, shape: ops.scatter_nd(index, values, tuple(shape)),
     "scatter_nd_add": ops.tensor_scatter_add,
     "shuffle": ops.shuffle,
-    "space_to_batch": lambda input, block: ops.space_to_batch_nd(input, [block, block], [[0, 0], [0, 0]]),
+    "space_to_batch": lambda input, block: ops.space_to_batch_nd(
+        input, [block, block], [[0, 0], [0, 0]]
+    ),
     "squared_difference": _primitive("SquaredDifference"),
     "squared_l2_norm": _primitive("L2Loss"),
     "strided_slice": _strided_slice,
-    "tensor_scatter_update": lambda input, index, values: ops.TensorScatterUpdate()(input, index.expand_dims(1), values),
+    "tensor_scatter_update": lambda input, index, values: ops.TensorScatterUpdate()(
+        input, index.expand_dims(1), values
+    ),
     "truncated_normal": lambda size: ops.TruncatedNormal()(Tensor(size, _INT32)),
-    "unsorted_segment_sum": lambda input, index, count: ops.unsorted_segment_sum(input, index, count),
+    "unsorted_segment_sum": lambda input, index, count: ops.unsorted_segment_sum(
+        input, index, count
+    ),
     "xdivy": ops.xdivy,
 }

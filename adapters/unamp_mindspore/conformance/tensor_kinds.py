@@ -39,7 +39,8 @@ def _dtype(result: Any) -> str:
     return dtype_name(result.values.dtype)
 
 
-#: What a function of these computes of the values is the dense operation. Others have kernels of their own.
+#: What a function of these computes of the values is the dense operation. Others have kernels of
+#: their own.
 KINDS = (
     TensorKind(
         name="mindspore.COOTensor",

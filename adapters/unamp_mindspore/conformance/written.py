@@ -18,13 +18,16 @@ from unamp_mindspore.state import DTYPES
 _INT32 = mindspore.int32
 
 
-# --- layers with the caller's parameters ------------------------------------------------------------------------------------
+# --- layers with the caller's parameters ----------------------------------------------------------
 
 
 def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
     """Return a layer's result with other parameters, by their paths."""
     homes = dict(layer.cells_and_names())
-    places = [(homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value) for path, value in parameters.items()]
+    places = [
+        (homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value)
+        for path, value in parameters.items()
+    ]
     before = [(home, name, home[name]) for home, name, _ in places if name in home]
     for home, name, value in places:
         home[name] = value  # found before the layer's own parameter of that name
@@ -37,7 +40,9 @@ def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
             home[name] = value
 
 
-def _conv_transpose(kind: type, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1) -> Tensor:
+def _conv_transpose(
+    kind: type, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: int = 1
+) -> Tensor:
     size = tuple(weight.shape[2:])
     if len(size) == 1:
         weight = weight.expand_dims(2)
@@ -45,7 +50,9 @@ def _conv_transpose(kind: type, input: Tensor, weight: Tensor, bias: Tensor | No
         kind, weight.shape[0], weight.shape[1], size if len(size) > 1 else size[0], stride=stride, pad_mode="valid",
         has_bias=bias is not None,
     )  # fmt: skip
-    return _with(layer, {"weight": weight} if bias is None else {"weight": weight, "bias": bias}, input)
+    return _with(
+        layer, {"weight": weight} if bias is None else {"weight": weight, "bias": bias}, input
+    )
 
 
 # Each written out, and without annotations: MindSpore's compiler reads these three.
@@ -64,11 +71,15 @@ def _conv3d(input, weight, bias=None, *, stride=1, padding=0, dilation=1, groups
 def _recurrent(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> Any:
     """Run one layer, time first; ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     if input.dtype is mindspore.float64:
-        raise TypeError("MindSpore has no recurrent layers in float64; its kernel for LSTM ends the process")
+        raise TypeError(
+            "MindSpore has no recurrent layers in float64; its kernel for LSTM ends the process"
+        )
     layer = built(kind, input.shape[-1], weights[1].shape[1])
     names = ("w_ih_list", "w_hh_list", "b_ih_list", "b_hh_list")
     lists = {name: (weight,) for name, weight in zip(names, weights, strict=True)}
-    single = dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
+    single = dict(
+        zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True)
+    )
     out, last = _with(layer, lists | single, input, states)
     return (out, *last) if isinstance(last, tuple) else (out, last)
 
@@ -83,12 +94,19 @@ def _embedding(input: Tensor, weight: Tensor) -> Tensor:
     return _with(built(nn.Embedding, *weight.shape), {"embedding_table": weight}, input)
 
 
-def _attention(prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> dict[str, Tensor]:
+def _attention(
+    prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor
+) -> dict[str, Tensor]:
     names = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
-    return {f"{prefix}{name}": value for name, value in zip(names, (w_in, b_in, w_out, b_out), strict=True)}
+    return {
+        f"{prefix}{name}": value
+        for name, value in zip(names, (w_in, b_in, w_out, b_out), strict=True)
+    }
 
 
-def _multi_head_attention(query: Tensor, key: Tensor, value: Tensor, *weights: Tensor, heads: int) -> Tensor:
+def _multi_head_attention(
+    query: Tensor, key: Tensor, value: Tensor, *weights: Tensor, heads: int
+) -> Tensor:
     layer = built(nn.MultiheadAttention, query.shape[-1], heads)
     return _with(layer, _attention("", *weights), query, key, value)[0]
 
@@ -102,41 +120,56 @@ def _feed_forward(weights: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    layer = built(nn.TransformerEncoderLayer, input.shape[-1], heads, weights[4].shape[0], dropout=0.0)
+    layer = built(
+        nn.TransformerEncoderLayer, input.shape[-1], heads, weights[4].shape[0], dropout=0.0
+    )
     return _with(layer, _attention("self_attn.", *weights[:4]) | _feed_forward(weights[4:]), input)
 
 
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    layer = built(nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0], dropout=0.0)
-    parameters = _attention("self_attn.", *weights[:4]) | _attention("multihead_attn.", *weights[4:8])
+    layer = built(
+        nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0], dropout=0.0
+    )
+    parameters = _attention("self_attn.", *weights[:4]) | _attention(
+        "multihead_attn.", *weights[4:8]
+    )
     return _with(layer, parameters | _feed_forward(weights[8:]), target, memory)
 
 
-# --- norms -------------------------------------------------------------------------------------------------------------------
+# --- norms ----------------------------------------------------------------------------------------
 
 
 def _batch_norm(
     input: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, *,
     training: bool, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
-    statistics = Parameter(mean, name="mean", requires_grad=False), Parameter(var, name="var", requires_grad=False)
-    result = ops.batch_norm(input, *statistics, weight, bias, training=training, momentum=momentum, eps=eps)
+    statistics = (
+        Parameter(mean, name="mean", requires_grad=False),
+        Parameter(var, name="var", requires_grad=False),
+    )
+    result = ops.batch_norm(
+        input, *statistics, weight, bias, training=training, momentum=momentum, eps=eps
+    )
     for theirs, updated in zip((mean, var), statistics, strict=True):
         theirs.copy_(updated)  # MindSpore updates what is a parameter; these are the caller's
     return result
 
 
-def _instance_norm(input: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, *, use_input_stats: bool) -> Tensor:
+def _instance_norm(
+    input: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, *, use_input_stats: bool
+) -> Tensor:
     kinds = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
     return _with(built(kinds[input.ndim], input.shape[1]), {"gamma": weight, "beta": bias}, input)
 
 
-def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, *, eps: float = 1e-5) -> Tensor:
+def _layer_norm(
+    input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, *, eps: float = 1e-5
+) -> Tensor:
     layer = built(nn.LayerNorm, tuple(shape), -len(shape), -len(shape), epsilon=eps)
     return _with(layer, {"gamma": weight, "beta": bias}, input)
 
 
-# --- the others --------------------------------------------------------------------------------------------------------------
+# --- the others -----------------------------------------------------------------------------------
 
 
 def _index(input: Tensor, *indices: Tensor) -> Tensor:
@@ -167,11 +200,20 @@ def _interpolate(input: Tensor, *, scale_factor: float, mode: str) -> Tensor:
     return ops.interpolate(input, tuple(int(n * scale_factor) for n in input.shape[2:]), mode=mode)
 
 
-def _fractional_max_pool(pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int) -> Tensor:
+def _fractional_max_pool(
+    pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int
+) -> Tensor:
     return pool(input, kernel, output_size=size, _random_samples=samples)
 
 
-def _ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *, reduction: str) -> Tensor:
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    reduction: str,
+) -> Tensor:
     return ops.ctc_loss(log_probs, targets, input_lengths, target_lengths, reduction=reduction)[0]
 
 
@@ -188,8 +230,12 @@ def _std(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda input, *, dim, correction=1: function(input, axis=dim, ddof=correction)
 
 
-def _binary(function: Callable[..., Tensor], plain: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
-    return lambda a, b: function(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else plain(a, b)
+def _binary(
+    function: Callable[..., Tensor], plain: Callable[[Any, Any], Any]
+) -> Callable[..., Tensor]:
+    return lambda a, b: (
+        function(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else plain(a, b)
+    )
 
 
 def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,19 +247,29 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "div": _binary(ops.div, operator.truediv),
     "mul": _binary(ops.mul, operator.mul),
     "sub": _binary(ops.sub, operator.sub),
-    "as_strided": lambda input, size, stride: auto_generate.AsStrided()(input, tuple(size), tuple(stride)),
+    "as_strided": lambda input, size, stride: auto_generate.AsStrided()(
+        input, tuple(size), tuple(stride)
+    ),
     "all": lambda input, *, dim: ops.all(input, axis=dim),
     "any": lambda input, *, dim: ops.any(input, axis=dim),
     "adaptive_avg_pool2d": lambda input, size: ops.adaptive_avg_pool2d(input, tuple(size)),
     "adaptive_avg_pool3d": lambda input, size: ops.adaptive_avg_pool3d(input, tuple(size)),
     "affine_grid": lambda theta, size: ops.affine_grid(theta, tuple(size), align_corners=False),
-    "avg_pool1d": lambda input, size, stride=None, padding=0: ops.avg_pool1d(input, size, stride or size, padding),
-    "avg_pool2d": lambda input, size, stride=None, padding=0: ops.avg_pool2d(input, size, stride or size, padding),
-    "avg_pool3d": lambda input, size, stride=None, padding=0: ops.avg_pool3d(input, size, stride or size, padding),
+    "avg_pool1d": lambda input, size, stride=None, padding=0: ops.avg_pool1d(
+        input, size, stride or size, padding
+    ),
+    "avg_pool2d": lambda input, size, stride=None, padding=0: ops.avg_pool2d(
+        input, size, stride or size, padding
+    ),
+    "avg_pool3d": lambda input, size, stride=None, padding=0: ops.avg_pool3d(
+        input, size, stride or size, padding
+    ),
     "bartlett_window": lambda size: ops.bartlett_window(Tensor(size)),
     "batch_norm": _batch_norm,
     "blackman_window": lambda size: ops.blackman_window(Tensor(size)),
-    "bucketize": lambda input, boundaries: ops.bucketize(input, boundaries.astype(mindspore.float32).asnumpy().tolist()),
+    "bucketize": lambda input, boundaries: ops.bucketize(
+        input, boundaries.astype(mindspore.float32).asnumpy().tolist()
+    ),
     "cat": _joined(ops.cat),
     "cast": lambda input, dtype: input.astype(DTYPES.get(dtype, getattr(mindspore, dtype))),
     "complex": lambda real, imag: ops.Complex()(real, imag),
@@ -235,8 +291,12 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "gru": lambda input, h0, *weights: _recurrent(nn.GRU, input, h0, weights),
     "gru_cell": lambda input, h0, *weights: _cell(nn.GRUCell, input, h0, weights),
     "index": _index,
-    "index_add": lambda input, dim, index, source: mint.index_add(input, dim, index.astype(_INT32), source),
-    "index_fill": lambda input, dim, index, value: ops.index_fill(input, dim, index.astype(_INT32), value),
+    "index_add": lambda input, dim, index, source: mint.index_add(
+        input, dim, index.astype(_INT32), source
+    ),
+    "index_fill": lambda input, dim, index, value: ops.index_fill(
+        input, dim, index.astype(_INT32), value
+    ),
     "index_put": lambda input, index, values: input.index_put((index,), values),
     "instance_norm": _instance_norm,
     "layer_norm": _layer_norm,
@@ -263,7 +323,9 @@ WRITTEN: dict[str, Callable[..., Any]] = {
     "nuclear_norm": lambda input: ops.NuclearNorm()(input),
     "one_hot": lambda input: ops.one_hot(input, 5),
     "poisson": lambda rate: ops.poisson((), rate),
-    "poisson_nll_loss": lambda input, target, reduction: built(nn.PoissonNLLLoss, reduction=reduction)(input, target),
+    "poisson_nll_loss": lambda input, target, reduction: built(
+        nn.PoissonNLLLoss, reduction=reduction
+    )(input, target),
     "polygamma": lambda n, input: ops.polygamma(Tensor(n, _INT32), input),
     "randint": lambda high, shape: ops.randint(0, high, tuple(shape)),
     "randint_like": lambda input, high: ops.randint_like(input, 0, high, dtype=mindspore.int64),
@@ -294,10 +356,16 @@ WRITTEN: dict[str, Callable[..., Any]] = {
         nn.TripletMarginWithDistanceLoss, margin=margin, reduction=reduction
     )(a, p, n),
     "unflatten": lambda input, dim, sizes: built(nn.Unflatten, dim, tuple(sizes))(input),
-    "upsample_bicubic2d": lambda input, size: ops.ResizeBicubic(half_pixel_centers=True)(input, Tensor(size, _INT32)),
+    "upsample_bicubic2d": lambda input, size: ops.ResizeBicubic(half_pixel_centers=True)(
+        input, Tensor(size, _INT32)
+    ),
     "upsample_bilinear2d": partial(_resize, ops.ResizeBilinearV2(half_pixel_centers=True)),
-    "upsample_linear1d": lambda input, size: ops.ResizeLinear1D("half_pixel")(input, Tensor(size, _INT32)),
-    "upsample_nearest1d": lambda input, size: auto_generate.UpsampleNearest1D()(input, tuple(size), None),
+    "upsample_linear1d": lambda input, size: ops.ResizeLinear1D("half_pixel")(
+        input, Tensor(size, _INT32)
+    ),
+    "upsample_nearest1d": lambda input, size: auto_generate.UpsampleNearest1D()(
+        input, tuple(size), None
+    ),
     "upsample_nearest2d": partial(_resize, auto_generate.ResizeNearestNeighborV2()),
     "upsample_nearest3d": lambda input, size: ops.UpsampleNearest3D()(input, tuple(size), None),
     "upsample_trilinear3d": lambda input, size: ops.UpsampleTrilinear3D()(input, tuple(size), None),

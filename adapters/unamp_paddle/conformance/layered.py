@@ -16,7 +16,9 @@ from unamp_paddle.conformance.ways.opening import called
 class _Block(paddle.nn.Layer):  # type: ignore[misc] # Paddle comes without types
     def __init__(self, weights: Sequence[Any]) -> None:
         super().__init__()
-        self.first, self.second = (paddle.nn.Linear(w.shape[1], w.shape[0], bias_attr=False) for w in weights)
+        self.first, self.second = (
+            paddle.nn.Linear(w.shape[1], w.shape[0], bias_attr=False) for w in weights
+        )
         for layer, weight in zip((self.first, self.second), weights, strict=True):
             layer.weight.set_value(weight.T)
 

@@ -1,7 +1,7 @@
 """paddle's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
 
-Canonical signatures are PyTorch's. Paddle's functions mostly take their tensors in the same order; `_WRITTEN` holds those
-that differ, in name, in order, or in what they call an axis.
+Canonical signatures are PyTorch's. Paddle's functions mostly take their tensors in the same order;
+`_WRITTEN` holds those that differ, in name, in order, or in what they call an axis.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class PaddleOperations(NamedOperations):
         """Return a network with layers, for rules about them."""
         return layered()
 
-    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+    def tensor(
+        self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
+    ) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
         array = np.asarray(array)
         place = paddle.CPUPlace() if device == "cpu" else paddle.CUDAPlace(0)
@@ -57,7 +59,9 @@ class PaddleOperations(NamedOperations):
     def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
         """Return a tensor as layers have them for parameters."""
         made = self.tensor(array, device=device)
-        return paddle.create_parameter(made.shape, made.dtype, default_initializer=paddle.nn.initializer.Assign(made))
+        return paddle.create_parameter(
+            made.shape, made.dtype, default_initializer=paddle.nn.initializer.Assign(made)
+        )
 
     def assign(self, parameter: Tensor, array: np.ndarray) -> None:
         """Change a parameter in place, as optimizers do; no policy is in force, for `paddle.assign` is an operation."""
@@ -79,7 +83,8 @@ class PaddleOperations(NamedOperations):
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         values: np.ndarray = tensor.detach().numpy()
-        if values.dtype == np.uint16:  # how Paddle hands bfloat16 over: the upper halves of float32 numbers
+        if values.dtype == np.uint16:
+            # how Paddle hands bfloat16 over: the upper halves of float32 numbers
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(np.float32) if values.dtype == np.float16 else values
 
@@ -120,7 +125,7 @@ def _find(op: str) -> Callable[..., Any] | None:
     return None
 
 
-# --- where the signatures differ ---------------------------------------------------------------------------------------------
+# --- where the signatures differ ------------------------------------------------------------------
 
 
 def _axis(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,12 +143,16 @@ def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _pad(mode: str) -> Callable[..., Tensor]:
     layouts = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
-    return lambda input, padding: F.pad(input, list(padding), mode=mode, data_format=layouts[input.ndim])
+    return lambda input, padding: F.pad(
+        input, list(padding), mode=mode, data_format=layouts[input.ndim]
+    )
 
 
 def _resize(mode: str) -> Callable[..., Tensor]:
     layouts = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
-    return lambda input, size: F.interpolate(input, list(size), mode=mode, data_format=layouts[input.ndim])
+    return lambda input, size: F.interpolate(
+        input, list(size), mode=mode, data_format=layouts[input.ndim]
+    )
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -175,7 +184,10 @@ def _built(kind: type, *args: Any) -> paddle.nn.Layer:
 def _with(layer: paddle.nn.Layer, parameters: dict[str, Tensor], *inputs: Any) -> Any:
     """Return a layer's result with other parameters, by their paths."""
     homes = dict(layer.named_sublayers(include_self=True))
-    places = [(homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value) for path, value in parameters.items()]
+    places = [
+        (homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value)
+        for path, value in parameters.items()
+    ]
     for home, name, value in places:
         home[name] = value  # found before the layer's own parameter of that name
     try:
@@ -185,7 +197,9 @@ def _with(layer: paddle.nn.Layer, parameters: dict[str, Tensor], *inputs: Any) -
             del home[name]
 
 
-def _attention(prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> dict[str, Tensor]:
+def _attention(
+    prefix: str, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor
+) -> dict[str, Tensor]:
     named = {f"{prefix}out_proj.weight": w_out.t(), f"{prefix}out_proj.bias": b_out}
     width = w_out.shape[0]
     for n, name in enumerate(("q_proj", "k_proj", "v_proj")):
@@ -199,7 +213,15 @@ def _batch_first(tensor: Tensor) -> Tensor:
 
 
 def _multi_head_attention(
-    query: Tensor, key: Tensor, value: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, *, heads: int
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    w_in: Tensor,
+    b_in: Tensor,
+    w_out: Tensor,
+    b_out: Tensor,
+    *,
+    heads: int,
 ) -> Tensor:
     layer = _built(paddle.nn.MultiHeadAttention, query.shape[-1], heads)
     inputs = [_batch_first(tensor) for tensor in (query, key, value)]
@@ -208,7 +230,12 @@ def _multi_head_attention(
 
 def _feed_forward(weights: Sequence[Tensor]) -> dict[str, Tensor]:
     w1, b1, w2, b2, *norms = weights
-    named = {"linear1.weight": w1.t(), "linear1.bias": b1, "linear2.weight": w2.t(), "linear2.bias": b2}
+    named = {
+        "linear1.weight": w1.t(),
+        "linear1.bias": b1,
+        "linear2.weight": w2.t(),
+        "linear2.bias": b2,
+    }
     for n in range(len(norms) // 2):
         named[f"norm{n + 1}.weight"], named[f"norm{n + 1}.bias"] = norms[2 * n : 2 * n + 2]
     return named
@@ -224,7 +251,11 @@ def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
     """Run `paddle.nn.TransformerDecoderLayer` likewise."""
     layer = _built(paddle.nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0])
-    parameters = _attention("self_attn.", *weights[:4]) | _attention("cross_attn.", *weights[4:8]) | _feed_forward(weights[8:])
+    parameters = (
+        _attention("self_attn.", *weights[:4])
+        | _attention("cross_attn.", *weights[4:8])
+        | _feed_forward(weights[8:])
+    )
     return _batch_first(_with(layer, parameters, _batch_first(target), _batch_first(memory)))
 
 
@@ -259,12 +290,23 @@ def _max_pool(name: str, rank: int, input: Tensor, kernel: int) -> Any:
     return getattr(_C_ops, name)(input, sizes, sizes, [0] * rank, False, False, False)
 
 
-def _fractional_max_pool(pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int) -> Tensor:
+def _fractional_max_pool(
+    pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int
+) -> Tensor:
     return pool(input, size, kernel_size=kernel, random_u=float(samples.flatten()[0]))
 
 
-def _ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *, reduction: str) -> Tensor:
-    return F.ctc_loss(log_probs, targets.astype("int32"), input_lengths, target_lengths, reduction=reduction)
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    reduction: str,
+) -> Tensor:
+    return F.ctc_loss(
+        log_probs, targets.astype("int32"), input_lengths, target_lengths, reduction=reduction
+    )
 
 
 def _real(input: Tensor) -> Tensor:
@@ -279,7 +321,9 @@ def _chunked(input: Tensor, size: int, dim: int = 0) -> list[Tensor]:
     return list(paddle.split(input, input.shape[dim] // size, axis=dim))
 
 
-def _fake_quantize_per_channel(input: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int) -> Any:
+def _fake_quantize_per_channel(
+    input: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int
+) -> Any:
     return _C_ops.fake_channel_wise_quantize_dequantize_abs_max(input, 8, 1, axis)
 
 
@@ -298,9 +342,13 @@ def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: _Joined.apply(*function(*args, **kwargs))
 
 
-def _binary(function: Callable[..., Tensor], plain: Callable[[Any, Any], Any]) -> Callable[..., Tensor]:
+def _binary(
+    function: Callable[..., Tensor], plain: Callable[[Any, Any], Any]
+) -> Callable[..., Tensor]:
     """Return a function that leaves numbers to an operator: Paddle's functions take none."""
-    return lambda a, b: function(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else plain(a, b)
+    return lambda a, b: (
+        function(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else plain(a, b)
+    )
 
 
 def _lu(input: Tensor) -> Any:
@@ -327,7 +375,9 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "circular_pad": _pad("circular"),
     "cpu": lambda input: input.cpu(),
     "ctc_loss": _ctc_loss,
-    "depthwise_conv2d": lambda input, weight, bias=None: F.conv2d(input, weight, bias, groups=input.shape[1]),
+    "depthwise_conv2d": lambda input, weight, bias=None: F.conv2d(
+        input, weight, bias, groups=input.shape[1]
+    ),
     "exponential": lambda input: paddle.Tensor.exponential_(input.clone(), 1.0),
     "fake_quantize_per_channel_affine": _fake_quantize_per_channel,
     "fft_c2c": lambda input: _C_ops.fft_c2c(input, [0], "backward", True),
@@ -337,10 +387,13 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "fractional_max_pool3d": partial(_fractional_max_pool, F.fractional_max_pool3d),
     "frobenius_norm": lambda input, dim: _C_ops.frobenius_norm(input, list(dim), False, False),
     "grid_sample": lambda input, grid: F.grid_sample(input, grid, align_corners=False),
-    "group_norm": lambda input, groups, weight, bias: F.group_norm(input, groups, weight=weight, bias=bias),
+    "group_norm": lambda input, groups, weight, bias: F.group_norm(
+        input, groups, weight=weight, bias=bias
+    ),
     "gru": lambda input, h0, *weights: _recurrent("GRU", input, [h0], weights),
     "gru_cell": lambda input, h0, *weights: _cell(paddle.nn.GRUCell, input, h0, weights),
-    "gt": lambda a, b: paddle.gt(a, b),  # before 3.3 it is C++, which a region replaces where it is looked up
+    # before 3.3 it is C++, which a region replaces where it is looked up
+    "gt": lambda a, b: paddle.gt(a, b),
     "huber_loss": lambda input, target, reduction: _C_ops.huber_loss(input, target, 1.0),
     "index": _index,
     "index_add": lambda input, dim, index, source: paddle.index_add(input, index, dim, source),
@@ -352,7 +405,9 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "linalg_slogdet": lambda input: tuple(paddle.linalg.slogdet(input).unbind(0)),
     "normal": lambda mean, std: paddle.normal(mean, std),
     "lstm": lambda input, h0, c0, *weights: _recurrent("LSTM", input, [h0, c0], weights),
-    "lstm_cell": lambda input, h0, c0, *weights: _cell(paddle.nn.LSTMCell, input, (h0, c0), weights),
+    "lstm_cell": lambda input, h0, c0, *weights: _cell(
+        paddle.nn.LSTMCell, input, (h0, c0), weights
+    ),
     "lu_solve": lambda lu, pivots, other: paddle.linalg.lu_solve(other, lu, pivots),
     "max_pool2d_with_indices": partial(_max_pool, "max_pool2d_with_index", 2),
     "max_pool3d_with_indices": partial(_max_pool, "max_pool3d_with_index", 3),
@@ -376,7 +431,9 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "segment_pool": _segment_pool,
     "select": lambda input, dim, index: input[(slice(None),) * dim + (index,)],
     "slice": lambda input, dim, start, end: paddle.slice(input, [dim], [start], [end]),
-    "slice_scatter": lambda input, values, dim, start, end: paddle.slice_scatter(input, values, [dim], [start], [end], [1]),
+    "slice_scatter": lambda input, values, dim, start, end: paddle.slice_scatter(
+        input, values, [dim], [start], [end], [1]
+    ),
     "split": _chunked,
     "std": _std(paddle.std),
     "stft": _stft,

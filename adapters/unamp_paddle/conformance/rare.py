@@ -16,20 +16,35 @@ _C_ops = HOOKS.load("paddle._C_ops")
 
 def _boxed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Call a function of boxes with one picture: all boxes are in it."""
-    return lambda input, boxes, size: function(input, boxes, paddle.to_tensor([boxes.shape[0]], dtype="int32"), size)
+    return lambda input, boxes, size: function(
+        input, boxes, paddle.to_tensor([boxes.shape[0]], dtype="int32"), size
+    )
 
 
 def _pool_in(name: str, rank: int, layout: str) -> Callable[..., Tensor]:
     def pool(input: Tensor, size: int) -> Tensor:
         sizes, none = [size] * rank, [0] * rank
         return getattr(_C_ops, name)(
-            input, sizes, sizes, none, False, True, layout, "avg", False, False, "EXPLICIT", *([False] if rank == 3 else [])
+            input,
+            sizes,
+            sizes,
+            none,
+            False,
+            True,
+            layout,
+            "avg",
+            False,
+            False,
+            "EXPLICIT",
+            *([False] if rank == 3 else []),
         )
 
     return pool
 
 
-def _rnnt_loss(input: Tensor, target: Tensor, lengths: Tensor, target_lengths: Tensor, *, reduction: str) -> Tensor:
+def _rnnt_loss(
+    input: Tensor, target: Tensor, lengths: Tensor, target_lengths: Tensor, *, reduction: str
+) -> Tensor:
     return F.rnnt_loss(
         input, target.astype("int32"), lengths.astype("int32"), target_lengths.astype("int32"),
         fastemit_lambda=0.0, reduction=reduction,
@@ -40,14 +55,24 @@ RARE: Mapping[str, Callable[..., Any]] = {
     "bitcast": lambda input, dtype: paddle.Tensor.view(input, dtype),
     "clip_by_norm": lambda input, most: _C_ops.clip_by_norm(input, most),
     "dirichlet": lambda input: _C_ops.dirichlet(input),
-    "fake_quantize_dequantize_abs_max": lambda input, bits: _C_ops.fake_quantize_dequantize_abs_max(input, bits, 1),
-    "focal_loss": lambda input, target, reduction: F.sigmoid_focal_loss(input, target, reduction=reduction),
-    "deform_conv2d": lambda input, offset, weight: paddle.vision.ops.deform_conv2d(input, offset, weight),
-    "fused_rotary_position_embedding": lambda input: paddle.incubate.nn.functional.fused_rotary_position_embedding(input)[0],
+    "fake_quantize_dequantize_abs_max": lambda input, bits: _C_ops.fake_quantize_dequantize_abs_max(
+        input, bits, 1
+    ),
+    "focal_loss": lambda input, target, reduction: F.sigmoid_focal_loss(
+        input, target, reduction=reduction
+    ),
+    "deform_conv2d": lambda input, offset, weight: paddle.vision.ops.deform_conv2d(
+        input, offset, weight
+    ),
+    "fused_rotary_position_embedding": lambda input: (
+        paddle.incubate.nn.functional.fused_rotary_position_embedding(input)[0]
+    ),
     "hinge_loss": lambda input, target, reduction: _C_ops.hinge_loss(input, target),
     "l1_norm": lambda input: _C_ops.l1_norm(input),
     "squared_l2_norm": lambda input: _C_ops.squared_l2_norm(input),
-    "margin_cross_entropy": lambda input, target: F.margin_cross_entropy(input, target, reduction=None),
+    "margin_cross_entropy": lambda input, target: F.margin_cross_entropy(
+        input, target, reduction=None
+    ),
     "multiplex": lambda inputs, index: paddle.multiplex(inputs, index.astype("int32")),
     "pool2d": _pool_in("pool2d", 2, "NCHW"),
     "pool3d": _pool_in("pool3d", 3, "NCDHW"),

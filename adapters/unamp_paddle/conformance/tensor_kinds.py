@@ -1,6 +1,7 @@
 """Paddle's kinds of tensor that are not one dense array, and what a policy comes to for each.
 
-Gradients of sparse embeddings (`SelectedRows`) are none of them: no operation of the vocabulary takes one.
+Gradients of sparse embeddings (`SelectedRows`) are none of them: no operation of the vocabulary
+takes one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def _coo(dtype: str, device: str) -> Tensor:
 
 def _csr(dtype: str, device: str) -> Tensor:
     values = _values_of(dtype, device)
-    return paddle.sparse.sparse_csr_tensor([0, 1, 2, 4], [1, 0, 2, 3], values, _SHAPE, place=values.place)
+    return paddle.sparse.sparse_csr_tensor(
+        [0, 1, 2, 4], [1, 0, 2, 3], values, _SHAPE, place=values.place
+    )
 
 
 def _values_of(dtype: str, device: str) -> Tensor:
@@ -68,7 +71,9 @@ def _kind(name: str, make: Callable[[str, str], Tensor]) -> TensorKind:
 
 
 def _values(result: Tensor) -> np.ndarray:
-    numbers: np.ndarray = (result if result.is_dense() else result.to_dense()).numpy().astype(np.float32)
+    numbers: np.ndarray = (
+        (result if result.is_dense() else result.to_dense()).numpy().astype(np.float32)
+    )
     return numbers
 
 

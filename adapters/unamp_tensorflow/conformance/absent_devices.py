@@ -1,7 +1,7 @@
 """Devices that are not here: `tf.function` writes a graph for any device, and what it would run there is read, node by node.
 
-A node names the device that it is placed on and the dtypes of what it takes and gives. No graph is run. What grappler makes of
-it, and which kernels the device has, is not seen.
+A node names the device that it is placed on and the dtypes of what it takes and gives. No graph is
+run. What grappler makes of it, and which kernels the device has, is not seen.
 """
 
 from __future__ import annotations
@@ -13,23 +13,36 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, kind_of, result_of
+from unamp.adapter.absent_devices import (
+    AbsentDevice,
+    Computed,
+    Kind,
+    Numbers,
+    Programs,
+    entering,
+    kind_of,
+    result_of,
+)
 from unamp_tensorflow.listing import op_type
 
-#: The name of a place in the name of a node, behind the scope that a tape opens for the gradient of a node.
+#: The name of a place in the name of a node, behind the scope that a tape opens for the gradient of
+#: a node.
 _PLACE = re.compile(r"^(gradient_tape/)?(?:.*?/)?at\.(\d*)\.(\w+)/")
 
 _LOOKS = "its code looks at numbers, which a graph does not have"
 
 #: Why a function has no graph, by words in what TensorFlow raises.
 _REASONS = {
-    **dict.fromkeys(("OperatorNotAllowedInGraph", "no attribute 'numpy'", "interpreted as an integer"), _LOOKS),
+    **dict.fromkeys(
+        ("OperatorNotAllowedInGraph", "no attribute 'numpy'", "interpreted as an integer"), _LOOKS
+    ),
     "Dimension value must be integer": _LOOKS,
     "only supports singleton tf.Variables": "it makes a variable at each call",
     "has no graph of its own": "it calls a function of TensorFlow 1's",
 }
 
-#: What comes from outside of a graph: an argument, whose numbers its caller made, and the numbers of a variable.
+#: What comes from outside of a graph: an argument, whose numbers its caller made, and the numbers
+#: of a variable.
 _GIVEN = frozenset({"Placeholder", "ReadVariableOp"})
 
 #: Gradients that are sums, where what they are the gradients of is not.
@@ -45,7 +58,9 @@ def absent_devices() -> tuple[AbsentDevice, ...]:
 
 def _reason(error: Exception) -> str:
     """Return why a function has no graph; empty where TensorFlow refuses the call."""
-    return next((why for words, why in _REASONS.items() if words in f"{type(error).__name__}: {error}"), "")
+    return next(
+        (why for words, why in _REASONS.items() if words in f"{type(error).__name__}: {error}"), ""
+    )
 
 
 def _place(name: str) -> Any:
@@ -54,7 +69,10 @@ def _place(name: str) -> Any:
 
 
 def _read(
-    function: Callable[..., Any], leaves: Sequence[np.ndarray], others: Sequence[np.ndarray], buffers: Sequence[np.ndarray]
+    function: Callable[..., Any],
+    leaves: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    buffers: Sequence[np.ndarray],
 ) -> Programs:
     def program(device: str) -> list[Computed]:
         with tf.device(device):
@@ -62,21 +80,30 @@ def _read(
 
         def whole(leaves: list[tf.Tensor], others: list[tf.Tensor]) -> None:
             with tf.device(device), tf.GradientTape() as tape:
-                inputs, data = [tf.identity(leaf) for leaf in leaves], [tf.identity(other) for other in others]
+                inputs, data = (
+                    [tf.identity(leaf) for leaf in leaves],
+                    [tf.identity(other) for other in others],
+                )
                 tape.watch(inputs)
                 result = function(inputs, data, variables)
             if inputs:
                 with tf.device(device):
                     tape.gradient(result, inputs)
 
-        given = [[tf.TensorSpec(array.shape, array.dtype) for array in arrays] for arrays in (leaves, others)]
+        given = [
+            [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
+            for arrays in (leaves, others)
+        ]
         return operations(tf.function(whole, autograph=False).get_concrete_function(*given).graph)
 
     return Programs(program("/device:GPU:0"), program("/device:CPU:0"))
 
 
 def _run(
-    function: Callable[..., Any], leaves: Sequence[np.ndarray], others: Sequence[np.ndarray], buffers: Sequence[np.ndarray]
+    function: Callable[..., Any],
+    leaves: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    buffers: Sequence[np.ndarray],
 ) -> None:
     """Run a function eagerly: traces do not see a graph as it is written."""
     function(
@@ -94,7 +121,9 @@ def operations(graph: tf.Graph) -> list[Computed]:
     return list(_inside(graph, {}, {}, ("", False)))
 
 
-def _inside(graph: Any, functions: dict[str, Any], values: _Values, around: tuple[str, bool]) -> Iterator[Computed]:
+def _inside(
+    graph: Any, functions: dict[str, Any], values: _Values, around: tuple[str, bool]
+) -> Iterator[Computed]:
     functions = functions | graph._functions
     for node in graph.get_operations():
         place, backward = _where(node.name, around)
@@ -112,21 +141,31 @@ def _inside(graph: Any, functions: dict[str, Any], values: _Values, around: tupl
             dtypes = _dtypes([tensor])
             narrowed = node.type == "Cast" and _narrows(_dtypes(node.inputs), dtypes)
             if narrowed:
-                yield Computed(place, backward, node.type, "elementwise", dtypes, dtypes, tuple(sorted(made)))
+                yield Computed(
+                    place, backward, node.type, "elementwise", dtypes, dtypes, tuple(sorted(made))
+                )
             values[tensor.ref()] = Numbers(place, backward, frozenset(dtypes) if narrowed else made)
 
 
 def _graph(function: Any) -> tf.Graph:
     if not hasattr(function, "graph"):
-        raise TypeError(f"{function.name} has no graph of its own, as functions of tf.function and of control flow have")
+        raise TypeError(
+            f"{function.name} has no graph of its own, as functions of tf.function and of control flow have"
+        )
     return function.graph
 
 
 def _body(
-    graph: Any, entered: list[frozenset[str]], functions: dict[str, Any], values: _Values, around: tuple[str, bool]
+    graph: Any,
+    entered: list[frozenset[str]],
+    functions: dict[str, Any],
+    values: _Values,
+    around: tuple[str, bool],
 ) -> Iterator[Computed]:
     """Yield the operations of a function that a node calls. Its arguments are the last operands: a branch has no condition."""
-    for argument, dtypes in zip(graph.inputs, entered[len(entered) - len(graph.inputs) :], strict=True):
+    for argument, dtypes in zip(
+        graph.inputs, entered[len(entered) - len(graph.inputs) :], strict=True
+    ):
         values[argument.ref()] = Numbers(*around, dtypes)
     yield from _inside(graph, functions, values, around)
 
@@ -149,8 +188,16 @@ def _computed(node: tf.Operation) -> tuple[Kind, tuple[str, ...], tuple[str, ...
     kind: Kind | None = None if found is None or found.op is None else kind_of(found.op)
     if found is None or kind is None:
         return None
-    operands = _dtypes(tensor for tensor in node.inputs if found.attr is None or tensor.dtype == node.get_attr(found.attr))
-    return ("reduction" if node.type in _SUMS else kind, operands, _dtypes(node.outputs[:1])) if operands else None
+    operands = _dtypes(
+        tensor
+        for tensor in node.inputs
+        if found.attr is None or tensor.dtype == node.get_attr(found.attr)
+    )
+    return (
+        ("reduction" if node.type in _SUMS else kind, operands, _dtypes(node.outputs[:1]))
+        if operands
+        else None
+    )
 
 
 def _narrows(given: tuple[str, ...], made: tuple[str, ...]) -> bool:

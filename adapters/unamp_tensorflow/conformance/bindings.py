@@ -24,7 +24,9 @@ def _resize(method: str) -> Function:
 
 
 def _raw_resize(name: str, **keywords: Any) -> Function:
-    return channels(lambda input, size: getattr(tf.raw_ops, name)(images=input, size=size, **keywords))
+    return channels(
+        lambda input, size: getattr(tf.raw_ops, name)(images=input, size=size, **keywords)
+    )
 
 
 def _interpolate(input: Tensor, *, scale_factor: float, mode: str) -> Tensor:
@@ -34,11 +36,19 @@ def _interpolate(input: Tensor, *, scale_factor: float, mode: str) -> Tensor:
 
 def _shared(losses: Tensor, reduction: str) -> Tensor:
     """Return losses, or what they are reduced to."""
-    return losses if reduction == "none" else tf.reduce_sum(losses) if reduction == "sum" else tf.reduce_mean(losses)
+    return (
+        losses
+        if reduction == "none"
+        else tf.reduce_sum(losses)
+        if reduction == "sum"
+        else tf.reduce_mean(losses)
+    )
 
 
 def _cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    return _shared(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=target, logits=input), reduction)
+    return _shared(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=target, logits=input), reduction
+    )
 
 
 def _with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -54,7 +64,14 @@ def _loss(name: str) -> Function:
     return loss
 
 
-def _ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *, reduction: str) -> Tensor:
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    *,
+    reduction: str,
+) -> Tensor:
     return tf.nn.ctc_loss(
         tf.cast(targets, tf.int32), log_probs, tf.cast(target_lengths, tf.int32), tf.cast(input_lengths, tf.int32),
         logits_time_major=True, blank_index=0,
@@ -101,9 +118,13 @@ def _fake_quantize(input: Tensor, scale: float, zero: int, low: int, high: int) 
     return tf.quantization.fake_quant_with_min_max_vars(input, scale * low, scale * high, 16)
 
 
-def _fake_quantize_channels(input: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int) -> Tensor:
+def _fake_quantize_channels(
+    input: Tensor, scale: Tensor, zero: Tensor, axis: int, low: int, high: int
+) -> Tensor:
     channels_last = swapped(input, axis, input.ndim - 1)
-    found = tf.quantization.fake_quant_with_min_max_vars_per_channel(channels_last, scale * low, scale * high, 16)
+    found = tf.quantization.fake_quant_with_min_max_vars_per_channel(
+        channels_last, scale * low, scale * high, 16
+    )
     return swapped(found, axis, input.ndim - 1)
 
 
@@ -117,7 +138,9 @@ _REDUCTIONS: dict[str, Function] = {
     "count_nonzero": _reduced(tf.math.count_nonzero),
     "cumprod": _reduced(tf.math.cumprod),
     "cumsum": _reduced(tf.cumsum),
-    "histc": lambda input, *, bins, min, max: tf.histogram_fixed_width(input, tf.cast([min, max], input.dtype), bins),
+    "histc": lambda input, *, bins, min, max: tf.histogram_fixed_width(
+        input, tf.cast([min, max], input.dtype), bins
+    ),
     "linalg_norm": _reduced(tf.linalg.norm),
     "linalg_vector_norm": _reduced(tf.math.reduce_euclidean_norm),
     "logcumsumexp": _reduced(tf.math.cumulative_logsumexp),
@@ -155,7 +178,8 @@ _PRODUCTS: dict[str, Function] = {
 _LOSSES: dict[str, Function] = {
     "binary_cross_entropy": _loss("binary_crossentropy"),
     "binary_cross_entropy_with_logits": _with_logits,
-    "cosine_similarity": lambda a, b: -keras("losses.cosine_similarity")(a, b),  # a loss: the less, the more similar
+    # a loss: the less, the more similar
+    "cosine_similarity": lambda a, b: -keras("losses.cosine_similarity")(a, b),
     "cross_entropy": _cross_entropy,
     "ctc_loss": _ctc_loss,
     "huber_loss": _loss("huber"),
@@ -169,7 +193,11 @@ _LOSSES: dict[str, Function] = {
 def _clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if min is not None and max is not None:
         return tf.clip_by_value(input, min, max)
-    return tf.maximum(input, tf.cast(min, input.dtype)) if max is None else tf.minimum(input, tf.cast(max, input.dtype))
+    return (
+        tf.maximum(input, tf.cast(min, input.dtype))
+        if max is None
+        else tf.minimum(input, tf.cast(max, input.dtype))
+    )
 
 
 _OTHERS: dict[str, Function] = {
@@ -194,7 +222,9 @@ _OTHERS: dict[str, Function] = {
     "kaiser_window": _window(tf.signal.kaiser_window),
     "leaky_relu": lambda input, negative_slope=0.01: tf.nn.leaky_relu(input, negative_slope),
     "bitwise_shift": tf.bitwise.left_shift,
-    "bucketize": lambda input, boundaries: tf.raw_ops.Bucketize(input=input, boundaries=boundaries.numpy().tolist()),
+    "bucketize": lambda input, boundaries: tf.raw_ops.Bucketize(
+        input=input, boundaries=boundaries.numpy().tolist()
+    ),
     "cast": lambda input, dtype: tf.cast(input, dtype),
     "clamp": _clamp,
     "dropout": lambda input, p, training: tf.nn.dropout(input, p),
@@ -203,7 +233,9 @@ _OTHERS: dict[str, Function] = {
     "full": tf.fill,
     "gamma": lambda input: tf.random.gamma([], input, None, input.dtype),
     "local_response_norm": lambda input, size, *, alpha: first(
-        tf.nn.local_response_normalization(last(input)[:, None], size // 2, 1.0, alpha / size, 0.75)[:, 0]
+        tf.nn.local_response_normalization(
+            last(input)[:, None], size // 2, 1.0, alpha / size, 0.75
+        )[:, 0]
     ),
     "log_softmax": axis(tf.nn.log_softmax),
     "logical_and": lambda a, b: tf.logical_and(tf.not_equal(a, 0.0), tf.not_equal(b, 0.0)),

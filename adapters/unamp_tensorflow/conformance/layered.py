@@ -20,7 +20,10 @@ def _classes() -> tuple[Any, Any]:
         def __init__(self, sizes: Sequence[int]) -> None:
             super().__init__(name="block")
             names = ("first", "second")
-            self.first, self.second = (keras.layers.Dense(n, use_bias=False, name=m) for n, m in zip(sizes, names, strict=True))
+            self.first, self.second = (
+                keras.layers.Dense(n, use_bias=False, name=m)
+                for n, m in zip(sizes, names, strict=True)
+            )
 
         def call(self, x: Any) -> Any:
             return self.first(x), self.second(x)
@@ -52,7 +55,9 @@ def _exported(network: Any) -> Runner:
     def run(region: Any, x: Any) -> Any:
         module = tf.Module()
         module.network = network
-        module.run = tf.function(lambda x: network(x), input_signature=[tf.TensorSpec(x.shape, x.dtype)])
+        module.run = tf.function(
+            lambda x: network(x), input_signature=[tf.TensorSpec(x.shape, x.dtype)]
+        )
         with TemporaryDirectory() as folder:
             with region():
                 tf.saved_model.save(module, folder)

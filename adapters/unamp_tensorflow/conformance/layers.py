@@ -47,14 +47,26 @@ _SPREAD = {"dilation": "dilation_rate", "groups": "groups"}
 
 
 def _convolution(
-    name: str, input: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Any = 1, padding: int = 0, **spread: Any
+    name: str,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Any = 1,
+    padding: int = 0,
+    **spread: Any,
 ) -> Tensor:
     rank = weight.ndim - 2
     spread = {_SPREAD[key]: value for key, value in spread.items()}
-    layer = built(name, input, spread.get("groups", 1), 1, strides=stride, use_bias=bias is not None, **spread)
+    layer = built(
+        name, input, spread.get("groups", 1), 1, strides=stride, use_bias=bias is not None, **spread
+    )
     kernel = tf.transpose(weight, [*range(2, rank + 2), 1, 0])
     transposed = "Transpose" in name
-    layer.filters, layer.kernel_size = kernel.shape[-2 if transposed else -1], tuple(kernel.shape[:rank])
+    layer.filters, layer.kernel_size = (
+        kernel.shape[-2 if transposed else -1],
+        tuple(kernel.shape[:rank]),
+    )
     key = "kernel" if transposed else "_kernel"
     x = last(input)
     if padding:
@@ -102,7 +114,15 @@ def _cell(kind: str, states: int, input: Tensor, *rest: Tensor) -> Any:
 
 
 def _multi_head_attention(
-    query: Tensor, key: Tensor, value: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, *, heads: int
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    w_in: Tensor,
+    b_in: Tensor,
+    w_out: Tensor,
+    b_out: Tensor,
+    *,
+    heads: int,
 ) -> Tensor:
     width = w_out.shape[0]
     layer = built("MultiHeadAttention", query, heads, width // heads)
@@ -116,7 +136,10 @@ def _multi_head_attention(
             "_kernel": tf.reshape(tf.transpose(kernel), [width, heads, -1]),
             "bias": tf.reshape(bias, [heads, -1]),
         }
-    homes[layer._output_dense] = {"_kernel": tf.reshape(tf.transpose(w_out), [heads, -1, width]), "bias": b_out}
+    homes[layer._output_dense] = {
+        "_kernel": tf.reshape(tf.transpose(w_out), [heads, -1, width]),
+        "bias": b_out,
+    }
     return tf.transpose(_with(homes, lambda: layer(inputs[0], inputs[2], key=inputs[1])), [1, 0, 2])
 
 
@@ -126,12 +149,23 @@ def _batch_norm(
 ) -> Tensor:  # fmt: skip
     x = last(input)
     # One for each number of axes: which of them it reduces, it decides when it is built.
-    layer = built("BatchNormalization", input, momentum=1.0 - momentum, epsilon=eps, name=f"axes_{len(x.shape)}")
+    layer = built(
+        "BatchNormalization",
+        input,
+        momentum=1.0 - momentum,
+        epsilon=eps,
+        name=f"axes_{len(x.shape)}",
+    )
     if not layer.built:
         with tf.init_scope():
             layer.build(x.shape)
     statistics = [_statistic("mean", mean), _statistic("variance", variance)]
-    parameters = {"gamma": weight, "beta": bias, "moving_mean": statistics[0], "moving_variance": statistics[1]}
+    parameters = {
+        "gamma": weight,
+        "beta": bias,
+        "moving_mean": statistics[0],
+        "moving_variance": statistics[1],
+    }
     result = _with({layer: parameters}, lambda: layer(x, training=training))
     return first(result)
 
@@ -159,7 +193,9 @@ def _group_norm(input: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Ten
     return first(_with({layer: {"gamma": weight, "beta": bias}}, lambda: layer(last(input))))
 
 
-def _layer_norm(input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, *, eps: float = 1e-5) -> Tensor:
+def _layer_norm(
+    input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, *, eps: float = 1e-5
+) -> Tensor:
     axes = -1 if len(shape) == 1 else tuple(range(-len(shape), 0))
     return keras("ops.layer_normalization")(input, weight, bias, axis=axes, epsilon=eps)
 
@@ -175,7 +211,9 @@ def _prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def _layer(name: str, *fixed: Any, **keywords: Any) -> Function:
     """Return a function for a layer without parameters."""
-    return lambda input, *args, **kwargs: built(name, input, *fixed, *map(_hashable, args), **keywords)(input, **kwargs)
+    return lambda input, *args, **kwargs: built(
+        name, input, *fixed, *map(_hashable, args), **keywords
+    )(input, **kwargs)
 
 
 def _hashable(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """TensorFlow's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
 
-Canonical signatures are PyTorch's; `bindings` holds the functions whose signatures differ. Tensors are channels-first there,
-and channels-last here: TensorFlow has no other kernels on a CPU.
+Canonical signatures are PyTorch's; `bindings` holds the functions whose signatures differ. Tensors
+are channels-first there, and channels-last here: TensorFlow has no other kernels on a CPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class TensorFlowOperations(NamedOperations):
         """Return a network with layers, for rules about them."""
         return layered()
 
-    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> tf.Tensor:
+    def tensor(
+        self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
+    ) -> tf.Tensor:
         """Return a tensor with the array's values, shape and dtype; `value_and_grad` sees to tapes."""
         with tf.device(device):
             return tf.constant(np.asarray(array))
@@ -95,7 +97,9 @@ class TensorFlowOperations(NamedOperations):
                 tape.watch(leaf)
             value = function(*leaves)
             scaled = value if loss_scale == 1.0 else value * tf.cast(loss_scale, value.dtype)
-        return value, [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, leaves)]
+        return value, [
+            None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, leaves)
+        ]
 
     def pull_back(
         self, function: Callable[..., tuple[tf.Tensor, tf.Tensor]], *, compiled: bool
@@ -103,7 +107,9 @@ class TensorFlowOperations(NamedOperations):
         """See `Operations.pull_back`: operation by operation."""
 
         def both(
-            leaves: Sequence[tf.Tensor], others: Sequence[Any], cotangent: Callable[[Any, Any], tf.Tensor]
+            leaves: Sequence[tf.Tensor],
+            others: Sequence[Any],
+            cotangent: Callable[[Any, Any], tf.Tensor],
         ) -> tuple[tf.Tensor, Sequence[tf.Tensor | None]]:
             with tf.GradientTape() as tape:
                 tape.watch(leaves)
@@ -129,7 +135,9 @@ class TensorFlowOperations(NamedOperations):
 def _find(op: str) -> Function | None:
     if op in BINDINGS:
         return BINDINGS[op]
-    for path in sorted(vocabulary()[op].spellings.get("tensorflow", ()), key=lambda path: path.startswith("keras.")):
+    for path in sorted(
+        vocabulary()[op].spellings.get("tensorflow", ()), key=lambda path: path.startswith("keras.")
+    ):
         if path.startswith("keras."):
             check_keras()
         found: Function = named(path)

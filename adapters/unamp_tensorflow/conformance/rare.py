@@ -12,7 +12,9 @@ from unamp_tensorflow.state import Function, Tensor
 
 def _loss(name: str) -> Function:
     """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""
-    return lambda input, target, *, reduction: keras(f"losses.{name}")(target[..., None], input[..., None])
+    return lambda input, target, *, reduction: keras(f"losses.{name}")(
+        target[..., None], input[..., None]
+    )
 
 
 def _nested(index: Tensor) -> Tensor:
@@ -29,12 +31,18 @@ def _fractional_avg_pool(input: Tensor, ratio: float) -> Tensor:
 
 
 def _crop_and_resize(input: Tensor, boxes: Tensor, size: Sequence[int]) -> Tensor:
-    return first(tf.image.crop_and_resize(last(input), boxes, tf.zeros(boxes.shape[0], tf.int32), size))
+    return first(
+        tf.image.crop_and_resize(last(input), boxes, tf.zeros(boxes.shape[0], tf.int32), size)
+    )
 
 
 def _scale_and_translate(input: Tensor, size: Sequence[int]) -> Tensor:
     factors = [new / old for new, old in zip(size, input.shape[2:], strict=True)]
-    return first(tf.raw_ops.ScaleAndTranslate(images=last(input), size=size, scale=factors, translation=[0.0, 0.0]))
+    return first(
+        tf.raw_ops.ScaleAndTranslate(
+            images=last(input), size=size, scale=factors, translation=[0.0, 0.0]
+        )
+    )
 
 
 def _crop(input: Tensor, shape: Sequence[int], offsets: Sequence[int]) -> Tensor:
@@ -43,18 +51,27 @@ def _crop(input: Tensor, shape: Sequence[int], offsets: Sequence[int]) -> Tensor
 
 def _separable_conv2d(input: Tensor, depthwise: Tensor, pointwise: Tensor) -> Tensor:
     points = tf.transpose(pointwise, [2, 3, 1, 0])
-    return first(tf.nn.separable_conv2d(last(input), _filters(depthwise), points, [1, 1, 1, 1], "VALID"))
+    return first(
+        tf.nn.separable_conv2d(last(input), _filters(depthwise), points, [1, 1, 1, 1], "VALID")
+    )
 
 
 def _dilation2d(input: Tensor, filters: Tensor) -> Tensor:
     ones = [1, 1, 1, 1]
-    return first(tf.nn.dilation2d(last(input), tf.transpose(filters, [1, 2, 0]), ones, "VALID", "NHWC", ones))
+    return first(
+        tf.nn.dilation2d(last(input), tf.transpose(filters, [1, 2, 0]), ones, "VALID", "NHWC", ones)
+    )
 
 
 def _strided_slice(
-    input: Tensor, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], strides: Sequence[int]
+    input: Tensor,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    strides: Sequence[int],
 ) -> Tensor:
-    return tf.strided_slice(input, starts, ends, strides)  # the axes are all of them, in their order
+    # the axes are all of them, in their order
+    return tf.strided_slice(input, starts, ends, strides)
 
 
 def _focal_loss(input: Tensor, target: Tensor, *, reduction: str) -> Tensor:
@@ -74,7 +91,9 @@ def _projected(input: Tensor, transform: Sequence[float]) -> Tensor:
 RARE: Mapping[str, Function] = {
     "approximate_equal": lambda a, b: tf.raw_ops.ApproximateEqual(x=a, y=b),
     "avg_pool": pool(tf.nn.avg_pool),
-    "batch_to_space": channels(lambda input, block: tf.batch_to_space(input, [block, block], [[0, 0], [0, 0]])),
+    "batch_to_space": channels(
+        lambda input, block: tf.batch_to_space(input, [block, block], [[0, 0], [0, 0]])
+    ),
     "bitcast": lambda input, dtype: tf.bitcast(input, dtype),
     "check_numerics": lambda input: tf.debugging.check_numerics(input, "not finite"),
     "circle_loss": lambda input, target: keras("losses.circle")(target, input, gamma=8.0),
@@ -89,34 +108,50 @@ RARE: Mapping[str, Function] = {
     "idct": lambda input: tf.signal.idct(input, norm="ortho"),
     "image_projective_transform": _projected,
     "snapshot": lambda input: tf.raw_ops.Snapshot(input=input),
-    "dice_loss": lambda input, target: keras("losses.dice")(tf.one_hot(target[:, 0], input.shape[1], dtype=input.dtype), input),
+    "dice_loss": lambda input, target: keras("losses.dice")(
+        tf.one_hot(target[:, 0], input.shape[1], dtype=input.dtype), input
+    ),
     "dilation2d": _dilation2d,
-    "dynamic_partition": lambda input, index, count: tf.dynamic_partition(input, tf.cast(index, tf.int32), count),
+    "dynamic_partition": lambda input, index, count: tf.dynamic_partition(
+        input, tf.cast(index, tf.int32), count
+    ),
     "dynamic_stitch": lambda a, b: tf.dynamic_stitch([[0, 2, 4], [1, 3, 5]], [a, b]),
     "focal_loss": _focal_loss,
     "fractional_avg_pool2d": _fractional_avg_pool,
     "fresnel": lambda input: tf.math.special.fresnel_sin(input),
-    "gaussian_noise": lambda input: keras("layers.GaussianNoise")(0.5, dtype=input.dtype.name)(input, training=True),
+    "gaussian_noise": lambda input: keras("layers.GaussianNoise")(0.5, dtype=input.dtype.name)(
+        input, training=True
+    ),
     "hinge_loss": _loss("hinge"),
     "in_top_k": lambda input, target, k: tf.math.in_top_k(target, input, k),
     "log_cosh_loss": _loss("logcosh"),
-    "log_loss": lambda input, label: tf.compat.v1.losses.log_loss(label, input, epsilon=1e-4, reduction="none"),
+    "log_loss": lambda input, label: tf.compat.v1.losses.log_loss(
+        label, input, epsilon=1e-4, reduction="none"
+    ),
     "mape_loss": _loss("mape"),
     "max_pool": pool(tf.nn.max_pool),
     "msle_loss": _loss("msle"),
     "psnr": lambda a, b: tf.image.psnr(last(a), last(b), 1.0),
-    "quantize_and_dequantize": lambda input, low, high, bits: tf.quantization.quantize_and_dequantize_v2(
-        input, low, high, num_bits=bits, range_given=True
+    "quantize_and_dequantize": lambda input, low, high, bits: (
+        tf.quantization.quantize_and_dequantize_v2(
+            input, low, high, num_bits=bits, range_given=True
+        )
     ),
     "resize_area": channels(lambda input, size: tf.raw_ops.ResizeArea(images=input, size=size)),
-    "reverse_sequence": lambda input, lengths: tf.reverse_sequence(input, lengths, seq_axis=1, batch_axis=0),
+    "reverse_sequence": lambda input, lengths: tf.reverse_sequence(
+        input, lengths, seq_axis=1, batch_axis=0
+    ),
     "scale": lambda input, scale, bias: keras("layers.Rescaling")(scale, bias)(input),
     "scale_and_translate": _scale_and_translate,
     "separable_conv2d": _separable_conv2d,
     "shuffle": tf.random.shuffle,
-    "space_to_batch": channels(lambda input, block: tf.space_to_batch(input, [block, block], [[0, 0], [0, 0]])),
+    "space_to_batch": channels(
+        lambda input, block: tf.space_to_batch(input, [block, block], [[0, 0], [0, 0]])
+    ),
     "strided_slice": _strided_slice,
-    "tensor_scatter_update": lambda input, index, values: tf.tensor_scatter_nd_update(input, _nested(index), values),
+    "tensor_scatter_update": lambda input, index, values: tf.tensor_scatter_nd_update(
+        input, _nested(index), values
+    ),
     "ssim": lambda a, b: tf.image.ssim(last(a), last(b), 1.0),
     "total_variation": lambda input: tf.image.total_variation(last(input)),
     "linalg_tridiagonal_solve": lambda lower, middle, upper, other: tf.linalg.tridiagonal_solve(

@@ -130,7 +130,9 @@ INDEXING: Mapping[str, Function] = {
     "nonzero": lambda input: tf.raw_ops.Where(condition=input),
     "pad": _pad("CONSTANT"),
     "reflection_pad2d": _pad("REFLECT"),
-    "slice_scatter": lambda input, source, dim, start, end: ops("slice_update")(input, [start, 0], source),
+    "slice_scatter": lambda input, source, dim, start, end: ops("slice_update")(
+        input, [start, 0], source
+    ),
     "sort": axis(tf.sort),
     "stack": tf.stack,
     "take": lambda input, index: ops("take")(input, index),

@@ -28,7 +28,8 @@ def check_keras() -> None:
     """Check that Keras, which is imported, computes with TensorFlow.
 
     Raises:
-        FrameworkNotSupported: where it does not: what it computes is no tensor of TensorFlow's, and follows no rule of ours.
+        FrameworkNotSupported: where it does not: what it computes is no tensor of TensorFlow's, and
+            follows no rule of ours.
     """
     if not keras_in_use():
         raise FrameworkNotSupported(

@@ -29,7 +29,9 @@ def _kind(name: str, make: Function, followed: dict[str, Function]) -> TensorKin
         with tf.device(device):
             return make(dtype)
 
-    return TensorKind(name, made, followed, dict.fromkeys(followed, "followed"), "", _values, dtype_of)
+    return TensorKind(
+        name, made, followed, dict.fromkeys(followed, "followed"), "", _values, dtype_of
+    )
 
 
 def _values(result: Any) -> np.ndarray:
@@ -83,7 +85,9 @@ def _sparse() -> TensorKind:
 
 def _slices() -> TensorKind:
     def make(dtype: str) -> Any:
-        return tf.IndexedSlices(tf.cast(_NUMBERS.reshape(3, 2), dtype), tf.constant([0, 2, 1]), tf.constant([4, 2]))
+        return tf.IndexedSlices(
+            tf.cast(_NUMBERS.reshape(3, 2), dtype), tf.constant([0, 2, 1]), tf.constant([4, 2])
+        )
 
     followed: dict[str, Callable[[Any], Any]] = {"abs": tf.abs, "add_n": lambda t: tf.add_n([t, t])}
     return _kind("tf.IndexedSlices", make, followed)
@@ -99,7 +103,8 @@ def _extension() -> TensorKind:
         "add": lambda t: tf.add(t, t),
         "exp": tf.exp,
         "gelu": tf.nn.gelu,
-        "matmul": lambda t: tf.matmul(t, tf.cast(weights, t.dtype)),  # TensorFlow multiplies bfloat16 by float32
+        # TensorFlow multiplies bfloat16 by float32
+        "matmul": lambda t: tf.matmul(t, tf.cast(weights, t.dtype)),
         "softmax": tf.nn.softmax,
     }
     return _kind("tf.experimental.ExtensionType", make, followed)

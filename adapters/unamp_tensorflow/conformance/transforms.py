@@ -16,7 +16,9 @@ def _fft(name: str, *, to_complex: bool = True) -> Function:
 
 
 def _stft(input: Tensor, n_fft: int, *, return_complex: bool = True, center: bool = True) -> Tensor:
-    return tf.linalg.matrix_transpose(tf.signal.stft(input, n_fft, n_fft // 4, n_fft, window_fn=None))
+    return tf.linalg.matrix_transpose(
+        tf.signal.stft(input, n_fft, n_fft // 4, n_fft, window_fn=None)
+    )
 
 
 def _istft(input: Tensor, n_fft: int) -> Tensor:
@@ -29,7 +31,11 @@ def _istft(input: Tensor, n_fft: int) -> Tensor:
 def _lu(input: Tensor) -> Any:
     lu, rows = tf.linalg.lu(input)
     lower = tf.linalg.set_diag(tf.linalg.band_part(lu, -1, 0), tf.ones_like(lu[..., 0]))
-    return tf.linalg.matrix_transpose(tf.one_hot(rows, lu.shape[-1], dtype=lu.dtype)), lower, tf.linalg.band_part(lu, 0, -1)
+    return (
+        tf.linalg.matrix_transpose(tf.one_hot(rows, lu.shape[-1], dtype=lu.dtype)),
+        lower,
+        tf.linalg.band_part(lu, 0, -1),
+    )
 
 
 def _svd(input: Tensor) -> Any:
@@ -46,7 +52,9 @@ TRANSFORMS: Mapping[str, Function] = {
     "cross": lambda a, b, *, dim: tf.linalg.cross(a, b),
     "linalg_lu": _lu,
     "linalg_matrix_exp": tf.linalg.expm,
-    "linalg_solve_triangular": lambda input, other, *, upper: tf.linalg.triangular_solve(input, other, lower=not upper),
+    "linalg_solve_triangular": lambda input, other, *, upper: tf.linalg.triangular_solve(
+        input, other, lower=not upper
+    ),
     "linalg_svd": _svd,
     "lu_solve": lambda lu, pivots, other: tf.linalg.lu_solve(lu, _permutation(pivots), other),
     "lu_unpack": lambda lu, pivots: (None, tf.linalg.lu_reconstruct(lu, _permutation(pivots))),

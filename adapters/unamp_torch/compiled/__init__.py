@@ -3,6 +3,14 @@
 They are optional, and `building` makes them.
 """
 
-from unamp_torch.compiled.building import Library, build, build_hint, in_wheel, library, place, place_in_wheel
+from unamp_torch.compiled.building import (
+    Library,
+    build,
+    build_hint,
+    in_wheel,
+    library,
+    place,
+    place_in_wheel,
+)
 
 __all__ = ["Library", "build", "build_hint", "in_wheel", "library", "place", "place_in_wheel"]

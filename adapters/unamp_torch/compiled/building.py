@@ -1,14 +1,16 @@
 """The building and loading of the compiled kernels.
 
-A wheel for a platform brings them for some minor versions of PyTorch, in ``torch-2.13/`` beside their
-sources: they use what LibTorch's stable ABI does not have (autocast's state, dispatch keys, redispatching), so that a library
-serves one minor version alone, on one version of Python. Another finds none that is meant for it; what this Python or PyTorch
-cannot load is left alone, and `in_wheel` says why.
+A wheel for a platform brings them for some minor versions of PyTorch, in ``torch-2.13/`` beside
+their sources: they use what LibTorch's stable ABI does not have (autocast's state, dispatch keys,
+redispatching), so that a library serves one minor version alone, on one version of Python. Another
+finds none that is meant for it; what this Python or PyTorch cannot load is left alone, and
+`in_wheel` says why.
 
-``python -m unamp_torch`` builds them for the PyTorch that is installed, which takes half a minute, a C++ compiler and ninja
-(``pip install "unamp[torch-compiled]"``). From then on every process uses them, before the wheel's: they are kept in the
-user's cache, and nothing is compiled by an import. The environment can say that none must be used
-(``UNAMP_TORCH_COMPILED=0``), or that they must (``1``: an error where they are not built).
+``python -m unamp_torch`` builds them for the PyTorch that is installed, which takes half a minute,
+a C++ compiler and ninja (``pip install "unamp[torch-compiled]"``). From then on every process uses
+them, before the wheel's: they are kept in the user's cache, and nothing is compiled by an import.
+The environment can say that none must be used (``UNAMP_TORCH_COMPILED=0``), or that they must
+(``1``: an error where they are not built).
 """
 
 from __future__ import annotations
@@ -37,14 +39,16 @@ _SOURCES = Path(__file__).parent
 _FILE = f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
 _WHAT = f"the compiled kernels for torch {torch.__version__}"
 
-_refusal: str | None = None  # why what the wheel brings could not be loaded; None where it was not tried, or could
+# why what the wheel brings could not be loaded; None where it was not tried, or could
+_refusal: str | None = None
 
 
 class Library(Protocol):
     """The built module; `module.cpp` has its functions, in the same order."""
 
     Activation: Callable[..., Realisation]
-    Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], Any]  #: as `unamp_torch.master_casts.Casts`
+    #: as `unamp_torch.master_casts.Casts`
+    Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], Any]
 
     def configure(self, *used_of_python: Any) -> None:
         """Hand over what the kernels and regions use of Python; before anything else, once."""
@@ -111,8 +115,15 @@ class Library(Protocol):
 def place() -> Path:
     """Return the path of the module, built or not: in the user's cache, under everything that it depends on."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    source = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*")))).hexdigest()
-    return Path(cache) / "unamp" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{source[:16]}" / _FILE
+    source = hashlib.sha256(
+        b"".join(path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*")))
+    ).hexdigest()
+    return (
+        Path(cache)
+        / "unamp"
+        / f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{source[:16]}"
+        / _FILE
+    )
 
 
 def place_in_wheel() -> Path | None:
@@ -134,9 +145,13 @@ def build(*, verbose: bool = False, target: Path | None = None) -> Path:
     target = target or place()
     target.parent.mkdir(parents=True, exist_ok=True)
     # Assertions name the files that they stand in, and not where those were when this was built.
-    named = (f"-ffile-prefix-map={_SOURCES}=unamp_torch", f"-ffile-prefix-map={Path(torch.__file__).parent}=torch")
+    named = (
+        f"-ffile-prefix-map={_SOURCES}=unamp_torch",
+        f"-ffile-prefix-map={Path(torch.__file__).parent}=torch",
+    )
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        # As a plain library, so that it is not initialised in this process, whose adapter may be in use without it.
+        # As a plain library, so that it is not initialised in this process, whose adapter may be in
+        # use without it.
         cpp_extension.load(
             _MODULE,
             [str(_SOURCES / "module.cpp")],
@@ -154,7 +169,9 @@ def in_wheel() -> str | None:
     """Return the versions that the wheel's kernels are for, and why none is used here; None where it brings none."""
     if _refusal is not None:
         return f"refused: {_refusal}"
-    brought = sorted(path.parent.name.replace("-", " ") for path in _SOURCES.glob(f"torch-*/{_FILE}"))
+    brought = sorted(
+        path.parent.name.replace("-", " ") for path in _SOURCES.glob(f"torch-*/{_FILE}")
+    )
     if not brought and any(_SOURCES.glob("torch-*")):
         return "none for this Python"
     return f"for {', '.join(brought)}" if brought else None
@@ -186,12 +203,15 @@ def load() -> Library | None:
 
     Raises:
         FrameworkNotSupported: nothing is built, and it must be used.
-        ImportError: what the user has built cannot be loaded, or what the wheel brings cannot and must be used.
+        ImportError: what the user has built cannot be loaded, or what the wheel brings cannot and
+            must be used.
     """
     global _refusal
     wanted, path = os.environ.get(_VARIABLE), _built()
     if wanted == "1" and path is None:
-        raise FrameworkNotSupported(f"{_VARIABLE}=1, but {_WHAT} are not built ({place()} does not exist); run: {_COMMAND}")
+        raise FrameworkNotSupported(
+            f"{_VARIABLE}=1, but {_WHAT} are not built ({place()} does not exist); run: {_COMMAND}"
+        )
     if wanted == "0" or path is None:
         return None
     spec = importlib.util.spec_from_file_location(_MODULE, path)
@@ -204,7 +224,9 @@ def load() -> Library | None:
         if path == place_in_wheel() and wanted != "1":
             _refusal = str(error)
             return None
-        raise ImportError(f"{_WHAT} cannot be loaded: {error}; run {_COMMAND} again, or delete {path}") from error
+        raise ImportError(
+            f"{_WHAT} cannot be loaded: {error}; run {_COMMAND} again, or delete {path}"
+        ) from error
     return cast("Library", module)
 
 

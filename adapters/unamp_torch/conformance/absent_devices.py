@@ -1,7 +1,8 @@
 """Devices that are not here: fake tensors on them carry device, shape and dtype through PyTorch's dispatcher, and no numbers.
 
-What reaches a kernel is read: autocast, and the kernels of the adapter, have done their work before. So it is in the backward
-pass, whose nodes are called one by one; see `unamp_torch.conformance.fake_gradients`.
+What reaches a kernel is read: autocast, and the kernels of the adapter, have done their work
+before. So it is in the backward pass, whose nodes are called one by one; see
+`unamp_torch.conformance.fake_gradients`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from unamp.adapter.absent_devices import AbsentDevice, Computed, Kind, Numbers, Programs, entering, kind_of, result_of
+from unamp.adapter.absent_devices import (
+    AbsentDevice,
+    Computed,
+    Kind,
+    Numbers,
+    Programs,
+    entering,
+    kind_of,
+    result_of,
+)
 from unamp_torch.conformance import fake_gradients, joint_graphs, second_device
 from unamp_torch.devices import accelerator
 
@@ -37,16 +47,28 @@ _BACKWARD = re.compile(r"_backward(_data|_impl)?$")
 
 #: Why fake tensors cannot run a function, by what they raise.
 _REASONS = {
-    **dict.fromkeys(("DataDependentOutputException", "DynamicOutputShapeException"), "what it gives depends on numbers"),
-    **dict.fromkeys(("UnsupportedFakeTensorException", "UnsupportedOperatorException"), "it has no fake kernel"),
+    **dict.fromkeys(
+        ("DataDependentOutputException", "DynamicOutputShapeException"),
+        "what it gives depends on numbers",
+    ),
+    **dict.fromkeys(
+        ("UnsupportedFakeTensorException", "UnsupportedOperatorException"), "it has no fake kernel"
+    ),
     "NotImplementedError": "it has no fake kernel",
     "Inexpressible": "its gradient is written in Python",
     "AcceleratorError": "its kernel asks for the device itself",
     "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
 
-#: What a kernel that asks for the device itself says: in a build without it, and where there is none.
-_ASKS = ("not compiled with", "not linked with", "data is not allocated", "no NVIDIA driver", "No CUDA GPUs")
+#: What a kernel that asks for the device itself says: in a build without it, and where there is
+#: none.
+_ASKS = (
+    "not compiled with",
+    "not linked with",
+    "data is not allocated",
+    "no NVIDIA driver",
+    "No CUDA GPUs",
+)
 
 #: The calls that are being made of the function that is read.
 _places = fake_gradients.Places()
@@ -57,13 +79,23 @@ def absent_devices() -> tuple[AbsentDevice, ...]:
     if accelerator() not in (None, second_device.NAME):
         return ()
     cpu = AbsentDevice("fake:cpu", partial(_read, "cpu"), _places.named, "cpu", _reason)
-    return tuple(_device(name, cpu) for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name))
+    return tuple(
+        _device(name, cpu) for name in ("cuda", "mps", "xpu", "hpu") if hasattr(torch, name)
+    )
 
 
 def _device(name: str, cpu: AbsentDevice) -> AbsentDevice:
     region = "gpu" if name == "cuda" else name
     graph = AbsentDevice(f"traced:{name}", partial(_trace, name), _places.named, region, _reason)
-    return AbsentDevice(f"fake:{name}", partial(_read, name), _places.named, region, _reason, partial(_run, name), (graph, cpu))
+    return AbsentDevice(
+        f"fake:{name}",
+        partial(_read, name),
+        _places.named,
+        region,
+        _reason,
+        partial(_run, name),
+        (graph, cpu),
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -118,7 +150,9 @@ def _trace(
 
 
 @contextmanager
-def _tensors(device: str, leaves: Sequence[np.ndarray], *others: Sequence[np.ndarray]) -> Iterator[list[list[Tensor]]]:
+def _tensors(
+    device: str, leaves: Sequence[np.ndarray], *others: Sequence[np.ndarray]
+) -> Iterator[list[list[Tensor]]]:
     fake_gradients.guard(device)
     _places.forget()
     with FakeTensorMode(), torch.set_grad_enabled(bool(leaves)):
@@ -152,16 +186,28 @@ class _Kernels(TorchDispatchMode):
                 carried = tuple(sorted(entering(*taken[0])))
             results = tuple(dict.fromkeys(map(_name, made[:1])))
             # A kernel that reads low numbers and gives their sum in float32 spares a copy of them.
-            operands = results if kind == "reduction" and results == ("float32",) else _operands(kind, given)
+            operands = (
+                results
+                if kind == "reduction" and results == ("float32",)
+                else _operands(kind, given)
+            )
             # So does one of the backward pass that computes in float32 and gives a low gradient.
-            narrows = narrows or (backward and kind == "reduction" and operands == ("float32",) != results)
-            self.found.append(Computed(place, backward, name, kind, operands, operands if narrows else results, carried))
+            narrows = narrows or (
+                backward and kind == "reduction" and operands == ("float32",) != results
+            )
+            self.found.append(
+                Computed(
+                    place, backward, name, kind, operands, operands if narrows else results, carried
+                )
+            )
         for tensor in made:
             narrowed = narrows and tensor.dtype in (torch.float16, torch.bfloat16)
             if narrowed:
                 low = (_name(tensor),)
                 self.found.append(Computed(place, backward, name, "elementwise", low, low, carried))
-            self._made[tensor] = Numbers(place, backward, frozenset({_name(tensor)}) if narrowed else entered)
+            self._made[tensor] = Numbers(
+                place, backward, frozenset({_name(tensor)}) if narrowed else entered
+            )
         return result
 
 
@@ -180,7 +226,9 @@ def _operands(kind: Kind, given: list[Tensor]) -> tuple[str, ...]:
 
 
 def _floating(value: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return [
+        leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    ]
 
 
 def _name(tensor: Tensor) -> str:
@@ -190,4 +238,6 @@ def _name(tensor: Tensor) -> str:
 def _kind(kernel: str) -> Kind | None:
     name = _BACKWARD.sub("", kernel)
     name = _KERNELS.get(name, name)
-    return kind_of(name.replace("legit", "").strip("_").removeprefix("native_").removeprefix("cudnn_"))
+    return kind_of(
+        name.replace("legit", "").strip("_").removeprefix("native_").removeprefix("cudnn_")
+    )

@@ -1,8 +1,9 @@
 """The backward pass of fake tensors on a device that is not here: the nodes that autograd noted, called one by one.
 
-Two things of PyTorch's ask for the device itself. A node notes the stream of its tensors' device as it is made, which a build
-without that device cannot say: there it is given the guard of meta tensors, which does nothing. And the engine asks for an
-accelerator: so the nodes are called in the engine's order, and their gradients are added up and cast as it does.
+Two things of PyTorch's ask for the device itself. A node notes the stream of its tensors' device as
+it is made, which a build without that device cannot say: there it is given the guard of meta
+tensors, which does nothing. And the engine asks for an accelerator: so the nodes are called in the
+engine's order, and their gradients are added up and cast as it does.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def guard(device: str) -> None:
         guards = (ctypes.c_void_p * _COUNT).in_dll(library, _REGISTRY)
         register = library[_REGISTER]
     except (StopIteration, OSError, ValueError, AttributeError) as error:
-        raise NoGuard(f"this build of PyTorch has no guard for {device}, and cannot be given one: {error}") from error
+        raise NoGuard(
+            f"this build of PyTorch has no guard for {device}, and cannot be given one: {error}"
+        ) from error
     register.argtypes, register.restype = [ctypes.c_int8, ctypes.c_void_p], None
     if not guards[_NUMBERS[device]]:
         register(_NUMBERS[device], guards[_NUMBERS["meta"]])
@@ -147,7 +150,9 @@ def gradients(
     while waiting:
         node = heapq.heappop(waiting)[-1]
         if isinstance(node, BackwardCFunction):
-            raise Inexpressible(f"{type(node).__name__} is a function of autograd that is written in Python")
+            raise Inexpressible(
+                f"{type(node).__name__} is a function of autograd that is written in Python"
+            )
         with places.gradient_of(node):
             made = node(*found.pop(node))
         for gradient, (following, number) in zip(
@@ -160,5 +165,9 @@ def gradients(
 
 def _as_noted(gradient: Tensor, noted: Any) -> Tensor:
     """Return a gradient in the shape and the dtype that a node noted of the tensor, as the engine makes it."""
-    summed = gradient if gradient.shape == tuple(noted.shape) else gradient.sum_to_size(tuple(noted.shape))
+    summed = (
+        gradient
+        if gradient.shape == tuple(noted.shape)
+        else gradient.sum_to_size(tuple(noted.shape))
+    )
     return summed.to(noted.dtype)

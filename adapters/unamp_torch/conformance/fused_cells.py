@@ -22,11 +22,20 @@ def lstm(
     into, forget, new, out = total.chunk(4, 1)
     into, forget, new, out = into.sigmoid(), forget.sigmoid(), new.tanh(), out.sigmoid()
     after = forget * cell.float() + into * new
-    return (out * after.tanh()).to(dtype), after.to(dtype), torch.cat([into, forget, new, out], 1).to(dtype)
+    return (
+        (out * after.tanh()).to(dtype),
+        after.to(dtype),
+        torch.cat([into, forget, new, out], 1).to(dtype),
+    )
 
 
 def lstm_backward(
-    grad_hidden: Tensor | None, grad_cell: Tensor | None, before: Tensor, after: Tensor, gates: Tensor, has_bias: bool
+    grad_hidden: Tensor | None,
+    grad_cell: Tensor | None,
+    before: Tensor,
+    after: Tensor,
+    gates: Tensor,
+    has_bias: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients of the gates, of the cell state, and of a bias."""
     if grad_hidden is None and grad_cell is None:
@@ -56,14 +65,22 @@ def gru(
 ) -> tuple[Tensor, Tensor]:
     """Return the new hidden state, and what the backward pass needs."""
     dtype = input_gates.dtype
-    given, state, before = _sum(input_gates, input_bias), _sum(hidden_gates, hidden_bias), hidden.float()
+    given, state, before = (
+        _sum(input_gates, input_bias),
+        _sum(hidden_gates, hidden_bias),
+        hidden.float(),
+    )
     (a, b, c), (d, e, f) = given.chunk(3, 1), state.chunk(3, 1)
     reset, update = (a + d).sigmoid(), (b + e).sigmoid()
     new = (c + reset * f).tanh()
-    return (new + update * (before - new)).to(dtype), torch.cat([reset, update, new, before, f], 1).to(dtype)
+    return (new + update * (before - new)).to(dtype), torch.cat(
+        [reset, update, new, before, f], 1
+    ).to(dtype)
 
 
-def gru_backward(grad: Tensor, kept: Tensor, has_bias: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+def gru_backward(
+    grad: Tensor, kept: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return the gradients of both kinds of gates, of the hidden state, and of both biases."""
     dtype = kept.dtype
     reset, update, new, before, state = kept.float().chunk(5, 1)

@@ -20,7 +20,9 @@ class _Traced(Exception):
     """The graph is there, and nothing is to be compiled of it."""
 
 
-def joint_graph(function: Callable[..., Tensor], inputs: Sequence[Sequence[Tensor]], places: Places) -> GraphModule:
+def joint_graph(
+    function: Callable[..., Tensor], inputs: Sequence[Sequence[Tensor]], places: Places
+) -> GraphModule:
     """Return the joint graph of a function, in which each node is annotated with its place.
 
     Args:
@@ -51,7 +53,9 @@ def joint_graph(function: Callable[..., Tensor], inputs: Sequence[Sequence[Tenso
 
 def run(graph: GraphModule, places: Places) -> None:
     """Run a joint graph on its own fake inputs, each node in its place."""
-    _InPlaces(graph, places).run(*(node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"))
+    _InPlaces(graph, places).run(
+        *(node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder")
+    )
 
 
 class _InPlaces(Interpreter):
@@ -62,6 +66,9 @@ class _InPlaces(Interpreter):
         self._places = places
 
     def run_node(self, n: Node) -> Any:
-        place, backward = n.meta.get("custom", {}).get("place", ""), n.meta.get("partitioner_tag") == "is_backward"
+        place, backward = (
+            n.meta.get("custom", {}).get("place", ""),
+            n.meta.get("partitioner_tag") == "is_backward",
+        )
         with self._places.named(place, backward=backward):
             return super().run_node(n)

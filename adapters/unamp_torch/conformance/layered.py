@@ -14,7 +14,9 @@ from unamp_torch.devices import device_type
 class _Block(torch.nn.Module):
     def __init__(self, weights: Sequence[Any]) -> None:
         super().__init__()
-        self.first, self.second = (torch.nn.Linear(w.shape[1], w.shape[0], bias=False) for w in weights)
+        self.first, self.second = (
+            torch.nn.Linear(w.shape[1], w.shape[0], bias=False) for w in weights
+        )
         with torch.no_grad():
             for layer, weight in zip((self.first, self.second), weights, strict=True):
                 layer.weight.copy_(torch.from_numpy(weight))

@@ -1,6 +1,7 @@
 """torch's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
 
-Most canonical signatures are torch's own, so a name is looked up where torch keeps it; `_WRITTEN` holds the rest.
+Most canonical signatures are torch's own, so a name is looked up where torch keeps it; `_WRITTEN`
+holds the rest.
 """
 
 from __future__ import annotations
@@ -28,8 +29,28 @@ from unamp_torch.devices import accelerator, device_type
 
 #: What PyTorch computes with oneMKL's vector functions on a CPU.
 _VECTORISED = (
-    *(torch.acos, torch.asin, torch.atan, torch.cos, torch.cosh, torch.erf, torch.erfc, torch.erfinv, torch.exp),
-    *(torch.expm1, torch.lgamma, torch.log, torch.log10, torch.log1p, torch.log2, torch.sin, torch.sinh, torch.sqrt),
+    *(
+        torch.acos,
+        torch.asin,
+        torch.atan,
+        torch.cos,
+        torch.cosh,
+        torch.erf,
+        torch.erfc,
+        torch.erfinv,
+        torch.exp,
+    ),
+    *(
+        torch.expm1,
+        torch.lgamma,
+        torch.log,
+        torch.log10,
+        torch.log1p,
+        torch.log2,
+        torch.sin,
+        torch.sinh,
+        torch.sqrt,
+    ),
     *(torch.tan, torch.tanh, torch.trunc),
 )
 
@@ -39,13 +60,15 @@ class TorchOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("torch", _find)
-        # A probe tells float32 from float16 by their significands; TF32, which rounds inputs to ten bits, would pass for
-        # float16. Only conformance asks for this namespace, in a process of its own.
+        # A probe tells float32 from float16 by their significands; TF32, which rounds inputs to ten
+        # bits, would pass for float16. Only conformance asks for this namespace, in a process of
+        # its own.
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.deterministic = True  # else two runs differ in bits, by themselves
-        # The first call of one of oneMKL's vector functions in a process is exact to five digits only now and then, where
-        # two threads make it at once (tanh in one process of four, torch 2.13). That call is made here.
+        # The first call of one of oneMKL's vector functions in a process is exact to five digits
+        # only now and then, where two threads make it at once (tanh in one process of four, torch
+        # 2.13). That call is made here.
         with untraced():
             for function in _VECTORISED:
                 function(torch.full((1 << 16,), 0.5))
@@ -58,7 +81,9 @@ class TorchOperations(NamedOperations):
         """Return the kinds of tensor that are not one dense array."""
         return tensor_kinds()
 
-    def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+    def tensor(
+        self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
+    ) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
         made = torch.from_numpy(np.array(array, order="C"))
         return made.to(device_type(device)).requires_grad_(requires_grad)
@@ -88,7 +113,11 @@ class TorchOperations(NamedOperations):
         """Return a tensor's values; low dtypes arrive as float32."""
         # Inside a region too a copy to the host must not change values: these casts are exact.
         tensor = tensor.detach().resolve_conj().resolve_neg()
-        exact = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+        exact = {
+            torch.float16: torch.float32,
+            torch.bfloat16: torch.float32,
+            torch.complex32: torch.complex64,
+        }
         tensor = tensor.to(exact.get(tensor.dtype, tensor.dtype))
         return tensor.cpu().numpy()
 
@@ -173,12 +202,33 @@ def _lstm_cell(input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> tuple
 
 
 def _multi_head_attention(
-    query: Tensor, key: Tensor, value: Tensor, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor, *, heads: int
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    w_in: Tensor,
+    b_in: Tensor,
+    w_out: Tensor,
+    b_out: Tensor,
+    *,
+    heads: int,
 ) -> Tensor:
     """Attend, time first, as in torch; without the attention weights."""
     dim = query.shape[-1]
     return F.multi_head_attention_forward(
-        query, key, value, dim, heads, w_in, b_in, None, None, False, 0.0, w_out, b_out, need_weights=False
+        query,
+        key,
+        value,
+        dim,
+        heads,
+        w_in,
+        b_in,
+        None,
+        None,
+        False,
+        0.0,
+        w_out,
+        b_out,
+        need_weights=False,
     )[0]
 
 
@@ -239,11 +289,15 @@ def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
     return _layer(torch.nn.TransformerEncoderLayer, weights, heads, input)
 
 
-def _layer(kind: type[torch.nn.Module], weights: Sequence[Tensor], heads: int, *inputs: Tensor) -> Tensor:
+def _layer(
+    kind: type[torch.nn.Module], weights: Sequence[Tensor], heads: int, *inputs: Tensor
+) -> Tensor:
     width = inputs[0].shape[-1]
     layer = _built(kind, width, heads, _hidden(weights, width))  # type: ignore[arg-type]  # a class is hashable
     names = [name for name, _ in layer.named_parameters()]
-    result: Tensor = torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), inputs)
+    result: Tensor = torch.func.functional_call(
+        layer, dict(zip(names, weights, strict=True)), inputs
+    )
     return result
 
 
@@ -254,14 +308,20 @@ def _built(kind: type[torch.nn.Module], width: int, heads: int, hidden: int) -> 
 
 
 def _hidden(weights: Sequence[Tensor], width: int) -> int:
-    return next(w.shape[0] for w in weights if w.ndim == 2 and w.shape[1] == width and w.shape[0] not in (width, 3 * width))
+    return next(
+        w.shape[0]
+        for w in weights
+        if w.ndim == 2 and w.shape[1] == width and w.shape[0] not in (width, 3 * width)
+    )
 
 
 def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
     return torch.segment_reduce(data, "sum", lengths=lengths)
 
 
-def _fractional_max_pool(pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int) -> Tensor:
+def _fractional_max_pool(
+    pool: Callable[..., Tensor], input: Tensor, samples: Tensor, *, kernel: int, size: int
+) -> Tensor:
     return pool(input, kernel, output_size=size, _random_samples=samples)
 
 
@@ -277,7 +337,9 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "cast": lambda input, dtype: input.to(getattr(torch, dtype)),
     "circular_pad": _pad("circular"),
     "cpu": torch.Tensor.cpu,
-    "convolution": lambda input, weight, bias: torch.convolution(input, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+    "convolution": lambda input, weight, bias: torch.convolution(
+        input, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+    ),
     "dirichlet": torch._sample_dirichlet,
     "exponential": lambda input: torch.ops.aten.exponential(input, 1.0),
     "expand": torch.Tensor.expand,
@@ -321,7 +383,9 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "unique": torch.unique,
     "upsample_bicubic2d": _resize("bicubic", align_corners=False),
     "upsample_bilinear2d": _resize("bilinear", align_corners=False),
-    "upsample_lanczos2d": lambda input, size: torch.ops.aten._upsample_lanczos2d_aa(input, size, False),
+    "upsample_lanczos2d": lambda input, size: torch.ops.aten._upsample_lanczos2d_aa(
+        input, size, False
+    ),
     "upsample_linear1d": _resize("linear", align_corners=False),
     "upsample_nearest1d": _resize("nearest"),
     "upsample_nearest2d": _resize("nearest"),

@@ -1,9 +1,11 @@
 """A second device for PyTorch wherever there is a CPU: a backend of the kind that strangers bring (PrivateUse1), stored there.
 
-A policy means the same on every device. Where there is no GPU, this one shows it: to PyTorch, and to the adapter, it is an
-accelerator like any other, with no list of its own for autocast. What it computes, the CPU computes.
+A policy means the same on every device. Where there is no GPU, this one shows it: to PyTorch, and
+to the adapter, it is an accelerator like any other, with no list of its own for autocast. What it
+computes, the CPU computes.
 
-See https://docs.pytorch.org/tutorials/advanced/python_extension_autoload.html for backends that bring themselves along.
+See https://docs.pytorch.org/tutorials/advanced/python_extension_autoload.html for backends that
+bring themselves along.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class _Stored(torch.Tensor):
 
     @staticmethod
     def __new__(cls, stored: torch.Tensor) -> _Stored:
-        # PyTorch asks this tensor whether it is a conjugate or a negative that is yet to be computed, and knows of none.
+        # PyTorch asks this tensor whether it is a conjugate or a negative that is yet to be
+        # computed, and knows of none.
         stored = stored.resolve_conj().resolve_neg()
         made: _Stored = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -62,7 +65,8 @@ class _Stored(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = dict(kwargs or {})
         if _is_composed(func):
-            return func.decompose(*args, **kwargs)  # in inference mode what is made of others arrives as a whole
+            # in inference mode what is made of others arrives as a whole
+            return func.decompose(*args, **kwargs)
         asked = kwargs.get("device")
         to_cpu = asked is not None and torch.device(asked) == _CPU
         given = [_stored(value) for value in args]
@@ -72,7 +76,11 @@ class _Stored(torch.Tensor):
         result = _KERNELS.get(func, func)(*given, **named)
         if to_cpu:
             return result
-        result = _Stored(result) if isinstance(result, torch.Tensor) else tree_map_only(torch.Tensor, _Stored, result)
+        result = (
+            _Stored(result)
+            if isinstance(result, torch.Tensor)
+            else tree_map_only(torch.Tensor, _Stored, result)
+        )
         return return_and_correct_aliasing(func, args, kwargs, result)
 
 
@@ -106,20 +114,35 @@ def register() -> None:
     if _library:
         return
     if torch.accelerator.is_available():
-        raise RuntimeError(f"this process has an accelerator already: {torch.accelerator.current_accelerator()}")
-    # Not `_setup_privateuseone_for_python_backend`, which gives every `nn.Module` a method of the device's name.
+        raise RuntimeError(
+            f"this process has an accelerator already: {torch.accelerator.current_accelerator()}"
+        )
+    # Not `_setup_privateuseone_for_python_backend`, which gives every `nn.Module` a method of the
+    # device's name.
     backend_registration.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _Module())
     torch._C._acc.register_python_privateuseone_hook(backend_registration._DummyPrivateUse1Hook())
-    torch._C._acc.register_python_privateuseone_device_guard(backend_registration._DummyDeviceGuard())
+    torch._C._acc.register_python_privateuseone_device_guard(
+        backend_registration._DummyDeviceGuard()
+    )
     _library.append(torch.library.Library("aten", "IMPL", "PrivateUse1"))
-    made = {"empty.memory_format": torch.empty, "empty_strided": torch.empty_strided, "arange.start_step": torch.arange}
+    made = {
+        "empty.memory_format": torch.empty,
+        "empty_strided": torch.empty_strided,
+        "arange.start_step": torch.arange,
+    }
     for name, make in made.items():
         _library[0].impl(name, _on_the_cpu(make))
 
 
 def _on_the_cpu(make: Any) -> Any:
     def made(*args: Any, device: Any = None, pin_memory: Any = None, **kwargs: Any) -> _Stored:
-        return _Stored(make(*args, device=_CPU, **{name: value for name, value in kwargs.items() if value is not None}))
+        return _Stored(
+            make(
+                *args,
+                device=_CPU,
+                **{name: value for name, value in kwargs.items() if value is not None},
+            )
+        )
 
     return made

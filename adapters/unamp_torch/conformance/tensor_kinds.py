@@ -16,23 +16,36 @@ from unamp_torch.state import dtype_name
 Call = Callable[[Tensor], Tensor]
 
 #: Blocks of two by two beside blocks of zeros. No number in it is one in a low dtype.
-_ROWS = torch.tensor([[1.1, 0.7, 0.0, 0.0], [0.3, 2.1, 0.0, 0.0], [0.0, 0.0, 1.3, 0.9], [0.0, 0.0, 0.1, 1.7]])
+_ROWS = torch.tensor(
+    [[1.1, 0.7, 0.0, 0.0], [0.3, 2.1, 0.0, 0.0], [0.0, 0.0, 1.3, 0.9], [0.0, 0.0, 0.1, 1.7]]
+)
 _WEIGHTS = torch.linspace(0.1, 1.3, 16).reshape(4, 4)
 
 
 def tensor_kinds() -> tuple[TensorKind, ...]:
     """Return the kinds: sparse tensors by layout, and nested ones.
 
-    Products of sparse tensors in a compressed layout are among the gaps: PyTorch's CPU has no low kernel for them. So are
-    masked tensors, which have no bfloat16. Of quantized ones, which have no floating dtype, no operation is cast.
+    Products of sparse tensors in a compressed layout are among the gaps: PyTorch's CPU has no low
+    kernel for them. So are masked tensors, which have no bfloat16. Of quantized ones, which have no
+    floating dtype, no operation is cast.
     """
     return (
-        _sparse("sparse_coo", Tensor.to_sparse, {**_ELEMENTWISE, **_ARITHMETIC, **_PRODUCTS, **_SPARSE_PRODUCTS}),
-        _sparse("sparse_csr", Tensor.to_sparse_csr, {**_ELEMENTWISE, **_ARITHMETIC, **_SPARSE_PRODUCTS}),
+        _sparse(
+            "sparse_coo",
+            Tensor.to_sparse,
+            {**_ELEMENTWISE, **_ARITHMETIC, **_PRODUCTS, **_SPARSE_PRODUCTS},
+        ),
+        _sparse(
+            "sparse_csr", Tensor.to_sparse_csr, {**_ELEMENTWISE, **_ARITHMETIC, **_SPARSE_PRODUCTS}
+        ),
         _sparse("sparse_csc", Tensor.to_sparse_csc, _ELEMENTWISE),
         _sparse("sparse_bsr", lambda tensor: tensor.to_sparse_bsr((2, 2)), _ELEMENTWISE),
         _nested("torch.nested (strided)", torch.strided, _OF_ROWS),
-        _nested("torch.nested (jagged)", torch.jagged, {**_OF_ROWS, "exp": torch.exp, "matmul": _product}),
+        _nested(
+            "torch.nested (jagged)",
+            torch.jagged,
+            {**_OF_ROWS, "exp": torch.exp, "matmul": _product},
+        ),
     )
 
 
@@ -64,7 +77,9 @@ _PRODUCTS: Mapping[str, Call] = {
     "mm": lambda tensor: torch.mm(tensor, _like(tensor, _WEIGHTS)),
 }
 _SPARSE_PRODUCTS: Mapping[str, Call] = {
-    "sparse_addmm": lambda tensor: torch.sparse.addmm(_like(tensor, _WEIGHTS), tensor, _like(tensor, _WEIGHTS)),
+    "sparse_addmm": lambda tensor: torch.sparse.addmm(
+        _like(tensor, _WEIGHTS), tensor, _like(tensor, _WEIGHTS)
+    ),
     "sparse_mm": lambda tensor: torch.sparse.mm(tensor, _like(tensor, _WEIGHTS)),
 }
 _OF_ROWS: Mapping[str, Call] = {
@@ -96,8 +111,18 @@ def _nested(name: str, layout: torch.layout, calls: Mapping[str, Call]) -> Tenso
     return _followed(name, make, calls)
 
 
-def _followed(name: str, make: Callable[[str, str], Tensor], calls: Mapping[str, Call]) -> TensorKind:
-    return TensorKind(name, make, calls, dict.fromkeys(calls, "followed"), "", _values, lambda result: dtype_name(result.dtype))
+def _followed(
+    name: str, make: Callable[[str, str], Tensor], calls: Mapping[str, Call]
+) -> TensorKind:
+    return TensorKind(
+        name,
+        make,
+        calls,
+        dict.fromkeys(calls, "followed"),
+        "",
+        _values,
+        lambda result: dtype_name(result.dtype),
+    )
 
 
 def _values(result: Any) -> np.ndarray:

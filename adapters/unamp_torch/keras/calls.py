@@ -1,8 +1,9 @@
 """One call of a layer or a function of Keras on PyTorch that is one operation of the vocabulary.
 
-To PyTorch such a layer is several operations: a `Dense` is a product, and a sum with a bias. Its rule holds for both: the
-layer's inputs and parameters are cast, and where a rule for a part says otherwise, its parts follow the layer's. A function
-casts what comes out of it to the dtype of what it was given: it is given what its rule says, and no rule reaches in.
+To PyTorch such a layer is several operations: a `Dense` is a product, and a sum with a bias. Its
+rule holds for both: the layer's inputs and parameters are cast, and where a rule for a part says
+otherwise, its parts follow the layer's. A function casts what comes out of it to the dtype of what
+it was given: it is given what its rule says, and no rule reaches in.
 """
 
 from __future__ import annotations
@@ -45,14 +46,17 @@ class _Inside(threading.local):
     """The layer that a thread is in, and that is one operation.
 
     Attributes:
-        dtype: what its parameters are cast to; None outside of such layers, and where they are left alone.
+        dtype: what its parameters are cast to; None outside of such layers, and where they are left
+            alone.
         casts: those that were cast already, by their ids, each with its cast.
         whole: whether what it is made of has no rules of its own.
-        around: what the policy is made of under which losses are being added up; None outside of that.
+        around: what the policy is made of under which losses are being added up; None outside of
+            that.
     """
 
     def __init__(self) -> None:
-        # In each thread's own dictionary from the beginning: a compiler looks there, and what comes later is another state.
+        # In each thread's own dictionary from the beginning: a compiler looks there, and what comes
+        # later is another state.
         self.dtype: torch.dtype | None = None
         self.whole = False
         self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -73,7 +77,9 @@ def as_one_operation(classes: Mapping[type, tuple[str, str]], original: Function
             return original(self, *args, **kwargs)
         if not torch.compiler.is_compiling() and states_float32(self):
             _warn(op, self)
-        return _follow(op, rule, layer_path(self, path), self, functools.partial(original, self), args, kwargs)
+        return _follow(
+            op, rule, layer_path(self, path), self, functools.partial(original, self), args, kwargs
+        )
 
     return call
 
@@ -82,7 +88,9 @@ def _warn(op: str, layer: Any) -> None:
     """Warn of a layer that states float32, where its rule makes it low."""
     plan = thread.plan
     if plan is not None and plan.policy.active and plan.policy.rules[op] is Rule.LOW:
-        amp_warnings.follows_the_region("torch", type(layer).__name__, layer.name, plan.policy.dtype)
+        amp_warnings.follows_the_region(
+            "torch", type(layer).__name__, layer.name, plan.policy.dtype
+        )
 
 
 def function_as_one_operation(op: str, path: str, original: Function) -> Function:
@@ -97,7 +105,8 @@ def function_as_one_operation(op: str, path: str, original: Function) -> Functio
     return call
 
 
-#: What is to be done about a layer, as a graph can hold it: the name of a rule, or this where a trace wants to know.
+#: What is to be done about a layer, as a graph can hold it: the name of a rule, or this where a
+#: trace wants to know.
 _REPORTED = "reported"
 
 
@@ -114,13 +123,17 @@ def _rule(op: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _of_policy(policy: Policy, op: str, device: str) -> str | None:
-    if to_the_letter(policy, device) or (op in _TRANSPARENT and op not in policy.allow and op not in policy.deny):
+    if to_the_letter(policy, device) or (
+        op in _TRANSPARENT and op not in policy.allow and op not in policy.deny
+    ):
         return None
     rule = policy.rules[op]
     return None if rule is Rule.UNTOUCHED else rule.name
 
 
-def _follow(op: str, rule: str, path: str, layer: Any, call: Function, args: Any, kwargs: Any) -> Any:
+def _follow(
+    op: str, rule: str, path: str, layer: Any, call: Function, args: Any, kwargs: Any
+) -> Any:
     if rule == _REPORTED:
         return _reported(op, path, layer, call, args, kwargs)
     return _perform(op, rule, layer, call, args, kwargs)
@@ -137,11 +150,17 @@ def _perform(op: str, rule: str, layer: Any, call: Function, args: Any, kwargs: 
         return _perform_norm(_target(rule, found[:1]), call, args, kwargs)
     dtype = _target(rule, [*found, *(DTYPES[each._dtype] for each in _parameters(layer))])
     if dtype is None:
-        return _call_inside(inside.dtype, without_policy(), call, args, kwargs) if layer is None else call(*args, **kwargs)
+        return (
+            _call_inside(inside.dtype, without_policy(), call, args, kwargs)
+            if layer is None
+            else call(*args, **kwargs)
+        )
     given = cast_floats(args, dtype), cast_floats(kwargs, dtype)
     if layer is None:
         result = _call_inside(dtype, without_policy(), call, *given)
-        stated = kwargs.get("dtype") is not None or (dtype is torch.float32 and rule != Rule.FP32.name)
+        stated = kwargs.get("dtype") is not None or (
+            dtype is torch.float32 and rule != Rule.FP32.name
+        )
     else:
         stated = _has_activation(op)  # whose result comes last
         under = _for_parts(op, dtype_name(dtype))
@@ -157,7 +176,11 @@ def _perform_norm(dtype: torch.dtype | None, call: Function, args: Any, kwargs: 
     first = _tensors((args, kwargs))[0]
 
     def widened(value: Any) -> Any:
-        return cast(cast(value, dtype), torch.float32) if value is first else cast(value, torch.float32)
+        return (
+            cast(cast(value, dtype), torch.float32)
+            if value is first
+            else cast(value, torch.float32)
+        )
 
     given = mapped(args, torch.is_tensor, widened), mapped(kwargs, torch.is_tensor, widened)
     result = _call_inside(None, without_policy(), call, *given)
@@ -167,7 +190,13 @@ def _perform_norm(dtype: torch.dtype | None, call: Function, args: Any, kwargs: 
 
 
 def _call_inside(
-    dtype: torch.dtype | None, under: AbstractContextManager[Any], call: Function, args: Any, kwargs: Any, *, whole: bool = True
+    dtype: torch.dtype | None,
+    under: AbstractContextManager[Any],
+    call: Function,
+    args: Any,
+    kwargs: Any,
+    *,
+    whole: bool = True,
 ) -> Any:
     """Call a function under a policy, inside an operation.
 
@@ -176,7 +205,11 @@ def _call_inside(
         whole: whether no layer and no function in it has a rule.
     """
     before = inside.dtype, inside.casts, inside.whole
-    inside.dtype, inside.casts, inside.whole = dtype, {} if dtype is not before[0] else before[1], whole
+    inside.dtype, inside.casts, inside.whole = (
+        dtype,
+        {} if dtype is not before[0] else before[1],
+        whole,
+    )
     try:
         with under:
             return call(*args, **kwargs)
@@ -200,7 +233,9 @@ def _is_norm(op: str) -> bool:
 def _target(rule: str, seen: list[torch.dtype]) -> torch.dtype | None:
     if not seen:
         return None
-    wanted: torch.dtype | None = target(Rule[rule], DTYPES[_low()], torch.float32, seen, len({*seen}) > 1)
+    wanted: torch.dtype | None = target(
+        Rule[rule], DTYPES[_low()], torch.float32, seen, len({*seen}) > 1
+    )
     return wanted
 
 
@@ -245,7 +280,10 @@ def _parts_policy(policy: Policy, op: str, dtype: str) -> Policy | None:
 
 def _dtypes(args: Any, kwargs: Any) -> list[torch.dtype]:
     """Return the dtypes of the eligible tensors in arguments, and those in which its variables will be read."""
-    read = [DTYPES[each._dtype] if inside.dtype is None else inside.dtype for each in _variables((args, kwargs))]
+    read = [
+        DTYPES[each._dtype] if inside.dtype is None else inside.dtype
+        for each in _variables((args, kwargs))
+    ]
     return [*(each.dtype for each in _tensors((args, kwargs))), *read]
 
 
@@ -257,7 +295,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [each for each in within(value, torch.Tensor) if each.dtype in ELIGIBLE]
 
 
-# --- reporting ---------------------------------------------------------------------------------------------------------------
+# --- reporting ------------------------------------------------------------------------------------
 
 
 def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs: Any) -> Any:
@@ -274,14 +312,24 @@ def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs:
     seen = given[:1] if _is_norm(op) else [*given, *(each._value for each in _parameters(layer))]
     followed = rule != Rule.UNTOUCHED.name
     with as_one() as observer:
-        result = _perform(op, rule, layer, call, args, kwargs) if followed else call(*args, **kwargs)
+        result = (
+            _perform(op, rule, layer, call, args, kwargs) if followed else call(*args, **kwargs)
+        )
     dtypes = tuple(dtype_name(each.dtype) for each in seen)
     wanted = _target(rule, [each.dtype for each in seen]) if followed else None
-    compute = dtype_name(wanted) if wanted is not None else "float32" if "float32" in dtypes else dtypes[0]
+    compute = (
+        dtype_name(wanted)
+        if wanted is not None
+        else "float32"
+        if "float32" in dtypes
+        else dtypes[0]
+    )
     emulated = _is_norm(op) and compute != "float32" and followed
     written = equation(op, [getattr(layer, "equation", None), *args], kwargs)
     shapes = reporter.shapes(seen)
-    record = OpRecord(op, path, Rule[rule], dtypes, compute, None, emulated, input_shapes=shapes, equation=written)
+    record = OpRecord(
+        op, path, Rule[rule], dtypes, compute, None, emulated, input_shapes=shapes, equation=written
+    )
     with as_one(), without_policy():  # looking at a result is no operation of the network
         reporter.report(observer, record, reporter.sizes(seen), result, first_only=_is_norm(op))
     return result

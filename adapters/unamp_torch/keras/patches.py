@@ -30,8 +30,9 @@ from unamp_torch.keras.calls import as_one, as_one_operation, function_as_one_op
 from unamp_torch.python_functions import FunctionPatch
 from unamp_torch.state import thread
 
-#: Groups of operations whose layers and functions are left to what they call: PyTorch's own operators, which follow their rules
-#: by themselves, or keep what they are given, whatever the rule.
+#: Groups of operations whose layers and functions are left to what they call: PyTorch's own
+#: operators, which follow their rules by themselves, or keep what they are given, whatever the
+#: rule.
 _LEFT = frozenset({"shape", "creation", "random", "cast"})
 
 
@@ -53,7 +54,11 @@ def all_patches() -> tuple[PatchGroup]:
         ("keras.src.layers.layer", "Layer.add_weight", _initial),
         ("keras", "Variable._initialize", _initial),
         ("keras.src.backend.common.variables", "Variable._deferred_initialize", _initial),
-        *((module, path, _suspending) for module, paths in facts().suspended.items() for path in paths),
+        *(
+            (module, path, _suspending)
+            for module, paths in facts().suspended.items()
+            for path in paths
+        ),
         *keras_metrics.hooks(_suspended, _in_region, _widened),
         *_AddedLosses(thread, _suspended, _in_region).hooks(),
     )
@@ -63,7 +68,9 @@ def all_patches() -> tuple[PatchGroup]:
 @cache
 def tracing_patches() -> Patches:
     """Return the patches that keep out of a trace what Keras runs only to see shapes: no layer is called then."""
-    symbolic = _patch("keras.src.layers.layer", "Layer.__call__", partial(_unreported, of=_is_symbolic))
+    symbolic = _patch(
+        "keras.src.layers.layer", "Layer.__call__", partial(_unreported, of=_is_symbolic)
+    )
     shapes = _patch("keras.src.backend", "compute_output_spec", _unreported)
     return Patches(lambda: (symbolic, shapes))
 
@@ -112,7 +119,7 @@ def _layers() -> Iterator[Patch]:
         yield AttributePatch(home, "call", partial(as_one_operation, classes))
 
 
-# --- parameters and inputs ---------------------------------------------------------------------------------------------------
+# --- parameters and inputs ------------------------------------------------------------------------
 
 
 def _parameter(original: Function) -> Function:
@@ -150,14 +157,16 @@ def _compute_dtype(original: property) -> property:
     return property(computing_dtype(_followed, original.fget), doc=original.__doc__)  # type: ignore[arg-type] # it has one
 
 
-# --- what no trace reports ---------------------------------------------------------------------------------------------------
+# --- what no trace reports ------------------------------------------------------------------------
 
 
 def _is_symbolic(*args: Any, **kwargs: Any) -> bool:
     return any(True for _ in within((args, kwargs), library().KerasTensor))
 
 
-def _unreported(original: Function, of: Callable[..., bool] = lambda *args, **kwargs: True) -> Function:
+def _unreported(
+    original: Function, of: Callable[..., bool] = lambda *args, **kwargs: True
+) -> Function:
     """Wrap a function so that a trace has nothing of its calls.
 
     Args:
@@ -175,7 +184,7 @@ def _unreported(original: Function, of: Callable[..., bool] = lambda *args, **kw
     return run
 
 
-# --- what no rule reaches ----------------------------------------------------------------------------------------------------
+# --- what no rule reaches -------------------------------------------------------------------------
 
 
 def _initial(original: Function) -> Function:
@@ -217,7 +226,8 @@ class _AddedLosses(AddedLosses):
                 return original(*args, **kwargs)
             outer, inside.around = inside.around, _policy_values()
             try:
-                if not torch.compiler.is_compiling():  # although a loss that it calls may be a graph
+                if not torch.compiler.is_compiling():
+                    # although a loss that it calls may be a graph
                     return eagerly(*args, **kwargs)
                 with _suspended():
                     return original(*args, **kwargs)

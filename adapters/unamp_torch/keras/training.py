@@ -43,7 +43,9 @@ def is_layer(value: object) -> bool:
     return keras_models.is_layer(value, "torch")
 
 
-def backward(compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any) -> tuple[Any, None]:
+def backward(
+    compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
+) -> tuple[Any, None]:
     """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
     network.zero_grad()
     scaled, loss = compute()
@@ -58,7 +60,7 @@ def trained_parameters(network: Any) -> list[tuple[str, torch.Tensor]]:
     return [(name, _inside(variable)) for name, variable in named_variables(network)]
 
 
-# --- gradients ---------------------------------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 class KerasGradients:
@@ -93,7 +95,9 @@ class KerasGradients:
 
     def dtypes(self) -> frozenset[str]:
         found = {each.dtype for each in self._given if each is not None}
-        return frozenset("float32" if self._widened and dtype in LOW else dtype_name(dtype) for dtype in found)
+        return frozenset(
+            "float32" if self._widened and dtype in LOW else dtype_name(dtype) for dtype in found
+        )
 
     @torch.no_grad()
     def unscale(self, scale: float) -> None:
@@ -121,7 +125,9 @@ class KerasGradients:
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         # What somebody has clipped since, the variables hold.
-        return self._optimizer.apply(self._of_variables() if self._held else self._given, *args, **kwargs)
+        return self._optimizer.apply(
+            self._of_variables() if self._held else self._given, *args, **kwargs
+        )
 
 
 def _inside(variable: Any) -> torch.Tensor:
@@ -138,7 +144,13 @@ def _wide(gradient: Any) -> Any:
 def _listed(given: Any) -> list[Any]:
     alone = isinstance(given, torch.Tensor)
     values = [] if alone else list(given)
-    wrong = given if alone else next((each for each in values if not isinstance(each, (torch.Tensor, type(None)))), None)
+    wrong = (
+        given
+        if alone
+        else next(
+            (each for each in values if not isinstance(each, (torch.Tensor, type(None)))), None
+        )
+    )
     if wrong is not None:
         raise TypeError(
             "gradients must be a list of tensors, in the order of the optimizer's variables; "
@@ -147,7 +159,7 @@ def _listed(given: Any) -> list[Any]:
     return values
 
 
-# --- low parameters ----------------------------------------------------------------------------------------------------------
+# --- low parameters -------------------------------------------------------------------------------
 
 
 def check(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> list[Any]:
@@ -167,7 +179,9 @@ def check(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decora
     return layers
 
 
-def lower(networks: Sequence[Any], layers: Sequence[Any], decoration: Decoration) -> Iterator[torch.Tensor]:
+def lower(
+    networks: Sequence[Any], layers: Sequence[Any], decoration: Decoration
+) -> Iterator[torch.Tensor]:
     """Yield the parameters to cast, and tell Keras of each what it becomes.
 
     Keras' variable stays the object that it is, and so does the parameter inside.
@@ -175,7 +189,11 @@ def lower(networks: Sequence[Any], layers: Sequence[Any], decoration: Decoration
     _, kept = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
     for layer in layers:
         for variable in own_variables(layer):
-            if id(variable) not in kept and variable._value is not None and variable._dtype == "float32":
+            if (
+                id(variable) not in kept
+                and variable._value is not None
+                and variable._dtype == "float32"
+            ):
                 variable._dtype = decoration.dtype
                 yield variable._value
     compute_low(networks, layers, decoration.dtype)
@@ -208,7 +226,9 @@ class TorchMasters(MasterWeights):
             parameter.shape,
             initializer=lambda shape, dtype: start,
             dtype="float32",
-            name="_".join((getattr(parameter, "path", parameter.name).replace("/", "_"), "master_weight")),
+            name="_".join(
+                (getattr(parameter, "path", parameter.name).replace("/", "_"), "master_weight")
+            ),
         )
 
     def _unamp_wide(self, gradient: Any) -> Any:

@@ -1,7 +1,8 @@
 """Programs for a device that is not here, held against the policy and against the CPU's: decisions, and never numbers.
 
-Every call of an operation is a place in the program. A trace of the same function says what the adapter decided in each
-place, which the policy must agree with; and there the program must compute in the dtypes that were decided.
+Every call of an operation is a place in the program. A trace of the same function says what the
+adapter decided in each place, which the policy must agree with; and there the program must compute
+in the dtypes that were decided.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["check_program", "misfit"]
 
-#: The levels at which the default preset's programs are held against those that a device has beside them.
+#: The levels at which the default preset's programs are held against those that a device has beside
+#: them.
 _BESIDE = ("O1", "O2")
 
 
@@ -40,9 +42,14 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
         What is wrong with the decisions, empty where nothing is, and the observations.
     """
     device = subject.absent_devices[subject.device]
-    traced, written = _Run(network, subject.operations, device), _Run(network, subject.operations, device)
+    traced, written = (
+        _Run(network, subject.operations, device),
+        _Run(network, subject.operations, device),
+    )
     region = subject.region(policy)
-    beside = [each for each in device.beside if policy.preset == PRESETS[0] and policy.level in _BESIDE]
+    beside = [
+        each for each in device.beside if policy.preset == PRESETS[0] and policy.level in _BESIDE
+    ]
     others: list[tuple[str, Sequence[Computed]]] = []
     try:
         traced.trace(region)
@@ -55,11 +62,20 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
             _readable(network, subject.operations, each)
         raise
     rules = {record.op: subject.rule(policy, record.op) for record in traced.records}
-    complaints = [wrong[0] for record in traced.records if (wrong := misjudged(policy, rules[record.op], record))]
-    complaints += [f"not in the trace: {place}" for place in _untold(subject, policy, traced.places)]
+    complaints = [
+        wrong[0]
+        for record in traced.records
+        if (wrong := misjudged(policy, rules[record.op], record))
+    ]
+    complaints += [
+        f"not in the trace: {place}" for place in _untold(subject, policy, traced.places)
+    ]
     complaints += [f"not in the program: {place}" for place in _unwritten(traced, written)]
-    expected = {place: _Expected.of(policy, rules, records) for place, records in traced.places.items()}
-    told = [computed for computed in programs.there if computed.kind != "elementwise"]  # there float32 parameters enter, too
+    expected = {
+        place: _Expected.of(policy, rules, records) for place, records in traced.places.items()
+    }
+    # there float32 parameters enter, too
+    told = [computed for computed in programs.there if computed.kind != "elementwise"]
     if not told:
         complaints.append("nothing that computes was found in the program")
     complaints += _against_policy(told, expected)
@@ -100,15 +116,31 @@ class _Run:
         """Note the decisions in a region, in each place."""
         self._call(self.device.run or self.device.read, region, trace=True)
 
-    def _call(self, call: Callable[..., Any], region: AbstractContextManager[Any], *, trace: bool = False) -> Any:
-        parameters, data, buffers = self.network.parameters(), self.network.inputs(), self.network.statistics()
+    def _call(
+        self, call: Callable[..., Any], region: AbstractContextManager[Any], *, trace: bool = False
+    ) -> Any:
+        parameters, data, buffers = (
+            self.network.parameters(),
+            self.network.inputs(),
+            self.network.statistics(),
+        )
 
         def loss(leaves: Sequence[Any], others: Sequence[Any], statistics: Sequence[Any]) -> Any:
-            given = {**dict(zip(parameters, leaves, strict=True)), **dict(zip(buffers, statistics, strict=True))}
+            given = {
+                **dict(zip(parameters, leaves, strict=True)),
+                **dict(zip(buffers, statistics, strict=True)),
+            }
             rest = dict(zip(data, others, strict=True))
             with unamp.trace() if trace else nullcontext() as traced, region:
-                functions = _Placed(self.operations, self.device, lambda: traced.records if traced else (), self.places)
-                value = self.network.loss(functions, self.network.forward(functions, given, rest), rest)
+                functions = _Placed(
+                    self.operations,
+                    self.device,
+                    lambda: traced.records if traced else (),
+                    self.places,
+                )
+                value = self.network.loss(
+                    functions, self.network.forward(functions, given, rest), rest
+                )
             self.records.extend(traced.records if traced else ())
             return value
 
@@ -149,7 +181,9 @@ class _Expected:
     given: frozenset[str]
 
     @classmethod
-    def of(cls, policy: Policy, rules: Mapping[str, Rule | None], records: Iterable[OpRecord]) -> _Expected:
+    def of(
+        cls, policy: Policy, rules: Mapping[str, Rule | None], records: Iterable[OpRecord]
+    ) -> _Expected:
         """Return the dtypes that a policy means for what was called."""
         computed: set[str] = set()
         given: set[str] = set()
@@ -163,11 +197,15 @@ class _Expected:
         return cls(frozenset(computed), frozenset(given))
 
 
-def _untold(subject: Subject, policy: Policy, places: Mapping[str, list[OpRecord]]) -> Iterator[str]:
+def _untold(
+    subject: Subject, policy: Policy, places: Mapping[str, list[OpRecord]]
+) -> Iterator[str]:
     """Yield the places where the policy says something and nothing was decided."""
     for place, records in places.items():
         op = place.partition(" ")[2]
-        if subject.rule(policy, op) not in (None, Rule.UNTOUCHED) and op not in {record.op for record in records}:
+        if subject.rule(policy, op) not in (None, Rule.UNTOUCHED) and op not in {
+            record.op for record in records
+        }:
             yield place
 
 
@@ -176,12 +214,15 @@ def _unwritten(traced: _Run, written: _Run) -> list[str]:
     return sorted(traced.places.keys() ^ written.places.keys())
 
 
-def _against_policy(program: Iterable[Computed], expected: Mapping[str, _Expected]) -> Iterator[str]:
+def _against_policy(
+    program: Iterable[Computed], expected: Mapping[str, _Expected]
+) -> Iterator[str]:
     for computed in program:
         place = expected.get(computed.place)
         if place is None or not place.computed:
             continue
-        # Sums of gradients are made in the dtype that an input had, and in float32 where a parameter that stays so takes part.
+        # Sums of gradients are made in the dtype that an input had, and in float32 where a
+        # parameter that stays so takes part.
         summed = computed.backward and computed.kind != "product"
         right = place.computed | place.given | {"float32"} if summed else place.computed
         if wrong := misfit(computed, right):
@@ -192,7 +233,8 @@ def _against_policy(program: Iterable[Computed], expected: Mapping[str, _Expecte
 def misfit(computed: Computed, right: frozenset[str]) -> str:
     """Return the dtype that an operation should not have; empty where it is right.
 
-    A sum of low numbers, and what is made of it, may be in float32: frameworks do so. A product may not, nor a result.
+    A sum of low numbers, and what is made of it, may be in float32: frameworks do so. A product may
+    not, nor a result.
 
     Args:
         computed: the operation.
@@ -212,9 +254,14 @@ def _against_cpu(programs: Programs) -> Iterator[str]:
         yield f"{_said(computed)}: {sides[0]} on the device, {sides[1]} on the CPU"
 
 
-def _differing(what: str, some: Iterable[Computed], other: str, others: Iterable[Computed]) -> Iterator[str]:
+def _differing(
+    what: str, some: Iterable[Computed], other: str, others: Iterable[Computed]
+) -> Iterator[str]:
     """Yield the dtypes that one program computes in at a place and another does not, whatever each calls to compute."""
-    here, there = ({_decided(computed) for computed in program if computed.kind != "result"} for program in (some, others))
+    here, there = (
+        {_decided(computed) for computed in program if computed.kind != "result"}
+        for program in (some, others)
+    )
     yield from (f"{decided}, on {what} alone, not on {other}" for decided in sorted(here - there))
     yield from (f"{decided}, on {other} alone, not on {what}" for decided in sorted(there - here))
 

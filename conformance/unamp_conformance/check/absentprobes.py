@@ -1,6 +1,7 @@
 """The probe of one operation on a device that is not here: its program says in which precision it would compute there.
 
-`unamp_conformance.check.opchecks` looks at it as at any other probe. Its findings are read off dtypes; no number is computed.
+`unamp_conformance.check.opchecks` looks at it as at any other probe. Its findings are read off
+dtypes; no number is computed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,23 @@ from unamp.vocabulary import vocabulary
 from unamp_conformance.check.absentchecks import misfit
 from unamp_conformance.check.cases import Case
 from unamp_conformance.check.classify import PRECISIONS
-from unamp_conformance.check.probes import Finding, Prepare, Probe, Region, Run, feeder, feeder_in, put
+from unamp_conformance.check.probes import (
+    Finding,
+    Prepare,
+    Probe,
+    Region,
+    Run,
+    feeder,
+    feeder_in,
+    put,
+)
 from unamp_conformance.check.rounding import Low
 
 __all__ = ["AbsentProbe"]
 
-#: The groups of operations whose products must be low where the policy says low. Where others take products, those of a
-#: library that has no low dtype, or of an attention that is written out, float32 may hold low numbers.
+#: The groups of operations whose products must be low where the policy says low. Where others take
+#: products, those of a library that has no low dtype, or of an attention that is written out,
+#: float32 may hold low numbers.
 _PRODUCTS = frozenset({"conv", "matmul", "recurrent"})
 
 
@@ -52,7 +63,9 @@ class AbsentProbe(Probe):
         backward = self.case.backward and feed == "float32"
         try:
             for gradients in dict.fromkeys((False, backward)):
-                self._programs(feeder_in(self.case, feed, low, precision), nullcontext, gradients=gradients)
+                self._programs(
+                    feeder_in(self.case, feed, low, precision), nullcontext, gradients=gradients
+                )
         except Exception as error:
             return self._absent.unreadable(error)
         return None
@@ -63,10 +76,14 @@ class AbsentProbe(Probe):
         programs, dtype = self._programs(feeder(self.case, feed, low), region, gradients=backward)
         if not self._sensitive:
             return [Finding("forward", None, dtype)]
-        findings = [Finding("forward", self._precisions(c for c in programs.there if not c.backward), dtype)]
+        findings = [
+            Finding("forward", self._precisions(c for c in programs.there if not c.backward), dtype)
+        ]
         if (precisions := self._precisions(c for c in programs.there if c.backward)) is not None:
             findings.append(Finding("backward", precisions, ""))
-        if programs.cpu is not None and (differing := _dtypes(programs.there) ^ _dtypes(programs.cpu)):
+        if programs.cpu is not None and (
+            differing := _dtypes(programs.there) ^ _dtypes(programs.cpu)
+        ):
             note = f"on the device or on the CPU, not on both: {'; '.join(sorted(differing))}"
             findings.append(Finding("program", frozenset(), "", note))
         return findings
@@ -80,15 +97,23 @@ class AbsentProbe(Probe):
         """The floating dtypes of inputs that no policy casts."""
         inputs = self._inputs(0)
         cast = self.case.eligible(inputs)
-        return frozenset(a.dtype.name for n, a in enumerate(inputs) if a.dtype.kind == "f" and n not in cast)
+        return frozenset(
+            a.dtype.name for n, a in enumerate(inputs) if a.dtype.kind == "f" and n not in cast
+        )
 
     def _precisions(self, program: Iterable[Computed]) -> frozenset[str] | None:
         """Return the precisions that a program is consistent with; None where nothing in it tells: constants do not."""
-        found = [c for c in program if c.place and c.kind != "result" and (c.entered or c.kind == "product")]
+        found = [
+            c
+            for c in program
+            if c.place and c.kind != "result" and (c.entered or c.kind == "product")
+        ]
         return frozenset(p for p in PRECISIONS if self._fits(found, p)) if found else None
 
     def _fits(self, program: Sequence[Computed], precision: str) -> bool:
-        met = precision == "float32" or any(c.backward or precision in (*c.entered, *c.operands) for c in program)
+        met = precision == "float32" or any(
+            c.backward or precision in (*c.entered, *c.operands) for c in program
+        )
         return met and not any(self._misfit(computed, precision) for computed in program)
 
     def _misfit(self, computed: Computed, precision: str) -> str:
@@ -97,14 +122,19 @@ class AbsentProbe(Probe):
         # Sums of gradients are made in float32 where the input was float32.
         summed = computed.backward and computed.kind != "product"
         entered = tuple(dtype for dtype in computed.entered if dtype not in self._apart)
-        return misfit(computed._replace(entered=entered), frozenset({precision} | ({"float32"} if summed else set())))
+        return misfit(
+            computed._replace(entered=entered),
+            frozenset({precision} | ({"float32"} if summed else set())),
+        )
 
     def _run(self, draw: int, prepare: Prepare, *_: Any, **__: Any) -> Run:
         """Return the dtype that the operation gives outside of regions, without numbers."""
         _, dtype = self._programs(prepare, nullcontext)
         return Run(np.empty(0), dtype)
 
-    def _programs(self, prepare: Prepare, region: Region, *, gradients: bool = False) -> tuple[Programs, str]:
+    def _programs(
+        self, prepare: Prepare, region: Region, *, gradients: bool = False
+    ) -> tuple[Programs, str]:
         """Return the programs of the operation in a region, and the dtype of its result."""
         ops, case = self._operations, self.case
         fed = prepare(self._inputs(0))
@@ -115,7 +145,10 @@ class AbsentProbe(Probe):
 
         def called(leaves: Sequence[Any], others: Sequence[Any], buffers: Sequence[Any]) -> Any:
             tensors = put(others, rest, put(leaves, places, fed))
-            tensors = [ops["cast"](t, f.dtype) if isinstance(f, Low) else t for t, f in zip(tensors, fed, strict=True)]
+            tensors = [
+                ops["cast"](t, f.dtype) if isinstance(f, Low) else t
+                for t, f in zip(tensors, fed, strict=True)
+            ]
             with region(), self._absent.place(case.op):
                 result = case.call(ops[case.op], tensors)
             picked = self._pick(result)
@@ -125,7 +158,9 @@ class AbsentProbe(Probe):
             real = self._real(picked, "float32")
             return ops["sum"](ops["mul"](real, real))
 
-        programs = self._absent.read(called, [arrays[n] for n in places], [arrays[n] for n in rest], [])
+        programs = self._absent.read(
+            called, [arrays[n] for n in places], [arrays[n] for n in rest], []
+        )
         return programs, seen[-1]
 
 

@@ -1,7 +1,8 @@
 """Frameworks held against each other: identical networks, the same policy, so the same decisions and the same numbers.
 
-One framework on two devices is held against itself in the same way. And the same operations: outside any region each is the
-function that its canonical signature says, or a known gap of the framework that has another.
+One framework on two devices is held against itself in the same way. And the same operations:
+outside any region each is the function that its canonical signature says, or a known gap of the
+framework that has another.
 """
 
 from __future__ import annotations
@@ -24,44 +25,66 @@ __all__ = ["NEEDED", "NEEDED_OF_OPERATIONS", "agreement", "decided", "pairs"]
 NEEDED = ("decisions", "outputs")
 NEEDED_OF_OPERATIONS = ("coverage",)
 
-#: How far the same computation in float32 may be apart: the order of summation differs, and little else.
+#: How far the same computation in float32 may be apart: the order of summation differs, and little
+#: else.
 _FLOAT32 = 1e-5
 
-#: How far an operation's results may be apart, of the largest: enough for approximations, too little for another function.
+#: How far an operation's results may be apart, of the largest: enough for approximations, too
+#: little for another function.
 _SAME_FUNCTION = 1e-3
 
 
 def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
     """Compare every two frameworks on the same device, and every framework on two; return each comparison as a run."""
     found = []
-    ran = [run for run in runs if not is_absent(run.device)]  # of others there are decisions, which they are checked for
+    # of others there are decisions, which they are checked for
+    ran = [run for run in runs if not is_absent(run.device)]
     for first, second in combinations(ran, 2):
-        same_framework, same_device = first.framework == second.framework, first.device == second.device
+        same_framework, same_device = (
+            first.framework == second.framework,
+            first.device == second.device,
+        )
         if (same_framework or same_device) and (results := tuple(agreement(first, second))):
-            names, versions = f"{first.framework} and {second.framework}", f"{first.version} and {second.version}"
+            names, versions = (
+                f"{first.framework} and {second.framework}",
+                f"{first.version} and {second.version}",
+            )
             devices = first.device if same_device else f"{first.device} and {second.device}"
             found.append(FrameworkRun(names, versions, devices, "finished", results))
     return tuple(found)
 
 
 def _gaps(run: FrameworkRun) -> list[KnownGap]:
-    return [gap for gap in gaps.that_hold(run.framework, run.version, run.facts) if gap.check == "agreement"]
+    return [
+        gap
+        for gap in gaps.that_hold(run.framework, run.version, run.facts)
+        if gap.check == "agreement"
+    ]
 
 
-def agreement(first: FrameworkRun, second: FrameworkRun, *, decisions: bool = True) -> Iterator[Result]:
+def agreement(
+    first: FrameworkRun, second: FrameworkRun, *, decisions: bool = True
+) -> Iterator[Result]:
     """Yield a result for every network and policy that both ran, and for every operation.
 
-    What either of them already got wrong is not compared; nor is the preset ``native``, which means each framework's own
-    lists. Where both are known to compute another function than the canonical one, nothing is said about the two of them.
+    What either of them already got wrong is not compared; nor is the preset ``native``, which means
+    each framework's own lists. Where both are known to compute another function than the canonical
+    one, nothing is said about the two of them.
 
     Args:
         first, second: the runs.
         decisions: compare decisions too, not only numbers.
     """
     # What a framework computes otherwise than others do, it does on all of its devices.
-    ours, theirs = ([], []) if first.framework == second.framework else (_gaps(first), _gaps(second))
+    ours, theirs = (
+        ([], []) if first.framework == second.framework else (_gaps(first), _gaps(second))
+    )
     for result in (*_networks(first, second, decisions), *_operations(first, second)):
-        covering = [gap for known in (ours, theirs) if (gap := next((g for g in known if g.covers(result)), None))]
+        covering = [
+            gap
+            for known in (ours, theirs)
+            if (gap := next((g for g in known if g.covers(result)), None))
+        ]
         if len(covering) < 2:
             yield gaps.mark(result, covering[0]) if covering else result
 
@@ -71,18 +94,45 @@ def _operations(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
     for op in ours:
         if op not in theirs:
             continue
-        counts, (x, y) = (ours[op]["count"], theirs[op]["count"]), (ours[op]["sample"], theirs[op]["sample"])
+        counts, (x, y) = (
+            (ours[op]["count"], theirs[op]["count"]),
+            (ours[op]["sample"], theirs[op]["sample"]),
+        )
         if counts[0] == counts[1] and len(x) != len(y):
-            yield Result("agreement", op, "-", first.device, "not run", "not compared; nothing is told of both")
+            yield Result(
+                "agreement",
+                op,
+                "-",
+                first.device,
+                "not run",
+                "not compared; nothing is told of both",
+            )
             continue
         if counts[0] != counts[1]:
             ours_name, theirs_name = _names(first, second)
-            message, details = f"{counts[0]} numbers on {ours_name}, {counts[1]} on {theirs_name}", {}
+            message, details = (
+                f"{counts[0]} numbers on {ours_name}, {counts[1]} on {theirs_name}",
+                {},
+            )
         else:
-            apart = max(map(abs, map(sub, x, y)), default=0.0) / (max(map(abs, (*x, *y)), default=0.0) or 1.0)
+            apart = max(map(abs, map(sub, x, y)), default=0.0) / (
+                max(map(abs, (*x, *y)), default=0.0) or 1.0
+            )
             details = {"error": apart, "bound": _SAME_FUNCTION}
-            message = f"another function: {apart:.3g} apart outside any region" if not apart <= _SAME_FUNCTION else ""
-        yield Result("agreement", op, "-", first.device, "failed" if message else "passed", message, details=details)
+            message = (
+                f"another function: {apart:.3g} apart outside any region"
+                if not apart <= _SAME_FUNCTION
+                else ""
+            )
+        yield Result(
+            "agreement",
+            op,
+            "-",
+            first.device,
+            "failed" if message else "passed",
+            message,
+            details=details,
+        )
 
 
 def _samples(run: FrameworkRun) -> Mapping[str, Mapping[str, Any]]:
@@ -97,18 +147,44 @@ def _networks(first: FrameworkRun, second: FrameworkRun, decisions: bool) -> Ite
         if (subject, policy) not in theirs or policy.endswith(" native"):
             continue
         a, b = ours[subject, policy], theirs[subject, policy]
-        if wrong := [f"{r.check}: {r.status}" for r in (*a.values(), *b.values()) if r.status != "passed"]:
-            yield Result("agreement", subject, policy, first.device, "not run", f"not compared; {', '.join(wrong)}")
+        if wrong := [
+            f"{r.check}: {r.status}" for r in (*a.values(), *b.values()) if r.status != "passed"
+        ]:
+            yield Result(
+                "agreement",
+                subject,
+                policy,
+                first.device,
+                "not run",
+                f"not compared; {', '.join(wrong)}",
+            )
             continue
         complaints = _decisions(a, b, first, second) if decisions else []
         details = _numbers(a, b, exact=policy.startswith("O0 "))
         if not details and not (decisions and {"decisions"} <= a.keys() & b.keys()):
-            yield Result("agreement", subject, policy, first.device, "not run", "not compared; nothing is told of both")
+            yield Result(
+                "agreement",
+                subject,
+                policy,
+                first.device,
+                "not run",
+                "not compared; nothing is told of both",
+            )
             continue
         if details and not details["error"] <= details["bound"]:
-            complaints.append("outputs are {error:.3g} apart, the bound is {bound:.3g}".format(**details))
+            complaints.append(
+                "outputs are {error:.3g} apart, the bound is {bound:.3g}".format(**details)
+            )
         status = "failed" if complaints else "passed"
-        yield Result("agreement", subject, policy, first.device, status, "; ".join(complaints), details=details)
+        yield Result(
+            "agreement",
+            subject,
+            policy,
+            first.device,
+            status,
+            "; ".join(complaints),
+            details=details,
+        )
 
 
 def _observed(run: FrameworkRun) -> Mapping[tuple[str, str], dict[str, Result]]:
@@ -119,7 +195,9 @@ def _observed(run: FrameworkRun) -> Mapping[tuple[str, str], dict[str, Result]]:
     return found
 
 
-def _decisions(a: Mapping[str, Result], b: Mapping[str, Result], first: FrameworkRun, second: FrameworkRun) -> list[str]:
+def _decisions(
+    a: Mapping[str, Result], b: Mapping[str, Result], first: FrameworkRun, second: FrameworkRun
+) -> list[str]:
     """Return a complaint for each operation that both recorded under another rule, or with another dtype."""
     if "decisions" not in a or "decisions" not in b:
         return []
@@ -162,5 +240,7 @@ def _numbers(a: Mapping[str, Result], b: Mapping[str, Result], *, exact: bool) -
     if len(told) < len(bounds) and not exact:  # a file from elsewhere may leave one out
         return {}
     bound = _FLOAT32 if exact else max(map(float, told))
-    apart = math.dist(x, y) / (max(math.hypot(*x), math.hypot(*y)) or 1.0) if len(x) == len(y) else 1.0
+    apart = (
+        math.dist(x, y) / (max(math.hypot(*x), math.hypot(*y)) or 1.0) if len(x) == len(y) else 1.0
+    )
     return {"error": apart, "bound": bound}

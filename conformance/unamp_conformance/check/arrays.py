@@ -1,7 +1,7 @@
 """Input arrays whose low digits tell the precision: rounding them to bfloat16 or to float16 changes them visibly.
 
-An array is written as a string, ``"normal 4x8"``: a kind, a shape and, for integers, a bound. It is made from a seed in
-NumPy, so it is identical to the bit on every framework.
+An array is written as a string, ``"normal 4x8"``: a kind, a shape and, for integers, a bound. It is
+made from a seed in NumPy, so it is identical to the bit on every framework.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def make(spec: str, seed: str, position: int) -> np.ndarray:
     """
     kind, shape_text, *bound = spec.split(" ")
     shape = tuple(int(n) for n in shape_text.split("x"))
-    # What compares its arguments needs them to belong together: those kinds share one stream of random numbers.
+    # What compares its arguments needs them to belong together: those kinds share one stream of
+    # random numbers.
     stream = seed if kind in _RELATED else f"{seed}/{position}"
     generator = np.random.default_rng(zlib.crc32(stream.encode()))
     made = _KINDS[kind](generator, shape, int(bound[0]) if bound else position)
@@ -49,7 +50,8 @@ def carries_precision(spec: str) -> bool:
 def imprint(values: np.ndarray, generator: Generator) -> NDArray[np.float32]:
     """Return float32 values near those given: 0.43 spacings off the bfloat16 grid and 0.37 to 0.5 off the float16 grid.
 
-    So rounding to either changes every element by nearly as much as rounding can, half of them up and half of them down.
+    So rounding to either changes every element by nearly as much as rounding can, half of them up
+    and half of them down.
     """
     bits = values.astype(np.float32).view(np.uint32)
     low = (0b011 << 13) | generator.integers(0x0C00, 0x1000, values.shape, dtype=np.uint32)
@@ -88,7 +90,9 @@ def _lower(g: Generator, shape: Shape, _: int) -> np.ndarray:
 def _pair(g: Generator, shape: Shape, position: int) -> np.ndarray:
     """Return one of a pair; the second differs by so little that bfloat16, or both low precisions, cannot tell them apart."""
     base = _on_bfloat16_grid(g, shape)
-    return (base * (1.0 + position * g.choice([-1.0, 1.0], shape) * _hair(g, shape))).astype(np.float32)
+    return (base * (1.0 + position * g.choice([-1.0, 1.0], shape) * _hair(g, shape))).astype(
+        np.float32
+    )
 
 
 def _tied(g: Generator, shape: Shape, _: int) -> np.ndarray:
@@ -103,15 +107,19 @@ def _on_bfloat16_grid(g: Generator, shape: Shape) -> NDArray[np.float64]:
 
 
 def _hair(g: Generator, shape: Shape) -> NDArray[np.float64]:
-    # 2**-10 of a number between 1 and 2 is visible in float16 and not in bfloat16; 2**-15 in neither.
+    # 2**-10 of a number between 1 and 2 is visible in float16 and not in bfloat16; 2**-15 in
+    # neither.
     return np.where(g.random(shape) < 0.5, 2.0**-10, 2.0**-15)
 
 
 def _near_integer(offset: float, side: float) -> Callable[[Generator, Shape, int], np.ndarray]:
     def made(g: Generator, shape: Shape, _: int) -> np.ndarray:
-        # Odd integers from 5 on: there 2**-8 is visible in float16 and not in bfloat16, 2**-13 in neither, and a half goes up.
+        # Odd integers from 5 on: there 2**-8 is visible in float16 and not in bfloat16, 2**-13 in
+        # neither, and a half goes up.
         whole = g.choice([5.0, 7.0], shape)
-        return (whole + offset + side * np.where(g.random(shape) < 0.5, 2.0**-8, 2.0**-13)).astype(np.float32)
+        return (whole + offset + side * np.where(g.random(shape) < 0.5, 2.0**-8, 2.0**-13)).astype(
+            np.float32
+        )
 
     return made
 
@@ -137,7 +145,9 @@ def _edge(g: Generator, shape: Shape, _: int) -> np.ndarray:
 
 def _boxes(g: Generator, shape: Shape, _: int) -> np.ndarray:
     """Return corners (left, top, right, bottom) within six pixels."""
-    return np.concatenate([g.uniform(0.2, 1.6, (shape[0], 2)), g.uniform(3.2, 5.6, (shape[0], 2))], axis=1)
+    return np.concatenate(
+        [g.uniform(0.2, 1.6, (shape[0], 2)), g.uniform(3.2, 5.6, (shape[0], 2))], axis=1
+    )
 
 
 def _index(g: Generator, shape: Shape, bound: int) -> np.ndarray:
@@ -199,8 +209,13 @@ _KINDS: dict[str, Callable[[Generator, Shape, int], np.ndarray]] = {
     "pivots": lambda g, shape, _: np.arange(1, shape[0] + 1, dtype=np.int32),
     "zero_points": lambda g, shape, _: np.zeros(shape, np.int32),
     "pooled": _pooled,
-    "complex": lambda g, shape, _: (g.normal(size=shape) + 1j * g.normal(size=shape)).astype(np.complex64),
+    "complex": lambda g, shape, _: (g.normal(size=shape) + 1j * g.normal(size=shape)).astype(
+        np.complex64
+    ),
 }
-_IMPRINTED = frozenset({"normal", "positive", "unit", "open", "small", "above", "spd", "matrix", "logprob", "boxes"})
-_CARRYING = (_IMPRINTED | {"lower", "symmetric"}) - {"boxes"}  # what has boxes often has no gradient for them
+_IMPRINTED = frozenset(
+    {"normal", "positive", "unit", "open", "small", "above", "spd", "matrix", "logprob", "boxes"}
+)
+# what has boxes often has no gradient for them
+_CARRYING = (_IMPRINTED | {"lower", "symmetric"}) - {"boxes"}
 _RELATED = frozenset({"pair"})

@@ -26,7 +26,8 @@ _OP = "matmul"  # low under every preset's O1, and needed by every network
 _THREADS = 4
 _ROUNDS = 25
 
-_STEPS = 24  # of a regression; each halves the error, so that the start is below the last digit of float32
+# of a regression; each halves the error, so that the start is below the last digit of float32
+_STEPS = 24
 
 
 def _prepared(subject: Subject) -> Probe:
@@ -41,7 +42,11 @@ def _prepared(subject: Subject) -> Probe:
 def _precision(probe: Probe, region: Region, expected: str, where: str) -> str:
     """Return a complaint where the probe finds another precision inside a region; otherwise an empty text."""
     right = frozenset({expected})
-    wrong = [f"{f.what} computed in {sorted(f.precisions or ())}" for f in probe.look(region) if f.precisions != right]
+    wrong = [
+        f"{f.what} computed in {sorted(f.precisions or ())}"
+        for f in probe.look(region)
+        if f.precisions != right
+    ]
     return f"{where}: {'; '.join(wrong)}; should be {expected}" if wrong else ""
 
 
@@ -61,14 +66,28 @@ def _inside(subject: Subject, *policies: Policy) -> Region:
 def nesting(subject: Subject, dtype: str) -> str:
     """Check that the innermost region counts, and that the outer one is back when it closes."""
     probe = _prepared(subject)
-    low, off, deny = Policy("O1", dtype), Policy("O1", dtype, enabled=False), Policy("O1", dtype, deny=(_OP,))
+    low, off, deny = (
+        Policy("O1", dtype),
+        Policy("O1", dtype, enabled=False),
+        Policy("O1", dtype, deny=(_OP,)),
+    )
     other = Policy("O1", {"float16": "bfloat16", "bfloat16": "float16"}[dtype])
     wrong = [
         _precision(probe, _inside(subject, low), dtype, "in a region"),
         _precision(probe, _inside(subject, low, off), "float32", "with enabled=False inside it"),
         _precision(probe, _inside(subject, off, low), dtype, "in a region inside enabled=False"),
-        _precision(probe, _inside(subject, low, other), other.dtype, "in a region of the other dtype inside it"),
-        _precision(probe, _inside(subject, low, deny), "float32", "in a region that denies the operation inside it"),
+        _precision(
+            probe,
+            _inside(subject, low, other),
+            other.dtype,
+            "in a region of the other dtype inside it",
+        ),
+        _precision(
+            probe,
+            _inside(subject, low, deny),
+            "float32",
+            "in a region that denies the operation inside it",
+        ),
         _precision(probe, _inside(subject, low, low), dtype, "in the same region inside itself"),
     ]
     with subject.region(low):
@@ -87,7 +106,11 @@ def exceptions(subject: Subject, dtype: str) -> str:
     with subject.region(outer):
         with suppress(_Expected), subject.region(inner):
             raise _Expected
-        wrong.append(_precision(probe, _inside(subject), "float32", "in the outer region after the inner one raised"))
+        wrong.append(
+            _precision(
+                probe, _inside(subject), "float32", "in the outer region after the inner one raised"
+            )
+        )
         if unamp.current_policy() is None:
             wrong.append("the outer region's policy is gone after the inner one raised")
     with suppress(_Expected), subject.region(inner):
@@ -119,7 +142,9 @@ def threads(subject: Subject, dtype: str) -> str:
             start.wait()
             for _ in range(_ROUNDS):
                 regions = () if policy is None else (policy,)
-                if complaint := _precision(probe, _inside(subject, *regions), expected, f"in the thread of {policy}"):
+                if complaint := _precision(
+                    probe, _inside(subject, *regions), expected, f"in the thread of {policy}"
+                ):
                     return wrong.append(complaint)
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {error}")
@@ -151,38 +176,57 @@ def cache(subject: Subject, dtype: str) -> str:
         f = Functions(ops)
         return f.sum(f.linear(f.linear(x, weight), weight))
 
-    observed, exact = (ops.numpy(ops.value_and_grad(function, [w])[1][0]) for function in (twice, once))
+    observed, exact = (
+        ops.numpy(ops.value_and_grad(function, [w])[1][0]) for function in (twice, once)
+    )
     error = relative_error(observed.astype(np.float64), exact.astype(np.float64))
-    return "" if error < 0.05 else f"the gradient of a parameter used twice is off by {100 * error:.0f}%"
+    return (
+        ""
+        if error < 0.05
+        else f"the gradient of a parameter used twice is off by {100 * error:.0f}%"
+    )
 
 
 def repeated(subject: Subject, dtype: str) -> str:
     """Check that the same region gives the same values every time."""
     network = NETWORKS["mlp"]
     region = subject.region(Policy("O1", dtype))
-    first, second = (run(network, subject.operations, lambda: region, device=subject.device) for _ in range(2))
+    first, second = (
+        run(network, subject.operations, lambda: region, device=subject.device) for _ in range(2)
+    )
     return "" if np.array_equal(first.output, second.output) else "two runs of one region differ"
 
 
 def steps_in_one_region(subject: Subject, dtype: str) -> str:
     """Check that training comes to the same where the region stays open across steps as with a region around each.
 
-    A linear regression whose inputs are columns of a Hadamard matrix: every step halves the error of the weights, but for what
-    rounding adds to the prediction. An input is 1 or -1, so that is at most the rounding of each weight and that of the sum:
-    2 u |w|, in the sum of the weights' absolute values. The error of the weights comes to no more, and the loss is its square;
-    twice that error is allowed, for the second order. With the weights of an earlier step it grows at every step.
+    A linear regression whose inputs are columns of a Hadamard matrix: every step halves the error
+    of the weights, but for what rounding adds to the prediction. An input is 1 or -1, so that is at
+    most the rounding of each weight and that of the sum: 2 u |w|, in the sum of the weights'
+    absolute values. The error of the weights comes to no more, and the loss is its square; twice
+    that error is allowed, for the second order. With the weights of an earlier step it grows at
+    every step.
     """
     inputs = _hadamard(16)[:, :8].astype(np.float32)
     wanted = np.random.default_rng(0).uniform(0.5, 2.0, (4, 8)).astype(np.float32)
     bound = (4.0 * UNIT_ROUNDOFF[dtype] * float(np.abs(wanted).sum(1).max())) ** 2
     wrong = []
-    for where, open_long in (("a region around each step", False), ("one region around all steps", True)):
-        weights, seen = _regression(subject, Policy("O1", dtype), inputs, wanted, open_long=open_long)
+    for where, open_long in (
+        ("a region around each step", False),
+        ("one region around all steps", True),
+    ):
+        weights, seen = _regression(
+            subject, Policy("O1", dtype), inputs, wanted, open_long=open_long
+        )
         loss = float(np.square((weights - wanted).astype(np.float64)).sum(1).max())
         if not loss <= bound:
-            wrong.append(f"with {where} the loss comes to {loss:.3g}, should be {bound:.3g} at most")
+            wrong.append(
+                f"with {where} the loss comes to {loss:.3g}, should be {bound:.3g} at most"
+            )
         if seen != {dtype}:
-            wrong.append(f"with {where} predictions are {' and '.join(sorted(seen))}, should be {dtype}")
+            wrong.append(
+                f"with {where} predictions are {' and '.join(sorted(seen))}, should be {dtype}"
+            )
     return "; ".join(wrong)
 
 
@@ -199,7 +243,9 @@ def _regression(
     with subject.region(policy) if open_long else nullcontext():
         for _ in range(_STEPS):
             with nullcontext() if open_long else subject.region(policy):
-                prediction = f.linear(x, parameter if in_place else ops.tensor(weights, device=subject.device))
+                prediction = f.linear(
+                    x, parameter if in_place else ops.tensor(weights, device=subject.device)
+                )
             seen.add(ops.dtype(prediction))
             residual = ops.numpy(prediction).astype(np.float32) - inputs @ wanted.T
             weights = weights - np.float32(0.5 / len(inputs)) * (residual.T @ inputs)
@@ -211,8 +257,8 @@ def _regression(
 def optimizer_in_one_region(subject: Subject, dtype: str) -> str:
     """Check that an optimizer steps in a region as it does outside: no policy is in force in a step.
 
-    The arithmetic is the same, and so are the bits. At O2 a step that followed the policy would be low. It does not apply to
-    an adapter that binds no optimizer (``Operations.adam``).
+    The arithmetic is the same, and so are the bits. At O2 a step that followed the policy would be
+    low. It does not apply to an adapter that binds no optimizer (``Operations.adam``).
     """
     make: Any = getattr(subject.operations, "adam", None)
     if make is None:
@@ -226,7 +272,11 @@ def optimizer_in_one_region(subject: Subject, dtype: str) -> str:
             ended.append([step(gradient) for gradient in gradients][-1])
     outside, inside = ended
     off = float(np.abs(inside.astype(np.float64) - outside).max())
-    return "" if np.array_equal(inside, outside) else f"steps of Adam in a region at O2 are {off:.3g} off those outside of it"
+    return (
+        ""
+        if np.array_equal(inside, outside)
+        else f"steps of Adam in a region at O2 are {off:.3g} off those outside of it"
+    )
 
 
 def _hadamard(size: int) -> np.ndarray:
@@ -239,5 +289,14 @@ def _hadamard(size: int) -> np.ndarray:
 
 #: Every behaviour by its name.
 BEHAVIOURS: Mapping[str, Callable[[Subject, str], str]] = {
-    f.__name__: f for f in (nesting, exceptions, threads, cache, repeated, steps_in_one_region, optimizer_in_one_region)
+    f.__name__: f
+    for f in (
+        nesting,
+        exceptions,
+        threads,
+        cache,
+        repeated,
+        steps_in_one_region,
+        optimizer_in_one_region,
+    )
 }

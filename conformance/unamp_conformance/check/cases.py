@@ -3,20 +3,23 @@
 The calls are data, in ``cases/*.toml``. Each entry of ``case`` holds:
 
 - ``ops``: the operations that are called this way;
-- ``args``: positional arguments: a string such as ``"normal 4x8"`` is an array (see `unamp_conformance.check.arrays`), a list
-  of them a list of tensors, anything else an attribute;
+- ``args``: positional arguments: a string such as ``"normal 4x8"`` is an array (see
+  `unamp_conformance.check.arrays`), a list of them a list of tensors, anything else an attribute;
 - ``kw``: attributes by keyword;
-- ``cast``: which of the floating arrays a policy casts, counted from 0; all of them unless said (the parameters and running
-  statistics of a norm stay float32);
+- ``cast``: which of the floating arrays a policy casts, counted from 0; all of them unless said
+  (the parameters and running statistics of a norm stay float32);
 - ``backward``: false where there is no gradient to look at;
 - ``out``: which of the results is looked at; the first floating one unless said;
-- ``insensitive``: why the result's numbers cannot tell the precision. Then only its dtype is looked at;
-- ``layer``: true for a layer made of operations that have rules of their own: it is looked at only where a policy names it;
-- ``undetermined``: true where the result is random, or memory as it was found, or one of several that are right: frameworks
-  need not come to the same numbers;
-- ``own_dtype``: true where some framework's result has a dtype that does not follow the inputs'; where it follows them outside
-  of regions, it is looked at nevertheless;
-- ``unordered``: true where the order of the results along the last axis is not determined: they are compared sorted;
+- ``insensitive``: why the result's numbers cannot tell the precision. Then only its dtype is looked
+  at;
+- ``layer``: true for a layer made of operations that have rules of their own: it is looked at only
+  where a policy names it;
+- ``undetermined``: true where the result is random, or memory as it was found, or one of several
+  that are right: frameworks need not come to the same numbers;
+- ``own_dtype``: true where some framework's result has a dtype that does not follow the inputs';
+  where it follows them outside of regions, it is looked at nevertheless;
+- ``unordered``: true where the order of the results along the last axis is not determined: they are
+  compared sorted;
 - ``reference``: ``"float32"`` where frameworks have the operation in no higher precision.
 """
 
@@ -55,7 +58,9 @@ class Case:
 
     def inputs(self, draw: int) -> list[np.ndarray]:
         """Return the arrays of the call, flat, for one draw of random numbers."""
-        return [arrays.make(spec, f"{self.op}/{draw}", n) for n, spec in enumerate(_specs(self.args))]
+        return [
+            arrays.make(spec, f"{self.op}/{draw}", n) for n, spec in enumerate(_specs(self.args))
+        ]
 
     @property
     def subnormal(self) -> bool:
@@ -82,7 +87,9 @@ class Case:
 def cases() -> Mapping[str, Case]:
     """Return every operation's case by its canonical name."""
     found: dict[str, Case] = {}
-    for file in sorted(resources.files(__package__).joinpath("cases").iterdir(), key=lambda f: f.name):
+    for file in sorted(
+        resources.files(__package__).joinpath("cases").iterdir(), key=lambda f: f.name
+    ):
         for entry in tomllib.loads(file.read_text("utf-8"))["case"]:
             found.update(_read(entry, file.name))
     return found

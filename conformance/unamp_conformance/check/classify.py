@@ -1,11 +1,13 @@
 """The precision that explains some numbers.
 
-The judge sees values, never dtype tags. It is given what every precision predicts: the float64 result for the inputs as
-they were, for the inputs rounded to bfloat16, and for the inputs rounded to float16. Values computed
+The judge sees values, never dtype tags. It is given what every precision predicts: the float64
+result for the inputs as they were, for the inputs rounded to bfloat16, and for the inputs rounded
+to float16. Values computed
 
 - in float32 lie within float32's own error of the first prediction;
-- in a low precision lie on its grid, and are not just another prediction rounded to that grid (that is what changing the
-  dtype tag of a float32 result gives, or computing in the other low precision).
+- in a low precision lie on its grid, and are not just another prediction rounded to that grid (that
+  is what changing the dtype tag of a float32 result gives, or computing in the other low
+  precision).
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ class Prediction:
         values: by precision, the float64 results: flat, of one length.
         tolerance: for each element, how far float32's own rounding may lead from them.
         exact: results (integers, truth values) that either agree or do not.
-        rounded: whether results are rounded to the low grid; complex numbers are only where their dtype is a low one.
+        rounded: whether results are rounded to the low grid; complex numbers are only where their
+            dtype is a low one.
     """
 
     values: Mapping[str, np.ndarray]
     tolerance: np.ndarray
     exact: bool = False
     rounded: bool = True
-    _allowed: dict[tuple[str, str], np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _allowed: dict[tuple[str, str], np.ndarray] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def allowed(self, computed: str, label: str) -> np.ndarray:
         """Return the distance by which results of one precision may be off their prediction, rounded to the grid of another."""
@@ -84,7 +89,10 @@ def tells(prediction: Prediction, float32: np.ndarray) -> bool:
 def only_moves(prediction: Prediction) -> bool:
     """Return whether an operation only moves values: the result for rounded inputs is the rounded result."""
     return not prediction.exact and all(
-        np.array_equal(round_to(prediction.values["float32"], low), _ideal(prediction, low), equal_nan=True) for low in LOW
+        np.array_equal(
+            round_to(prediction.values["float32"], low), _ideal(prediction, low), equal_nan=True
+        )
+        for low in LOW
     )
 
 
@@ -99,32 +107,47 @@ def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
         return bool(np.array_equal(observed, expected))
     if precision == "float32" or not prediction.rounded:
         return _within(observed, expected, prediction.tolerance)
-    if not on_grid(observed, precision) or not np.array_equal(np.isfinite(observed), np.isfinite(expected)):
+    if not on_grid(observed, precision) or not np.array_equal(
+        np.isfinite(observed), np.isfinite(expected)
+    ):
         return False
     if not _plausible(observed, prediction, precision):
         return False
     if _within(observed, expected, prediction.allowed(precision, precision)):
         return True
-    if precision == "float16" and on_grid(observed, "bfloat16"):  # for most numbers a part of float16's grid
+    if precision == "float16" and on_grid(observed, "bfloat16"):
+        # for most numbers a part of float16's grid
         return False
-    # Rounding on the way adds alike to the distance from every prediction, so an honest result is not much nearer to another.
+    # Rounding on the way adds alike to the distance from every prediction, so an honest result is
+    # not much nearer to another.
     other_low = next(p for p in LOW if p != precision)
-    if _distance(observed, prediction, other_low, precision) < 0.6 * _distance(observed, prediction, precision, precision):
+    if _distance(observed, prediction, other_low, precision) < 0.6 * _distance(
+        observed, prediction, precision, precision
+    ):
         return False
-    return not any(_relabelled(observed, prediction, other, precision) for other in PRECISIONS if other != precision)
+    return not any(
+        _relabelled(observed, prediction, other, precision)
+        for other in PRECISIONS
+        if other != precision
+    )
 
 
 def _distance(observed: np.ndarray, prediction: Prediction, precision: str, grid: str) -> float:
     """Return the distance of values from a prediction, in spacings of a grid; where numbers cancelled, eight at most."""
     expected = prediction.values[precision]
     finite = np.isfinite(expected)
-    return _rms(np.minimum(np.abs(observed - expected)[finite] / spacing(expected[finite], grid), 8.0)) if finite.any() else 0.0
+    return (
+        _rms(np.minimum(np.abs(observed - expected)[finite] / spacing(expected[finite], grid), 8.0))
+        if finite.any()
+        else 0.0
+    )
 
 
 def _relabelled(observed: np.ndarray, prediction: Prediction, computed: str, label: str) -> bool:
     """Return whether the values are those of one precision, rounded to another's grid."""
     exact = prediction.values[computed]
-    if np.all(np.abs(exact - prediction.values[label]) <= prediction.tolerance):  # inputs were low already: nothing to tell by
+    if np.all(np.abs(exact - prediction.values[label]) <= prediction.tolerance):
+        # inputs were low already: nothing to tell by
         return False
     return _within(observed, exact, prediction.allowed(computed, label))
 
@@ -155,7 +178,9 @@ def _rms(values: np.ndarray) -> float:
 def _diagnosis(observed: np.ndarray, prediction: Prediction) -> str:
     if prediction.exact:
         share = {p: float(np.mean(observed == prediction.values[p])) for p in PRECISIONS}
-        return "agrees with no precision: " + ", ".join(f"{p} in {100 * s:.0f}% of the values" for p, s in share.items())
+        return "agrees with no precision: " + ", ".join(
+            f"{p} in {100 * s:.0f}% of the values" for p, s in share.items()
+        )
     if not np.array_equal(np.isfinite(observed), np.isfinite(prediction.values["float32"])):
         return "not finite where it should be, or finite where it should not"
     for low in LOW:
@@ -167,5 +192,10 @@ def _diagnosis(observed: np.ndarray, prediction: Prediction) -> str:
                 if p != low and _relabelled(observed, prediction, p, low):
                     return f"computed in {p}; only the result was rounded to {low}"
             return f"on the grid of {low}, but far from what {low} gives"
-    error = {p: _rms((observed - prediction.values[p])[np.isfinite(observed - prediction.values[p])]) for p in PRECISIONS}
-    return "consistent with no precision; errors: " + ", ".join(f"{p} {e:.2g}" for p, e in error.items())
+    error = {
+        p: _rms((observed - prediction.values[p])[np.isfinite(observed - prediction.values[p])])
+        for p in PRECISIONS
+    }
+    return "consistent with no precision; errors: " + ", ".join(
+        f"{p} {e:.2g}" for p, e in error.items()
+    )

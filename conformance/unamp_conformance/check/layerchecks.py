@@ -45,10 +45,16 @@ def _low(dtype: str) -> Policy:
 #: What is tried, by the names in results.
 LAYER_CASES: Mapping[str, _Case] = {
     "float32 in a low region": _Case(lambda low: {"block.second": "float32"}, ("low", "float32")),
-    "low without a region": _Case(lambda low: {"block.first": _low(low)}, ("low", "float32"), region=False),
-    "a rule inside a rule": _Case(lambda low: {"block": "float32", "**.first": _low(low)}, ("low", "float32")),
+    "low without a region": _Case(
+        lambda low: {"block.first": _low(low)}, ("low", "float32"), region=False
+    ),
+    "a rule inside a rule": _Case(
+        lambda low: {"block": "float32", "**.first": _low(low)}, ("low", "float32")
+    ),
     "by a wildcard": _Case(lambda low: {"*": "float32"}, ("float32", "float32")),
-    "a result that goes back to low": _Case(lambda low: {"**.second": "float32"}, ("low", "float32"), narrowed=True),
+    "a result that goes back to low": _Case(
+        lambda low: {"**.second": "float32"}, ("low", "float32"), narrowed=True
+    ),
 }
 
 _FRACTION = 2.0**-13
@@ -57,10 +63,12 @@ _FRACTION = 2.0**-13
 def _numbers() -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Return the block's input and weights, whose products tell precisions apart on every machine, to the bit.
 
-    They are whole numbers with a fraction that rounding to a low dtype takes away: in the first half of what is added up the
-    input has it, in the second the weight. Float32 holds all products and partial sums exactly, in whatever order, and so does
-    a low dtype once the fractions are gone. The whole numbers cancel in half of the results, where the fractions are left
-    alone, so that rounding them to a low dtype changes nothing; in the others rounding the result takes the fraction away.
+    They are whole numbers with a fraction that rounding to a low dtype takes away: in the first
+    half of what is added up the input has it, in the second the weight. Float32 holds all products
+    and partial sums exactly, in whatever order, and so does a low dtype once the fractions are
+    gone. The whole numbers cancel in half of the results, where the fractions are left alone, so
+    that rounding them to a low dtype changes nothing; in the others rounding the result takes the
+    fraction away.
     """
     drawn = np.random.default_rng(7)
     with_fractions = np.repeat((_FRACTION, 0.0), 4)
@@ -70,7 +78,10 @@ def _numbers() -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
 
     signs = np.where((np.arange(6)[:, None] < 3) & (np.arange(8) >= 4), -1, 1)
     weights = [twice(6) * signs + with_fractions[::-1] for _ in range(2)]
-    return (twice(3) + with_fractions).astype(np.float32), (weights[0].astype(np.float32), weights[1].astype(np.float32))
+    return (twice(3) + with_fractions).astype(np.float32), (
+        weights[0].astype(np.float32),
+        weights[1].astype(np.float32),
+    )
 
 
 _INPUT, _WEIGHTS = _numbers()
@@ -87,7 +98,9 @@ def check_layers(subject: Subject, way: str, name: str, policy: Policy) -> Findi
     """
     make = getattr(subject.operations, "layered", None)
     if make is None:
-        return Finding("not applicable", f"the adapter for {subject.framework} gives no network with layers")
+        return Finding(
+            "not applicable", f"the adapter for {subject.framework} gives no network with layers"
+        )
     given: LayeredNetworks = make()
     made = given.ways[way]
     if isinstance(made, str):
@@ -103,11 +116,21 @@ def check_layers(subject: Subject, way: str, name: str, policy: Policy) -> Findi
     if reason := given.refused(way, policy, case.narrowed):
         return _refused(lambda: _ruled(network, case, policy, lambda: run(region, tensor)), reason)
     plain = ("low", "low") if case.region else ("float32", "float32")
-    for moment, expected, ruled in (("before", plain, False), ("under", case.expected, True), ("after", plain, False)):
-        found = _ruled(network, case, policy, lambda: run(region, tensor)) if ruled else run(region, tensor)
+    for moment, expected, ruled in (
+        ("before", plain, False),
+        ("under", case.expected, True),
+        ("after", plain, False),
+    ):
+        found = (
+            _ruled(network, case, policy, lambda: run(region, tensor))
+            if ruled
+            else run(region, tensor)
+        )
         for number, (result, precision) in enumerate(zip(found, expected, strict=True)):
             narrowed = ruled and case.narrowed and precision == "float32"
-            complaint, details = _judged(subject, result, number, precision, policy.dtype, narrowed=narrowed)
+            complaint, details = _judged(
+                subject, result, number, precision, policy.dtype, narrowed=narrowed
+            )
             if complaint:
                 layer = ("first", "second")[number]
                 return Finding("failed", f"{moment} the rules block.{layer} {complaint}", details)
@@ -115,7 +138,9 @@ def check_layers(subject: Subject, way: str, name: str, policy: Policy) -> Findi
 
 
 def _ruled(network: Any, case: _Case, policy: Policy, run: Callable[[], Any]) -> Any:
-    with unamp.layer_policies(network, case.rules(policy.dtype), result="low" if case.narrowed else None):
+    with unamp.layer_policies(
+        network, case.rules(policy.dtype), result="low" if case.narrowed else None
+    ):
         return run()
 
 

@@ -18,17 +18,19 @@ from unamp_conformance.check.reference.tape import Array
 
 __all__ = ["DRAWS", "FILE", "FIRST", "Drawn", "Reference", "relative_error"]
 
-#: How many runs with roundings at random a bound rests on. The next one lies beyond all of them once in so many times and one.
+#: How many runs with roundings at random a bound rests on. The next one lies beyond all of them
+#: once in so many times and one.
 DRAWS = 2048
 
 #: By how much a run may lie beyond the farthest draw: an operation may round in its midst, too.
 _MARGIN = 1.5
-#: And how much farther in float32. Sums are added up in it in an order that is the machine's, and its exp and tanh are what the
-#: library makes of them (docs/conformance.md counts); low precisions do both in float32, where it does not show.
+#: And how much farther in float32. Sums are added up in it in an order that is the machine's, and
+#: its exp and tanh are what the library makes of them (docs/conformance.md counts); low precisions
+#: do both in float32, where it does not show.
 _IN_FLOAT32 = 64.0
 
-#: What is kept of the draws: for every network, precision and entry of `Reference.errors` the largest of the first `FIRST`
-#: (whoever has doubts draws those again), and of all.
+#: What is kept of the draws: for every network, precision and entry of `Reference.errors` the
+#: largest of the first `FIRST` (whoever has doubts draws those again), and of all.
 FILE = resources.files("unamp_conformance").joinpath("data", "drawn_errors.json")
 FIRST = 16
 
@@ -47,8 +49,8 @@ def _norm(values: Array) -> float:
 class Roundings:
     """Random roundings of relative size u, as a `Change` of every result and every cotangent.
 
-    Half of a change is alike for all numbers of an array: equal numbers are rounded alike, and in a sum that does not average
-    out.
+    Half of a change is alike for all numbers of an array: equal numbers are rounded alike, and in a
+    sum that does not average out.
     """
 
     def __init__(self, generator: np.random.Generator, u: float) -> None:
@@ -56,7 +58,10 @@ class Roundings:
 
     def __call__(self, array: Array) -> Array:
         """Return the array, rounded at random."""
-        alike, each = self._generator.uniform(-1.0, 1.0), self._generator.uniform(-1.0, 1.0, array.shape)
+        alike, each = (
+            self._generator.uniform(-1.0, 1.0),
+            self._generator.uniform(-1.0, 1.0, array.shape),
+        )
         changed: Array = array * (1.0 + self._u * (alike + each) / np.sqrt(2.0))
         return changed
 
@@ -86,16 +91,21 @@ class Reference:
     def errors(self, observed: NetworkRun) -> dict[str, float]:
         """Return the relative error of output, loss, buffers and every gradient."""
         exact = self.exact
-        # A gradient that is nothing beside the others (a bias before a batch norm has none at all) is held to their size.
+        # A gradient that is nothing beside the others (a bias before a batch norm has none at all)
+        # is held to their size.
         whole = np.sqrt(sum(_norm(g) ** 2 for g in exact.gradients.values()) / len(exact.gradients))
         found = {
             "output": relative_error(observed.output, exact.output),
             "loss": relative_error(observed.loss, exact.loss),
         }
         for n, seen in observed.buffers.items():
-            found[f"buffer {n}"] = min(relative_error(seen, known.buffers[n]) for known in (exact, self._biased))
+            found[f"buffer {n}"] = min(
+                relative_error(seen, known.buffers[n]) for known in (exact, self._biased)
+            )
         found |= {
-            f"gradient of {n}": relative_error(observed.gradients.get(n, np.zeros_like(g)), g, 0.1 * whole)
+            f"gradient of {n}": relative_error(
+                observed.gradients.get(n, np.zeros_like(g)), g, 0.1 * whole
+            )
             for n, g in exact.gradients.items()
         }
         return found
@@ -109,14 +119,21 @@ class Reference:
     def draws(self, precision: str, seed: int = 0) -> Iterator[dict[str, float]]:
         """Yield without end the `errors` of float64 runs with every rounding of a precision drawn at random."""
         stream = zlib.crc32(f"{self.network.name}/{precision}".encode())
-        roundings = Roundings(np.random.default_rng([stream, seed]), PRECISIONS[precision].unit_roundoff)
+        roundings = Roundings(
+            np.random.default_rng([stream, seed]), PRECISIONS[precision].unit_roundoff
+        )
         while True:
             yield self.errors(run(self.network, NumpyOperations(roundings), dtype="float64"))
 
     def draw(self, precision: str, seed: int = 0, count: int = DRAWS) -> Drawn:
         """Return for every entry of `errors` the largest of the first `FIRST` draws, and of so many."""
-        found = [errors for errors, _ in zip(self.draws(precision, seed), range(count), strict=False)]
-        return {entry: (max(e[entry] for e in found[:FIRST]), max(e[entry] for e in found)) for entry in found[0]}
+        found = [
+            errors for errors, _ in zip(self.draws(precision, seed), range(count), strict=False)
+        ]
+        return {
+            entry: (max(e[entry] for e in found[:FIRST]), max(e[entry] for e in found))
+            for entry in found[0]
+        }
 
 
 @cache

@@ -30,10 +30,16 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
         policy: the policy.
 
     Returns:
-        For each of `NETWORK_CHECKS` (``statistics`` only where there are any) what is wrong, empty where nothing is, and
-        the observations.
+        For each of `NETWORK_CHECKS` (``statistics`` only where there are any) what is wrong, empty
+        where nothing is, and the observations.
     """
-    observed = run(reference.network, subject.operations, lambda: subject.region(policy), device=subject.device, trace=True)
+    observed = run(
+        reference.network,
+        subject.operations,
+        lambda: subject.region(policy),
+        device=subject.device,
+        trace=True,
+    )
     return {
         check: look(subject, reference, policy, observed)
         for check, look in NETWORK_CHECKS.items()
@@ -41,21 +47,38 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
     }
 
 
-def _decisions(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
-    rules = {op: subject.rule(policy, op) for op in {*observed.called, *(record.op for record in observed.records)}}
-    found = [wrong for record in observed.records if (wrong := misjudged(policy, rules[record.op], record))]
+def _decisions(
+    subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun
+) -> Outcome:
+    rules = {
+        op: subject.rule(policy, op)
+        for op in {*observed.called, *(record.op for record in observed.records)}
+    }
+    found = [
+        wrong
+        for record in observed.records
+        if (wrong := misjudged(policy, rules[record.op], record))
+    ]
     complaints = list(dict.fromkeys(complaint for complaint, *_ in found))
     # What the policy leaves alone has no decision to record.
     judged = {op for op in observed.called if rules[op] not in (None, Rule.UNTOUCHED)}
     if unseen := sorted(judged - {record.op for record in observed.records}):
         complaints.append(f"not in the trace: {', '.join(unseen)}")
-    table = sorted({f"{r.op}: {r.rule.value}, {' '.join(r.inputs)} -> {r.compute} -> {r.output}" for r in observed.records})
+    table = sorted(
+        {
+            f"{r.op}: {r.rule.value}, {' '.join(r.inputs)} -> {r.compute} -> {r.output}"
+            for r in observed.records
+        }
+    )
     return "; ".join(complaints), {"trace": table} | _differing(wrong[1:] for wrong in found)
 
 
 def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
     """Return the expectation and what was seen instead, as a part of the details; nothing where nothing is wrong."""
-    rows = [{"of": of, "expected": expected, "observed": seen} for of, expected, seen in dict.fromkeys(found)]
+    rows = [
+        {"of": of, "expected": expected, "observed": seen}
+        for of, expected, seen in dict.fromkeys(found)
+    ]
     return {"wrong": rows} if rows else {}
 
 
@@ -74,7 +97,9 @@ def expected_dtype(policy: Policy, rule: Rule, inputs: Sequence[str]) -> str | N
     }[rule]
 
 
-def misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[str, str, str, str] | None:
+def misjudged(
+    policy: Policy, wanted: Rule | None, record: OpRecord
+) -> tuple[str, str, str, str] | None:
     """Return the fault of a line of a trace, if any: a sentence, the operation, what was expected and seen."""
     if wanted is None:
         return None
@@ -91,12 +116,20 @@ def misjudged(policy: Policy, wanted: Rule | None, record: OpRecord) -> tuple[st
     return None
 
 
-def _compared(prefixes: tuple[str, ...]) -> Callable[[Subject, Reference, Policy, NetworkRun], Outcome]:
-    def compare(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
+def _compared(
+    prefixes: tuple[str, ...],
+) -> Callable[[Subject, Reference, Policy, NetworkRun], Outcome]:
+    def compare(
+        subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun
+    ) -> Outcome:
         errors = {n: e for n, e in reference.errors(observed).items() if n.startswith(prefixes)}
         precision = policy.dtype if subject.stated(policy).active else "float32"
         bounds = reference.bounds(precision)
-        wrong = [f"{n}: error {e:.3g}, bound {bounds[n]:.3g}" for n, e in errors.items() if not e <= bounds[n]]
+        wrong = [
+            f"{n}: error {e:.3g}, bound {bounds[n]:.3g}"
+            for n, e in errors.items()
+            if not e <= bounds[n]
+        ]
         worst = max(errors, key=lambda n: errors[n] / bounds[n])
         details: dict[str, Any] = {
             "worst": worst,
@@ -123,13 +156,17 @@ def _sample(observed: NetworkRun) -> list[float]:
     return [float(f"{v:.9g}") for v in chosen] if all(map(math.isfinite, chosen)) else []
 
 
-def _dtypes(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
+def _dtypes(
+    subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun
+) -> Outcome:
     wrong = {what: dtype for what, dtype in observed.dtypes.items() if dtype != "float32"}
     complaint = "; ".join(f"{what} is {dtype}, should be float32" for what, dtype in wrong.items())
     return complaint, _differing((what, "float32", dtype) for what, dtype in wrong.items())
 
 
-def _statistics(subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun) -> Outcome:
+def _statistics(
+    subject: Subject, reference: Reference, policy: Policy, observed: NetworkRun
+) -> Outcome:
     before = reference.network.statistics()
     still = [n for n, values in observed.buffers.items() if (values == before[n]).all()]
     message, details = _compared(("buffer",))(subject, reference, policy, observed)

@@ -16,7 +16,8 @@ from unamp_conformance.check.rounding import cast
 
 __all__ = ["LOSS_SCALE", "NetworkRun", "run"]
 
-#: Keeps the small gradients of float16 above what it rounds to zero. A power of two: it changes no digit.
+#: Keeps the small gradients of float16 above what it rounds to zero. A power of two: it changes no
+#: digit.
 LOSS_SCALE = 256.0
 
 Region = Callable[[], AbstractContextManager[object]]
@@ -57,11 +58,14 @@ def run(
 
     def tensors(arrays: Arrays) -> dict[str, Any]:
         return {
-            name: operations.tensor(cast(a, dtype) if a.dtype == np.float32 else a, device=device) for name, a in arrays.items()
+            name: operations.tensor(cast(a, dtype) if a.dtype == np.float32 else a, device=device)
+            for name, a in arrays.items()
         }
 
     parameters, data = tensors(network.parameters()), tensors(network.inputs())
-    buffers = {n: operations.buffer(cast(a, dtype), device=device) for n, a in network.statistics().items()}
+    buffers = {
+        n: operations.buffer(cast(a, dtype), device=device) for n, a in network.statistics().items()
+    }
     functions = Functions(operations)
     kept: list[Any] = []
     records: list[OpRecord] = []
@@ -75,11 +79,15 @@ def run(
         records.extend(traced.records if traced else ())
         return value
 
-    value, gradients = operations.value_and_grad(loss, list(parameters.values()), loss_scale=LOSS_SCALE)
+    value, gradients = operations.value_and_grad(
+        loss, list(parameters.values()), loss_scale=LOSS_SCALE
+    )
     named = dict(zip(parameters, gradients, strict=True))
     # The caller's own parameters must come out as they went in.
     dtypes = {f"parameter {n}": operations.dtype(t) for n, t in parameters.items()}
-    dtypes |= {f"gradient of {n}": "none" if g is None else operations.dtype(g) for n, g in named.items()}
+    dtypes |= {
+        f"gradient of {n}": "none" if g is None else operations.dtype(g) for n, g in named.items()
+    }
     dtypes |= {f"buffer {n}": operations.dtype(t) for n, t in buffers.items()}
     return NetworkRun(
         _float64(operations, kept[-1]),

@@ -1,7 +1,7 @@
 """The networks, written once against the operation namespace.
 
-Parameters and data come from a seed in NumPy, so they are identical to the bit on every framework. Sizes are small: float16
-is slow on CPUs, and precision shows in a network of any size.
+Parameters and data come from a seed in NumPy, so they are identical to the bit on every framework.
+Sizes are small: float16 is slow on CPUs, and precision shows in a network of any size.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ class Network:
 
     Attributes:
         name, title: its key, and a few words.
-        forward: ``forward(f, p, d)`` gives the output; ``p`` holds parameters and buffers, ``d`` the data.
+        forward: ``forward(f, p, d)`` gives the output; ``p`` holds parameters and buffers, ``d``
+            the data.
         loss: ``loss(f, output, d)`` gives a scalar.
-        shapes: the parameters, drawn so that activations keep their size; a shape of one number is a bias.
+        shapes: the parameters, drawn so that activations keep their size; a shape of one number is
+            a bias.
         data: makes the data from a generator.
         buffers: running statistics, each with the value that it starts with.
         ones: parameters that start near one (the weights of norms).
@@ -72,18 +74,26 @@ class Network:
     def parameters(self) -> Arrays:
         """Return the parameters in float32, the same on every call."""
         generator = self._generator("parameters")
-        return {name: self._parameter(generator, name, shape) for name, shape in self.shapes.items()}
+        return {
+            name: self._parameter(generator, name, shape) for name, shape in self.shapes.items()
+        }
 
     def inputs(self) -> Arrays:
         """Return the data, floating parts in float32, the same on every call."""
         made = self.data(self._generator("data"))
-        return {name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in made.items()}
+        return {
+            name: a.astype(np.float32) if a.dtype.kind == "f" else a for name, a in made.items()
+        }
 
     def statistics(self) -> Arrays:
         """Return the buffers in float32, as they are before training."""
-        return {name: np.full(shape, value, np.float32) for name, (shape, value) in self.buffers.items()}
+        return {
+            name: np.full(shape, value, np.float32) for name, (shape, value) in self.buffers.items()
+        }
 
-    def _parameter(self, generator: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def _parameter(
+        self, generator: np.random.Generator, name: str, shape: tuple[int, ...]
+    ) -> np.ndarray:
         if name in self.ones:
             return (1.0 + 0.1 * generator.standard_normal(shape)).astype(np.float32)
         fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 16
@@ -127,7 +137,9 @@ def _lenet(f: Functions, p: Tensors, d: Tensors) -> Any:
 def _residual(f: Functions, p: Tensors, d: Tensors) -> Any:
     x = d["x"]
     h = f.conv2d(x, p["c1"], padding=1)
-    h = f.relu(f.batch_norm(h, p["mean1"], p["var1"], p["g1"], p["s1"], training=True, momentum=0.1))
+    h = f.relu(
+        f.batch_norm(h, p["mean1"], p["var1"], p["g1"], p["s1"], training=True, momentum=0.1)
+    )
     h = f.conv2d(h, p["c2"], padding=1)
     h = f.batch_norm(h, p["mean2"], p["var2"], p["g2"], p["s2"], training=True, momentum=0.1)
     h = f.relu(f.add(h, x))
@@ -189,7 +201,9 @@ def _coin(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
     return lambda g: g.integers(0, 2, shape).astype(np.float32)
 
 
-def _data(**parts: Callable[[np.random.Generator], np.ndarray]) -> Callable[[np.random.Generator], Arrays]:
+def _data(
+    **parts: Callable[[np.random.Generator], np.ndarray],
+) -> Callable[[np.random.Generator], Arrays]:
     return lambda g: {name: make(g) for name, make in parts.items()}
 
 

@@ -18,15 +18,15 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["Unsaid", "check_operation", "expected_precision"]
 
-#: By how much a float32 number may be another where a program is compiled otherwise: sixteen of its last places. Inputs that
-#: are rounded to a low dtype change by more than a hundred times that.
+#: By how much a float32 number may be another where a program is compiled otherwise: sixteen of its
+#: last places. Inputs that are rounded to a low dtype change by more than a hundred times that.
 _LAST_BITS = 16 * 2.0**-23
 
 #: The look at float32 inputs that change in place.
 _AGAIN = "changed float32"
 
-#: The feeds that tell each rule from every other, and those that do for operations of which a policy casts one input: what is
-#: looked at where the rule was looked at under another policy.
+#: The feeds that tell each rule from every other, and those that do for operations of which a
+#: policy casts one input: what is looked at where the rule was looked at under another policy.
 _TELLING = {
     Rule.LOW: (("float32",), ("float32",)),
     Rule.FP32: (("low",), ("low",)),
@@ -34,8 +34,13 @@ _TELLING = {
     Rule.NARROWEST: (("float32", "mixed"), ("float32", "low")),
     Rule.UNTOUCHED: (("float32", "low"), ("float32", "low")),
 }
-#: The same for rules that the framework's own lists give, which it carries out by itself: it may refuse mixed inputs.
-_TELLING_OF_OWN = {**_TELLING, Rule.LOW: (("mixed",), ("float32",)), Rule.FP32: (("low", "mixed"), ("low",))}
+#: The same for rules that the framework's own lists give, which it carries out by itself: it may
+#: refuse mixed inputs.
+_TELLING_OF_OWN = {
+    **_TELLING,
+    Rule.LOW: (("mixed",), ("float32",)),
+    Rule.FP32: (("low", "mixed"), ("low",)),
+}
 
 
 class Unsaid(Exception):
@@ -53,21 +58,25 @@ def expected_precision(rule: Rule, feed: str, low: str) -> str | None:
     return "float32" if rule is Rule.WIDEST else None
 
 
-def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: bool = True) -> tuple[str, dict[str, Any]]:
+def check_operation(
+    subject: Subject, probe: Probe, policy: Policy, *, full: bool = True
+) -> tuple[str, dict[str, Any]]:
     """Probe an operation under a policy.
 
     Args:
         subject: the framework and device.
         probe: the operation's probe there.
         policy: the policy.
-        full: look at every feed, and at later calls in one region; otherwise only at the feeds that tell the rule from others.
+        full: look at every feed, and at later calls in one region; otherwise only at the feeds that
+            tell the rule from others.
 
     Returns:
         What is wrong (empty where nothing is) and the observations.
 
     Raises:
         Unsaid: where the policy says nothing about the operation.
-        Unreadable: where the device is not here, and has no program for the operation without any region either.
+        Unreadable: where the device is not here, and has no program for the operation without any
+            region either.
     """
     rule = subject.rule(policy, probe.case.op)
     if rule is None:
@@ -105,14 +114,22 @@ def check_operation(subject: Subject, probe: Probe, policy: Policy, *, full: boo
             if unreadable := probe.unreadable(expected, feed, policy.dtype):
                 raise unreadable from error
             wrong.append(f"{fed} inputs: {type(error).__name__}: {_first_line(error)}")
-            differing.append({"of": f"{fed} inputs", "expected": expected, "observed": type(error).__name__})
+            differing.append(
+                {"of": f"{fed} inputs", "expected": expected, "observed": type(error).__name__}
+            )
             continue
         for finding in findings:
             what = f"{fed} inputs, {finding.what}"
             seen.append(f"{what}: {_spoken(finding)}, tag {finding.dtype}")
             if complaint := _complaint(probe, finding, expected, (feed, policy.dtype), rule):
                 wrong.append(f"{what}: {complaint}")
-                differing.append({"of": what, "expected": expected, "observed": f"{_spoken(finding)}, tag {finding.dtype}"})
+                differing.append(
+                    {
+                        "of": what,
+                        "expected": expected,
+                        "observed": f"{_spoken(finding)}, tag {finding.dtype}",
+                    }
+                )
     return "; ".join(wrong), {"rule": rule.value, "seen": seen, "wrong": differing}
 
 
@@ -124,7 +141,9 @@ def _telling(subject: Subject, policy: Policy, rule: Rule, probe: Probe) -> tupl
     return (*feeds, "float32") if rule is Rule.FP32 and probe.moves else feeds
 
 
-def _complaint(probe: Probe, finding: Finding, expected: str, fed: tuple[str, str], rule: Rule) -> str:
+def _complaint(
+    probe: Probe, finding: Finding, expected: str, fed: tuple[str, str], rule: Rule
+) -> str:
     if finding.precisions is not None and expected not in finding.precisions:
         return f"computed in {_spoken(finding)}, the policy says {expected}"
     if probe.castable == 0:
@@ -133,7 +152,11 @@ def _complaint(probe: Probe, finding: Finding, expected: str, fed: tuple[str, st
     follows = rule in (Rule.LOW, Rule.FP32) or not _own_dtype(probe, tag, fed)
     if finding.dtype in ELIGIBLE and finding.dtype != tag and follows:
         return f"its dtype is {finding.dtype}, should be {tag}"
-    return _of_another_kind(probe, finding, expected, fed, rule) if finding.precisions is None and probe.castable else ""
+    return (
+        _of_another_kind(probe, finding, expected, fed, rule)
+        if finding.precisions is None and probe.castable
+        else ""
+    )
 
 
 def _own_dtype(probe: Probe, expected: str, fed: tuple[str, str]) -> bool:
@@ -144,7 +167,9 @@ def _own_dtype(probe: Probe, expected: str, fed: tuple[str, str]) -> bool:
     return outside is None or outside.dtype != expected
 
 
-def _of_another_kind(probe: Probe, finding: Finding, expected: str, fed: tuple[str, str], rule: Rule) -> str:
+def _of_another_kind(
+    probe: Probe, finding: Finding, expected: str, fed: tuple[str, str], rule: Rule
+) -> str:
     """Return the complaint about a result that is not what inputs in a precision come to: of another size, kind or key."""
     outside = probe.cast_outside(expected, *fed)
     if outside is None:
@@ -152,21 +177,34 @@ def _of_another_kind(probe: Probe, finding: Finding, expected: str, fed: tuple[s
     found, right = finding.values, outside.values
     if found is not None and found.size != right.size:
         return f"it has {found.size} numbers, and {right.size} outside of regions for inputs in {expected}"
-    if outside.dtype not in ELIGIBLE and finding.dtype not in ELIGIBLE and finding.dtype != outside.dtype:
+    if (
+        outside.dtype not in ELIGIBLE
+        and finding.dtype not in ELIGIBLE
+        and finding.dtype != outside.dtype
+    ):
         return f"its dtype is {finding.dtype}, and {outside.dtype} outside of regions for inputs in {expected}"
     if found is not None and probe.keyed and not _of_its_key(probe, found, expected, fed, rule):
         return f"its numbers are not those of its key outside of regions for inputs in {expected}"
     return ""
 
 
-def _of_its_key(probe: Probe, found: np.ndarray, expected: str, fed: tuple[str, str], rule: Rule) -> bool:
+def _of_its_key(
+    probe: Probe, found: np.ndarray, expected: str, fed: tuple[str, str], rule: Rule
+) -> bool:
     """Return whether chance gave the numbers that it gives outside of regions; the last bits are those of a compilation.
 
-    Where a rule keeps low inputs, a draw may be that from their float32 values: low parameters would bias it.
+    Where a rule keeps low inputs, a draw may be that from their float32 values: low parameters
+    would bias it.
     """
     widened = () if rule in (Rule.LOW, Rule.FP32) else ("float32",)
-    outside = [run.values for dtype in (expected, *widened) if (run := probe.cast_outside(dtype, *fed)) is not None]
-    return any(np.allclose(found, values, rtol=_LAST_BITS, atol=0, equal_nan=True) for values in outside)
+    outside = [
+        run.values
+        for dtype in (expected, *widened)
+        if (run := probe.cast_outside(dtype, *fed)) is not None
+    ]
+    return any(
+        np.allclose(found, values, rtol=_LAST_BITS, atol=0, equal_nan=True) for values in outside
+    )
 
 
 def _spoken(finding: Finding) -> str:

@@ -1,7 +1,8 @@
 """The precision probe: run one operation and decide from the numbers in which precision it computed, forward and backward.
 
-Every prediction comes from the framework itself, in float64 outside any region: float64 is never cast. Where the framework
-has an operation in no higher precision than float32, the predictions are made in that.
+Every prediction comes from the framework itself, in float64 outside any region: float64 is never
+cast. Where the framework has an operation in no higher precision than float32, the predictions are
+made in that.
 """
 
 from __future__ import annotations
@@ -23,9 +24,21 @@ from unamp_conformance.check.classify import PRECISIONS, Prediction, explain, on
 from unamp_conformance.check.rounding import Low, cast, round_to
 from unamp_conformance.subjects import SECOND
 
-__all__ = ["FEEDS", "Finding", "Prepare", "Probe", "Region", "Run", "Unsuitable", "feeder", "feeder_in", "put"]
+__all__ = [
+    "FEEDS",
+    "Finding",
+    "Prepare",
+    "Probe",
+    "Region",
+    "Run",
+    "Unsuitable",
+    "feeder",
+    "feeder_in",
+    "put",
+]
 
-#: In which dtypes eligible inputs are handed over: all float32, all low, or the first low and the others float32.
+#: In which dtypes eligible inputs are handed over: all float32, all low, or the first low and the
+#: others float32.
 FEEDS = ("float32", "low", "mixed")
 
 _ENOUGH = 24  # elements that a verdict rests on
@@ -91,7 +104,8 @@ class Probe:
         self._called: dict[tuple[object, ...], Run] = {}
         self._cotangents: dict[tuple[object, ...], np.ndarray | Low] = {}
         self._wholes: dict[tuple[Region, str], Callable[..., Any] | None] = {}
-        # What a second device computes the CPU computes, and in less time where nothing stands between.
+        # What a second device computes the CPU computes, and in less time where nothing stands
+        # between.
         self._beside = Probe(case, operations) if device == SECOND else None
         if self._beside is not None:
             self._beside._made = self._made
@@ -110,7 +124,10 @@ class Probe:
     def keyed(self) -> bool:
         """Return whether chance gives the same numbers in every call, as on JAX, where they come from a key."""
         return self.case.undetermined and all(
-            np.array_equal(self.outside.values, self._run(0, lambda a: a, "float32", nullcontext).values) for _ in range(_CALLS)
+            np.array_equal(
+                self.outside.values, self._run(0, lambda a: a, "float32", nullcontext).values
+            )
+            for _ in range(_CALLS)
         )
 
     def cast_outside(self, precision: str, feed: str, low: str) -> Run | None:
@@ -121,7 +138,9 @@ class Probe:
         key = precision, feed, low
         if key not in self._outside:
             try:
-                self._outside[key] = self._run(0, feeder_in(self.case, feed, low, precision), "float32", nullcontext)
+                self._outside[key] = self._run(
+                    0, feeder_in(self.case, feed, low, precision), "float32", nullcontext
+                )
             except Exception:
                 self._outside[key] = None
         return self._outside[key]
@@ -141,7 +160,9 @@ class Probe:
             Unsuitable: where they do not.
         """
         if self._sensitive and self._flushed:
-            raise Unsuitable(f"{self.case.op}: its inputs tell by subnormal numbers, which the framework may take for zeros")
+            raise Unsuitable(
+                f"{self.case.op}: its inputs tell by subnormal numbers, which the framework may take for zeros"
+            )
         _ = self._draws if self._sensitive else self.outside
 
     def unreadable(self, precision: str, feed: str, low: str) -> Unreadable | None:
@@ -157,7 +178,8 @@ class Probe:
         """Run the operation inside a region and report what the numbers say.
 
         Args:
-            region: makes the region that is open during the operation (and closed before the backward pass).
+            region: makes the region that is open during the operation (and closed before the
+                backward pass).
             feed: one of `FEEDS`.
             low: the low dtype of inputs that are fed low.
 
@@ -168,8 +190,9 @@ class Probe:
             run = self._run(0, feeder(self.case, feed, low), "float32", region)
             return [Finding("forward", None, run.dtype, values=run.values)]
         findings = self._findings(region, feed, low, self._draws)
-        # Where a kernel rounds its sums on the way, luck decides to which prediction a few numbers are nearer: one look in 30
-        # at a recurrent layer in TensorFlow without oneDNN, in none of 160 with twice the numbers. What is so stays so.
+        # Where a kernel rounds its sums on the way, luck decides to which prediction a few numbers
+        # are nearer: one look in 30 at a recurrent layer in TensorFlow without oneDNN, in none of
+        # 160 with twice the numbers. What is so stays so.
         if any(finding.note and not finding.precisions for finding in findings):
             return self._findings(region, feed, low, range(_AGAIN * len(self._draws)))
         return findings
@@ -177,8 +200,8 @@ class Probe:
     def look_again(self, region: Region) -> list[Finding]:
         """Call the operation again and again in one open region, and report what the numbers of the later calls say.
 
-        Shapes, dtypes and, where the framework can change a tensor in place, the tensors are those of the first call. Only
-        the values are others: a cast that is kept for too long shows.
+        Shapes, dtypes and, where the framework can change a tensor in place, the tensors are those
+        of the first call. Only the values are others: a cast that is kept for too long shows.
 
         Args:
             region: makes the region, which stays open.
@@ -204,10 +227,16 @@ class Probe:
             before, after = self._inputs(draw - 1), self._inputs(draw)
             kept = {n: ops.parameter(before[n], device=self._device) for n in self._parameters}  # type: ignore[attr-defined]
             with region():
-                case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(before)])
+                case.call(
+                    ops[case.op],
+                    [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(before)],
+                )
                 for n, parameter in kept.items():
                     ops.assign(parameter, after[n])  # type: ignore[attr-defined]
-                result = case.call(ops[case.op], [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(after)])
+                result = case.call(
+                    ops[case.op],
+                    [kept[n] if n in kept else self._tensor(a) for n, a in enumerate(after)],
+                )
             runs.append(self._result(self._pick(result)))
         return _flat([values for values, _ in runs]), runs[-1][1]
 
@@ -219,7 +248,10 @@ class Probe:
         case, inputs = self.case, self._inputs(0)
         places = tuple(case.differentiable(inputs)) if case.backward else ()
         make = self._operations.parameter  # type: ignore[attr-defined]
-        given = [make(a, device=self._device) if n in places else self._tensor(a) for n, a in enumerate(inputs)]
+        given = [
+            make(a, device=self._device) if n in places else self._tensor(a)
+            for n, a in enumerate(inputs)
+        ]
         try:
             case.call(self._operations[case.op], given)
         except Exception:  # not every function takes the framework's parameters
@@ -239,25 +271,32 @@ class Probe:
         dtypes = [runs[0].dtype, *runs[0].gradient_dtypes]
         names = self._names()
         findings = []
-        for name, values, dtype, prediction in zip(names, observed, dtypes, predictions, strict=False):
+        for name, values, dtype, prediction in zip(
+            names, observed, dtypes, predictions, strict=False
+        ):
             if prediction is None:
                 continue
             if values is None:
                 findings.append(Finding(name, frozenset(), dtype, "no gradient arrived"))
                 continue
-            precisions, note = explain(values, self._stored(prediction, dtype) if name == "forward" else prediction)
+            precisions, note = explain(
+                values, self._stored(prediction, dtype) if name == "forward" else prediction
+            )
             findings.append(Finding(name, precisions, dtype, note))
         return findings
 
     def determined(self, region: Region, feed: str, low: str) -> list[np.ndarray | None]:
         """Return the results of a look as they are, and for float32 inputs the gradients, of all its draws.
 
-        Where the inputs give only a shape, and the numbers are chance or what memory held, in their place the number of them,
-        in an array of the name of their dtype.
+        Where the inputs give only a shape, and the numbers are chance or what memory held, in their
+        place the number of them, in an array of the name of their dtype.
         """
         gradients = self.case.backward and feed == "float32"
         draws = self._draws if self._sensitive else range(1)
-        runs = [self._run(n, feeder(self.case, feed, low), "float32", region, gradients=gradients) for n in draws]
+        runs = [
+            self._run(n, feeder(self.case, feed, low), "float32", region, gradients=gradients)
+            for n in draws
+        ]
         if self.case.undetermined and self.case.insensitive.startswith("takes only shape"):
             return [np.full(run.values.size, run.dtype) for run in runs]
         return _streams(runs)
@@ -265,13 +304,18 @@ class Probe:
     def sample(self) -> dict[str, Any]:
         """Return the number of numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
         values = _flat([self.outside.values])
-        chosen = values[np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(int)]
+        chosen = values[
+            np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(int)
+        ]
         if self.case.undetermined or self._flushed or not np.isfinite(chosen).all():
             return {}
         return {"count": values.size, "sample": [float(f"{v:.9g}") for v in chosen]}
 
     def _names(self) -> list[str]:
-        return ["forward", *(f"backward of input {n}" for n in self.case.differentiable(self._inputs(0)))]
+        return [
+            "forward",
+            *(f"backward of input {n}" for n in self.case.differentiable(self._inputs(0))),
+        ]
 
     @cached_property
     def _reference(self) -> str:
@@ -280,7 +324,9 @@ class Probe:
         if given == "float64":
             widened = _rounder(self.case, lambda a: a, "float32", given)
             try:
-                (self._beside or self)._without_policy(0, widened, given, "float32", gradients=self.case.backward)
+                (self._beside or self)._without_policy(
+                    0, widened, given, "float32", gradients=self.case.backward
+                )
             except Exception:
                 return "float32"
         return given
@@ -304,44 +350,75 @@ class Probe:
                 continue
             found = [p for p in self._compare(collected) if p is not None]
             if found and all(tells(prediction, calibration) for prediction, calibration in found):
-                self._predicted["float32", "float32", range(draw + 1), True] = [p and p[0] for p in self._compare(collected)]
+                self._predicted["float32", "float32", range(draw + 1), True] = [
+                    p and p[0] for p in self._compare(collected)
+                ]
                 return range(draw + 1)
         names = self._names()
         dull = [
-            name for name, pair in zip(names, self._compare(collected), strict=False) if pair is not None and not tells(*pair)
+            name
+            for name, pair in zip(names, self._compare(collected), strict=False)
+            if pair is not None and not tells(*pair)
         ]
         said = ", ".join(dull) or "its results are zeros, or of another size in another precision"
         raise Unsuitable(f"{self.case.op}: its inputs do not tell the precisions apart ({said})")
 
-    def _predictions(self, feed: str, low: str, draws: range, *, backward: bool = True) -> list[Prediction | None]:
+    def _predictions(
+        self, feed: str, low: str, draws: range, *, backward: bool = True
+    ) -> list[Prediction | None]:
         key = (feed, low if feed != "float32" else "float32", draws, backward)
         if key not in self._predicted:
             collected: dict[str, list[Run]] = {p: [] for p in ("calibration", *PRECISIONS)}
             for draw in draws:
-                self._collect(collected, draw, feed, low, self.case.backward and backward and feed == "float32")
+                self._collect(
+                    collected,
+                    draw,
+                    feed,
+                    low,
+                    self.case.backward and backward and feed == "float32",
+                )
             self._predicted[key] = [pair and pair[0] for pair in self._compare(collected)]
         return self._predicted[key]
 
-    def _collect(self, collected: dict[str, list[Run]], draw: int, feed: str, low: str, gradients: bool) -> None:
+    def _collect(
+        self, collected: dict[str, list[Run]], draw: int, feed: str, low: str, gradients: bool
+    ) -> None:
         fed = feeder(self.case, feed, low)
         up, beside = self._reference, self._beside or self
         for precision in PRECISIONS:
             rounded = _rounder(self.case, fed, precision, up)
-            collected[precision].append(beside._without_policy(draw, rounded, up, precision, gradients=gradients))
+            collected[precision].append(
+                beside._without_policy(draw, rounded, up, precision, gradients=gradients)
+            )
         plain = _rounder(self.case, fed, "float32", "float32")
-        collected["calibration"].append(self._without_policy(draw, plain, "float32", "float32", gradients=gradients))
+        collected["calibration"].append(
+            self._without_policy(draw, plain, "float32", "float32", gradients=gradients)
+        )
 
-    def _without_policy(self, draw: int, prepare: Prepare, work_dtype: str, precision: str, *, gradients: bool = False) -> Run:
+    def _without_policy(
+        self,
+        draw: int,
+        prepare: Prepare,
+        work_dtype: str,
+        precision: str,
+        *,
+        gradients: bool = False,
+    ) -> Run:
         """Return the call outside any region. Feeds and precisions for which the same numbers go in share one.
 
-        A call with gradients serves those who want none, too; the precision makes a difference to gradients alone.
+        A call with gradients serves those who want none, too; the precision makes a difference to
+        gradients alone.
         """
         inputs = prepare(self._inputs(draw))
-        given = ((a.values.tobytes(), a.dtype) if isinstance(a, Low) else a.tobytes() for a in inputs)
+        given = (
+            (a.values.tobytes(), a.dtype) if isinstance(a, Low) else a.tobytes() for a in inputs
+        )
         numbers = (draw, work_dtype, *given)
         key = (*numbers, precision) if gradients else numbers
         if key not in self._called:
-            self._called[key] = run = self._run(draw, lambda _: inputs, work_dtype, nullcontext, precision, gradients)
+            self._called[key] = run = self._run(
+                draw, lambda _: inputs, work_dtype, nullcontext, precision, gradients
+            )
             self._called.setdefault(numbers, replace(run, gradients=(), gradient_dtypes=()))
         return self._called[key]
 
@@ -364,7 +441,8 @@ class Probe:
         cotangent = partial(self._cotangent, draw, precision)
         if whole := self._whole(region, work_dtype, inputs):
             differentiated = leaves if gradients or region is nullcontext else []
-            with suppress(Exception):  # it needs numbers to go on, or raises, which is seen when it is called as it is
+            with suppress(Exception):
+                # it needs numbers to go on, or raises, which is seen when it is called as it is
                 return self._run_of(*whole(differentiated, tensors, cotangent), gradients=gradients)
             self._wholes[region, work_dtype] = None
         if not (gradients and places):
@@ -377,7 +455,9 @@ class Probe:
                 return self._pick(case.call(function, put(leaves, places, tensors)))
 
         if hasattr(ops, "pull_back"):
-            both = ops.pull_back(lambda *given: self._differentiated(called(*given), work_dtype), compiled=False)
+            both = ops.pull_back(
+                lambda *given: self._differentiated(called(*given), work_dtype), compiled=False
+            )
             return self._run_of(*both(leaves, tensors, cotangent))
         seen: list[Any] = []
 
@@ -392,8 +472,9 @@ class Probe:
     def _whole(self, region: Region, work_dtype: str, inputs: Fed) -> Callable[..., Any] | None:
         """Return the operation in a region with its gradient, where the framework makes one program of both.
 
-        A program is kept for as many draws as there are; a region is one policy's. Outside of regions who wants no gradient has
-        the same program: running it costs less than compiling another.
+        A program is kept for as many draws as there are; a region is one policy's. Outside of
+        regions who wants no gradient has the same program: running it costs less than compiling
+        another.
         """
         ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
         outside = region is nullcontext
@@ -407,14 +488,20 @@ class Probe:
                 given = put(leaves, places, tensors) if leaves else tensors
                 with region():
                     result = self._pick(case.call(ops[case.op], given))
-                return (self._real(result, work_dtype), result) if outside else self._differentiated(result, work_dtype)
+                return (
+                    (self._real(result, work_dtype), result)
+                    if outside
+                    else self._differentiated(result, work_dtype)
+                )
 
             self._wholes[region, work_dtype] = ops.pull_back(called, compiled=True)
         return self._wholes[region, work_dtype]
 
     def _real(self, result: Any, dtype: str) -> Any:
         ops = self._operations
-        return self._cast(ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype)
+        return self._cast(
+            ops["real"](result) if ops.dtype(result).startswith("complex") else result, dtype
+        )
 
     def _cast(self, tensor: Any, dtype: str) -> Any:
         """Return a tensor in a dtype: what a probe casts itself is not what it looks at."""
@@ -433,7 +520,9 @@ class Probe:
         if not gradients:
             return Run(values, dtype)
         arrived = tuple(None if g is None else self._read(g)[0] for g in grads)
-        return Run(values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads))
+        return Run(
+            values, dtype, arrived, tuple("none" if g is None else ops.dtype(g) for g in grads)
+        )
 
     def _inputs(self, draw: int) -> list[np.ndarray]:
         """Return the arrays of a draw, made once: every policy looks at the same ones."""
@@ -445,7 +534,9 @@ class Probe:
 
     def _tensor(self, given: np.ndarray | Low) -> Any:
         if isinstance(given, Low):
-            return self._cast(self._operations.tensor(given.values, device=self._device), given.dtype)
+            return self._cast(
+                self._operations.tensor(given.values, device=self._device), given.dtype
+            )
         return self._operations.tensor(given, device=self._device)
 
     def _cotangent(self, draw: int, precision: str, real: Any, result: Any) -> Any:
@@ -453,14 +544,25 @@ class Probe:
         ops, shape = self._operations, tuple(real.shape)
         dtype = ops.dtype(real)
         # A low result receives its gradient in low.
-        key = draw, shape, "float32" if ops.dtype(result).startswith("complex") else precision, dtype
+        key = (
+            draw,
+            shape,
+            "float32" if ops.dtype(result).startswith("complex") else precision,
+            dtype,
+        )
         if key not in self._cotangents:
             spec = f"normal {'x'.join(map(str, shape or (1,)))}"
-            array = round_to(arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape), key[2])
-            self._cotangents[key] = Low(round_to(array, dtype), dtype) if dtype in LOW_DTYPES else cast(array, dtype)
+            array = round_to(
+                arrays.make(spec, f"{self.case.op}/{draw}/cotangent", 0).reshape(shape), key[2]
+            )
+            self._cotangents[key] = (
+                Low(round_to(array, dtype), dtype) if dtype in LOW_DTYPES else cast(array, dtype)
+            )
         return self._tensor(self._cotangents[key])
 
-    def _compare(self, collected: dict[str, list[Run]]) -> list[tuple[Prediction, np.ndarray] | None]:
+    def _compare(
+        self, collected: dict[str, list[Run]]
+    ) -> list[tuple[Prediction, np.ndarray] | None]:
         """Return for each stream its prediction and what the framework gives in float32; None where nothing is to be seen."""
         streams = {name: _streams(runs) for name, runs in collected.items()}
         first = collected["float32"][0]
@@ -471,12 +573,19 @@ class Probe:
                 found.append(None)
                 continue
             # What is false in float32 may be true in low: `isinf` of a large number.
-            if any(v.size != calibration.size for v in values.values()) or not any(np.any(v) for v in values.values()):
+            if any(v.size != calibration.size for v in values.values()) or not any(
+                np.any(v) for v in values.values()
+            ):
                 found.append(None)
                 continue
             exact = n == 0 and first.values.dtype.kind in "biu"
             rounded = n > 0 or not (np.iscomplexobj(first.values) or self.case.own_dtype)
-            found.append((Prediction(values, _tolerance(values["float32"], calibration), exact, rounded), calibration))
+            found.append(
+                (
+                    Prediction(values, _tolerance(values["float32"], calibration), exact, rounded),
+                    calibration,
+                )
+            )
         return found
 
     def _pick(self, result: Any) -> Any:
@@ -484,7 +593,9 @@ class Probe:
         results = list(_flatten(result))
         if self.case.out is not None:
             return results[self.case.out]
-        floating = (r for r in results if hasattr(r, "shape") and "float" in self._operations.dtype(r))
+        floating = (
+            r for r in results if hasattr(r, "shape") and "float" in self._operations.dtype(r)
+        )
         return next(floating, results[0])
 
     def _result(self, tensor: Any) -> tuple[np.ndarray, str]:
@@ -516,12 +627,17 @@ def feeder_in(case: Case, feed: str, low: str, precision: str) -> Prepare:
     def fed(inputs: list[np.ndarray]) -> Fed:
         given = [a.values if isinstance(a, Low) else a for a in feeder(case, feed, low)(inputs)]
         lowered = case.eligible(inputs) if precision != "float32" else []
-        return [Low(round_to(a, precision), precision) if n in lowered else a for n, a in enumerate(given)]
+        return [
+            Low(round_to(a, precision), precision) if n in lowered else a
+            for n, a in enumerate(given)
+        ]
 
     return fed
 
 
-def _rounder(case: Case, fed: Prepare, precision: str, up: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+def _rounder(
+    case: Case, fed: Prepare, precision: str, up: str
+) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     """Return the function that rounds the inputs of a feed to a precision, kept in the precision of the reference."""
 
     def rounded(inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -559,7 +675,11 @@ def _streams(runs: Sequence[Run]) -> list[np.ndarray | None]:
 
 def _flat(parts: Sequence[np.ndarray]) -> np.ndarray:
     joined = np.concatenate(parts)
-    return joined.view(joined.real.dtype).astype(np.float64) if np.iscomplexobj(joined) else joined.astype(np.float64)
+    return (
+        joined.view(joined.real.dtype).astype(np.float64)
+        if np.iscomplexobj(joined)
+        else joined.astype(np.float64)
+    )
 
 
 def _tolerance(exact: np.ndarray, float32: np.ndarray) -> np.ndarray:
@@ -567,5 +687,7 @@ def _tolerance(exact: np.ndarray, float32: np.ndarray) -> np.ndarray:
     finite = np.isfinite(exact) & np.isfinite(float32)
     off = float(np.max(np.abs(float32 - exact), where=finite, initial=0.0))
     size = float(np.max(np.abs(exact), where=finite, initial=0.0))
-    allowed: np.ndarray = min(8.0 * off + 2.0**-22 * size, 2.0**-13 * size) + 2.0**-22 * np.abs(np.nan_to_num(exact))
+    allowed: np.ndarray = min(8.0 * off + 2.0**-22 * size, 2.0**-13 * size) + 2.0**-22 * np.abs(
+        np.nan_to_num(exact)
+    )
     return allowed

@@ -1,13 +1,15 @@
 """Networks and operations as plain functions: straight-line Python with source, which any compiler of a framework can read.
 
-What a network computes is recorded once, with nothing but names in the places of tensors, and written down:
+What a network computes is recorded once, with nothing but names in the places of tensors, and
+written down:
 
     def mlp(x, w1, b1, w2, b2, w3, b3):
         v1 = op_linear(x, w1, b1)
         v2 = op_relu(v1)
         ...
 
-The operations are globals of the function; its module and its source are where Python looks for them.
+The operations are globals of the function; its module and its source are where Python looks for
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from unamp_conformance.check.networks import NETWORKS, Lacking, Network
 
 __all__ = ["OPERATIONS", "Program", "function", "program"]
 
-#: The operations that every way runs, of every kind of rule: low, float32, the widest, untouched, banned.
+#: The operations that every way runs, of every kind of rule: low, float32, the widest, untouched,
+#: banned.
 OPERATIONS = (
     *("linear", "matmul", "conv2d", "einsum", "add", "mul", "cat"),
     *("softmax", "layer_norm", "exp", "sum", "mse_loss", "relu", "binary_cross_entropy"),
@@ -86,7 +89,11 @@ class Program:
     def buffers(self) -> tuple[int, ...]:
         """Return the places of running statistics."""
         network = self.network
-        return tuple(place for place, name in enumerate(self.arguments) if network and name in network.buffers)
+        return tuple(
+            place
+            for place, name in enumerate(self.arguments)
+            if network and name in network.buffers
+        )
 
 
 class _Value(str):
@@ -109,7 +116,9 @@ class _Recorder:
     def __getattr__(self, op: str) -> Callable[..., Any]:
         def note(*args: Any, **kw: Any) -> Any:
             made = tuple(self._name() for _ in range(_RESULTS.get(op, 1)))
-            given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kw.items())])
+            given = ", ".join(
+                [*map(repr, args), *(f"{name}={value!r}" for name, value in kw.items())]
+            )
             self.lines.append(f"    {', '.join(made)} = op_{op}({given})")
             self.ops[op] = None
             return made if len(made) > 1 else made[0]
@@ -127,7 +136,8 @@ def program(name: str, *, scalar: bool = False) -> Program:
 
     Args:
         name: one of `NETWORKS`, or of the operations that have an example call with one result.
-        scalar: return the network's loss, scaled, or the sum of squares of the operation's result, in place of the result.
+        scalar: return the network's loss, scaled, or the sum of squares of the operation's result,
+            in place of the result.
     """
     note = _Recorder()
     if name in NETWORKS:
@@ -170,7 +180,9 @@ def function(wanted: Program, operations: Operations) -> Callable[..., Any]:
     number = next(_numbers)
     file = Path(_folder().name) / f"{wanted.name}_{number}.py"
     file.write_text(wanted.source, "utf-8")
-    module = sys.modules[f"unamp_conformance_program_{number}"] = ModuleType(f"unamp_conformance_program_{number}")
+    module = sys.modules[f"unamp_conformance_program_{number}"] = ModuleType(
+        f"unamp_conformance_program_{number}"
+    )
     vars(module).update({f"op_{op}": _operation_of(operations, op) for op in wanted.ops})
     exec(compile(wanted.source, str(file), "exec"), vars(module))
     made: FunctionType = vars(module)[wanted.name]

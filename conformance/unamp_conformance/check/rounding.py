@@ -41,7 +41,8 @@ def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
 def _to_bfloat16(values: np.ndarray) -> np.ndarray:
     """Return the upper halves of float32 numbers, rounded by what the lower ones hold."""
     bits = values.view(np.uint32)
-    upward = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # a half goes to the even neighbour
+    # a half goes to the even neighbour
+    upward = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     rounded = ((bits + upward) & np.uint32(0xFFFF0000)).view(np.float32)
     return np.where(np.isnan(values), values, rounded)
 
@@ -63,5 +64,7 @@ def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
     """Return the distance between neighbouring numbers of a precision at the given magnitudes."""
     _, exponents = np.frexp(np.abs(values))
     digits = -int(np.log2(UNIT_ROUNDOFF[dtype]))
-    apart: np.ndarray = np.ldexp(1.0, np.maximum(exponents - 1, _SMALLEST_EXPONENT[dtype]) - digits + 1)
+    apart: np.ndarray = np.ldexp(
+        1.0, np.maximum(exponents - 1, _SMALLEST_EXPONENT[dtype]) - digits + 1
+    )
     return apart

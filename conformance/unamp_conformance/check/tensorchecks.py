@@ -1,7 +1,8 @@
 """One operation on one kind of tensor that is not one dense array: followed, refused or left alone, as the adapter says?
 
-The call runs on float32 values under a policy that allows the operation, on low values under one that denies it, and outside of
-regions on both. What it came to is read off dtypes and numbers; see `unamp.adapter.tensor_kinds` for the words.
+The call runs on float32 values under a policy that allows the operation, on low values under one
+that denies it, and outside of regions on both. What it came to is read off dtypes and numbers; see
+`unamp.adapter.tensor_kinds` for the words.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["check_tensors"]
 
-#: How many roundings of the low dtype a followed operation may be away from float32: those of its inputs, each of which a
-#: function of a condition number up to ten makes larger, and a few of its own.
+#: How many roundings of the low dtype a followed operation may be away from float32: those of its
+#: inputs, each of which a function of a condition number up to ten makes larger, and a few of its
+#: own.
 _ROUNDINGS = 32.0
 
 
@@ -39,7 +41,9 @@ class _Came:
         """Return whether another call came to the same bits, or raised the same."""
         if self.error or other.error:
             return type(self.error) is type(other.error)
-        return self.dtype == other.dtype and np.array_equal(self.values, other.values, equal_nan=True)
+        return self.dtype == other.dtype and np.array_equal(
+            self.values, other.values, equal_nan=True
+        )
 
 
 def check_tensors(subject: Subject, kind: TensorKind, op: str, policy: Policy) -> Finding:
@@ -56,7 +60,11 @@ def check_tensors(subject: Subject, kind: TensorKind, op: str, policy: Policy) -
     try:
         given = kind.make(fed, subject.device)
     except Exception as error:
-        return Finding("not applicable", f"there is no {kind.name} of {fed}", {"upstream": f"{type(error).__name__}: {error}"})
+        return Finding(
+            "not applicable",
+            f"there is no {kind.name} of {fed}",
+            {"upstream": f"{type(error).__name__}: {error}"},
+        )
     plain, lowly = (_outside(subject, kind, op, dtype) for dtype in ("float32", low))
     try:
         with subject.region(policy):
@@ -83,14 +91,23 @@ def _treatment(came: _Came, fed: str, low: str, plain: _Came, lowly: _Came) -> t
     if came.same(plain if fed == "float32" else lowly):
         return "left alone", ""
     if came.error:
-        return "", f"raised: {type(came.error).__name__}: {next(iter(str(came.error).splitlines()), '')[:200]}"
+        return (
+            "",
+            f"raised: {type(came.error).__name__}: {next(iter(str(came.error).splitlines()), '')[:200]}",
+        )
     if plain.error:
-        return "", f"neither: in a region it gives {came.dtype}, outside it raises {type(plain.error).__name__}"
+        return (
+            "",
+            f"neither: in a region it gives {came.dtype}, outside it raises {type(plain.error).__name__}",
+        )
     expected = low if fed == "float32" else "float32"
     if came.dtype != expected:
         return "", f"neither: the result is {came.dtype}"
     if not relative_error(came.values, plain.values) <= _ROUNDINGS * UNIT_ROUNDOFF[low]:
-        return "", f"neither: the numbers are {relative_error(came.values, plain.values):.2g} away from those of float32"
+        return (
+            "",
+            f"neither: the numbers are {relative_error(came.values, plain.values):.2g} away from those of float32",
+        )
     relabelled = round_to(plain.values, low)
     if expected == low and not on_grid(came.values, low):
         return "", f"neither: the result is {low}, and its numbers are not"
@@ -119,4 +136,8 @@ def _computed_before(subject: Subject, kind: TensorKind, op: str, policy: Policy
     given = kind.make(fed, subject.device)
     with unamp.trace() as trace, suppress(NotExpressible), subject.region(policy):
         kind.calls[op](given)
-    return f"refused, but after it computed {op}" if any(record.op == op for record in trace.records) else ""
+    return (
+        f"refused, but after it computed {op}"
+        if any(record.op == op for record in trace.records)
+        else ""
+    )

@@ -24,7 +24,8 @@ __all__ = ["QUICK", "RATE", "STEPS", "State", "check_training", "train"]
 QUICK: Mapping[str, int] = {"mlp": 16, "residual": 8}
 #: How many in a full run, of every network.
 STEPS = 200
-#: How many of them are taken once more, from a checkpoint: they start from the same bits, and must come to the same bits.
+#: How many of them are taken once more, from a checkpoint: they start from the same bits, and must
+#: come to the same bits.
 _RESUMED = 25
 #: The learning rate. It is low enough for float32 training to be stable for every network.
 RATE = 0.05
@@ -53,7 +54,9 @@ class State:
         named: dict[str, Any] = {f"weights {n}": a for n, a in self.weights.items()}
         named |= {f"buffers {n}": a for n, a in self.buffers.items()}
         np.savez(arrays, **named)  # NumPy 1 takes every other word for the name of an array
-        return json.dumps({"scaler": self.scale.state("unamp"), "step": self.step}), arrays.getvalue()
+        return json.dumps(
+            {"scaler": self.scale.state("unamp"), "step": self.step}
+        ), arrays.getvalue()
 
     @classmethod
     def restored(cls, text: str, arrays: bytes) -> State:
@@ -64,7 +67,9 @@ class State:
             for key in file.files:
                 part, name = key.split(" ", 1)
                 parts[part][name] = file[key]
-        return cls(parts["weights"], parts["buffers"], LossScale().restored(kept["scaler"]), kept["step"])
+        return cls(
+            parts["weights"], parts["buffers"], LossScale().restored(kept["scaler"]), kept["step"]
+        )
 
 
 @dataclass
@@ -108,7 +113,9 @@ def train(
             done.skipped.append(state.step)
         else:
             step = np.float32(RATE) / np.float32(scale)
-            state.weights = {n: a - step * gradients[n].astype(np.float32) for n, a in state.weights.items()}
+            state.weights = {
+                n: a - step * gradients[n].astype(np.float32) for n, a in state.weights.items()
+            }
         state.scale = state.scale.after(overflow)
         state.buffers = buffers
         done.scales.append(state.scale.scale)
@@ -138,14 +145,22 @@ def _gradients(
     _, found = ops.value_and_grad(loss, list(parameters.values()), loss_scale=scale)
     named = dict(zip(parameters, found, strict=True))
     dtypes = {f"gradient of {n}": ops.dtype(g) for n, g in named.items()}
-    return {n: ops.numpy(g) for n, g in named.items()}, {n: ops.numpy(b) for n, b in buffers.items()}, dtypes
+    return (
+        {n: ops.numpy(g) for n, g in named.items()},
+        {n: ops.numpy(b) for n, b in buffers.items()},
+        dtypes,
+    )
 
 
 def _loss(subject: Subject, network: Network, state: State) -> float:
     """Return the loss in float32, outside any region."""
     f, data = Functions(subject.operations), _tensors(subject, network.inputs())
-    buffers = {n: subject.operations.buffer(a, device=subject.device) for n, a in state.buffers.items()}
-    value = network.loss(f, network.forward(f, _tensors(subject, state.weights) | buffers, data), data)
+    buffers = {
+        n: subject.operations.buffer(a, device=subject.device) for n, a in state.buffers.items()
+    }
+    value = network.loss(
+        f, network.forward(f, _tensors(subject, state.weights) | buffers, data), data
+    )
     return float(subject.operations.numpy(value))
 
 
@@ -157,7 +172,9 @@ def _plain(subject: Subject, network: str, steps: int) -> float:
     return _loss(subject, NETWORKS[network], state)
 
 
-def check_training(subject: Subject, network: Network, policy: Policy, steps: int = STEPS) -> tuple[str, dict[str, Any]]:
+def check_training(
+    subject: Subject, network: Network, policy: Policy, steps: int = STEPS
+) -> tuple[str, dict[str, Any]]:
     """Train with loss scaling under a policy, with a step that overflows, and again from a checkpoint in the middle.
 
     Args:
@@ -169,7 +186,8 @@ def check_training(subject: Subject, network: Network, policy: Policy, steps: in
     Returns:
         What is wrong (empty where nothing is) and the observations.
     """
-    last, overflow, middle = steps + 1, steps // 3, steps // 2  # one step more, for the one that is skipped
+    # one step more, for the one that is skipped
+    last, overflow, middle = steps + 1, steps // 3, steps // 2
     state = State.of(network)
     began = _loss(subject, network, state)
     done = train(subject, network, policy, state, middle, overflow_at=overflow)
@@ -192,7 +210,20 @@ def check_training(subject: Subject, network: Network, policy: Policy, steps: in
     wrong = [
         *(complaint for complaint, holds in complaints.items() if holds),
         *(f"{name} is lost" for name in dict.fromkeys(done.lost)),
-        *(f"{name} is {dtype}, should be float32" for name, dtype in done.dtypes.items() if dtype != "float32"),
-        *(f"{n} differs after a resumed run" for n in known if not np.array_equal(kept[n], known[n])),
+        *(
+            f"{name} is {dtype}, should be float32"
+            for name, dtype in done.dtypes.items()
+            if dtype != "float32"
+        ),
+        *(
+            f"{n} differs after a resumed run"
+            for n in known
+            if not np.array_equal(kept[n], known[n])
+        ),
     ]
-    return "; ".join(wrong), {"error": error, "bound": _BOUND, "loss": [began, wanted, reached], "steps": steps}
+    return "; ".join(wrong), {
+        "error": error,
+        "bound": _BOUND,
+        "loss": [began, wanted, reached],
+        "steps": steps,
+    }

@@ -21,30 +21,46 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["judged"]
 
-#: How far one operation may be off in another way, in unit roundoffs of its result: each way rounds once on its own, and in
-#: float32 sums are added up in an order of its own, too (see `unamp_conformance.check.netbounds`).
+#: How far one operation may be off in another way, in unit roundoffs of its result: each way rounds
+#: once on its own, and in float32 sums are added up in an order of its own, too (see
+#: `unamp_conformance.check.netbounds`).
 _ROUNDINGS = {"float32": 2.0 * 16.0, "float16": 2.0, "bfloat16": 2.0}
 
 #: The relative distance of two losses that differ in their last bits.
 _LAST_BITS = 4.0 * UNIT_ROUNDOFF["float32"]
 
-#: A run that is not held to bits lost its policy where it is nearer to another precision than this, of eager's distance.
+#: A run that is not held to bits lost its policy where it is nearer to another precision than this,
+#: of eager's distance.
 _SURELY = 0.05
 
 
-def judged(subject: Subject, way: Way, name: str, policy: Policy, eager: Seen, seen: Seen, others: dict[str, Seen]) -> Finding:
+def judged(
+    subject: Subject,
+    way: Way,
+    name: str,
+    policy: Policy,
+    eager: Seen,
+    seen: Seen,
+    others: dict[str, Seen],
+) -> Finding:
     """Return the result of a run in a way beside the eager one, and eager ones in other precisions."""
     if complaint := _precision(eager, seen, others, exact=way.equal == "bits"):
         return Finding("lost", f"lost in silence: {complaint}", _beside(eager, seen))
     asked = program(name, scalar=way.run is None)
     if way.equal == "bits":
-        message, details = _bits(asked, eager, seen, repeats=getattr(subject.operations, "repeats", True))
+        message, details = _bits(
+            asked, eager, seen, repeats=getattr(subject.operations, "repeats", True)
+        )
     elif asked.network:
         precision = policy.dtype if subject.stated(policy).active else "float32"
         message, details = _within_bounds(asked, precision, seen, scalar=way.run is None)
     else:
         message, details = _near(asked, policy.dtype, eager, seen)
-    return Finding("failed" if message else "passed", message, details | (_beside(eager, seen) if message else {}))
+    return Finding(
+        "failed" if message else "passed",
+        message,
+        details | (_beside(eager, seen) if message else {}),
+    )
 
 
 def _precision(eager: Seen, seen: Seen, others: dict[str, Seen], *, exact: bool) -> str:
@@ -72,8 +88,13 @@ def _nearer(eager: Seen, seen: Seen, other: Seen, *, exact: bool) -> bool:
     plain = round_to(other.values, eager.dtype) if eager.dtype in LOW_DTYPES else other.values
     every = [(eager.values, seen.values, plain)] if eager.values.size > 1 else []
     eagerly, here, there = (run.gradients or {} for run in (eager, seen, other))
-    every += [(eagerly[place], here[place], there[place]) for place in eagerly.keys() & here.keys() & there.keys()]
-    apart, plainly, told = (sum(_square(three[a], three[b]) for three in every) for a, b in ((0, 1), (1, 2), (0, 2)))
+    every += [
+        (eagerly[place], here[place], there[place])
+        for place in eagerly.keys() & here.keys() & there.keys()
+    ]
+    apart, plainly, told = (
+        sum(_square(three[a], three[b]) for three in every) for a, b in ((0, 1), (1, 2), (0, 2))
+    )
     return plainly < (0.25 * min(apart, told) if exact else _SURELY**2 * told)
 
 
@@ -107,7 +128,12 @@ def _near(asked: Program, low: str, eager: Seen, seen: Seen) -> tuple[str, dict[
         return len(asked.ops) * _ROUNDINGS[dtype] * UNIT_ROUNDOFF[dtype]
 
     lowest = max(map(allowed, ("float32", low)))  # a scalar is float32, and comes of low results
-    found = {"the result": (_apart(seen.values, eager.values), lowest if asked.scalar else allowed(eager.dtype))}
+    found = {
+        "the result": (
+            _apart(seen.values, eager.values),
+            lowest if asked.scalar else allowed(eager.dtype),
+        )
+    }
     backward = 4.0 * lowest
     if seen.gradients is not None:
         for place, gradient in (eager.gradients or {}).items():
@@ -116,14 +142,29 @@ def _near(asked: Program, low: str, eager: Seen, seen: Seen) -> tuple[str, dict[
     return _worst(found)
 
 
-def _within_bounds(asked: Program, precision: str, seen: Seen, *, scalar: bool) -> tuple[str, dict[str, Any]]:
+def _within_bounds(
+    asked: Program, precision: str, seen: Seen, *, scalar: bool
+) -> tuple[str, dict[str, Any]]:
     """Hold a network's run against the suite's bounds from float64."""
     reference = _reference(asked.name)
-    gradients = {asked.arguments[place]: gradient / LOSS_SCALE for place, gradient in (seen.gradients or {}).items()}
-    output, loss = (reference.exact.output, seen.values / LOSS_SCALE) if scalar else (seen.values, seen.loss)
-    errors = reference.errors(NetworkRun(output, reference.exact.loss if loss is None else loss, gradients, {}, {}, (), ()))
+    gradients = {
+        asked.arguments[place]: gradient / LOSS_SCALE
+        for place, gradient in (seen.gradients or {}).items()
+    }
+    output, loss = (
+        (reference.exact.output, seen.values / LOSS_SCALE) if scalar else (seen.values, seen.loss)
+    )
+    errors = reference.errors(
+        NetworkRun(
+            output, reference.exact.loss if loss is None else loss, gradients, {}, {}, (), ()
+        )
+    )
     bounds = reference.bounds(precision)
-    compared = {n: (e, bounds[n]) for n, e in errors.items() if seen.gradients is not None or not n.startswith("gradient")}
+    compared = {
+        n: (e, bounds[n])
+        for n, e in errors.items()
+        if seen.gradients is not None or not n.startswith("gradient")
+    }
     return _worst(compared)
 
 
@@ -133,9 +174,17 @@ def _reference(name: str) -> Reference:
 
 
 def _worst(found: dict[str, tuple[float, float]]) -> tuple[str, dict[str, Any]]:
-    wrong = [f"{n}: error {error:.3g}, bound {bound:.3g}" for n, (error, bound) in found.items() if not error <= bound]
+    wrong = [
+        f"{n}: error {error:.3g}, bound {bound:.3g}"
+        for n, (error, bound) in found.items()
+        if not error <= bound
+    ]
     worst = max(found, key=lambda n: found[n][0] / found[n][1])
-    return "; ".join(wrong), {"worst": worst, "error": _finite(found[worst][0]), "bound": found[worst][1]}
+    return "; ".join(wrong), {
+        "worst": worst,
+        "error": _finite(found[worst][0]),
+        "bound": found[worst][1],
+    }
 
 
 def _finite(error: float) -> float | None:
@@ -155,5 +204,8 @@ def _beside(eager: Seen, seen: Seen) -> dict[str, Any]:
     """Return the first numbers of both, as a part of the details."""
     rows = [{"of": "dtype", "expected": eager.dtype, "observed": seen.dtype}]
     few = zip(eager.values.ravel()[:4], seen.values.ravel()[:4], strict=False)
-    rows += [{"of": f"number {n}", "expected": f"{a:.9g}", "observed": f"{b:.9g}"} for n, (a, b) in enumerate(few)]
+    rows += [
+        {"of": f"number {n}", "expected": f"{a:.9g}", "observed": f"{b:.9g}"}
+        for n, (a, b) in enumerate(few)
+    ]
     return {"wrong": rows}

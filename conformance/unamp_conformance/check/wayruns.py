@@ -81,11 +81,20 @@ def low_inputs(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
         return ()
     places = asked.case.eligible(asked.inputs())
     rule = subject.rule(policy, name)
-    return tuple(places if rule is Rule.FP32 else places[:1] if rule in (Rule.WIDEST, Rule.NARROWEST) else ())
+    return tuple(
+        places if rule is Rule.FP32 else places[:1] if rule in (Rule.WIDEST, Rule.NARROWEST) else ()
+    )
 
 
 @lru_cache(maxsize=1024)
-def eagerly(subject: Subject, name: str, scalar: bool, gradients: bool, low: tuple[int, ...], policy: Policy | None) -> Seen:
+def eagerly(
+    subject: Subject,
+    name: str,
+    scalar: bool,
+    gradients: bool,
+    low: tuple[int, ...],
+    policy: Policy | None,
+) -> Seen:
     """Run a program eagerly; with `scalar` the way it is differentiated as a whole. The policy None stands for no region."""
     if scalar:
         return run_in(subject, _eager_gradients(subject), program(name, scalar=True), low, policy)
@@ -93,18 +102,28 @@ def eagerly(subject: Subject, name: str, scalar: bool, gradients: bool, low: tup
 
 
 def run_in(
-    subject: Subject, way: Way, asked: Program, low: tuple[int, ...], policy: Policy | None, *, gradients: bool = True
+    subject: Subject,
+    way: Way,
+    asked: Program,
+    low: tuple[int, ...],
+    policy: Policy | None,
+    *,
+    gradients: bool = True,
 ) -> Seen:
     """Run a program in a way; the policy None stands for no region."""
     ops = subject.operations
-    region: OpenRegion = _Nothing if policy is None else lambda: cast(Opened, subject.region(policy))
+    region: OpenRegion = (
+        _Nothing if policy is None else lambda: cast(Opened, subject.region(policy))
+    )
     body, places = function(asked, ops), asked.differentiable()
     tensors = [
         (ops.buffer if place in asked.buffers() else ops.tensor)(array, device=subject.device)
         for place, array in enumerate(asked.inputs())
     ]
     fed = policy.dtype if policy else "float32"
-    tensors = [ops["cast"](tensor, fed) if place in low else tensor for place, tensor in enumerate(tensors)]
+    tensors = [
+        ops["cast"](tensor, fed) if place in low else tensor for place, tensor in enumerate(tensors)
+    ]
     run, own = way.run, way.value_and_grad
     if own is not None:
         value, found = own(body, region, tensors, places)
@@ -140,17 +159,23 @@ def _seen(subject: Subject, value: Any, gradients: dict[int, Any] | None, loss: 
     def numbers(tensor: Any) -> np.ndarray:
         return np.atleast_1d(ops.numpy(tensor)).astype(np.float64)
 
-    arrived = {place: gradient for place, gradient in (gradients or {}).items() if gradient is not None}
+    arrived = {
+        place: gradient for place, gradient in (gradients or {}).items() if gradient is not None
+    }
     return Seen(
         numbers(value),
         ops.dtype(value),
-        None if gradients is None else {place: numbers(gradient) for place, gradient in arrived.items()},
+        None
+        if gradients is None
+        else {place: numbers(gradient) for place, gradient in arrived.items()},
         frozenset(map(ops.dtype, arrived.values())),
         None if loss is None else numbers(loss),
     )
 
 
-def in_other_precisions(subject: Subject, alike: tuple[str, bool, bool, tuple[int, ...]], policy: Policy) -> dict[str, Seen]:
+def in_other_precisions(
+    subject: Subject, alike: tuple[str, bool, bool, tuple[int, ...]], policy: Policy
+) -> dict[str, Seen]:
     """Return the same eagerly in other precisions: outside of every region, and in the other low dtype."""
     other = next(dtype for dtype in LOW_DTYPES if dtype != policy.dtype)
     found = {"float32": eagerly(subject, *alike, None)}

@@ -34,7 +34,8 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         return _impossible(subject, way, name, reason)
     if reason := way.refusal(policy):
         return _refused(subject, way, name, policy, reason)
-    # What is kept for gradients can make another kernel compute: the eager run keeps them where the way does.
+    # What is kept for gradients can make another kernel compute: the eager run keeps them where the
+    # way does.
     alike = (name, way.run is None, way.gradients, low := low_inputs(subject, policy, name))
     try:
         eager = eagerly(subject, *alike, policy)
@@ -48,7 +49,9 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         seen = run_in(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:
         return _raised(error)
-    return judged(subject, way, name, policy, eager, seen, in_other_precisions(subject, alike, policy))
+    return judged(
+        subject, way, name, policy, eager, seen, in_other_precisions(subject, alike, policy)
+    )
 
 
 def _impossible(subject: Subject, way: Way, name: str, reason: str) -> Finding:
@@ -56,8 +59,15 @@ def _impossible(subject: Subject, way: Way, name: str, reason: str) -> Finding:
     try:
         run_in(subject, way, program(name, scalar=way.run is None), (), None)
     except Exception as error:
-        return Finding("not applicable", f"{subject.framework} itself cannot: {reason}", {"upstream": _line(error)})
-    return Finding("failed", f"{subject.framework} can run it by now, and the way says that it cannot: {reason}")
+        return Finding(
+            "not applicable",
+            f"{subject.framework} itself cannot: {reason}",
+            {"upstream": _line(error)},
+        )
+    return Finding(
+        "failed",
+        f"{subject.framework} can run it by now, and the way says that it cannot: {reason}",
+    )
 
 
 def _refused(subject: Subject, way: Way, name: str, policy: Policy, reason: str) -> Finding:
@@ -66,28 +76,45 @@ def _refused(subject: Subject, way: Way, name: str, policy: Policy, reason: str)
     with unamp.trace() as trace:
         before = len(trace.records)
         try:
-            run_in(subject, way, program(name, scalar=scalar), low_inputs(subject, policy, name), policy, gradients=False)
+            run_in(
+                subject,
+                way,
+                program(name, scalar=scalar),
+                low_inputs(subject, policy, name),
+                policy,
+                gradients=False,
+            )
         except NotExpressible as error:
             ran = [record.op for record in trace.records[before:]]
             details = {"refusal": _line(error), "reason": reason}
             if ran:
-                return Finding("failed", f"refused, but after it computed {', '.join(dict.fromkeys(ran))}", details)
+                return Finding(
+                    "failed",
+                    f"refused, but after it computed {', '.join(dict.fromkeys(ran))}",
+                    details,
+                )
             return Finding("refused", reason, details)
         except Exception as error:
             return _raised(error)
     return Finding("failed", f"the adapter says that it refuses this way, but it ran: {reason}")
 
 
-def _banned(subject: Subject, way: Way, name: str, low: tuple[int, ...], policy: Policy, banned: Exception) -> Finding:
+def _banned(
+    subject: Subject, way: Way, name: str, low: tuple[int, ...], policy: Policy, banned: Exception
+) -> Finding:
     """Show that a banned operation does not run in this way either."""
     try:
         run_in(subject, way, program(name, scalar=way.run is None), low, policy)
     except Exception as error:
         causes = list(_causes(error))
-        if any(isinstance(cause, BannedOperation | NotExpressible) for cause in causes) or _line(banned) in str(error):
+        if any(isinstance(cause, BannedOperation | NotExpressible) for cause in causes) or _line(
+            banned
+        ) in str(error):
             return Finding("passed")
         return _raised(error)
-    return Finding("lost", f"lost in silence: it ran, and eagerly the policy bans it: {_line(banned)}")
+    return Finding(
+        "lost", f"lost in silence: it ran, and eagerly the policy bans it: {_line(banned)}"
+    )
 
 
 def _raised(error: Exception) -> Finding:
@@ -95,7 +122,9 @@ def _raised(error: Exception) -> Finding:
     kept = {"traceback": traceback.format_exc()[-3000:].splitlines()}
     if isinstance(error, NotExpressible):
         return Finding("failed", f"refused, and the way does not say so: {said}", kept)
-    return Finding("failed", f"raised, where a way is followed or refused by NotExpressible: {said}", kept)
+    return Finding(
+        "failed", f"raised, where a way is followed or refused by NotExpressible: {said}", kept
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -105,4 +134,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )[:300]

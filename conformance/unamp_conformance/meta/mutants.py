@@ -1,10 +1,12 @@
 """Adapters with one defect in one operation, of many kinds: what the suite must notice, whatever the framework.
 
-A mutant is a `MutableSubject` with a `Defect`: a framework whose operations are the adapter's own, but for one of them, which
-goes wrong while a policy is in force. Where it computes in another precision it gives its result the right dtype, so that only
-the numbers tell. Outside of regions a mutant is the adapter as it is: what a probe found out there holds for all of them.
+A mutant is a `MutableSubject` with a `Defect`: a framework whose operations are the adapter's own,
+but for one of them, which goes wrong while a policy is in force. Where it computes in another
+precision it gives its result the right dtype, so that only the numbers tell. Outside of regions a
+mutant is the adapter as it is: what a probe found out there holds for all of them.
 
-`KINDS` has them all. A kind concerns the policies that give the operation one of its rules, at one of its levels.
+`KINDS` has them all. A kind concerns the policies that give the operation one of its rules, at one
+of its levels.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ class AlteredPolicy(Policy):
 
     def __init__(self, policy: Policy, op: str) -> None:
         left = (op, *vocabulary()[op].members)  # a collective name is its members
-        allow, deny = (tuple(name for name in names if name not in left) for names in (policy.allow, policy.deny))
+        allow, deny = (
+            tuple(name for name in names if name not in left)
+            for names in (policy.allow, policy.deny)
+        )
         values = (*policy._values, "but for", op)
         own = {"_whole": policy, "_op": op, "_left": left, "_values": values, "_hash": hash(values)}
         vars(self).update(vars(policy), allow=allow, deny=deny, **own)
@@ -98,11 +103,17 @@ class Call:
         with subject.region(self.policy.replace(enabled=False)):
             result = self.rightly(*subject.to(self.args, "float32"))
         # Low inputs, computed in float32, with a result that is rounded: that is right.
-        return result if self.defect.case.insensitive or self.feed == "low" else subject.to(result, low)
+        return (
+            result
+            if self.defect.case.insensitive or self.feed == "low"
+            else subject.to(result, low)
+        )
 
     def forgotten(self) -> Any:
         """Leave the operation alone."""
-        with Region(AlteredPolicy(self.policy, self.defect.op), framework=self.defect.subject.framework):
+        with Region(
+            AlteredPolicy(self.policy, self.defect.op), framework=self.defect.subject.framework
+        ):
             return self.rightly()
 
 
@@ -129,7 +140,8 @@ def _with_stale_inputs(call: Call) -> Any:
         if not subject.eligible(value) or subject.adapter.dtype_of(value) != "float32":
             return value
         if id(value) not in memory:
-            memory[id(value)] = value, np.array(subject.operations.numpy(value))  # the tensor is kept: its id stays its own
+            # the tensor is kept: its id stays its own
+            memory[id(value)] = value, np.array(subject.operations.numpy(value))
             return value
         return subject.operations.tensor(memory[id(value)][1], device=subject.device)
 
@@ -140,7 +152,9 @@ def _not_widened(call: Call) -> Any:
     """Compute rightly, and give the result the dtype of the low inputs."""
     result = call.rightly()
     return (
-        call.defect.subject.to(result, call.policy.dtype) if call.expected == "float32" and call.feed != "float32" else result
+        call.defect.subject.to(result, call.policy.dtype)
+        if call.expected == "float32" and call.feed != "float32"
+        else result
     )
 
 
@@ -236,8 +250,12 @@ class Defect:
 
     def _feed(self, args: Sequence[Any]) -> str:
         tensors = [value for value in _flat(args) if self.subject.adapter.is_tensor(value)]
-        low = {self.subject.adapter.dtype_of(tensors[place]) in LOW_DTYPES for place in self._castable}
-        return {frozenset({True}): "low", frozenset({True, False}): "mixed"}.get(frozenset(low), "float32")
+        low = {
+            self.subject.adapter.dtype_of(tensors[place]) in LOW_DTYPES for place in self._castable
+        }
+        return {frozenset({True}): "low", frozenset({True, False}): "mixed"}.get(
+            frozenset(low), "float32"
+        )
 
 
 class _MutableOperations:
@@ -257,11 +275,15 @@ class _MutableOperations:
             return function
         return lambda *args, **kw: defect.call(function, args, kw)
 
-    def value_and_grad(self, function: Callable[..., Any], inputs: Sequence[Any], **kw: Any) -> tuple[Any, list[Any]]:
+    def value_and_grad(
+        self, function: Callable[..., Any], inputs: Sequence[Any], **kw: Any
+    ) -> tuple[Any, list[Any]]:
         """Return the right value and the gradients; those of a wrong value where only gradients are wrong."""
         return self._with_wrong_gradients(lambda: self._real.value_and_grad(function, inputs, **kw))
 
-    def _pull_back(self, real: Callable[..., Any], *function: Any, **kw: Any) -> Callable[..., tuple[Any, Any]]:
+    def _pull_back(
+        self, real: Callable[..., Any], *function: Any, **kw: Any
+    ) -> Callable[..., tuple[Any, Any]]:
         both = real(*function, **kw)
 
         def run(*given: Any) -> tuple[Any, Any]:

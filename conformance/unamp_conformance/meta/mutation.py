@@ -1,10 +1,12 @@
 """Is the suite any good? Spoil an adapter in one way, and see whether the suite says so.
 
-- `forgetting` gives an adapter's own regions a policy that leaves one operation alone: what is left is the adapter as it is,
-  but for that operation.
-- `forgetting_a_way` gives an adapter a way in which its regions have no effect, or that of another dtype.
-- `pretending` stands around an adapter's operations and gets every rule wrong in one manner: it changes dtype tags only,
-  rounds inputs only, computes in the other low dtype, or computes the gradient in float32.
+- `forgetting` gives an adapter's own regions a policy that leaves one operation alone: what is left
+  is the adapter as it is, but for that operation.
+- `forgetting_a_way` gives an adapter a way in which its regions have no effect, or that of another
+  dtype.
+- `pretending` stands around an adapter's operations and gets every rule wrong in one manner: it
+  changes dtype tags only, rounds inputs only, computes in the other low dtype, or computes the
+  gradient in float32.
 
 `mutants` has defects of one operation, by their kinds; `noticing` measures which of them a
 thorough run notices: ``python -m unamp_conformance.meta.mutation torch``.
@@ -58,7 +60,9 @@ class _Forgetting(Subject):
         return self.real.operations
 
     def region(self, policy: Policy) -> Region:
-        return Region(AlteredPolicy(policy, self.forgotten), framework=self.framework, device=self.device)
+        return Region(
+            AlteredPolicy(policy, self.forgotten), framework=self.framework, device=self.device
+        )
 
 
 def forgetting(subject: Subject, op: str) -> Subject:
@@ -66,7 +70,7 @@ def forgetting(subject: Subject, op: str) -> Subject:
     return _Forgetting(subject.framework, subject.device, subject, op)
 
 
-# --- a way that forgets the policy ------------------------------------------------------------------------------------------
+# --- a way that forgets the policy ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,9 @@ class _ForgettingWay(Subject):
         way = self.real.ways[self.forgotten]
         return {
             **self.real.ways,
-            way.name: replace(way, run=self._spoilt(way.run), value_and_grad=self._spoilt(way.value_and_grad)),
+            way.name: replace(
+                way, run=self._spoilt(way.run), value_and_grad=self._spoilt(way.value_and_grad)
+            ),
         }
 
     def _spoilt(self, run: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -95,7 +101,11 @@ class _ForgettingWay(Subject):
             return None
 
         def spoilt(function: Callable[..., Any], region: OpenRegion, *rest: Any) -> Any:
-            wrong = Policy("O1", "bfloat16" if self.dtype is None else self.dtype, enabled=self.dtype is not None)
+            wrong = Policy(
+                "O1",
+                "bfloat16" if self.dtype is None else self.dtype,
+                enabled=self.dtype is not None,
+            )
             return run(function, lambda: cast(Opened, self.real.region(wrong)), *rest)
 
         return spoilt
@@ -106,9 +116,10 @@ def forgetting_a_way(subject: Subject, way: str, dtype: str | None = None) -> Su
     return _ForgettingWay(subject.framework, subject.device, subject, way, dtype)
 
 
-# --- every operation wrong in one manner -----------------------------------------------------------------------------------
+# --- every operation wrong in one manner ----------------------------------------------------------
 
-#: What a manner is given: the pretender, the operation's function on some tensors, those tensors, the policy, the rule's dtype.
+#: What a manner is given: the pretender, the operation's function on some tensors, those tensors,
+#: the policy, the rule's dtype.
 Manner = Callable[["_Pretending", Callable[..., Any], Sequence[Any], Policy, str], Any]
 
 
@@ -129,7 +140,8 @@ class _Pretending(Subject):
 
     @cached_property
     def operations(self) -> Operations:
-        return cast(Operations, _Operations(self, super().operations))  # what it lacks, the real ones have
+        # what it lacks, the real ones have
+        return cast(Operations, _Operations(self, super().operations))
 
     def real_region(self, policy: Policy) -> AbstractContextManager[object]:
         """Return the adapter's own region."""
@@ -162,29 +174,39 @@ class _Operations:
             if policy is None or rule not in (Rule.LOW, Rule.FP32):
                 return function(*args, **kw)
             dtype = policy.dtype if rule is Rule.LOW else "float32"
-            return pretender.manner(pretender, lambda *given: function(*given, **kw), args, policy, dtype)
+            return pretender.manner(
+                pretender, lambda *given: function(*given, **kw), args, policy, dtype
+            )
 
         return call
 
 
-def _relabelling(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
+def _relabelling(
+    self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str
+) -> Any:
     """Compute in float32 and change the result's dtype."""
     return self.to(call(*args), dtype)
 
 
-def _rounding_inputs(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
+def _rounding_inputs(
+    self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str
+) -> Any:
     """Round the inputs, but compute in float32 and leave the result there."""
     return call(*self.to(self.to(args, dtype), "float32"))
 
 
-def _mistaken(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
+def _mistaken(
+    self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str
+) -> Any:
     """Compute in the other low dtype, and give the result the right one."""
     other = "float16" if policy.dtype == "bfloat16" else "bfloat16"
     with self.real_region(policy.replace(dtype=other)):
         return self.to(call(*args), dtype)
 
 
-def _forward_only(self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str) -> Any:
+def _forward_only(
+    self: _Pretending, call: Callable[..., Any], args: Sequence[Any], policy: Policy, dtype: str
+) -> Any:
     """Compute the result as the policy says, and the gradient as if there were none."""
     with self.real_region(policy):
         right = self.to(call(*args), "float32")
@@ -197,7 +219,8 @@ def _forward_only(self: _Pretending, call: Callable[..., Any], args: Sequence[An
             return value
         ops = self.operations
         constant = ops.tensor(ops.numpy(value) - ops.numpy(carrier), device=self.device)
-        return self.adapter.cast(ops["add"](carrier, constant), dtype)  # exactly: both are low, and near to each other
+        # exactly: both are low, and near to each other
+        return self.adapter.cast(ops["add"](carrier, constant), dtype)
 
     return joined(right, straight)
 
@@ -216,14 +239,16 @@ def pretending(subject: Subject, manner: str) -> Subject:
     return _Pretending(subject.framework, subject.device, MANNERS[manner])
 
 
-# --- asking the suite -----------------------------------------------------------------------------------------------------
+# --- asking the suite -----------------------------------------------------------------------------
 
 
 def probed(subject: Subject, op: str) -> tuple[Result, ...]:
     """Return the findings of the suite when it probes one operation, allowed and denied; known gaps are marked."""
     found = perform(subject, Item("operation", op, own_lists(op), ("coverage", "probe")))
     known = gaps.gaps_of(subject.framework)
-    return gaps.apply(known, found, subject.adapter.version(), machine.facts(subject.adapter), whole=False)[0]
+    return gaps.apply(
+        known, found, subject.adapter.version(), machine.facts(subject.adapter), whole=False
+    )[0]
 
 
 @dataclass(frozen=True)
@@ -232,7 +257,8 @@ class Verdict:
 
     Attributes:
         op: the operation.
-        honest: whether the adapter as it is passes for that operation; where it does not, nothing can be shown.
+        honest: whether the adapter as it is passes for that operation; where it does not, nothing
+            can be shown.
         named: the operations that failed, of those that were probed.
         said: the first complaint.
     """
@@ -260,7 +286,12 @@ def verdicts(subject: Subject, ops: Sequence[str], beside: int = 1) -> Iterator[
         honest = all(result.status == "passed" for result in probed(subject, op))
         others = [other for other in (*ops[n + 1 :], *ops[:n])[:beside] if other != op]
         spoilt = forgetting(subject, op)
-        failed = [result for each in (op, *others) for result in probed(spoilt, each) if result.status == "failed"]
+        failed = [
+            result
+            for each in (op, *others)
+            for result in probed(spoilt, each)
+            if result.status == "failed"
+        ]
         said = next((f"{result.policy}: {result.message}" for result in failed), "")
         yield Verdict(op, honest, frozenset(result.subject for result in failed), said)
 

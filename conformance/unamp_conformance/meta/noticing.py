@@ -1,9 +1,10 @@
 """The defects that a thorough run notices, measured for a framework, operation by operation and kind by kind.
 
-``python -m unamp_conformance.meta.mutation torch --output mutants.json`` goes through a framework's operations in an order
-that the seed draws, and keeps after each what it found: interrupted, the same command goes on. A mutant is noticed where a
-probe of a thorough run fails that passes for the adapter as it is. Where none does, the results decide: a mutant that gives
-the same bits as the adapter is none. Networks and ways are not asked, so that a run may notice more.
+``python -m unamp_conformance.meta.mutation torch --output mutants.json`` goes through a framework's
+operations in an order that the seed draws, and keeps after each what it found: interrupted, the
+same command goes on. A mutant is noticed where a probe of a thorough run fails that passes for the
+adapter as it is. Where none does, the results decide: a mutant that gives the same bits as the
+adapter is none. Networks and ways are not asked, so that a run may notice more.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["NOTICED", "SAME", "Bench", "candidates", "choose", "main", "own_lists", "telling"]
 
-#: Verdicts: a probe fails; the mutant gives the adapter's own bits. Any other says why nothing was noticed.
+#: Verdicts: a probe fails; the mutant gives the adapter's own bits. Any other says why nothing was
+#: noticed.
 NOTICED, SAME = "noticed", "the same"
 _LOW = "bfloat16"
 _OWN_DTYPE = "its result has a dtype of its own, which low inputs do not change"
@@ -44,12 +46,19 @@ _OWN_DTYPE = "its result has a dtype of its own, which low inputs do not change"
 
 def own_lists(op: str) -> dict[str, Policy]:
     """Return the policies whose own lists name an operation, by their names in results."""
-    return {f"allow {_LOW}": Policy("O1", _LOW, allow=(op,)), f"deny {_LOW}": Policy("O1", _LOW, deny=(op,))}
+    return {
+        f"allow {_LOW}": Policy("O1", _LOW, allow=(op,)),
+        f"deny {_LOW}": Policy("O1", _LOW, deny=(op,)),
+    }
 
 
 def candidates(subject: Subject) -> list[str]:
     """Return the operations that a policy can change on this framework: with an input to cast, no cast itself, and no gap."""
-    known = (op for op in sorted(subject.operations.names()) if op in cases() and vocabulary()[op].group != "cast")
+    known = (
+        op
+        for op in sorted(subject.operations.names())
+        if op in cases() and vocabulary()[op].group != "cast"
+    )
     possible = (op for op in known if not _excused(subject, op))
     return [op for op in possible if cases()[op].eligible(cases()[op].inputs(0))]
 
@@ -57,7 +66,9 @@ def candidates(subject: Subject) -> list[str]:
 def _excused(subject: Subject, op: str) -> bool:
     asked = [("coverage", "-"), *(("probe", policy) for policy in own_lists(op))]
     results = [Result(check, op, policy, subject.device, "failed") for check, policy in asked]
-    known = gaps.that_hold(subject.framework, subject.adapter.version(), machine.facts(subject.adapter))
+    known = gaps.that_hold(
+        subject.framework, subject.adapter.version(), machine.facts(subject.adapter)
+    )
     return any(gap.covers(result) for gap in known for result in results)
 
 
@@ -88,7 +99,11 @@ class Bench:
     @cached_property
     def items(self) -> Mapping[str, Item]:
         """The items of a thorough run, by operation."""
-        return {item.subject: item for item in planned(self.subject, Selection()) if item.kind == "operation"}
+        return {
+            item.subject: item
+            for item in planned(self.subject, Selection())
+            if item.kind == "operation"
+        }
 
     def ops(self, seed: int) -> list[str]:
         """Return the operations that a policy can change, in the order that a seed draws: from all groups alike."""
@@ -104,7 +119,11 @@ class Bench:
         for kind in kinds:
             if kind.in_place and not hasattr(self.subject.operations, "assign"):
                 continue
-            concerned = {name: policy for name, policy in item.policies.items() if self._concerns(kind, probe, policy)}
+            concerned = {
+                name: policy
+                for name, policy in item.policies.items()
+                if self._concerns(kind, probe, policy)
+            }
             if concerned:
                 yield kind.name, self._verdict(item, kind, concerned, honest, probe)
 
@@ -114,12 +133,23 @@ class Bench:
             return False
         if probe.case.layer and op not in (*policy.allow, *policy.deny):
             return False
-        if kind.backward and not (probe.case.backward and probe.case.differentiable(probe.case.inputs(0))):
+        if kind.backward and not (
+            probe.case.backward and probe.case.differentiable(probe.case.inputs(0))
+        ):
             return False
-        possible = [feed for feed in kind.feeds if feed == "float32" or probe.castable > (feed == "mixed")]
+        possible = [
+            feed for feed in kind.feeds if feed == "float32" or probe.castable > (feed == "mixed")
+        ]
         return any(expected_precision(rule, feed, policy.dtype) for feed in possible)
 
-    def _verdict(self, item: Item, kind: Kind, concerned: Mapping[str, Policy], honest: dict[str, bool], probe: Probe) -> str:
+    def _verdict(
+        self,
+        item: Item,
+        kind: Kind,
+        concerned: Mapping[str, Policy],
+        honest: dict[str, bool],
+        probe: Probe,
+    ) -> str:
         for name in concerned:
             if name not in honest:
                 honest[name] = self._passes(item, name)
@@ -131,7 +161,9 @@ class Bench:
             return SAME
         if not all(honest[name] for name in concerned):
             return "a probe that could tell fails for the adapter as it is"
-        return probe.case.insensitive or (_OWN_DTYPE if probe.case.own_dtype else "its numbers do not tell")
+        return probe.case.insensitive or (
+            _OWN_DTYPE if probe.case.own_dtype else "its numbers do not tell"
+        )
 
     def _passes(self, item: Item, policy: str) -> bool:
         others = [name for name in item.policies if name != policy]
@@ -145,7 +177,9 @@ class Bench:
             if rule is None or (feed != "float32" and probe.castable <= (feed == "mixed")):
                 continue
             try:
-                right = probe.determined(region := partial(self.subject.region, policy), feed, policy.dtype)
+                right = probe.determined(
+                    region := partial(self.subject.region, policy), feed, policy.dtype
+                )
             except Exception:
                 continue
             with self.subject.mutant(probe.case.op, kind):
@@ -164,16 +198,25 @@ def _equal(first: np.ndarray | None, second: np.ndarray | None) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure a framework; the exit status is 0 where 99 % of what was measured was noticed."""
     parser = argparse.ArgumentParser(
-        "python -m unamp_conformance.meta.mutation", description=(__doc__ or "").partition("\n\n")[0]
+        "python -m unamp_conformance.meta.mutation",
+        description=(__doc__ or "").partition("\n\n")[0],
     )
     parser.add_argument("framework")
-    parser.add_argument("--kinds", nargs="+", default=["*"], help="names of kinds, with * as a wildcard")
+    parser.add_argument(
+        "--kinds", nargs="+", default=["*"], help="names of kinds, with * as a wildcard"
+    )
     parser.add_argument("--ops", type=int, help="how many operations to draw; all unless said")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="a JSON file to keep the verdicts in, and to go on from")
+    parser.add_argument(
+        "--output", type=Path, help="a JSON file to keep the verdicts in, and to go on from"
+    )
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    kinds = [kind for name, kind in KINDS.items() if any(fnmatchcase(name, pattern) for pattern in given.kinds)]
+    kinds = [
+        kind
+        for name, kind in KINDS.items()
+        if any(fnmatchcase(name, pattern) for pattern in given.kinds)
+    ]
     if not kinds:
         parser.error(f"no kind fits; there are: {', '.join(KINDS)}")
     bench = Bench(MutableSubject(given.framework, "cpu"))
@@ -183,7 +226,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for op in ops[: given.ops]:
         if op not in found["measured"]:
             for kind, verdict in bench.verdicts(op, kinds):
-                _count(found["verdicts"].setdefault(kind, {"noticed": 0, "same": 0, "missed": {}}), op, verdict)
+                _count(
+                    found["verdicts"].setdefault(kind, {"noticed": 0, "same": 0, "missed": {}}),
+                    op,
+                    verdict,
+                )
             found["measured"].append(op)
             _keep(given.output, given.framework, found)
     noticed, missed = _print(found)
@@ -193,7 +240,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _kept(file: Path | None, framework: str, said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the findings of an earlier run with the same settings, to be gone on with."""
     kept = json.loads(file.read_text("utf-8")).get(framework, {}) if file and file.exists() else {}
-    return kept if all(kept.get(name) == value for name, value in said.items()) else {**said, "measured": [], "verdicts": {}}
+    return (
+        kept
+        if all(kept.get(name) == value for name, value in said.items())
+        else {**said, "measured": [], "verdicts": {}}
+    )
 
 
 def _keep(file: Path | None, framework: str, found: Mapping[str, Any]) -> None:
@@ -213,9 +264,13 @@ def _print(found: Mapping[str, Any]) -> tuple[int, int]:
     """Print a line for each kind and what was missed; return how many mutants were noticed, and how many not."""
     noticed = missed = 0
     for kind, counts in found["verdicts"].items():
-        print(f"{kind}: {counts['noticed']} noticed, {len(counts['missed'])} not, {counts['same']} the same")
+        print(
+            f"{kind}: {counts['noticed']} noticed, {len(counts['missed'])} not, {counts['same']} the same"
+        )
         for op, why in counts["missed"].items():
             print(f"    {op}: {why}")
         noticed, missed = noticed + counts["noticed"], missed + len(counts["missed"])
-    print(f"{noticed} of {noticed + missed} noticed, in {len(found['measured'])} of {found['operations']} operations")
+    print(
+        f"{noticed} of {noticed + missed} noticed, in {len(found['measured'])} of {found['operations']} operations"
+    )
     return noticed, missed

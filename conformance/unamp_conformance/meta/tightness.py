@@ -1,8 +1,8 @@
 """Are the bounds of networks any good? Hold honest runs against them, and runs that compute in another dtype than they say.
 
-``python -m unamp_conformance.meta.tightness torch`` prints how near honest runs come to their bounds, and how many of the
-others are noticed, by their numbers alone. Files of bounds with other seeds (`check.draw_netbounds` draws them) are held
-against the same runs.
+``python -m unamp_conformance.meta.tightness torch`` prints how near honest runs come to their
+bounds, and how many of the others are noticed, by their numbers alone. Files of bounds with other
+seeds (`check.draw_netbounds` draws them) are held against the same runs.
 """
 
 from __future__ import annotations
@@ -66,13 +66,20 @@ def honest(subject: Subject, networks: Sequence[str] = tuple(NETWORKS)) -> Itera
     """Run networks under every policy of the suite."""
     for item in items(Selection(checks=("outputs",), networks=tuple(networks)), ()):
         for policy in item.policies.values():
-            yield _run(subject, item.subject, policy, policy.dtype if subject.stated(policy).active else FLOAT32)
+            yield _run(
+                subject,
+                item.subject,
+                policy,
+                policy.dtype if subject.stated(policy).active else FLOAT32,
+            )
 
 
 def _low(other: str, asked: str) -> Callable[[Subject, str], Iterator[Run]]:
     def runs(subject: Subject, network: str) -> Iterator[Run]:
         for level in _LEVELS:
-            yield _run(computing(subject, Policy(level, other)), network, Policy(level, asked), asked)
+            yield _run(
+                computing(subject, Policy(level, other)), network, Policy(level, asked), asked
+            )
 
     return runs
 
@@ -80,7 +87,9 @@ def _low(other: str, asked: str) -> Callable[[Subject, str], Iterator[Run]]:
 def _mistaken(dtype: str) -> Callable[[Subject, str], Iterator[Run]]:
     def runs(subject: Subject, network: str) -> Iterator[Run]:
         for level in _LEVELS:
-            yield _run(pretending(subject, "mistakes the dtype"), network, Policy(level, dtype), dtype)
+            yield _run(
+                pretending(subject, "mistakes the dtype"), network, Policy(level, dtype), dtype
+            )
 
     return runs
 
@@ -108,7 +117,12 @@ def spoilt(subject: Subject, kind: str, networks: Sequence[str] = tuple(NETWORKS
 
 def _run(subject: Subject, network: str, policy: Policy, precision: str) -> Run:
     try:
-        observed = run(NETWORKS[network], subject.operations, lambda: subject.region(policy), device=subject.device)
+        observed = run(
+            NETWORKS[network],
+            subject.operations,
+            lambda: subject.region(policy),
+            device=subject.device,
+        )
     except Exception as error:  # what a framework's own AMP cannot do; the suite says which that is
         return Run(network, precision, {}, f"{type(error).__name__}: {error}")
     return Run(network, precision, _reference(network).errors(observed))
@@ -130,12 +144,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the ratios that the module is about.
 
     Returns:
-        The exit status: 0 where every honest run is within its bounds, and every other one is beyond.
+        The exit status: 0 where every honest run is within its bounds, and every other one is
+            beyond.
     """
-    parser = argparse.ArgumentParser(prog="python -m unamp_conformance.meta.tightness", description="Are the bounds any good?")
+    parser = argparse.ArgumentParser(
+        prog="python -m unamp_conformance.meta.tightness", description="Are the bounds any good?"
+    )
     parser.add_argument("framework")
     parser.add_argument(
-        "bounds", nargs="*", type=Path, default=[Path(str(FILE))], help="files of bounds; the suite's unless said"
+        "bounds",
+        nargs="*",
+        type=Path,
+        default=[Path(str(FILE))],
+        help="files of bounds; the suite's unless said",
     )
     parser.add_argument("--device", default="cpu")
     asked = parser.parse_args(arguments)
@@ -153,16 +174,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_honest(runs: Sequence[Run], seeds: Sequence[Bounds]) -> bool:
     raised = sum(bool(each.raised) for each in runs)
-    print(f"{len(runs)} honest runs, {raised} raise; bounds of {len(seeds)} seeds. The largest error over its bound:")
+    print(
+        f"{len(runs)} honest runs, {raised} raise; bounds of {len(seeds)} seeds. The largest error over its bound:"
+    )
     crossed = 0
     for precision in (FLOAT32, *LOW_DTYPES):
         largest: dict[str, tuple[float, str]] = {}
         for found, bounds in product((each for each in runs if each.precision == precision), seeds):
             for entry, ratio in ratios(found, bounds).items():
                 kind = entry.split()[0]
-                largest[kind] = max(largest.get(kind, (0.0, "")), (ratio, f"{found.network}, {entry}"))
+                largest[kind] = max(
+                    largest.get(kind, (0.0, "")), (ratio, f"{found.network}, {entry}")
+                )
                 crossed += not ratio <= 1.0
-        print(f"  {precision:9}", "; ".join(f"{kind} {ratio:.2f}" for kind, (ratio, _) in largest.items()), end="; ")
+        print(
+            f"  {precision:9}",
+            "; ".join(f"{kind} {ratio:.2f}" for kind, (ratio, _) in largest.items()),
+            end="; ",
+        )
         print("at", max(largest.values())[1])
     print(f"  beyond a bound: {crossed}")
     return not crossed
@@ -175,7 +204,9 @@ def _print_noticed(kind: str, runs: Sequence[Run], seeds: Sequence[Bounds]) -> b
     noticed = min(sum(ratio > 1.0 for ratio in each) for each in farthest)
     nearest = min(min(each) for each in farthest)
     raised = f", {len(runs) - len(told)} raise" if len(told) < len(runs) else ""
-    print(f"{kind}: noticed in {noticed} of {len(told)} runs, the least at {nearest:.3g} times a bound{raised}")
+    print(
+        f"{kind}: noticed in {noticed} of {len(told)} runs, the least at {nearest:.3g} times a bound{raised}"
+    )
     return noticed == len(told)
 
 

@@ -59,7 +59,8 @@ class Comparison:
         alone: how many only the first ran, and how many only the second.
         changed: checks that came to another status.
         decisions: operations of a network that ran under another rule, or gave another dtype.
-        apart: outputs of networks, and results of operations, that are further apart than precision explains.
+        apart: outputs of networks, and results of operations, that are further apart than precision
+            explains.
         errors: how the errors relate.
     """
 
@@ -85,8 +86,9 @@ class Comparison:
 def compare(first: Report, second: Report) -> list[Comparison]:
     """Hold two reports side by side, framework by framework.
 
-    A framework is compared with itself on the same device, or on the only other one that it ran on. Where each report holds
-    one run only, these two are compared, whatever their frameworks. What ran in one report only is not compared.
+    A framework is compared with itself on the same device, or on the only other one that it ran on.
+    Where each report holds one run only, these two are compared, whatever their frameworks. What
+    ran in one report only is not compared.
     """
     return [_compared(a, b) for a, b in _paired(_frameworks(first), _frameworks(second))]
 
@@ -94,7 +96,9 @@ def compare(first: Report, second: Report) -> list[Comparison]:
 def of_devices(report: Report) -> list[Comparison]:
     """Hold the devices of each framework in one report side by side."""
     found = combinations((run for run in _frameworks(report) if not is_absent(run.device)), 2)
-    return [_compared(first, second) for first, second in found if first.framework == second.framework]
+    return [
+        _compared(first, second) for first, second in found if first.framework == second.framework
+    ]
 
 
 def _frameworks(report: Report) -> list[FrameworkRun]:
@@ -102,7 +106,9 @@ def _frameworks(report: Report) -> list[FrameworkRun]:
     return [run for run in report.runs if run.ended != "not run" and not run.compares]
 
 
-def _paired(first: list[FrameworkRun], second: list[FrameworkRun]) -> Iterator[tuple[FrameworkRun, FrameworkRun]]:
+def _paired(
+    first: list[FrameworkRun], second: list[FrameworkRun]
+) -> Iterator[tuple[FrameworkRun, FrameworkRun]]:
     if len(first) == len(second) == 1:
         yield first[0], second[0]
         return
@@ -116,12 +122,18 @@ def _paired(first: list[FrameworkRun], second: list[FrameworkRun]) -> Iterator[t
 
 def _compared(first: FrameworkRun, second: FrameworkRun) -> Comparison:
     a, b = _by_name(first), _by_name(second)
-    ran = [name for name in a if name in b and {a[name].status, b[name].status}.isdisjoint(("not run", "not applicable"))]
+    ran = [
+        name
+        for name in a
+        if name in b and {a[name].status, b[name].status}.isdisjoint(("not run", "not applicable"))
+    ]
     common = [name for name in a if name in b]
     # The preset `native` means each framework's own lists, which depend on the device.
     same_lists = (first.framework, first.device) == (second.framework, second.device)
     judged = [name for name in common if same_lists or not name[2].endswith(" native")]
-    changed = [_change(name, a[name], b[name]) for name in judged if a[name].status != b[name].status]
+    changed = [
+        _change(name, a[name], b[name]) for name in judged if a[name].status != b[name].status
+    ]
     return Comparison(
         _title(first),
         _title(second),
@@ -135,7 +147,9 @@ def _compared(first: FrameworkRun, second: FrameworkRun) -> Comparison:
 
 
 def _by_name(run: FrameworkRun) -> dict[_Name, Result]:
-    return {(r.check, " in ".join(filter(None, (r.subject, r.way))), r.policy): r for r in run.results}
+    return {
+        (r.check, " in ".join(filter(None, (r.subject, r.way))), r.policy): r for r in run.results
+    }
 
 
 def _title(run: FrameworkRun) -> str:
@@ -165,7 +179,9 @@ def _apart(first: FrameworkRun, second: FrameworkRun) -> Iterator[Difference]:
             yield Difference(result.check, result.subject, result.policy, "", "", result.message)
 
 
-def _errors(a: Mapping[_Name, Result], b: Mapping[_Name, Result], common: list[_Name]) -> Iterator[Errors]:
+def _errors(
+    a: Mapping[_Name, Result], b: Mapping[_Name, Result], common: list[_Name]
+) -> Iterator[Errors]:
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
     for name in common:
         before, after = (result.details.get("error") for result in (a[name], b[name]))

@@ -16,7 +16,9 @@ from unamp_conformance.results import Result
 __all__ = ["Decision", "Evidence", "Wrong", "evidence", "number", "ratio"]
 
 #: A line of a trace: ``linear: LOW, float32 float32 -> bfloat16 -> bfloat16``.
-_DECISION = re.compile(r"(?P<op>[^:]+): (?P<rule>[^,]+), (?P<inputs>.*?) -> (?P<compute>\S+) -> (?P<output>\S+)")
+_DECISION = re.compile(
+    r"(?P<op>[^:]+): (?P<rule>[^,]+), (?P<inputs>.*?) -> (?P<compute>\S+) -> (?P<output>\S+)"
+)
 
 #: What is shown in a place of its own, or is of use to programs only.
 _PLACED = frozenset({"wrong", "trace", "traceback", "error", "bound", "sample", "output bound"})
@@ -67,14 +69,20 @@ def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Eviden
 
     Args:
         results: those to show.
-        of: all results of their run. What a network's run decided is recorded by one of its checks; where that one is not shown
-            itself, it explains the others.
+        of: all results of their run. What a network's run decided is recorded by one of its checks;
+            where that one is not shown itself, it explains the others.
     """
     shown = list(results)
     told = {r.key for r in shown}
-    traces = {(r.subject, r.policy): r.details["trace"] for r in of if "trace" in r.details and r.key not in told}
+    traces = {
+        (r.subject, r.policy): r.details["trace"]
+        for r in of
+        if "trace" in r.details and r.key not in told
+    }
     for result in shown:
-        yield _evidence(result, result.details.get("trace", traces.get((result.subject, result.policy))))
+        yield _evidence(
+            result, result.details.get("trace", traces.get((result.subject, result.policy)))
+        )
 
 
 def number(value: object) -> float | None:
@@ -98,7 +106,10 @@ def ratio(result: Result) -> float | None:
 
 def _evidence(result: Result, trace: object) -> Evidence:
     details = result.details
-    wrong = tuple(Wrong(*(str(row.get(k, "")) for k in ("of", "expected", "observed"))) for row in _rows(details.get("wrong")))
+    wrong = tuple(
+        Wrong(*(str(row.get(k, "")) for k in ("of", "expected", "observed")))
+        for row in _rows(details.get("wrong"))
+    )
     rest = {str(name): value for name, value in details.items() if name not in _PLACED}
     return Evidence(
         result,
@@ -107,13 +118,23 @@ def _evidence(result: Result, trace: object) -> Evidence:
         number(details.get("bound")),
         _decisions(trace, {row.of for row in wrong}),
         _lines(details.get("traceback")),
-        tuple((name, str(value)) for name, value in rest.items() if not isinstance(value, (list, tuple))),
-        tuple((name, _lines(value)) for name, value in rest.items() if isinstance(value, (list, tuple))),
+        tuple(
+            (name, str(value))
+            for name, value in rest.items()
+            if not isinstance(value, (list, tuple))
+        ),
+        tuple(
+            (name, _lines(value))
+            for name, value in rest.items()
+            if isinstance(value, (list, tuple))
+        ),
     )
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, (list, tuple)) else []
+    return (
+        [row for row in value if isinstance(row, dict)] if isinstance(value, (list, tuple)) else []
+    )
 
 
 def _lines(value: object) -> tuple[str, ...]:
@@ -126,6 +147,10 @@ def _decisions(trace: object, suspects: set[str]) -> tuple[Decision, ...]:
     found = []
     for line in _lines(trace):
         match = _DECISION.fullmatch(line)
-        fields = match.groupdict() if match else {"op": line, "rule": "", "inputs": "", "compute": "", "output": ""}
+        fields = (
+            match.groupdict()
+            if match
+            else {"op": line, "rule": "", "inputs": "", "compute": "", "output": ""}
+        )
         found.append(Decision(**fields, suspect=fields["op"] in suspects))
     return tuple(found)

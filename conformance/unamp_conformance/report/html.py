@@ -1,7 +1,8 @@
 """``report.html``: one self-contained page that works offline, in the dark, on a phone and on paper.
 
-A results file may hold any name: everything from outside is escaped where it becomes markup, the page's script writes it as
-text only, and a content security policy admits the page's own script and style by their hashes and nothing else.
+A results file may hold any name: everything from outside is escaped where it becomes markup, the
+page's script writes it as text only, and a content security policy admits the page's own script and
+style by their hashes and nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def render(report: Report) -> str:
         style=style,
         script=script,
         allowed=_allowed(style, script),
-        data=htmlsafe_json_dumps(page.cells(), dumps=json.dumps, separators=(",", ":"), allow_nan=False),
+        data=htmlsafe_json_dumps(
+            page.cells(), dumps=json.dumps, separators=(",", ":"), allow_nan=False
+        ),
     )
 
 

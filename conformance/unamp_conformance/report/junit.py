@@ -37,7 +37,9 @@ def write(report: Report, path: Path) -> None:
             elif result.status not in ("passed", "refused"):
                 ET.SubElement(case, "skipped", message=_clean(result.reason or result.message))
         for problem in run.problems:
-            case = ET.SubElement(suite, "testcase", classname=_clean(f"{run.framework}.gaps"), name=_clean(problem))
+            case = ET.SubElement(
+                suite, "testcase", classname=_clean(f"{run.framework}.gaps"), name=_clean(problem)
+            )
             ET.SubElement(case, "failure", type="gap", message=_clean(problem))
         if absent:
             case = ET.SubElement(suite, "testcase", classname=_clean(run.framework), name="device")

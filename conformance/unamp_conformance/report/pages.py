@@ -19,8 +19,16 @@ from unamp_conformance.subjects import is_absent
 
 __all__ = ["Page", "Pair", "Section"]
 
-#: The statuses in the order in which they are counted for people: what must not be overlooked comes first.
-_ORDER = (*(s for s in STATUSES if s in UNEXPECTED), "gap", "not applicable", "not run", "refused", "passed")
+#: The statuses in the order in which they are counted for people: what must not be overlooked comes
+#: first.
+_ORDER = (
+    *(s for s in STATUSES if s in UNEXPECTED),
+    "gap",
+    "not applicable",
+    "not run",
+    "refused",
+    "passed",
+)
 
 
 class Page:
@@ -33,7 +41,11 @@ class Page:
         of_one = [section for section in self.sections if not section.compares]
         self.frameworks = [section for section in of_one if not is_absent(section.run.device)]
         #: What was read of devices that are not here, and of which frameworks nothing was.
-        self.read = [section for section in of_one if is_absent(section.run.device) and section.run.ended != "not run"]
+        self.read = [
+            section
+            for section in of_one
+            if is_absent(section.run.device) and section.run.ended != "not run"
+        ]
         self.unread = summary.unread(report.runs)
         self.tested = {section.run.framework for section in of_one}
         self.totals = _ordered(sum((section.totals for section in self.sections), Counter()))
@@ -43,7 +55,10 @@ class Page:
     @property
     def unexpected(self) -> int:
         """Return the number of things went wrong, of checks and of whole runs."""
-        return sum(len(section.wrong) + len(section.run.problems) + section.broken for section in self.sections)
+        return sum(
+            len(section.wrong) + len(section.run.problems) + section.broken
+            for section in self.sections
+        )
 
     @cached_property
     def measured(self) -> list[Section]:
@@ -72,20 +87,28 @@ class Page:
     @cached_property
     def remarkable(self) -> dict[str, list[Cell | None]]:
         """The operations with anything but passed checks."""
-        return {op: cells for op, cells in self.operations.items() if any(c and c.status != "passed" for c in cells)}
+        return {
+            op: cells
+            for op, cells in self.operations.items()
+            if any(c and c.status != "passed" for c in cells)
+        }
 
     @property
     def largest(self) -> Iterator[tuple[str, str, list[float | None]]]:
         """The errors that the plots show, as numbers: for every dtype and network the largest of each run, in bounds."""
         for panel in self.panels:
             for row in panel.rows:
-                yield panel.dtype, row.label, [row.largest.get(series) for series in range(len(self.measured))]
+                yield (
+                    panel.dtype,
+                    row.label,
+                    [row.largest.get(series) for series in range(len(self.measured))],
+                )
 
     def cells(self) -> dict[str, Any]:
         """Return every check behind the cells of the matrices for the page's script, as short as can be.
 
-        Each is ``[check, status, error, bound, note]``, where check and status are numbers of names, and a note is either the
-        identifier of a place in the page or the number of a text.
+        Each is ``[check, status, error, bound, note]``, where check and status are numbers of
+        names, and a note is either the identifier of a place in the page or the number of a text.
         """
         checks, statuses, notes = _Numbers(CHECKS), _Numbers(STATUSES), _Numbers(())
         runs: dict[str, Any] = {}
@@ -94,7 +117,12 @@ class Page:
                 runs[str(section.number)] = section.cells(checks, statuses, notes)
             if section.ways.rows:
                 runs[f"{section.number}-ways"] = section.ways_cells(checks, statuses, notes)
-        return {"runs": runs, "checks": list(checks), "statuses": list(statuses), "notes": list(notes)}
+        return {
+            "runs": runs,
+            "checks": list(checks),
+            "statuses": list(statuses),
+            "notes": list(notes),
+        }
 
 
 class Section:
@@ -104,7 +132,9 @@ class Section:
         self.run = run
         self.number = number
         self.id = f"run-{number}"
-        self.compares = bool(run.results) and all(result.check == "agreement" for result in run.results)
+        self.compares = bool(run.results) and all(
+            result.check == "agreement" for result in run.results
+        )
         self.matrix = summary.matrix(run)
         self.ways = summary.ways(run)
         self.operations = summary.operations(run)
@@ -123,7 +153,10 @@ class Section:
         """The facts that the framework computed with: what its adapter tells, and the variables that change it."""
         told = {name: fact for name, fact in self.run.facts.items() if name not in INSTRUCTION_SETS}
         return ", ".join(
-            (*(f"{name}: {said(fact)}" for name, fact in told.items()), *map("=".join, self.run.variables.items()))
+            (
+                *(f"{name}: {said(fact)}" for name, fact in told.items()),
+                *map("=".join, self.run.variables.items()),
+            )
         )
 
     @cached_property
@@ -133,7 +166,9 @@ class Section:
         for result in self.run.results:
             if result.check == "probe" and result.status == "not run":
                 found[str(result.details.get("why", ""))].add(result.subject)
-        return {why: sorted(ops) for why, ops in sorted(found.items(), key=lambda item: -len(item[1]))}
+        return {
+            why: sorted(ops) for why, ops in sorted(found.items(), key=lambda item: -len(item[1]))
+        }
 
     @property
     def broken(self) -> bool:
@@ -190,26 +225,43 @@ class Section:
     @property
     def rows(self) -> list[tuple[str, Mapping[str, Mapping[str, Cell]]]]:
         """The matrix's rows in two groups."""
-        networks = {name: cells for name, cells in self.matrix.rows.items() if name not in self.behaviours}
-        behaviours = {name: cells for name, cells in self.matrix.rows.items() if name in self.behaviours}
-        return [(what, rows) for what, rows in (("networks", networks), ("behaviours", behaviours)) if rows]
+        networks = {
+            name: cells for name, cells in self.matrix.rows.items() if name not in self.behaviours
+        }
+        behaviours = {
+            name: cells for name, cells in self.matrix.rows.items() if name in self.behaviours
+        }
+        return [
+            (what, rows)
+            for what, rows in (("networks", networks), ("behaviours", behaviours))
+            if rows
+        ]
 
     @property
     def gaps(self) -> dict[str, list[_Gap]]:
         """The known gaps by their reason, those with most checks first; policies that tell the same are one entry."""
-        found: dict[str, dict[tuple[str, str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[str, dict[tuple[str, str, str], list[str]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for r in self.run.results:
             if r.status == "gap":
                 found[r.reason][r.subject, r.check, r.message].append(r.policy)
-        gaps = {reason: [_Gap(*what, policies) for what, policies in entries.items()] for reason, entries in found.items()}
-        return dict(sorted(gaps.items(), key=lambda item: -sum(len(gap.policies) for gap in item[1])))
+        gaps = {
+            reason: [_Gap(*what, policies) for what, policies in entries.items()]
+            for reason, entries in found.items()
+        }
+        return dict(
+            sorted(gaps.items(), key=lambda item: -sum(len(gap.policies) for gap in item[1]))
+        )
 
     def cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
         """Return for `Page.cells` the checks by the numbers of row and column, as HTML alters some names, and by preset."""
         of_networks = (
             (self.row_numbers[r.subject], " ".join(r.policy.split()[2:]), r)
             for r in self.run.results
-            if r.subject in self.matrix.rows and r.check not in ("probe", "item", "ways") and r.policy != "-"
+            if r.subject in self.matrix.rows
+            and r.check not in ("probe", "item", "ways")
+            and r.policy != "-"
         )
         return self._entries(of_networks, self.matrix.columns, checks, statuses, notes)
 
@@ -230,7 +282,9 @@ class Section:
         statuses: _Numbers,
         notes: _Numbers,
     ) -> dict[int, Any]:
-        places = {id(shown.result): place for found in self.evidence.values() for place, shown in found}
+        places = {
+            id(shown.result): place for found in self.evidence.values() for place, shown in found
+        }
         columns = {column: number for number, column in enumerate(named)}
         cells: dict[int, Any] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
         for row, line, result in results:
@@ -253,7 +307,9 @@ class Pair:
         results = section.run.results
         self.networks = _ordered(summary.totals(r for r in results if r.policy != "-"))
         self.operations = _ordered(summary.totals(r for r in results if r.policy == "-"))
-        apart = [multiple for r in results if r.status == "passed" and (multiple := ratio(r)) is not None]
+        apart = [
+            multiple for r in results if r.status == "passed" and (multiple := ratio(r)) is not None
+        ]
         self.farthest = max(apart, default=None)
         self.silent = [result for result in results if result.status == "not run"]
 
@@ -285,7 +341,10 @@ class _Numbers(dict[str, int]):
 
 def _by_level(columns: Iterable[str]) -> list[tuple[str, list[str]]]:
     parts = [column.partition(" ") for column in columns]
-    return [(level, [dtype for _, _, dtype in group]) for level, group in groupby(parts, key=lambda part: part[0])]
+    return [
+        (level, [dtype for _, _, dtype in group])
+        for level, group in groupby(parts, key=lambda part: part[0])
+    ]
 
 
 def _digits(value: object) -> float | None:

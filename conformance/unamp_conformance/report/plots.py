@@ -25,7 +25,8 @@ _LABEL = 66
 #: More networks than this make no picture: those nearest to their bounds stay.
 _ROWS = 24
 
-#: The axis goes down to a hundredth of the bound, and up as far as needed, but no further than a thousand bounds.
+#: The axis goes down to a hundredth of the bound, and up as far as needed, but no further than a
+#: thousand bounds.
 _LOWEST, _HIGHEST = -2.0, 3.0
 
 
@@ -119,31 +120,67 @@ def _precision(result: Result) -> str:
     return "float32" if words[:1] == ["O0"] else " ".join(words[1:2]) or "unknown"
 
 
-def _panel(dtype: str, networks: dict[str, dict[int, list[tuple[float, Result]]]], runs: Sequence[FrameworkRun]) -> Panel:
-    worst = {name: max(error for errors in series.values() for error, _ in errors) for name, series in networks.items()}
+def _panel(
+    dtype: str,
+    networks: dict[str, dict[int, list[tuple[float, Result]]]],
+    runs: Sequence[FrameworkRun],
+) -> Panel:
+    worst = {
+        name: max(error for errors in series.values() for error, _ in errors)
+        for name, series in networks.items()
+    }
     shown = set(sorted(worst, key=lambda name: -worst[name])[:_ROWS])
     axis = _Axis(worst.values())
     lanes = sorted({series for name in shown for series in networks[name]})
     rows, marks, y = [], [], float(_TOP)
     for name in (name for name in networks if name in shown):
         height = len(lanes) * _LANE + _ROW_GAP
-        rows.append(Row(y, height, name, {s: max(error for error, _ in errors) for s, errors in networks[name].items()}))
+        rows.append(
+            Row(
+                y,
+                height,
+                name,
+                {s: max(error for error, _ in errors) for s, errors in networks[name].items()},
+            )
+        )
         for lane, series in enumerate(lanes):
             if errors := networks[name].get(series):
                 marks.append(
-                    _mark(errors, y + _ROW_GAP / 2 + (lane + 0.5) * _LANE, series, f"{name} on {runs[series].framework}", axis)
+                    _mark(
+                        errors,
+                        y + _ROW_GAP / 2 + (lane + 0.5) * _LANE,
+                        series,
+                        f"{name} on {runs[series].framework}",
+                        axis,
+                    )
                 )
         y += height
     compared = sum(len(errors) for series in networks.values() for errors in series.values())
-    return Panel(dtype, y + _BOTTOM, tuple(axis.ticks()), tuple(rows), tuple(marks), compared, len(networks) - len(shown))
+    return Panel(
+        dtype,
+        y + _BOTTOM,
+        tuple(axis.ticks()),
+        tuple(rows),
+        tuple(marks),
+        compared,
+        len(networks) - len(shown),
+    )
 
 
-def _mark(errors: Iterable[tuple[float, Result]], y: float, series: int, what: str, axis: _Axis) -> Mark:
+def _mark(
+    errors: Iterable[tuple[float, Result]], y: float, series: int, what: str, axis: _Axis
+) -> Mark:
     ordered = sorted(errors, key=lambda pair: pair[0])
     (smallest, _), (largest, worst) = ordered[0], ordered[-1]
     said = "not finite" if math.isinf(largest) else f"{largest:.3g} times the bound"
     title = f"{what}: {len(ordered)} errors; the largest is {said} ({worst.check}, {worst.policy}, {worst.status})"
-    label = "" if largest <= 1.0 else "not finite" if math.isinf(largest) else f"{largest:.2g}\N{MULTIPLICATION SIGN}"
+    label = (
+        ""
+        if largest <= 1.0
+        else "not finite"
+        if math.isinf(largest)
+        else f"{largest:.2g}\N{MULTIPLICATION SIGN}"
+    )
     status = "passed" if largest <= 1.0 else "failed" if worst.status in UNEXPECTED else "gap"
     return Mark(axis.x(smallest), axis.x(largest), y, series, status, label, title)
 
@@ -154,7 +191,8 @@ class _Axis:
     def __init__(self, errors: Iterable[float]) -> None:
         # What is not finite has its place at the end.
         largest = max(error if error < math.inf else 4.0 for error in errors)
-        # Room behind the bound even where nothing is there: that the marks stay off it is what the plot shows.
+        # Room behind the bound even where nothing is there: that the marks stay off it is what the
+        # plot shows.
         power = math.log10(largest) if largest > 0.0 else 0.0
         self._highest = min(max(power, 0.3), _HIGHEST)
         self._width = WIDTH - _LEFT - _RIGHT - (_LABEL if largest > 1.0 else 0)
@@ -165,7 +203,13 @@ class _Axis:
         return round(_LEFT + share * self._width, 1)
 
     def ticks(self) -> Iterator[Tick]:
-        labels = {-2: "1 %", -1: "10 %", 0: "bound", 1: "10\N{MULTIPLICATION SIGN}", 2: "100\N{MULTIPLICATION SIGN}"}
+        labels = {
+            -2: "1 %",
+            -1: "10 %",
+            0: "bound",
+            1: "10\N{MULTIPLICATION SIGN}",
+            2: "100\N{MULTIPLICATION SIGN}",
+        }
         for power, label in (*labels.items(), (3, "1000\N{MULTIPLICATION SIGN}")):
             if power <= self._highest:
                 yield Tick(self.x(10.0**power), label, power == 0)

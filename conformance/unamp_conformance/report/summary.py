@@ -22,7 +22,18 @@ class Cell:
     @property
     def status(self) -> str:
         """The worst of the statuses."""
-        order = ("lost", "crashed", "hung", "failed", "fixed", "not run", "gap", "refused", "passed", "not applicable")
+        order = (
+            "lost",
+            "crashed",
+            "hung",
+            "failed",
+            "fixed",
+            "not run",
+            "gap",
+            "refused",
+            "passed",
+            "not applicable",
+        )
         return next((status for status in order if self.counts.get(status)), "not run")
 
 
@@ -47,7 +58,9 @@ def unexpected(run: FrameworkRun) -> list[Result]:
 def matrix(run: FrameworkRun) -> Matrix:
     """Return the networks by policy, a column for each level and dtype; presets are counted together."""
     # But for what is of operations, and of ways.
-    of_networks = (r for r in run.results if r.check not in ("probe", "item", "ways") and r.policy != "-")
+    of_networks = (
+        r for r in run.results if r.check not in ("probe", "item", "ways") and r.policy != "-"
+    )
     return _table((result.subject, result) for result in of_networks)
 
 
@@ -55,7 +68,11 @@ def unread(runs: Iterable[FrameworkRun]) -> dict[str, str]:
     """Return by framework the reason why nothing was read of any device that is not here, of those that were asked for."""
     asked = [run for run in runs if is_absent(run.device)]
     read = {run.framework for run in asked if run.ended != "not run"}
-    return {run.framework: str(run.facts.get("not run", "")) for run in asked if run.framework not in read}
+    return {
+        run.framework: str(run.facts.get("not run", ""))
+        for run in asked
+        if run.framework not in read
+    }
 
 
 def ways(run: FrameworkRun) -> Matrix:
@@ -69,7 +86,10 @@ def _table(rows: Iterable[tuple[str, Result]]) -> Matrix:
         cells[row][_column(result.policy)].append(result.status)
     # As found they begin with what regions promise at O1.
     columns = sorted({column: None for found in cells.values() for column in found}, key=_level)
-    return Matrix(tuple(columns), {row: {c: Cell(Counter(s)) for c, s in found.items()} for row, found in cells.items()})
+    return Matrix(
+        tuple(columns),
+        {row: {c: Cell(Counter(s)) for c, s in found.items()} for row, found in cells.items()},
+    )
 
 
 def _column(policy: str) -> str:

@@ -1,7 +1,7 @@
 """Print a run, or a comparison of two, on the terminal.
 
-Of a run it ends with what is asked first: a line for each framework, what went wrong, and whether all of it conforms. The
-matrices are in the report; who wants them here says so.
+Of a run it ends with what is asked first: a line for each framework, what went wrong, and whether
+all of it conforms. The matrices are in the report; who wants them here says so.
 """
 
 from __future__ import annotations
@@ -63,18 +63,28 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
         console.print(_on_two_devices(comparison), soft_wrap=True)
     missed = [run for run in report.runs if run.ended == "not run" and _is_missed(run, report)]
     if absent := [f"{run.framework} on {run.device}" for run in missed]:
-        console.print(Text(f"not run, for there is no such device here: {', '.join(absent)}", style="dim"))
+        console.print(
+            Text(f"not run, for there is no such device here: {', '.join(absent)}", style="dim")
+        )
     for framework, why in summary.unread(report.runs).items():
-        console.print(Text(f"not run: {framework} on devices that are not here: {why}", style="dim"), soft_wrap=True)
+        console.print(
+            Text(f"not run: {framework} on devices that are not here: {why}", style="dim"),
+            soft_wrap=True,
+        )
     for run in report.runs:
         _show_wrong(console, run)
     style = "bold green" if report.ok else "bold red"
-    console.print(Text(f"\n{report.verdict}", style=style) + Text(f"; the report is {output / 'report.html'}", style="default"))
+    console.print(
+        Text(f"\n{report.verdict}", style=style)
+        + Text(f"; the report is {output / 'report.html'}", style="default")
+    )
 
 
 def _draws(report: Report) -> Iterator[str]:
     """Yield the draws, a line for each run that drew, and how to run all of it."""
-    drawn = [f"{_heading(run)}: {run.facts['drawn']}" for run in report.runs if "drawn" in run.facts]
+    drawn = [
+        f"{_heading(run)}: {run.facts['drawn']}" for run in report.runs if "drawn" in run.facts
+    ]
     if drawn:
         yield "drawn, which another --seed draws otherwise; --thorough runs all:"
         yield from (f"  {line}" for line in drawn)
@@ -103,22 +113,46 @@ def _overview(report: Report) -> Table:
             _add_line(table, _heading(run), [run])
     if compared:
         disagree = sum(not run.ok for run in compared)
-        _add_line(table, f"agreement of {len(compared)} pairs" + f", {disagree} do not" * bool(disagree), compared)
+        _add_line(
+            table,
+            f"agreement of {len(compared)} pairs" + f", {disagree} do not" * bool(disagree),
+            compared,
+        )
     return table
 
 
 def _on_two_devices(found: Comparison) -> Text:
     """Return a line about one framework on two devices."""
-    told = (("came out differently", found.changed), ("decided differently", found.decisions), ("too far apart", found.apart))
-    differing = ", ".join(f"{len(differences):,} {what}" for what, differences in told if differences)
-    errors = [f"errors of {e.check} {e.median:.2f} to 1" for e in found.errors if e.check in ("outputs", "gradients")]
-    return Text("; ".join([f"{found.second} against {found.first}: {found.both:,} checks", differing or "all alike", *errors]))
+    told = (
+        ("came out differently", found.changed),
+        ("decided differently", found.decisions),
+        ("too far apart", found.apart),
+    )
+    differing = ", ".join(
+        f"{len(differences):,} {what}" for what, differences in told if differences
+    )
+    errors = [
+        f"errors of {e.check} {e.median:.2f} to 1"
+        for e in found.errors
+        if e.check in ("outputs", "gradients")
+    ]
+    return Text(
+        "; ".join(
+            [
+                f"{found.second} against {found.first}: {found.both:,} checks",
+                differing or "all alike",
+                *errors,
+            ]
+        )
+    )
 
 
 def _add_line(table: Table, heading: str, runs: Sequence[FrameworkRun]) -> None:
     counts = Counter(result.status for run in runs for result in run.results)
     failed = sum(counts[status] for status in UNEXPECTED) + sum(len(run.problems) for run in runs)
-    rest = [f"{n:,} {status}" for status, n in counts.items() if status in ("not run", "not applicable")]
+    rest = [
+        f"{n:,} {status}" for status, n in counts.items() if status in ("not run", "not applicable")
+    ]
     table.add_row(
         Text(", ".join([heading, *rest])),
         f"{counts['passed']:,}",
@@ -129,7 +163,9 @@ def _add_line(table: Table, heading: str, runs: Sequence[FrameworkRun]) -> None:
 
 
 def _heading(run: FrameworkRun) -> str:
-    return f"{run.framework} {run.version}, {run.device}" + ", read and not run" * is_absent(run.device)
+    return f"{run.framework} {run.version}, {run.device}" + ", read and not run" * is_absent(
+        run.device
+    )
 
 
 def _matrix(title: str, found: summary.Matrix) -> Table:
@@ -138,9 +174,16 @@ def _matrix(title: str, found: summary.Matrix) -> Table:
     table.add_column(overflow="fold", min_width=min(max(map(len, found.rows)), _WIDEST))
     for column in found.columns:
         level, dtype = column.split()
-        table.add_column(f"{level}\n{_SHORT[dtype]}", justify="center", no_wrap=True, min_width=len(_SHORT[dtype]))
+        table.add_column(
+            f"{level}\n{_SHORT[dtype]}",
+            justify="center",
+            no_wrap=True,
+            min_width=len(_SHORT[dtype]),
+        )
     for row, cells in found.rows.items():
-        table.add_row(Text(row), *(_sign(cells[c].status) if c in cells else Text("") for c in found.columns))
+        table.add_row(
+            Text(row), *(_sign(cells[c].status) if c in cells else Text("") for c in found.columns)
+        )
     return table
 
 
@@ -181,9 +224,17 @@ def show_comparison(console: Console, found: Comparison) -> None:
         if differences:
             console.print(_differences(f"{len(differences)} {title}", differences))
     if found.errors:
-        table = _table("errors, second over first", "check", "compared", "median", "largest", "where")
+        table = _table(
+            "errors, second over first", "check", "compared", "median", "largest", "where"
+        )
         for e in found.errors:
-            table.add_row(_plain(e.check), str(e.compared), f"{e.median:.2f}", f"{e.largest:.2f}", _plain(e.where))
+            table.add_row(
+                _plain(e.check),
+                str(e.compared),
+                f"{e.median:.2f}",
+                f"{e.largest:.2f}",
+                _plain(e.where),
+            )
         console.print(table)
     console.print("they agree" if found.ok else "they do not agree")
 
@@ -199,7 +250,9 @@ def _table(title: str, *headings: str) -> Table:
 def _differences(title: str, differences: tuple[Difference, ...]) -> Table:
     table = _table(title, "check", "of", "policy", "first", "second", "message")
     for d in differences[:_SHOWN]:
-        table.add_row(*map(_plain, (d.check, d.subject, d.policy, d.first, d.second, d.message[:120])))
+        table.add_row(
+            *map(_plain, (d.check, d.subject, d.policy, d.first, d.second, d.message[:120]))
+        )
     if len(differences) > _SHOWN:
         table.add_row("...", f"and {len(differences) - _SHOWN} more; --json has all of them")
     return table

@@ -13,7 +13,8 @@ __all__ = ["OPERATIONS", "READ", "brief", "drawn", "met", "sample", "told"]
 #: How many operations a brief run draws.
 OPERATIONS = 60
 
-#: How many it draws for a device that is not here: those of a framework tell the same of all its devices.
+#: How many it draws for a device that is not here: those of a framework tell the same of all its
+#: devices.
 READ = 30
 
 
@@ -23,7 +24,8 @@ def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> 
     Args:
         items: the plan.
         selection: what was asked for.
-        few: of a brief run draw no more networks than meet each of them, every level and every dtype, and `READ` operations.
+        few: of a brief run draw no more networks than meet each of them, every level and every
+            dtype, and `READ` operations.
     """
     if few and selection.brief:
         networks = [item for item in items if item.kind != "operation"]
@@ -42,10 +44,20 @@ def brief(items: Sequence[Item], seed: int) -> list[Item]:
         items: the plan.
         seed: another one draws others.
     """
-    matrix = [index for index, item in enumerate(items) if item.kind == "network" and _of_default_preset(item)]
+    matrix = [
+        index
+        for index, item in enumerate(items)
+        if item.kind == "network" and _of_default_preset(item)
+    ]
     chosen = _with_all_met(items, seed, matrix)
-    others = [index for index in _by_lot(items, seed) if items[index].kind == "operation" and index not in chosen]
-    chosen.update(others[: max(0, OPERATIONS - sum(items[index].kind == "operation" for index in chosen))])
+    others = [
+        index
+        for index in _by_lot(items, seed)
+        if items[index].kind == "operation" and index not in chosen
+    ]
+    chosen.update(
+        others[: max(0, OPERATIONS - sum(items[index].kind == "operation" for index in chosen))]
+    )
     return [items[index] for index in sorted(chosen)]
 
 
@@ -78,7 +90,9 @@ def met(item: Item) -> Iterator[tuple[str, str]]:
 
 def told(items: Sequence[Item], plan: Sequence[Item], seed: int) -> str:
     """Return a line about a draw: how many of how many, and the seed."""
-    of = [f"{_operations(items):,} of {_operations(plan):,} operations"] if _operations(plan) else []
+    of = (
+        [f"{_operations(items):,} of {_operations(plan):,} operations"] if _operations(plan) else []
+    )
     return ", ".join([*of, f"{len(items):,} of {len(plan):,} items", f"seed {seed}"])
 
 
@@ -98,7 +112,9 @@ def _of_default_preset(item: Item) -> bool:
 def _with_all_met(items: Sequence[Item], seed: int, chosen: Collection[int] = ()) -> set[int]:
     """Return some items with more of them, until there is one for all that `met` yields."""
     more = set(chosen)
-    missing = {part for item in items for part in met(item)}.difference(*(met(items[index]) for index in more))
+    missing = {part for item in items for part in met(item)}.difference(
+        *(met(items[index]) for index in more)
+    )
     for index in _by_lot(items, seed):
         if found := missing.intersection(met(items[index])):
             missing -= found
@@ -112,5 +128,8 @@ def _by_lot(items: Sequence[Item], seed: int) -> list[int]:
 
 def _lot(item: Item, seed: int) -> float:
     """Return the lot of an item: its name's and the seed's alone, so that frameworks draw the same ones."""
-    policies = () if item.kind == "operation" else item.policies  # not all frameworks probe one in the same dtypes
-    return random.Random(" ".join((str(seed), item.kind, item.subject, item.way, *policies))).random()
+    # not all frameworks probe one in the same dtypes
+    policies = () if item.kind == "operation" else item.policies
+    return random.Random(
+        " ".join((str(seed), item.kind, item.subject, item.way, *policies))
+    ).random()

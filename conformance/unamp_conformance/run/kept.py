@@ -1,6 +1,7 @@
 """Results of finished items, kept on disk while a run is under way, so that an interrupted one goes on where it was.
 
-A file of them is used again only where everything that results depend on is as it was: `fingerprint`.
+A file of them is used again only where everything that results depend on is as it was:
+`fingerprint`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,16 @@ def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, An
     """
     parts = {
         "under test": (framework, version, device),
-        "versions": (unamp.__version__, platform.python_version(), platform.machine(), np.__version__),
-        "settings": [*sorted(item for item in os.environ.items() if item[0].startswith("UNAMP_")), *variables().items()],
+        "versions": (
+            unamp.__version__,
+            platform.python_version(),
+            platform.machine(),
+            np.__version__,
+        ),
+        "settings": [
+            *sorted(item for item in os.environ.items() if item[0].startswith("UNAMP_")),
+            *variables().items(),
+        ],
         "code": [_digest(package) for package in _packages(framework)],
         "plan": plan,
     }
@@ -54,8 +63,12 @@ def _digest(package: str) -> str:
     spec = find_spec(package)
     if spec is None:
         return "absent"
-    places = [Path(folder) for folder in spec.submodule_search_locations or ()] or [Path(spec.origin or "")]
-    files = [file for place in places for file in (place.rglob("*") if place.is_dir() else (place,))]
+    places = [Path(folder) for folder in spec.submodule_search_locations or ()] or [
+        Path(spec.origin or "")
+    ]
+    files = [
+        file for place in places for file in (place.rglob("*") if place.is_dir() else (place,))
+    ]
     found = hashlib.sha256()
     for file in sorted(files):
         if file.is_file() and "__pycache__" not in file.parts:
@@ -86,7 +99,10 @@ class Kept:
         """
         found = self._read(key) if resume else {}
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps({"key": key}), *(_line(item, results) for item, results in found.items())]
+        lines = [
+            json.dumps({"key": key}),
+            *(_line(item, results) for item, results in found.items()),
+        ]
         self._path.write_text("\n".join(lines) + "\n", "utf-8")
         return found
 

@@ -28,7 +28,16 @@ from unamp_conformance.check.programs import OPERATIONS
 from unamp_conformance.check.training import QUICK
 from unamp_conformance.subjects import policy_name
 
-__all__ = ["CHECKS", "LISTED", "NOTHING_SELECTED", "Item", "Selection", "items", "items_to_read", "left_out"]
+__all__ = [
+    "CHECKS",
+    "LISTED",
+    "NOTHING_SELECTED",
+    "Item",
+    "Selection",
+    "items",
+    "items_to_read",
+    "left_out",
+]
 
 #: Every kind of check, with what it asks.
 CHECKS: Mapping[str, str] = {
@@ -48,8 +57,9 @@ CHECKS: Mapping[str, str] = {
 }
 
 
-#: The presets that have lists to hold a framework against. Under `none` there are only the user's, which every run probes;
-#: `torch-mps` is `torch-cuda` but for a dozen operations, and runs where it is asked for.
+#: The presets that have lists to hold a framework against. Under `none` there are only the user's,
+#: which every run probes; `torch-mps` is `torch-cuda` but for a dozen operations, and runs where it
+#: is asked for.
 LISTED = tuple(name for name in PRESETS if name not in ("none", "torch-mps"))
 
 
@@ -69,12 +79,14 @@ class Selection:
         dtypes: low dtypes, in any spelling.
         checks: kinds of check.
         ways: names of ways of a framework, with ``*`` as a wildcard.
-        ops: operations, in any spelling; with ``*`` as a wildcard, or a group (``group:norm``). Kept by canonical names.
-            Where networks or operations are named, nothing else is run; both can be.
-        full: probe every operation under every policy, not only under those that can show a rule broken; with every feed
-            where the lists are the user's or the default's. And train every network, not only some and for a few steps.
-        brief: of all that fits, the whole matrix of networks under the default preset, and a draw of the rest; see
-            `unamp_conformance.run.drawing`.
+        ops: operations, in any spelling; with ``*`` as a wildcard, or a group (``group:norm``).
+            Kept by canonical names. Where networks or operations are named, nothing else is run;
+            both can be.
+        full: probe every operation under every policy, not only under those that can show a rule
+            broken; with every feed where the lists are the user's or the default's. And train every
+            network, not only some and for a few steps.
+        brief: of all that fits, the whole matrix of networks under the default preset, and a draw
+            of the rest; see `unamp_conformance.run.drawing`.
         sample: how many items of the plan to draw, see there; 0 for all.
         seed: of the draw.
 
@@ -101,12 +113,22 @@ class Selection:
                 raise ValueError(unknown(name[:-1], wrong[0], known))
         object.__setattr__(self, "dtypes", tuple(dict.fromkeys(map(low_dtype, self.dtypes))))
         ops = read("op", self.ops, casts=True)
-        object.__setattr__(self, "ops", () if ops.everything else tuple(sorted(ops.named | ops.meant)))
+        object.__setattr__(
+            self, "ops", () if ops.everything else tuple(sorted(ops.named | ops.meant))
+        )
 
     @property
     def whole(self) -> bool:
         """Return whether nothing was left out."""
-        named = (self.levels, self.dtypes, self.presets, self.networks, self.checks, self.ops, self.ways)
+        named = (
+            self.levels,
+            self.dtypes,
+            self.presets,
+            self.networks,
+            self.checks,
+            self.ops,
+            self.ways,
+        )
         return not any(named) and not self.draws
 
     @property
@@ -120,7 +142,9 @@ class Selection:
         Which ways and kinds of tensor there are only a framework's adapter knows.
         """
         ops = tuple(vocabulary())
-        return next(items(self, ops, self.ways or ("any",), tensor_kinds={"any": ops}), None) is None
+        return (
+            next(items(self, ops, self.ways or ("any",), tensor_kinds={"any": ops}), None) is None
+        )
 
     def wants(self, check: str) -> bool:
         """Return whether a kind of check is selected. Whoever names ways asks for these alone."""
@@ -133,7 +157,9 @@ class Selection:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Selection:
         """Return the selection that `as_dict` said."""
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        values: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in data.items()
+        }
         return cls(**values)
 
 
@@ -142,12 +168,13 @@ class Item:
     """One piece of work, done by the worker in one go.
 
     Attributes:
-        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"``, ``"way"``, ``"layers"`` or ``"tensors"``.
+        kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"``, ``"way"``,
+            ``"layers"`` or ``"tensors"``.
         subject: the operation, network, behaviour or case of rules for layers.
         policies: the policies, by their names in results.
         checks: the kinds of check that it gives results for.
-        way: the name of the way of the framework in which it runs, where the kind is ``"way"`` or ``"layers"``; of the kind of
-            tensor, where it is ``"tensors"``.
+        way: the name of the way of the framework in which it runs, where the kind is ``"way"`` or
+            ``"layers"``; of the kind of tensor, where it is ``"tensors"``.
     """
 
     kind: str
@@ -179,23 +206,33 @@ def items(
         ways: the names of the ways in which it runs functions.
         dear: those of which a run takes seconds.
         tensor_kinds: the operations of its kinds of tensor, by their names.
-        sparing: look at each operation and network under one low dtype only, unless the run is a full one.
-        beside: draw fewer, for a device whose numbers and decisions are held against those of another: a thorough run leaves
-            ways out unless they are asked for, and probes an operation under the user's lists and the default preset's, in one
-            dtype, another than the next.
+        sparing: look at each operation and network under one low dtype only, unless the run is a
+            full one.
+        beside: draw fewer, for a device whose numbers and decisions are held against those of
+            another: a thorough run leaves ways out unless they are asked for, and probes an
+            operation under the user's lists and the default preset's, in one dtype, another than
+            the next.
     """
     sparing, fewer = sparing and not selection.full, beside and not selection.full
     if selection.wants("behaviour") and not (selection.ops or selection.networks):
         for name in BEHAVIOURS:
-            for dtype in (_with_one_dtype(selection, name) if sparing else selection).dtypes or LOW_DTYPES:
-                yield Item("behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",))
-    if "training" in selection.checks or not (selection.checks or selection.ops or selection.networks or selection.ways):
+            for dtype in (
+                _with_one_dtype(selection, name) if sparing else selection
+            ).dtypes or LOW_DTYPES:
+                yield Item(
+                    "behaviour", name, {f"O1 {dtype} unamp": Policy("O1", dtype)}, ("behaviour",)
+                )
+    if "training" in selection.checks or not (
+        selection.checks or selection.ops or selection.networks or selection.ways
+    ):
         for name in NETWORKS if selection.full else QUICK:
             if name in (selection.networks or NETWORKS):
                 for policy in _trained(_with_one_dtype(selection, name) if sparing else selection):
                     yield Item("training", name, {policy_name(policy): policy}, ("training",))
     compared = (*NEEDED, *NEEDED_OF_OPERATIONS) if "agreement" in selection.checks else ()
-    networks = tuple(check for check in NETWORK_CHECKS if selection.wants(check) or check in compared)
+    networks = tuple(
+        check for check in NETWORK_CHECKS if selection.wants(check) or check in compared
+    )
     if networks and (selection.networks or not selection.ops):
         for name, network in NETWORKS.items():
             if name in (selection.networks or NETWORKS):
@@ -203,24 +240,31 @@ def items(
                 chosen = _with_one_dtype(selection, name) if sparing else selection
                 for policy in _matrix(chosen) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
-    if selection.wants("layers") and not (selection.ops or selection.networks or beside):  # their network is on the CPU
+    if selection.wants("layers") and not (selection.ops or selection.networks or beside):
+        # their network is on the CPU
         yield from _layers(selection)
     if selection.wants("tensors") and not (selection.networks or beside):
         yield from _tensors(selection, tensor_kinds, sparing=sparing)
     asked = "ways" in selection.checks or selection.ways
     if selection.wants("ways") and (asked or not (selection.ops or selection.networks or fewer)):
         yield from _ways(selection, spelled, ways, dear)
-    checks = tuple(check for check in ("coverage", "probe") if selection.wants(check) or check in compared)
+    checks = tuple(
+        check for check in ("coverage", "probe") if selection.wants(check) or check in compared
+    )
     if checks and (selection.ops or not selection.networks):
         for number, op in enumerate(spelled):
             if not selection.ops or op in selection.ops:
                 chosen = _with_one_dtype(selection, op) if sparing else selection
                 dtypes = chosen.dtypes or LOW_DTYPES
-                probed = replace(chosen, dtypes=(dtypes[number % len(dtypes)],)) if fewer else chosen
+                probed = (
+                    replace(chosen, dtypes=(dtypes[number % len(dtypes)],)) if fewer else chosen
+                )
                 yield Item("operation", op, _probed(probed, op, fewer=fewer), checks)
 
 
-def items_to_read(selection: Selection, spelled: Sequence[str], *, sparing: bool = False) -> Iterator[Item]:
+def items_to_read(
+    selection: Selection, spelled: Sequence[str], *, sparing: bool = False
+) -> Iterator[Item]:
     """Yield the items of a selection for a device that is not here: the decisions of every network and operation.
 
     Args:
@@ -230,7 +274,9 @@ def items_to_read(selection: Selection, spelled: Sequence[str], *, sparing: bool
     """
     if selection.wants("decisions") and (selection.networks or not selection.ops):
         for name in selection.networks or NETWORKS:
-            chosen = _with_one_dtype(selection, name) if sparing and not selection.full else selection
+            chosen = (
+                _with_one_dtype(selection, name) if sparing and not selection.full else selection
+            )
             for policy in _matrix(chosen):
                 yield Item("network", name, {policy_name(policy): policy}, ("decisions",))
     if selection.wants("probe") and (selection.ops or not selection.networks):
@@ -244,7 +290,9 @@ def _read(selection: Selection, op: str) -> dict[str, Policy]:
     """Return the policies under which an operation is read: the user's own lists, and each level of the default preset."""
     presets = selection.presets or (LISTED if selection.full else PRESETS[:1])
     found = {} if selection.levels or selection.presets else _listed(selection, op)
-    return found | {policy_name(policy): policy for policy in _matrix(replace(selection, presets=presets))}
+    return found | {
+        policy_name(policy): policy for policy in _matrix(replace(selection, presets=presets))
+    }
 
 
 def _with_one_dtype(selection: Selection, subject: str) -> Selection:
@@ -257,18 +305,30 @@ def _layers(selection: Selection) -> Iterator[Item]:
     dtypes = selection.dtypes or LOW_DTYPES
     for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
         chosen = dtypes if selection.full or way == "eager" else [dtypes[number % len(dtypes)]]
-        yield Item("layers", case, {f"O1 {dtype} unamp": Policy("O1", dtype) for dtype in chosen}, ("layers",), way)
+        yield Item(
+            "layers",
+            case,
+            {f"O1 {dtype} unamp": Policy("O1", dtype) for dtype in chosen},
+            ("layers",),
+            way,
+        )
 
 
-def _tensors(selection: Selection, kinds: Mapping[str, Collection[str]], *, sparing: bool) -> Iterator[Item]:
+def _tensors(
+    selection: Selection, kinds: Mapping[str, Collection[str]], *, sparing: bool
+) -> Iterator[Item]:
     """Yield each operation of each kind of tensor, allowed and denied: the user's own lists, which no level or preset is."""
     if selection.levels or selection.presets:
         return
     for kind, ops in kinds.items():
         for op in ops:
             if op in (selection.ops or ops):
-                dtypes = (_with_one_dtype(selection, op) if sparing else selection).dtypes or LOW_DTYPES
-                policies = {name: policy for dtype in dtypes for name, policy in _listing(op, dtype).items()}
+                dtypes = (
+                    _with_one_dtype(selection, op) if sparing else selection
+                ).dtypes or LOW_DTYPES
+                policies = {
+                    name: policy for dtype in dtypes for name, policy in _listing(op, dtype).items()
+                }
                 yield Item("tensors", op, policies, ("tensors",), kind)
 
 
@@ -276,11 +336,18 @@ def _listing(op: str, dtype: DtypeLike) -> dict[str, Policy]:
     """Return the policies with an operation on the user's own lists; the default one for a cast, which can be on none."""
     if vocabulary()[op].is_cast:
         return {policy_name(default := Policy("O1", dtype)): default}
-    return {f"allow {dtype}": Policy("O1", dtype, allow=(op,)), f"deny {dtype}": Policy("O1", dtype, deny=(op,))}
+    return {
+        f"allow {dtype}": Policy("O1", dtype, allow=(op,)),
+        f"deny {dtype}": Policy("O1", dtype, deny=(op,)),
+    }
 
 
 def _listed(selection: Selection, op: str) -> dict[str, Policy]:
-    return {name: policy for dtype in selection.dtypes or LOW_DTYPES for name, policy in _listing(op, dtype).items()}
+    return {
+        name: policy
+        for dtype in selection.dtypes or LOW_DTYPES
+        for name, policy in _listing(op, dtype).items()
+    }
 
 
 def _matrix(selection: Selection) -> Iterator[Policy]:
@@ -292,14 +359,25 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
                 yield Policy(level, dtype, preset=name)
 
 
-def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]) -> Iterator[Item]:
+def _ways(
+    selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]
+) -> Iterator[Item]:
     """Yield for every way its networks and operations, each with the policies under which it is run.
 
-    A full run has all of them under every level and dtype. A thorough one goes round: under one level and dtype a way meets a
-    network, under the next two operations, others each time, and others than the next way does. A dear way meets one operation.
+    A full run has all of them under every level and dtype. A thorough one goes round: under one
+    level and dtype a way meets a network, under the next two operations, others each time, and
+    others than the next way does. A dear way meets one operation.
     """
-    networks = [name for name in NETWORKS if name in selection.networks or not (selection.networks or selection.ops)]
-    ops = [op for op in OPERATIONS if op in spelled and (op in selection.ops or not (selection.networks or selection.ops))]
+    networks = [
+        name
+        for name in NETWORKS
+        if name in selection.networks or not (selection.networks or selection.ops)
+    ]
+    ops = [
+        op
+        for op in OPERATIONS
+        if op in spelled and (op in selection.ops or not (selection.networks or selection.ops))
+    ]
     levels = selection.levels or tuple(level for level in LEVELS if selection.full or level != "O0")
     cells = [(level, dtype) for level in levels for dtype in selection.dtypes or LOW_DTYPES]
     presets = selection.presets or LISTED
@@ -309,11 +387,21 @@ def _ways(selection: Selection, spelled: Sequence[str], ways: Iterable[str], dea
         start, found = zlib.crc32(way.encode()), defaultdict[str, dict[str, Policy]](dict)
         for number, (level, dtype) in enumerate(cells, start):
             # Half of the policies are the default preset's, the others go round.
-            policy = Policy(level, dtype, preset=presets[number // 4 % len(presets)] if number // 2 % 2 else presets[0])
-            chosen = [*networks, *ops] if selection.full or selection.networks or selection.ops else _met(networks, ops, number)
+            policy = Policy(
+                level,
+                dtype,
+                preset=presets[number // 4 % len(presets)] if number // 2 % 2 else presets[0],
+            )
+            chosen = (
+                [*networks, *ops]
+                if selection.full or selection.networks or selection.ops
+                else _met(networks, ops, number)
+            )
             if way in dear and not selection.full:
                 chosen = (
-                    (ops or networks)[start % len(ops or networks) :][:1] if number - start == start // 2 % len(cells) else []
+                    (ops or networks)[start % len(ops or networks) :][:1]
+                    if number - start == start // 2 % len(cells)
+                    else []
                 )
             for subject in chosen:
                 found[subject][policy_name(policy)] = policy
@@ -347,8 +435,18 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
     if not chosen:
         found |= _listed(selection, op)
     levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
-    policies = _matrix(Selection(levels, selection.dtypes, selection.presets or PRESETS[:1] if fewer else selection.presets))
-    for policy in policies if chosen or selection.full else (*_telling(op, policies), *_deeper(selection, op, fewer=fewer)):
+    policies = _matrix(
+        Selection(
+            levels,
+            selection.dtypes,
+            selection.presets or PRESETS[:1] if fewer else selection.presets,
+        )
+    )
+    for policy in (
+        policies
+        if chosen or selection.full
+        else (*_telling(op, policies), *_deeper(selection, op, fewer=fewer))
+    ):
         found[policy_name(policy)] = policy
     return found
 
@@ -364,8 +462,8 @@ def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
 def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
     """Yield the policies, of those at one level, that a thorough run probes an operation under.
 
-    These are the default preset's, the framework's own, the first to give the operation another rule, and one more, another
-    for each operation, so that every list is looked at.
+    These are the default preset's, the framework's own, the first to give the operation another
+    rule, and one more, another for each operation, so that every list is looked at.
     """
     drawn = _DRAWN[zlib.crc32(op.encode()) % len(_DRAWN)]
     rules: set[Rule] = set()

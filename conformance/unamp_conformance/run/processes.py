@@ -39,7 +39,9 @@ class Worker:
         environment: its environment variables.
     """
 
-    def __init__(self, command: Sequence[str], orders: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], orders: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> None:
         reading, writing = os.pipe()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(writing,), text=True,
@@ -49,7 +51,10 @@ class Worker:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._errors: list[str] = []
         pipe = os.fdopen(reading, encoding="utf-8", errors="replace")
-        readers = (lambda: self._pump(pipe)), (lambda: self._errors.extend(self._process.stderr or ()))
+        readers = (
+            (lambda: self._pump(pipe)),
+            (lambda: self._errors.extend(self._process.stderr or ())),
+        )
         self._readers = [threading.Thread(target=read, daemon=True) for read in readers]
         for reader in self._readers:
             reader.start()

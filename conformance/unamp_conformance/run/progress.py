@@ -46,7 +46,12 @@ class Shown:
             self._console.print(f"to run: {', '.join(map(' '.join, self._tasks))}")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bars.stop()
 
     def __call__(self, framework: str, device: str, done: int, total: int, item: str) -> None:
@@ -63,4 +68,6 @@ class Shown:
         fifth = _LINES * done // max(total, 1)
         if self._lines and self._shown.get(run, -1) < fifth:
             self._shown[run] = fifth
-            self._console.print(f"{framework} {device}: {done:,} of {total:,} done; next {item}", soft_wrap=True)
+            self._console.print(
+                f"{framework} {device}: {done:,} of {total:,} done; next {item}", soft_wrap=True
+            )

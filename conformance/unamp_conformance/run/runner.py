@@ -1,6 +1,7 @@
 """Runs the suite: processes of one framework and device each, several at a time, each of them watched.
 
-A crash or a hang is a result like any other, of the check in which it happened; another process goes on after it.
+A crash or a hang is a result like any other, of the check in which it happened; another process
+goes on after it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ from unamp_conformance.run.tasks import Task
 
 __all__ = ["Options", "Progress", "run", "run_framework"]
 
-#: Opening a framework may take longer than any check; and where checks may take longer, so may that.
+#: Opening a framework may take longer than any check; and where checks may take longer, so may
+#: that.
 OPENING_TIMEOUT = 300.0
 
 #: What a worker's environment says where the user's says nothing.
 _ENVIRONMENT = {
-    # Tensors are tiny: threads of a kernel would wait for each other, and take three times the time (measured with torch).
+    # Tensors are tiny: threads of a kernel would wait for each other, and take three times the time
+    # (measured with torch).
     "OMP_NUM_THREADS": "1",
-    # JAX and TensorFlow take the whole memory of a GPU otherwise, and leave none to the workers beside.
+    # JAX and TensorFlow take the whole memory of a GPU otherwise, and leave none to the workers
+    # beside.
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
@@ -52,7 +56,8 @@ class Options:
     Attributes:
         jobs: how many processes at a time.
         timeout: after how many seconds a check hangs.
-        keep: the folder that keeps results of finished items while the run is under way; None keeps nothing.
+        keep: the folder that keeps results of finished items while the run is under way; None keeps
+            nothing.
         resume: use what an interrupted run has left there.
         imports: modules of the user's own, or files, that register operations.
         command: what starts a worker.
@@ -68,28 +73,40 @@ class Options:
     progress: Progress = lambda *_: None
 
 
-def run(frameworks: Sequence[str], devices: Sequence[str], selection: Selection, options: Options = Options()) -> Report:
+def run(
+    frameworks: Sequence[str],
+    devices: Sequence[str],
+    selection: Selection,
+    options: Options = Options(),
+) -> Report:
     """Run the selection on every framework and device, and hold the frameworks and the devices against each other.
 
     Args:
         frameworks: their names.
-        devices: ``"cpu"``, ``"gpu"``, ``"second"`` and names of devices that are not here, as wanted.
+        devices: ``"cpu"``, ``"gpu"``, ``"second"`` and names of devices that are not here, as
+            wanted.
         selection: what to run.
         options: how.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    runs = _runs([(framework, device) for framework in frameworks for device in devices], selection, options)
+    runs = _runs(
+        [(framework, device) for framework in frameworks for device in devices], selection, options
+    )
     compared = agreement.pairs(runs) if selection.wants("agreement") else ()
     return Report(unamp.__version__, started, host(), selection.as_dict(), (*runs, *compared))
 
 
-def run_framework(framework: str, device: str, selection: Selection, options: Options = Options()) -> FrameworkRun:
+def run_framework(
+    framework: str, device: str, selection: Selection, options: Options = Options()
+) -> FrameworkRun:
     """Run the selection on one framework and device; see `run`."""
     (found,) = _runs([(framework, device)], selection, options)
     return found
 
 
-def _runs(subjects: Sequence[tuple[str, str]], selection: Selection, options: Options) -> tuple[FrameworkRun, ...]:
+def _runs(
+    subjects: Sequence[tuple[str, str]], selection: Selection, options: Options
+) -> tuple[FrameworkRun, ...]:
     crew = _Crew([_task(*subject, selection, options) for subject in subjects], options)
     crew.work()
     return tuple(task.outcome() for task in crew.tasks)
@@ -149,7 +166,10 @@ class _Crew:
                 free = [task for task in self.tasks if not task.ended and self._is_told(task)]
                 untouched = [task for task in free if not task.workers]
                 worth = [task for task in free if task.workers and self._needs_another(task)]
-                if chosen := (untouched or sorted(worth, key=lambda task: task.left() / task.workers, reverse=True))[:1]:
+                if chosen := (
+                    untouched
+                    or sorted(worth, key=lambda task: task.left() / task.workers, reverse=True)
+                )[:1]:
                     chosen[0].workers += 1
                     return chosen[0]
                 if all(task.ended or task.planned for task in self.tasks):
@@ -163,7 +183,8 @@ class _Crew:
     def _is_told(self, task: Task) -> bool:
         """Return whether a task may begin: who opens a framework for the CPU tells which other devices there are."""
         return task.device == "cpu" or not any(
-            o.framework == task.framework and o.device == "cpu" and not (o.planned or o.ended) for o in self.tasks
+            o.framework == task.framework and o.device == "cpu" and not (o.planned or o.ended)
+            for o in self.tasks
         )
 
     def _one_process(self, task: Task) -> bool:
@@ -182,7 +203,9 @@ class _Crew:
                     self._changed.notify_all()
                 if item is None and (task.ended or fact["event"] in ("planned", "finished")):
                     return False
-            return self._lost(task, item, "crashed", "the framework's process ended (exit status 0)")
+            return self._lost(
+                task, item, "crashed", "the framework's process ended (exit status 0)"
+            )
         except Died as error:
             return self._lost(task, item, "crashed", f"the framework's process died {error}")
         except Hangs as error:
@@ -191,18 +214,26 @@ class _Crew:
             self._workers.discard(worker)
             worker.end(at_once=item is not None)
 
-    def _heard(self, task: Task, worker: Worker, item: int | None, fact: Mapping[str, Any]) -> int | None:
+    def _heard(
+        self, task: Task, worker: Worker, item: int | None, fact: Mapping[str, Any]
+    ) -> int | None:
         """Take in what a worker says, and tell it what to do next. The item that it is doing then."""
         task.hear(item, fact)
         if fact["event"] == "opened":
             for other in self.tasks:
-                if other.framework == task.framework and not other.workers and other.device not in fact["devices"]:
+                if (
+                    other.framework == task.framework
+                    and not other.workers
+                    and other.device not in fact["devices"]
+                ):
                     other.be_absent(fact["version"], fact.get("missing", ""))
         if fact["event"] not in ("planned", "finished"):
             return item
         chosen = task.take(item)
         if chosen is not None:
-            self._options.progress(task.framework, task.device, task.done(), len(task.items), task.items[chosen].name)
+            self._options.progress(
+                task.framework, task.device, task.done(), len(task.items), task.items[chosen].name
+            )
             worker.order(task.order(chosen))
         return chosen
 
@@ -214,7 +245,8 @@ class _Crew:
             if item is None and not task.planned:
                 task.ended = f"not opened: {message}"
                 return False
-            if item is None and task.workers > 1:  # one more is not needed, and maybe there is no memory for it
+            if item is None and task.workers > 1:
+                # one more is not needed, and maybe there is no memory for it
                 task.alone = True
                 return False
             task.lose(item, status, message)

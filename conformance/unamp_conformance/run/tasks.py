@@ -51,9 +51,15 @@ class Task:
         resume: bool = False,
         imports: Sequence[str] = (),
     ) -> None:
-        self.framework, self.device, self.selection, self.imports = framework, device, selection, imports
+        self.framework, self.device, self.selection, self.imports = (
+            framework,
+            device,
+            selection,
+            imports,
+        )
         self.version = "unknown"
-        self.facts: dict[str, Fact] = {}  #: what the framework computes with; see `unamp.adapter.machine.facts`
+        #: what the framework computes with; see `unamp.adapter.machine.facts`
+        self.facts: dict[str, Fact] = {}
         self.variables: dict[str, str] = {}  #: the environment variables that change it
         self.ended = ""  #: how it ended; empty while it has not
         self.items: list[Planned] = []
@@ -69,12 +75,19 @@ class Task:
 
     def orders(self) -> dict[str, Any]:
         """Return the orders for a worker that opens the framework."""
-        said = {"framework": self.framework, "device": self.device, "selection": self.selection.as_dict()}
+        said = {
+            "framework": self.framework,
+            "device": self.device,
+            "selection": self.selection.as_dict(),
+        }
         return {**said, "imports": list(self.imports)}
 
     def order(self, item: int) -> dict[str, Any]:
         """Return the order for a worker that is to do an item: which one, and the policies that are done already."""
-        return {"item": item, "without": sorted({result.policy for result in self._found.get(item, ())} - {"-"})}
+        return {
+            "item": item,
+            "without": sorted({result.policy for result in self._found.get(item, ())} - {"-"}),
+        }
 
     def left(self) -> int:
         """Return the number of items nobody has begun."""
@@ -92,14 +105,21 @@ class Task:
         """Return the next item to do; None where there is none, which ends the task once all are finished.
 
         Args:
-            last: the one that the process did before: it goes on with the same network or operation, what it has compiled is
-                there. Otherwise it begins with one of which no other process does anything.
+            last: the one that the process did before: it goes on with the same network or
+                operation, what it has compiled is there. Otherwise it begins with one of which no
+                other process does anything.
         """
         if self._todo and not self.ended:
             own = self.items[last].subject if last is not None else ""
             others = {self.items[item].subject for item in self._doing}
-            wanted = (lambda subject: subject == own), (lambda subject: subject not in others), (lambda subject: True)
-            item = next(item for fits in wanted for item in self._todo if fits(self.items[item].subject))
+            wanted = (
+                (lambda subject: subject == own),
+                (lambda subject: subject not in others),
+                (lambda subject: True),
+            )
+            item = next(
+                item for fits in wanted for item in self._todo if fits(self.items[item].subject)
+            )
             self._todo.remove(item)
             self._doing[item] = {}
             return item
@@ -118,7 +138,10 @@ class Task:
         if event == "opened":
             self.version = fact["version"]
             # What is told of the draw stays: a second worker may open after the first has planned.
-            self.facts, self.variables = {**self.facts, **fact.get("facts", {})}, fact.get("variables", {})
+            self.facts, self.variables = (
+                {**self.facts, **fact.get("facts", {})},
+                fact.get("variables", {}),
+            )
             if not fact["present"]:
                 self.be_absent(self.version, fact.get("missing", ""))
         elif event == "unusable":
@@ -156,11 +179,14 @@ class Task:
         if begun:
             way = self.items[item].way
             lost = (
-                Result(c, begun["subject"], begun["policy"], self.device, status, message, way=way) for c in begun["checks"]
+                Result(c, begun["subject"], begun["policy"], self.device, status, message, way=way)
+                for c in begun["checks"]
             )
             self._found.setdefault(item, []).extend(lost)
         policies = {result.policy for result in self._found.get(item, ())}
-        if (not begun or begun["policy"] != "-") and not policies.issuperset(self.items[item].policies):
+        if (not begun or begun["policy"] != "-") and not policies.issuperset(
+            self.items[item].policies
+        ):
             self._todo.appendleft(item)
         else:
             self._end_where_done()
@@ -170,7 +196,12 @@ class Task:
         self.ended = why
         for item in self._todo:
             missing = Result(
-                "item", self.items[item].name, "-", self.device, "not run", "the framework's process kept ending early"
+                "item",
+                self.items[item].name,
+                "-",
+                self.device,
+                "not run",
+                "the framework's process kept ending early",
             )
             self._found.setdefault(item, []).append(missing)
         self._todo.clear()
@@ -182,8 +213,15 @@ class Task:
         finished = self.ended == "finished"
         if found or finished:
             own = [gap for gap in gaps.gaps_of(self.framework) if gap.check != "agreement"]
-            whole = finished and self.selection.whole and self.device != SECOND and not is_absent(self.device)
-            marked, vain = gaps.apply(own, found, self.version, self.facts, whole=whole, others=self._left_out)
+            whole = (
+                finished
+                and self.selection.whole
+                and self.device != SECOND
+                and not is_absent(self.device)
+            )
+            marked, vain = gaps.apply(
+                own, found, self.version, self.facts, whole=whole, others=self._left_out
+            )
             found, useless = list(marked), vain if finished else ()
         return FrameworkRun(
             self.framework,
@@ -199,7 +237,10 @@ class Task:
 
     def _plan(self, items: Sequence[Mapping[str, Any]]) -> None:
         self.items = [
-            Planned(i["kind"], i["subject"], tuple(i["policies"]), tuple(i["checks"]), i.get("way", "")) for i in items
+            Planned(
+                i["kind"], i["subject"], tuple(i["policies"]), tuple(i["checks"]), i.get("way", "")
+            )
+            for i in items
         ]
         self.planned = True
         if self._kept is not None:
@@ -219,7 +260,9 @@ class Task:
 
     def _finish(self, item: int) -> None:
         del self._doing[item]
-        if self._kept is not None and not any(r.status in ("crashed", "hung") for r in self._found.get(item, ())):
+        if self._kept is not None and not any(
+            r.status in ("crashed", "hung") for r in self._found.get(item, ())
+        ):
             self._kept.add(item, self._found.get(item, []))
 
     def _end_where_done(self) -> None:

@@ -1,9 +1,10 @@
 """The process of one framework: does the items that it is told to and reports on each check, a line of JSON at a time.
 
-It is started by `unamp_conformance.run.processes` as ``python -m unamp_conformance.run.worker``. The first line on standard
-input says what to open, every further one which item to do. What the worker says goes to a pipe of its own: frameworks write
-what they like to the standard streams. Before every check it says which one it begins, so that the check is known in which a
-framework dies.
+It is started by `unamp_conformance.run.processes` as ``python -m unamp_conformance.run.worker``.
+The first line on standard input says what to open, every further one which item to do. What the
+worker says goes to a pipe of its own: frameworks write what they like to the standard streams.
+Before every check it says which one it begins, so that the check is known in which a framework
+dies.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ from unamp_conformance.subjects import SECOND, Subject, WithExamples
 __all__ = ["main", "perform", "planned", "probe_of"]
 
 Say = Callable[..., None]
-Outcomes = Mapping[str, Outcome]  # by check what is wrong, empty where nothing is, and the observations
+# by check what is wrong, empty where nothing is, and the observations
+Outcomes = Mapping[str, Outcome]
 
 
 def main() -> None:
@@ -66,16 +68,22 @@ def main() -> None:
         for module in orders["imports"]:
             module_named(module)
         selection = Selection.from_dict(orders["selection"])
-        _ = subject.operations  # which may have to say something to the framework before it computes
+        # which may have to say something to the framework before it computes
+        _ = subject.operations
         facts = {"facts": machine.facts(subject.adapter), "variables": machine.variables()}
-        there = {"present": subject.present(), "devices": subject.devices(), "missing": subject.missing()}
+        there = {
+            "present": subject.present(),
+            "devices": subject.devices(),
+            "missing": subject.missing(),
+        }
         say("opened", version=subject.adapter.version(), **there, **facts)
     except Exception as error:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
         return None
     gc.freeze()  # what is imported stays: no collection need look at it
-    gc.set_threshold(50_000, 20, 20)  # traces and programs are many objects, and stay: looking through them takes long
+    # traces and programs are many objects, and stay: looking through them takes long
+    gc.set_threshold(50_000, 20, 20)
     plan = planned(subject, selection)
     work = drawn(plan, selection, few=subject.device in subject.absent_devices)
     draw = told(work, plan, selection.seed) if selection.draws else ""
@@ -98,7 +106,9 @@ def planned(subject: Subject, selection: Selection) -> list[Item]:
     return list(items(selection, subject.spelled(), subject.ways, dear, kinds, **chosen))
 
 
-def perform(subject: Subject, item: Item, *, without: Collection[str] = (), full: bool = False) -> list[Result]:
+def perform(
+    subject: Subject, item: Item, *, without: Collection[str] = (), full: bool = False
+) -> list[Result]:
     """Do one item, but for policies that are done already; an exception in it is a failure of its checks."""
     return [result for step in _steps(subject, item, without, full) for result in _done(step)]
 
@@ -138,13 +148,19 @@ def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -
     }
     do = kinds[item.kind]
     return (
-        _Step(name, item.checks, partial(_guarded, subject, item, name, partial(do, subject, item, policy)))
+        _Step(
+            name,
+            item.checks,
+            partial(_guarded, subject, item, name, partial(do, subject, item, policy)),
+        )
         for name, policy in item.policies.items()
         if name not in without
     )
 
 
-def _operation(subject: Subject, item: Item, without: Collection[str], full: bool) -> Iterator[_Step]:
+def _operation(
+    subject: Subject, item: Item, without: Collection[str], full: bool
+) -> Iterator[_Step]:
     prepared: list[tuple[Probe | None, str]] = []
 
     def prepare() -> Iterator[Result]:
@@ -170,7 +186,9 @@ def _operation(subject: Subject, item: Item, without: Collection[str], full: boo
     asked = replace(item, checks=("probe",))
     for name, policy in item.policies.items():
         if name not in without:
-            yield _Step(name, asked.checks, partial(_guarded, subject, asked, name, partial(look, policy)))
+            yield _Step(
+                name, asked.checks, partial(_guarded, subject, asked, name, partial(look, policy))
+            )
 
 
 def _looked_at_fully(subject: Subject, item: Item, full: bool) -> set[Policy]:
@@ -183,7 +201,10 @@ def _looked_at_fully(subject: Subject, item: Item, full: bool) -> set[Policy]:
     first: dict[Rule | None, Policy] = {}
     for policy in sorted(item.policies.values(), key=lambda policy: policy.dtype != drawn):
         first.setdefault(subject.rule(policy, item.subject), policy)
-    return {*first.values(), *(policy for policy in item.policies.values() if full and policy.preset == PRESETS[0])}
+    return {
+        *first.values(),
+        *(policy for policy in item.policies.values() if full and policy.preset == PRESETS[0]),
+    }
 
 
 def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_Step]:
@@ -200,7 +221,17 @@ def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_St
         except Exception as error:
             found = Finding("failed", *_last_words(error))
         (check,) = item.checks
-        yield Result(check, item.subject, name, subject.device, found.status, found.message, "", found.details, way=item.way)
+        yield Result(
+            check,
+            item.subject,
+            name,
+            subject.device,
+            found.status,
+            found.message,
+            "",
+            found.details,
+            way=item.way,
+        )
 
     left = ((name, policy) for name, policy in item.policies.items() if name not in without)
     return (_Step(name, item.checks, partial(look, name, policy)) for name, policy in left)
@@ -271,13 +302,17 @@ def _training(subject: Subject, item: Item, policy: Policy, *, full: bool) -> Ou
     return {"training": check_training(subject, NETWORKS[item.subject], policy, steps)}
 
 
-def _result(check: str, subject: Subject, item: Item, policy: str, outcome: Outcome, status: str = "") -> Result:
+def _result(
+    check: str, subject: Subject, item: Item, policy: str, outcome: Outcome, status: str = ""
+) -> Result:
     message, details = outcome
     status = status or ("failed" if message else "passed")
     return Result(check, item.subject, policy, subject.device, status, message, details=details)
 
 
-def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcomes]) -> Iterator[Result]:
+def _guarded(
+    subject: Subject, item: Item, policy: str, do: Callable[[], Outcomes]
+) -> Iterator[Result]:
     """Yield a result for each of an item's checks; where doing them raises, each of them comes to what that means."""
     status = ""
     outcomes: Outcomes
@@ -285,9 +320,17 @@ def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcome
         outcomes = do()
     except Lacking as error:
         known = vocabulary().get(str(error))
-        has_one = known is not None and subject.framework in known.spellings  # which the adapter does not bind
-        lacking = f"the adapter binds no function for {error}" if has_one else f"{subject.framework} has no operation {error}"
-        status, outcomes = "failed" if has_one else "not applicable", dict.fromkeys(item.checks, (lacking, {}))
+        # which the adapter does not bind
+        has_one = known is not None and subject.framework in known.spellings
+        lacking = (
+            f"the adapter binds no function for {error}"
+            if has_one
+            else f"{subject.framework} has no operation {error}"
+        )
+        status, outcomes = (
+            "failed" if has_one else "not applicable",
+            dict.fromkeys(item.checks, (lacking, {})),
+        )
     except Unsaid as error:
         status, outcomes = "not applicable", dict.fromkeys(item.checks, (str(error), {}))
     except Unreadable as error:
@@ -301,10 +344,13 @@ def _guarded(subject: Subject, item: Item, policy: str, do: Callable[[], Outcome
 
 def _last_words(error: Exception) -> Outcome:
     first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first[:300]}", {"traceback": traceback.format_exc()[-3000:].splitlines()}
+    return f"{type(error).__name__}: {first[:300]}", {
+        "traceback": traceback.format_exc()[-3000:].splitlines()
+    }
 
 
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # not every thread of a framework lets a process end (PyTorch's, for a second device)
+    # not every thread of a framework lets a process end (PyTorch's, for a second device)
+    os._exit(0)

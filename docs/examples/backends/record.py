@@ -3,8 +3,8 @@
     python record.py tensorflow run-tensorflow
     python record.py jax run-jax wrong
 
-With a third word, the batch norms of the backend take another epsilon than the network says, which is what goes wrong in many
-a port.
+With a third word, the batch norms of the backend take another epsilon than the network says, which
+is what goes wrong in many a port.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ def main(backend: str, folder: str, wrong: str = "", size: str = "64") -> None:
     import keras
 
     shape = (int(size), int(size), 3)
-    run(keras.applications.MobileNetV2(input_shape=shape, alpha=0.35, weights=None, classes=10), backend, folder, wrong)
+    run(
+        keras.applications.MobileNetV2(input_shape=shape, alpha=0.35, weights=None, classes=10),
+        backend,
+        folder,
+        wrong,
+    )
 
 
 def run(model, backend: str, folder: str, wrong: str) -> None:

@@ -14,7 +14,15 @@ from equimo.models import VisionTransformer
 
 import unamp
 
-SIZES = {"img_size": 16, "in_channels": 3, "dim": 32, "patch_size": 8, "num_heads": 4, "depths": [2], "num_classes": 10}
+SIZES = {
+    "img_size": 16,
+    "in_channels": 3,
+    "dim": 32,
+    "patch_size": 8,
+    "num_heads": 4,
+    "depths": [2],
+    "num_classes": 10,
+}
 
 
 @eqx.filter_jit
@@ -34,8 +42,13 @@ def main() -> None:
         print(*ruled.layers, sep="\n")
         with unamp.trace() as trace:
             forward(network, batches[0])
-        print(*(f"{each.layer}: {each.compute}" for each in trace.records if each.op == "linear"), sep="\n")
-        gradients = eqx.filter_grad(lambda network: jnp.mean(forward(network, batches[0]) ** 2))(network)
+        print(
+            *(f"{each.layer}: {each.compute}" for each in trace.records if each.op == "linear"),
+            sep="\n",
+        )
+        gradients = eqx.filter_grad(lambda network: jnp.mean(forward(network, batches[0]) ** 2))(
+            network
+        )
     print(f"gradients: {', '.join({str(each.dtype) for each in jax.tree.leaves(gradients)})}")
 
     def weight(network: Any) -> Any:
@@ -43,7 +56,14 @@ def main() -> None:
 
     large = eqx.tree_at(weight, network, weight(network) * 1e6)  # its product is beyond float16
     for by in ("place", "layer", "operation"):
-        tuned = unamp.tune(lambda images: forward(large, images), large, batches, tolerance=1e-2, by=by, progress=False)
+        tuned = unamp.tune(
+            lambda images: forward(large, images),
+            large,
+            batches,
+            tolerance=1e-2,
+            by=by,
+            progress=False,
+        )
         print(f"by={by!r}", tuned.table(), sep="\n", flush=True)
         with tuned.region(large):
             print(f"finite: {jnp.isfinite(forward(large, batches[0])).all()}")

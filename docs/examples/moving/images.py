@@ -32,5 +32,10 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, help="where weights are read and written")
-    parser.add_argument("--dtype", choices=("float16", "float32"), default="float16", help="float32: without mixed precision")
+    parser.add_argument(
+        "--dtype",
+        choices=("float16", "float32"),
+        default="float16",
+        help="float32: without mixed precision",
+    )
     return parser.parse_args()

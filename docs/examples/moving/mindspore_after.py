@@ -2,7 +2,8 @@
 
 python mindspore_after.py FOLDER
 
-Reads torch_start.npz, and writes mindspore_after.npz, in PyTorch's names, so that the two can be held against each other.
+Reads torch_start.npz, and writes mindspore_after.npz, in PyTorch's names, so that the two can be
+held against each other.
 """
 
 import mindspore
@@ -26,8 +27,10 @@ NAMES = {
 
 def network() -> nn.SequentialCell:
     return nn.SequentialCell(
-        nn.Conv2d(1, 8, 3, pad_mode="pad", padding=1),  # MindSpore's own pad_mode is "same"; no bias unless asked for
-        nn.BatchNorm2d(8, momentum=0.9),  # the share of the old, where PyTorch's 0.1 is that of the new
+        # MindSpore's own pad_mode is "same"; no bias unless asked for
+        nn.Conv2d(1, 8, 3, pad_mode="pad", padding=1),
+        # the share of the old, where PyTorch's 0.1 is that of the new
+        nn.BatchNorm2d(8, momentum=0.9),
         nn.SiLU(),
         nn.AvgPool2d(4, stride=4),  # MindSpore's own stride is 1
         nn.Flatten(),
@@ -36,7 +39,9 @@ def network() -> nn.SequentialCell:
 
 
 def load(model: nn.SequentialCell, weights: dict[str, np.ndarray]) -> None:
-    left = mindspore.load_param_into_net(model, {new: Parameter(Tensor(weights[old])) for old, new in NAMES.items()})
+    left = mindspore.load_param_into_net(
+        model, {new: Parameter(Tensor(weights[old])) for old, new in NAMES.items()}
+    )
     assert left == ([], []), left
 
 
@@ -58,9 +63,12 @@ def train(model: nn.SequentialCell, mixed: bool) -> None:
 
     differentiate = mindspore.value_and_grad(scaled_loss, None, parameters, has_aux=True)
     for step in batches():
-        total = [ops.zeros_like(parameter) for parameter in parameters]  # gradients are values: we add them up
+        # gradients are values: we add them up
+        total = [ops.zeros_like(parameter) for parameter in parameters]
         for x, labels in step:
-            (_, loss), gradients = differentiate(Tensor(x), Tensor(labels.astype(np.int32)), 1 / len(step))
+            (_, loss), gradients = differentiate(
+                Tensor(x), Tensor(labels.astype(np.int32)), 1 / len(step)
+            )
             total = [old + new for old, new in zip(total, gradients, strict=True)]
         unscaled = scaler.unscale_(optimizer, total)
         scaler.step(optimizer, gradients=ops.clip_by_global_norm(tuple(unscaled), MAX_NORM))

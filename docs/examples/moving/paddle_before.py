@@ -2,8 +2,9 @@
 
 python paddle_before.py FOLDER
 
-Writes the weights that it starts from (paddle_start.npz) and those that it ends with (paddle_before.npz).
-On a CPU Paddle's own auto_cast and GradScaler do nothing: there it trains in float32.
+Writes the weights that it starts from (paddle_start.npz) and those that it ends with
+(paddle_before.npz). On a CPU Paddle's own auto_cast and GradScaler do nothing: there it trains in
+float32.
 """
 
 import numpy as np
@@ -30,7 +31,9 @@ def train(model: nn.Sequential, mixed: bool) -> None:
     for step in batches():
         for x, labels in step:
             with paddle.amp.auto_cast(enable=mixed, custom_black_list=["pool2d"]):
-                loss = nn.functional.cross_entropy(model(paddle.to_tensor(x)), paddle.to_tensor(labels))
+                loss = nn.functional.cross_entropy(
+                    model(paddle.to_tensor(x)), paddle.to_tensor(labels)
+                )
             scaler.scale(loss / len(step)).backward()
         scaler.step(optimizer)
         scaler.update()

@@ -2,8 +2,8 @@
 
 python torch_after.py FOLDER
 
-Reads paddle_start.npz, and writes torch_after.npz, in Paddle's names and layouts, so that the two can be held against each
-other.
+Reads paddle_start.npz, and writes torch_after.npz, in Paddle's names and layouts, so that the two
+can be held against each other.
 """
 
 import numpy as np
@@ -28,7 +28,8 @@ NAMES = {
 def network() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1, bias=False),
-        nn.BatchNorm2d(8, momentum=0.1),  # the share of the new, where Paddle's 0.9 is that of the old
+        # the share of the new, where Paddle's 0.9 is that of the old
+        nn.BatchNorm2d(8, momentum=0.1),
         nn.SiLU(),
         nn.AvgPool2d(4),
         nn.Flatten(),
@@ -44,7 +45,10 @@ def load(model: nn.Sequential, weights: dict[str, np.ndarray]) -> None:
 
 def weights(model: nn.Sequential) -> dict[str, np.ndarray]:
     state = {name: value.numpy() for name, value in model.state_dict().items()}
-    return {paddles: state[torchs].T if paddles == "5.weight" else state[torchs] for paddles, torchs in NAMES.items()}
+    return {
+        paddles: state[torchs].T if paddles == "5.weight" else state[torchs]
+        for paddles, torchs in NAMES.items()
+    }
 
 
 def train(model: nn.Sequential, mixed: bool) -> None:
@@ -53,10 +57,13 @@ def train(model: nn.Sequential, mixed: bool) -> None:
     for step in batches():
         for x, labels in step:
             with unamp.auto_cast(enable=mixed, custom_black_list=["pool2d"]):
-                loss = nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(labels))
+                loss = nn.functional.cross_entropy(
+                    model(torch.from_numpy(x)), torch.from_numpy(labels)
+                )
             scaler.scale(loss / len(step)).backward()
         scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)  # which Paddle's optimizer did in its step
+        # which Paddle's optimizer did in its step
+        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()

@@ -2,7 +2,8 @@
 
 python torch_before.py FOLDER
 
-Writes the weights that it starts from (torch_start.npz) and those that it ends with (torch_before.npz).
+Writes the weights that it starts from (torch_start.npz) and those that it ends with
+(torch_before.npz).
 """
 
 import numpy as np
@@ -29,7 +30,9 @@ def train(model: nn.Sequential, mixed: bool) -> None:
         optimizer.zero_grad()
         for x, labels in step:
             with torch.autocast("cpu", torch.float16, enabled=mixed):
-                loss = nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(labels))
+                loss = nn.functional.cross_entropy(
+                    model(torch.from_numpy(x)), torch.from_numpy(labels)
+                )
             scaler.scale(loss / len(step)).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)

@@ -8,13 +8,21 @@ from flax import nnx
 
 class Encoder(nnx.Module):
     def __init__(self, rngs):
-        self.norm_in, self.norm_mid = nnx.LayerNorm(32, epsilon=1e-5, rngs=rngs), nnx.LayerNorm(32, epsilon=1e-5, rngs=rngs)
-        self.query, self.key, self.value, self.out = (nnx.Linear(32, 32, rngs=rngs) for _ in range(4))
+        self.norm_in, self.norm_mid = (
+            nnx.LayerNorm(32, epsilon=1e-5, rngs=rngs),
+            nnx.LayerNorm(32, epsilon=1e-5, rngs=rngs),
+        )
+        self.query, self.key, self.value, self.out = (
+            nnx.Linear(32, 32, rngs=rngs) for _ in range(4)
+        )
         self.wi, self.wo = nnx.Linear(32, 64, rngs=rngs), nnx.Linear(64, 32, rngs=rngs)
 
     def __call__(self, x):
         h = self.norm_in(x)
-        q, k, v = (p(h).reshape(2, 6, 4, 8).transpose(0, 2, 1, 3) for p in (self.query, self.key, self.value))
+        q, k, v = (
+            p(h).reshape(2, 6, 4, 8).transpose(0, 2, 1, 3)
+            for p in (self.query, self.key, self.value)
+        )
         scores = jnp.matmul(q, k.transpose(0, 1, 3, 2)) * 8**-0.5
         mixed = jnp.matmul(jax.nn.softmax(scores, axis=-1), v)
         x = x + self.out(mixed.transpose(0, 2, 1, 3).reshape(2, 6, 32))
@@ -38,7 +46,16 @@ class LeNet(nnx.Module):
 def build(name, weights):
     if name == "transformer":
         n = Encoder(nnx.Rngs(0))
-        named = {"n1": "m1", "wq": "bq", "wk": "bk", "wv": "bv", "wo": "bo", "n2": "m2", "w1": "b1", "w2": "b2"}
+        named = {
+            "n1": "m1",
+            "wq": "bq",
+            "wk": "bk",
+            "wv": "bv",
+            "wo": "bo",
+            "n2": "m2",
+            "w1": "b1",
+            "w2": "b2",
+        }
         order = [n.norm_in, n.query, n.key, n.value, n.out, n.norm_mid, n.wi, n.wo]
     else:
         n = LeNet(nnx.Rngs(0))

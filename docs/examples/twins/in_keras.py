@@ -9,13 +9,21 @@ class Encoder(keras.Model):
         super().__init__()
         self.before = layers.LayerNormalization(epsilon=1e-5, name="attention_layer_norm")
         names = ("query", "key", "value", "attention_output")
-        self.query, self.key, self.value, self.merge = (layers.Dense(32, name=name) for name in names)
+        self.query, self.key, self.value, self.merge = (
+            layers.Dense(32, name=name) for name in names
+        )
         self.after = layers.LayerNormalization(epsilon=1e-5, name="feedforward_layer_norm")
-        self.intermediate, self.result = layers.Dense(64, name="intermediate_dense"), layers.Dense(32, name="output_dense")
+        self.intermediate, self.result = (
+            layers.Dense(64, name="intermediate_dense"),
+            layers.Dense(32, name="output_dense"),
+        )
 
     def call(self, x):
         h = self.before(x)
-        q, k, v = (ops.transpose(ops.reshape(p(h), (2, 6, 4, 8)), (0, 2, 1, 3)) for p in (self.query, self.key, self.value))
+        q, k, v = (
+            ops.transpose(ops.reshape(p(h), (2, 6, 4, 8)), (0, 2, 1, 3))
+            for p in (self.query, self.key, self.value)
+        )
         scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) * 8**-0.5
         mixed = ops.matmul(ops.softmax(scores, axis=-1), v)
         x = x + self.merge(ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (2, 6, 32)))
@@ -41,7 +49,16 @@ def build(name, weights):
     if name == "transformer":
         n = Encoder()
         n(ops.zeros((2, 6, 32)))
-        named = {"n1": "m1", "wq": "bq", "wk": "bk", "wv": "bv", "wo": "bo", "n2": "m2", "w1": "b1", "w2": "b2"}
+        named = {
+            "n1": "m1",
+            "wq": "bq",
+            "wk": "bk",
+            "wv": "bv",
+            "wo": "bo",
+            "n2": "m2",
+            "w1": "b1",
+            "w2": "b2",
+        }
         order = [n.before, n.query, n.key, n.value, n.merge, n.after, n.intermediate, n.result]
     else:
         n = lenet()
@@ -52,4 +69,6 @@ def build(name, weights):
         array = weights[weight]
         array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
         layer.set_weights([array, weights[bias]])
-    return lambda x: ops.convert_to_numpy(n(ops.convert_to_tensor(x if x.ndim == 3 else x.transpose(0, 2, 3, 1))))
+    return lambda x: ops.convert_to_numpy(
+        n(ops.convert_to_tensor(x if x.ndim == 3 else x.transpose(0, 2, 3, 1)))
+    )

@@ -14,7 +14,10 @@ class Encoder(nn.Layer):
 
     def forward(self, x):
         h = self.ln_1(x)
-        q, k, v = (p(h).reshape([2, 6, 4, 8]).transpose([0, 2, 1, 3]) for p in (self.query, self.key, self.value))
+        q, k, v = (
+            p(h).reshape([2, 6, 4, 8]).transpose([0, 2, 1, 3])
+            for p in (self.query, self.key, self.value)
+        )
         scores = paddle.matmul(q, k.transpose([0, 1, 3, 2])) * 8**-0.5
         mixed = paddle.matmul(F.softmax(scores, axis=-1), v)
         x = x + self.output(mixed.transpose([0, 2, 1, 3]).reshape([2, 6, 32]))
@@ -24,7 +27,11 @@ class Encoder(nn.Layer):
 class LeNet(nn.Layer):
     def __init__(self):
         super().__init__()
-        self.conv1, self.conv2, self.pool = nn.Conv2D(1, 6, 5, padding=2), nn.Conv2D(6, 16, 5), nn.MaxPool2D(2)
+        self.conv1, self.conv2, self.pool = (
+            nn.Conv2D(1, 6, 5, padding=2),
+            nn.Conv2D(6, 16, 5),
+            nn.MaxPool2D(2),
+        )
         self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
 
     def forward(self, x):
@@ -37,7 +44,16 @@ class LeNet(nn.Layer):
 def build(name, weights):
     if name == "transformer":
         n = Encoder()
-        layers = {"n1": "m1", "wq": "bq", "wk": "bk", "wv": "bv", "wo": "bo", "n2": "m2", "w1": "b1", "w2": "b2"}
+        layers = {
+            "n1": "m1",
+            "wq": "bq",
+            "wk": "bk",
+            "wv": "bv",
+            "wo": "bo",
+            "n2": "m2",
+            "w1": "b1",
+            "w2": "b2",
+        }
         order = [n.ln_1, n.query, n.key, n.value, n.output, n.ln_2, n.up, n.down]
     else:
         n = LeNet()

@@ -2,8 +2,8 @@
 
     python record.py torch transformer torch.json
 
-The weights and the data are those of `unamp_conformance.check.networks`, drawn by NumPy. The names of the layers are each
-framework's own.
+The weights and the data are those of `unamp_conformance.check.networks`, drawn by NumPy. The names
+of the layers are each framework's own.
 """
 
 from __future__ import annotations

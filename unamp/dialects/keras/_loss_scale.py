@@ -36,7 +36,8 @@ class LossScaleOptimizer(metaclass=KerasOwn):
     Args:
         inner_optimizer: the optimizer that takes the steps.
         initial_scale: the scale to start with.
-        dynamic_growth_steps: after so many finite steps in a row the scale is doubled. An overflow halves it.
+        dynamic_growth_steps: after so many finite steps in a row the scale is doubled. An overflow
+            halves it.
         name: a name.
         **kwargs: nothing but what Keras accepts for the sake of old models.
 
@@ -73,7 +74,9 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         _check_rest(kwargs)
         adapter = owner(inner_optimizer, "optimizer")
         if adapter is None:
-            raise TypeError(f"inner_optimizer must be an optimizer of a framework in use, not {type(inner_optimizer).__name__}")
+            raise TypeError(
+                f"inner_optimizer must be an optimizer of a framework in use, not {type(inner_optimizer).__name__}"
+            )
         self.inner_optimizer = inner_optimizer
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps
@@ -101,8 +104,9 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 
         Args:
             grads: the gradients.
-            trainable_variables: the parameters that they are the gradients of. PyTorch's and PaddlePaddle's parameters hold
-                their gradients, and take over these; in other frameworks they are the optimizer's, in its order.
+            trainable_variables: the parameters that they are the gradients of. PyTorch's and
+                PaddlePaddle's parameters hold their gradients, and take over these; in other
+                frameworks they are the optimizer's, in its order.
 
         Raises:
             TypeError: without parameters where they are needed.
@@ -122,7 +126,11 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments, but for the inner optimizer, which is not Keras' to save."""
-        return {"name": self.name, "initial_scale": self.initial_scale, "dynamic_growth_steps": self.dynamic_growth_steps}
+        return {
+            "name": self.name,
+            "initial_scale": self.initial_scale,
+            "dynamic_growth_steps": self.dynamic_growth_steps,
+        }
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Any:
@@ -169,9 +177,13 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 
 def _check_rest(given: dict[str, Any]) -> None:
     if not given.pop("dynamic", True):
-        raise ValueError("LossScaleOptimizer no longer supports `dynamic=False`; unamp.GradScaler(dynamic=False) does")
+        raise ValueError(
+            "LossScaleOptimizer no longer supports `dynamic=False`; unamp.GradScaler(dynamic=False) does"
+        )
     for name, usual in _INNER.items():
         if given.pop(name, usual) != usual:
-            raise ValueError(f"LossScaleOptimizer does not support `{name}`. Instead, set it on the `inner_optimizer`.")
+            raise ValueError(
+                f"LossScaleOptimizer does not support `{name}`. Instead, set it on the `inner_optimizer`."
+            )
     if given:
         raise ValueError(f"LossScaleOptimizer does not support arguments: {', '.join(given)}.")

@@ -27,7 +27,8 @@ class DTypePolicy(metaclass=KerasOwn):
     """`keras.DTypePolicy`. Where Keras is imported, what is made is Keras' own.
 
     Args:
-        name: ``"mixed_float16"``, ``"mixed_bfloat16"`` or a dtype's name; None is the global policy's.
+        name: ``"mixed_float16"``, ``"mixed_bfloat16"`` or a dtype's name; None is the global
+            policy's.
 
     Raises:
         TypeError: where the name is no string.
@@ -96,12 +97,15 @@ def set_dtype_policy(policy: Any) -> None:
 
     Raises:
         TypeError, ValueError: for what is none.
-        NotExpressible: for a policy other than ``"float32"`` where Keras is not imported: nothing else has a global policy.
+        NotExpressible: for a policy other than ``"float32"`` where Keras is not imported: nothing
+            else has a global policy.
     """
     keras = framework_in_use("keras")
     if keras is not None:
         # A policy that was made before Keras was imported is none of Keras'.
-        keras.mixed_precision.set_dtype_policy(policy.name if type(policy) is DTypePolicy else policy)
+        keras.mixed_precision.set_dtype_policy(
+            policy.name if type(policy) is DTypePolicy else policy
+        )
         return
     made = policy if isinstance(policy, DTypePolicy) else _made(policy)
     if made.name != "float32":
@@ -123,7 +127,9 @@ def _made(policy: object) -> Any:
 
 def _parsed(name: object) -> tuple[str, str]:
     if not isinstance(name, str):
-        raise TypeError(f"'name' must be a string, such as 'mixed_float16'. Received: name={name} (of type {type(name)})")
+        raise TypeError(
+            f"'name' must be a string, such as 'mixed_float16'. Received: name={name} (of type {type(name)})"
+        )
     if name in _MIXED:
         return _MIXED[name]
     if name not in _DTYPES:

@@ -51,16 +51,21 @@ class DynamicLossScaleManager(LossScaleManager):
 
     Args:
         init_loss_scale: the scale to start with, at least 1.
-        scale_factor: what it is multiplied by after `scale_window` finite steps in a row, and divided by after an overflow.
+        scale_factor: what it is multiplied by after `scale_window` finite steps in a row, and
+            divided by after an overflow.
         scale_window: see there.
 
     Raises:
         ValueError: for bad arguments.
     """
 
-    def __init__(self, init_loss_scale: float = 2**24, scale_factor: float = 2, scale_window: int = 2000) -> None:
+    def __init__(
+        self, init_loss_scale: float = 2**24, scale_factor: float = 2, scale_window: int = 2000
+    ) -> None:
         if init_loss_scale < 1.0:
-            raise ValueError(f"The argument 'init_loss_scale' must be > 1, but got {init_loss_scale}")
+            raise ValueError(
+                f"The argument 'init_loss_scale' must be > 1, but got {init_loss_scale}"
+            )
         self.scale_window = check_count("scale_window", scale_window)
         if scale_factor <= 0:
             raise ValueError(f"The argument 'scale_factor' must be > 0, but got {scale_factor}")

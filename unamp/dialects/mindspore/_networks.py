@@ -1,6 +1,7 @@
 """Networks under MindSpore's lists: `auto_mixed_precision`, `custom_mixed_precision` and the lists.
 
-As MindSpore's own, they convert the network that they are given; what they return has the same parameters.
+As MindSpore's own, they convert the network that they are given; what they return has the same
+parameters.
 """
 
 from __future__ import annotations
@@ -20,34 +21,41 @@ from unamp.typing import DtypeLike
 
 
 def auto_mixed_precision(
-    network: Any, amp_level: Literal["O0", "O1", "O2", "O3", "auto"] = "O0", dtype: DtypeLike = "float16"
+    network: Any,
+    amp_level: Literal["O0", "O1", "O2", "O3", "auto"] = "O0",
+    dtype: DtypeLike = "float16",
 ) -> Any:
     """Convert a network to MindSpore's lists, and return one that returns float32; see `unamp.auto_mixed_precision`.
 
-    As in MindSpore, the network itself computes under the lists from now on, called by whoever holds it. At O2 and O3 its
-    results are low then, and only those of the network that is returned are float32.
+    As in MindSpore, the network itself computes under the lists from now on, called by whoever
+    holds it. At O2 and O3 its results are low then, and only those of the network that is returned
+    are float32.
 
     Args:
         network: a network of a framework that is imported; at the level ``"auto"`` a function, too.
-        amp_level: ``"O0"``, ``"O1"``, ``"O2"``, ``"O3"``, or ``"auto"``: MindSpore's lists of operators, whose results stay
-            as they come.
+        amp_level: ``"O0"``, ``"O1"``, ``"O2"``, ``"O3"``, or ``"auto"``: MindSpore's lists of
+            operators, whose results stay as they come.
         dtype: ``"float16"`` or ``"bfloat16"``, or a framework's own.
 
     Returns:
-        At O1, O2 and O3 a second network with the same parameters; at O0 and ``"auto"`` the network itself; of a function a
+        At O1, O2 and O3 a second network with the same parameters; at O0 and ``"auto"`` the network
+        itself; of a function a
         second one. JAX's modules are values: there what is returned is all that is converted.
 
     Raises:
         TypeError: where ``network`` is no network.
         ValueError: for another level or dtype.
-        NotExpressible: for a network that cannot be converted where it is (generated code, a forward put on the instance).
+        NotExpressible: for a network that cannot be converted where it is (generated code, a
+            forward put on the instance).
     """
     if amp_level == "auto":
         return _auto(network, dtype)
     _check_network(network, f"For amp_level {amp_level!r}, the network type should be Cell")
     if amp_level not in ("O0", "O1", "O2", "O3"):
         raise ValueError(f"The amp level {amp_level} is not supported; valid: O0, O1, O2, O3, auto")
-    policy = Policy(amp_level, low_dtype_of(dtype), preset="mindspore", widen_results=amp_level == "O1")
+    policy = Policy(
+        amp_level, low_dtype_of(dtype), preset="mindspore", widen_results=amp_level == "O1"
+    )
     return _converted(network, policy) if policy.active else network
 
 
@@ -67,7 +75,8 @@ def _auto(network: Any, dtype: object) -> Any:
             f"{type(network).__name__}."
         )
     lists = load_table("presets/mindspore.toml")
-    # What MindSpore promotes (`promote_auto`) takes the widest dtype here like everything that no list names.
+    # What MindSpore promotes (`promote_auto`) takes the widest dtype here like everything that no
+    # list names.
     policy = Policy("O1", low_dtype_of(dtype), lists["allow_auto"], lists["deny_auto"], "none")
     if adapter is None:
         return unamp.policy_region(policy)(network)
@@ -75,18 +84,23 @@ def _auto(network: Any, dtype: object) -> Any:
 
 
 def custom_mixed_precision(
-    network: Any, *, white_list: list[Any] | None = None, black_list: list[Any] | None = None, dtype: object = "float16"
+    network: Any,
+    *,
+    white_list: list[Any] | None = None,
+    black_list: list[Any] | None = None,
+    dtype: object = "float16",
 ) -> Any:
     """Convert a network to a list of one's own, and return one that returns float32, as `auto_mixed_precision` does.
 
     Args:
         network: a network of a framework that is imported.
-        white_list: the operations that run low; their results are cast back to float32 at once. What MindSpore's own list has
-            and this one has not runs in float32.
+        white_list: the operations that run low; their results are cast back to float32 at once.
+            What MindSpore's own list has and this one has not runs in float32.
         black_list: the operations that run in float32; everything else runs low.
         dtype: ``"float16"`` or ``"bfloat16"``, or a framework's own.
 
-    Entries are classes of layers and primitives of any framework, and names. One of the two lists must be given.
+    Entries are classes of layers and primitives of any framework, and names. One of the two lists
+    must be given.
 
     Raises:
         TypeError: where ``network`` is no network, or a list is none.
@@ -94,7 +108,9 @@ def custom_mixed_precision(
     """
     _check_network(network, "The network type should be Cell")
     if (white_list is None) is (black_list is None):
-        raise ValueError("For custom_mixed_precision, one of white_list and black_list must be provided, and not both.")
+        raise ValueError(
+            "For custom_mixed_precision, one of white_list and black_list must be provided, and not both."
+        )
     low = low_dtype_of(dtype)
     if white_list is not None:
         policy = _policy("O1", low, white_list, "white_list")
@@ -142,7 +158,10 @@ def _classes(name: str) -> list[Any]:
     mindspore = framework_in_use("mindspore")
     if mindspore is None:
         return [f"mindspore.{each}" for each in names]
-    return [getattr(getattr(mindspore, part), leaf) for part, leaf in (each.split(".") for each in names)]
+    return [
+        getattr(getattr(mindspore, part), leaf)
+        for part, leaf in (each.split(".") for each in names)
+    ]
 
 
 def _check_network(network: object, message: str) -> None:

@@ -27,7 +27,9 @@ def all_finite(inputs: Any) -> Any:
     tensors = [each for each in given if each is not None]
     adapter = owner(tensors[0], "tensor") if tensors else None
     if adapter is None or not all(map(adapter.is_tensor, tensors)):
-        raise TypeError(f"all_finite takes a tensor, or a tuple of tensors of one framework, not {inputs!r:.60}")
+        raise TypeError(
+            f"all_finite takes a tensor, or a tuple of tensors of one framework, not {inputs!r:.60}"
+        )
     with no_policy():
         return adapter.all_finite(tensors)
 
@@ -56,7 +58,8 @@ class Scaling(LossScaler):
     in_graphs: Any = None
 
     def __init__(self, state: LossScale) -> None:
-        adapters_in_use()  # now: MindSpore's adapter must be there when a graph with the scaler in it is compiled
+        # now: MindSpore's adapter must be there when a graph with the scaler in it is compiled
+        adapters_in_use()
         self._state = state
 
     @property
@@ -94,7 +97,9 @@ class StaticLossScaler(Scaling):
     """
 
     def __init__(self, scale_value: float) -> None:
-        super().__init__(LossScale(check_number("scale_value", scale_value), dynamic=False).checked())
+        super().__init__(
+            LossScale(check_number("scale_value", scale_value), dynamic=False).checked()
+        )
 
     def adjust(self, grads_finite: Any) -> bool:
         """Return False: nothing is adjusted."""
@@ -106,8 +111,8 @@ class DynamicLossScaler(Scaling):
 
     Args:
         scale_value: the scale to start with, at least 1.
-        scale_factor: what the scale is multiplied by after `scale_window` finite steps in a row, and divided by after one that
-            was not; it never falls below 1.
+        scale_factor: what the scale is multiplied by after `scale_window` finite steps in a row,
+            and divided by after one that was not; it never falls below 1.
         scale_window: see there.
 
     Raises:
@@ -116,10 +121,17 @@ class DynamicLossScaler(Scaling):
 
     def __init__(self, scale_value: float, scale_factor: int, scale_window: int) -> None:
         value = check_number("scale_value", scale_value)
-        window, factor = check_count("scale_window", scale_window), check_count("scale_factor", scale_factor)
+        window, factor = (
+            check_count("scale_window", scale_window),
+            check_count("scale_factor", scale_factor),
+        )
         if factor == 1:
-            raise ValueError("scale_factor must be above 1; StaticLossScaler has a scale that stays")
-        super().__init__(LossScale(value, float(factor), 1.0 / factor, window, minimum=1.0).checked())
+            raise ValueError(
+                "scale_factor must be above 1; StaticLossScaler has a scale that stays"
+            )
+        super().__init__(
+            LossScale(value, float(factor), 1.0 / factor, window, minimum=1.0).checked()
+        )
 
     @property
     def scale_factor(self) -> int | float:
@@ -174,7 +186,9 @@ def check_number(name: str, value: object) -> float:
         TypeError, ValueError: for anything else.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"The type of {name!r} should be float or int, but got {type(value).__name__!r}.")
+        raise TypeError(
+            f"The type of {name!r} should be float or int, but got {type(value).__name__!r}."
+        )
     if value < 1.0:
         raise ValueError(f"The argument {name!r} must be >= 1, but got {value}")
     return float(value)
@@ -200,7 +214,9 @@ def _times(inputs: Any, factor: float) -> Any:
         return None
     adapter = owner(inputs, "tensor")
     if adapter is None:
-        raise TypeError(f"a loss scaler scales tensors, and tuples of them, not {type(inputs).__name__}")
+        raise TypeError(
+            f"a loss scaler scales tensors, and tuples of them, not {type(inputs).__name__}"
+        )
     dtype = adapter.dtype_of(inputs)
     with no_policy():
         product = adapter.scale_loss(inputs, factor)

@@ -22,33 +22,43 @@ _OPTIONS = ("cast_model_type", "keep_batchnorm_fp32", "loss_scale_manager")
 
 
 def build_train_network(
-    network: Any, optimizer: Any, loss_fn: Any = None, level: str = "O0", boost_level: str = "O0", **kwargs: Any
+    network: Any,
+    optimizer: Any,
+    loss_fn: Any = None,
+    level: str = "O0",
+    boost_level: str = "O0",
+    **kwargs: Any,
 ) -> TrainNetwork:
     """Return a trainer: called with a batch, it computes the loss under a policy, scales it, and takes a step.
 
     Args:
         network: a network of a framework that is imported.
         optimizer: an optimizer of the same framework, made for the network's parameters.
-        loss_fn: called with the network's output and the label, both in float32 (one of Keras' losses: with the label first, as
-            those are); None: the network returns the loss.
-        level: as for `auto_mixed_precision`. O2 scales the loss with a `DynamicLossScaleManager`, the others do not.
+        loss_fn: called with the network's output and the label, both in float32 (one of Keras'
+            losses: with the label first, as those are); None: the network returns the loss.
+        level: as for `auto_mixed_precision`. O2 scales the loss with a `DynamicLossScaleManager`,
+            the others do not.
         boost_level: ``"O0"``; the others are MindSpore's own.
-        **kwargs: ``cast_model_type`` (float16 or float32), ``keep_batchnorm_fp32`` and ``loss_scale_manager`` override what
-            comes from the level.
+        **kwargs: ``cast_model_type`` (float16 or float32), ``keep_batchnorm_fp32`` and
+            ``loss_scale_manager`` override what comes from the level.
 
     Returns:
-        A callable; for MindSpore's networks a Cell, as MindSpore's own. It returns the loss; where a loss scale manager skips
-        steps that overflow, the loss, whether there was an overflow, and the scale that was used.
+        A callable; for MindSpore's networks a Cell, as MindSpore's own. It returns the loss; where
+        a loss scale manager skips steps that overflow, the loss, whether there was an overflow, and
+        the scale that was used.
 
     Raises:
         TypeError, ValueError: for bad arguments.
         NotExpressible: for a boost level.
 
-    Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.build_train_network.html
+    Semantics:
+        https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.build_train_network.html
     """
     adapter = owner(network, "network")
     if adapter is None:
-        raise TypeError(f"network should be a Cell, or another framework's network, not {type(network).__name__}")
+        raise TypeError(
+            f"network should be a Cell, or another framework's network, not {type(network).__name__}"
+        )
     if not adapter.is_optimizer(optimizer):
         raise TypeError(
             f"The type of 'optimizer' should be an optimizer of {adapter.framework}, not {type(optimizer).__name__}"
@@ -56,7 +66,9 @@ def build_train_network(
     _check_level(level, boost_level)
     _check_options(kwargs)
     if loss_fn is not None and not callable(loss_fn):
-        raise TypeError(f"The type of 'loss_fn' should be 'Cell', or a function, but got {type(loss_fn).__name__!r}.")
+        raise TypeError(
+            f"The type of 'loss_fn' should be 'Cell', or a function, but got {type(loss_fn).__name__!r}."
+        )
     manager = kwargs.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
     kind = _cell_class() if adapter.framework == "mindspore" else TrainNetwork
     return kind(adapter, network, optimizer, loss_fn, _effective(level, kwargs), manager)
@@ -68,16 +80,22 @@ class TrainNetwork:
     Attributes:
         network: the network that was given, whose parameters are trained.
         optimizer: the optimizer.
-        scaler: the `unamp.GradScaler`, to save its state and to count what was skipped. It is disabled without a manager.
+        scaler: the `unamp.GradScaler`, to save its state and to count what was skipped. It is
+            disabled without a manager.
     """
 
-    def __init__(self, adapter: Adapter, network: Any, optimizer: Any, loss_fn: Any, level: Any, manager: Any) -> None:
+    def __init__(
+        self, adapter: Adapter, network: Any, optimizer: Any, loss_fn: Any, level: Any, manager: Any
+    ) -> None:
         self.network = network
         self.optimizer = optimizer
         self.scaler, self._skips = _scaler(manager)
-        self._fixed_scale = None if manager is None or self._skips else float(manager.get_loss_scale())
+        self._fixed_scale = (
+            None if manager is None or self._skips else float(manager.get_loss_scale())
+        )
         self._adapter = adapter
-        self._low_network = (auto_mixed_precision(network, level),)  # in a tuple: no part of the cell, which has the network
+        # in a tuple: no part of the cell, which has the network
+        self._low_network = (auto_mixed_precision(network, level),)
         self._loss_fn: Callable[..., Any] | None = loss_fn
 
     def __call__(self, *inputs: Any) -> Any:
@@ -91,7 +109,9 @@ class TrainNetwork:
         return self._low_network[0]
 
     def _step(self, *inputs: Any) -> Any:
-        loss, gradients = self._adapter.backward(lambda: self._scaled_loss(inputs), self.network, self.optimizer)
+        loss, gradients = self._adapter.backward(
+            lambda: self._scaled_loss(inputs), self.network, self.optimizer
+        )
         if self._fixed_scale is not None:
             self._step_with_all(gradients)
             return loss
@@ -142,7 +162,8 @@ def _cell_class() -> type[TrainNetwork]:
             self.set_train()
 
         def __call__(self, *inputs: Any) -> Any:
-            # Regions and Python's control flow are not compiled: a step runs as in PyNative mode, whatever the mode.
+            # Regions and Python's control flow are not compiled: a step runs as in PyNative mode,
+            # whatever the mode.
             if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
                 return self._step(*inputs)
             return mindspore.nn.Cell.__call__(self, *inputs)
@@ -184,13 +205,19 @@ def _effective(level: str, options: dict[str, Any]) -> str:
 
 def _check_level(level: Any, boost_level: Any) -> None:
     if not isinstance(level, str):
-        raise TypeError(f"The argument `level` must be a string in {list(_LEVELS)}, but got type {type(level)}.")
+        raise TypeError(
+            f"The argument `level` must be a string in {list(_LEVELS)}, but got type {type(level)}."
+        )
     if level not in _LEVELS:
         raise ValueError(f"The 'level' should be in : {list(_LEVELS)}, but got {level}.")
     if boost_level not in ("O0", "O1", "O2"):
-        raise ValueError(f"The 'boost_level' should be in : ['O0', 'O1', 'O2'], but got {boost_level}.")
+        raise ValueError(
+            f"The 'boost_level' should be in : ['O0', 'O1', 'O2'], but got {boost_level}."
+        )
     if boost_level != "O0":
-        raise NotExpressible("boost is a library of MindSpore's own; use mindspore.amp.build_train_network for it")
+        raise NotExpressible(
+            "boost is a library of MindSpore's own; use mindspore.amp.build_train_network for it"
+        )
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -199,13 +226,19 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"Unsupported arg {name!r}; valid: {', '.join(_OPTIONS)}")
     kind = options.get("cast_model_type", "float32")
     if dtype_name(kind) not in ("float16", "float32"):
-        raise TypeError(f"The 'cast_model_type' should be one of [float16, float32], but got {kind!r}.")
+        raise TypeError(
+            f"The 'cast_model_type' should be one of [float16, float32], but got {kind!r}."
+        )
     keep = options.get("keep_batchnorm_fp32", False)
     if not isinstance(keep, bool):
-        raise TypeError(f"The type of 'keep_batchnorm_fp32' should be 'bool', but got {type(keep).__name__!r}.")
+        raise TypeError(
+            f"The type of 'keep_batchnorm_fp32' should be 'bool', but got {type(keep).__name__!r}."
+        )
     manager = options.get("loss_scale_manager")
     if manager is not None and not callable(getattr(manager, "get_drop_overflow_update", None)):
-        raise TypeError(f"The type of 'loss_scale_manager' should be a LossScaleManager, but got {type(manager).__name__!r}.")
+        raise TypeError(
+            f"The type of 'loss_scale_manager' should be a LossScaleManager, but got {type(manager).__name__!r}."
+        )
 
 
 def _is_keras_loss(loss_fn: object) -> bool:

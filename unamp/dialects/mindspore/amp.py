@@ -2,27 +2,40 @@
 
 What is different from MindSpore's own:
 
-- A network is not changed: a second one is returned, with the same parameters (see `unamp.auto_mixed_precision`).
-- The level ``"auto"`` returns a second network, too, where MindSpore's own changes the one it is given. The boost levels are
-  MindSpore's alone.
-- `DynamicLossScaler.adjust` answers whether the gradients were finite, where MindSpore's answers True whatever happened.
-- `all_finite` takes bfloat16, and scalers and `build_train_network` work on the CPU in every mode of scaling.
-- The scale is a Python number. `all_finite` and the loss scalers can be part of a compiled graph (`mindspore.jit`, GRAPH_MODE):
-  then the graph holds the scale, and the scaler outside reads and sets it there.
-- In GRAPH_MODE a train network takes its steps as in PyNative mode. It is a Cell, which `mindspore.train.Model` trains, but no
-  part of a graph.
+- A network is not changed: a second one is returned, with the same parameters (see
+  `unamp.auto_mixed_precision`).
+- The level ``"auto"`` returns a second network, too, where MindSpore's own changes the one it is
+  given. The boost levels are MindSpore's alone.
+- `DynamicLossScaler.adjust` answers whether the gradients were finite, where MindSpore's answers
+  True whatever happened.
+- `all_finite` takes bfloat16, and scalers and `build_train_network` work on the CPU in every mode
+  of scaling.
+- The scale is a Python number. `all_finite` and the loss scalers can be part of a compiled graph
+  (`mindspore.jit`, GRAPH_MODE): then the graph holds the scale, and the scaler outside reads and
+  sets it there.
+- In GRAPH_MODE a train network takes its steps as in PyNative mode. It is a Cell, which
+  `mindspore.train.Model` trains, but no part of a graph.
 
 Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/mindspore.amp.html (MindSpore 2.10)
 """
 
-from unamp.dialects.mindspore._managers import DynamicLossScaleManager, FixedLossScaleManager, LossScaleManager
+from unamp.dialects.mindspore._managers import (
+    DynamicLossScaleManager,
+    FixedLossScaleManager,
+    LossScaleManager,
+)
 from unamp.dialects.mindspore._networks import (
     auto_mixed_precision,
     custom_mixed_precision,
     get_black_list,
     get_white_list,
 )
-from unamp.dialects.mindspore._scalers import DynamicLossScaler, LossScaler, StaticLossScaler, all_finite
+from unamp.dialects.mindspore._scalers import (
+    DynamicLossScaler,
+    LossScaler,
+    StaticLossScaler,
+    all_finite,
+)
 from unamp.dialects.mindspore._training import build_train_network
 
 __all__ = [

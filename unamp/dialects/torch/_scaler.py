@@ -14,15 +14,19 @@ from unamp.scaling import NothingChecked
 class GradScaler(unamp.scaling.GradScaler):
     """`torch.amp.GradScaler`, on top of `unamp.GradScaler`: a step returns what the optimizer's step returns.
 
-    Where gradients are values (MindSpore, TensorFlow) hand them over: ``step(optimizer, gradients=gradients)``.
+    Where gradients are values (MindSpore, TensorFlow) hand them over: ``step(optimizer,
+    gradients=gradients)``.
 
     Args:
-        device: ``"cuda"`` without a GPU warns and disables the scaler, as torch's. Any other serves every device.
+        device: ``"cuda"`` without a GPU warns and disables the scaler, as torch's. Any other serves
+            every device.
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: see `unamp.GradScaler`.
 
     Raises:
-        TypeError: for a number as the device, which torch takes for one in silence, and keeps the usual scale.
-        AssertionError: for factors on the wrong side of 1; later, for calls in another order than torch's.
+        TypeError: for a number as the device, which torch takes for one in silence, and keeps the
+            usual scale.
+        AssertionError: for factors on the wrong side of 1; later, for calls in another order than
+            torch's.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
     """
@@ -37,9 +41,13 @@ class GradScaler(unamp.scaling.GradScaler):
         enabled: bool = True,
     ) -> None:
         if isinstance(device, (int, float)):
-            raise TypeError(f"the first argument of torch's GradScaler is the device, not a scale: init_scale={device!r}")
+            raise TypeError(
+                f"the first argument of torch's GradScaler is the device, not a scale: init_scale={device!r}"
+            )
         if enabled and device == "cuda" and not has_gpu():
-            warnings.warn("GradScaler is enabled, but CUDA is not available. Disabling.", stacklevel=2)
+            warnings.warn(
+                "GradScaler is enabled, but CUDA is not available. Disabling.", stacklevel=2
+            )
             enabled = False
         if not enabled:
             super().__init__(enabled=False)
@@ -56,7 +64,9 @@ class GradScaler(unamp.scaling.GradScaler):
         try:
             return super().scale(outputs)
         except TypeError as error:
-            raise ValueError(f"outputs must be a Tensor or an iterable of Tensors: {error}") from None
+            raise ValueError(
+                f"outputs must be a Tensor or an iterable of Tensors: {error}"
+            ) from None
 
     def unscale_(self, optimizer: Any) -> None:  # type: ignore[override]
         """See `unamp.GradScaler.unscale_`, which also takes gradients that are values.
@@ -82,7 +92,8 @@ class GradScaler(unamp.scaling.GradScaler):
 
         Raises:
             AssertionError: where no loss has been scaled, or there are no gradients.
-            RuntimeError: a second time before `update`, or with a closure, by position too, which torch's takes in silence.
+            RuntimeError: a second time before `update`, or with a closure, by position too, which
+                torch's takes in silence.
         """
         if self._enabled:
             self._check_begun("step")
@@ -138,7 +149,9 @@ class GradScaler(unamp.scaling.GradScaler):
 
     def _check_begun(self, name: str) -> None:
         if self._adapter is None:
-            raise AssertionError(f"Attempted {name}, but no loss has been scaled; call scaler.scale(loss) before")
+            raise AssertionError(
+                f"Attempted {name}, but no loss has been scaled; call scaler.scale(loss) before"
+            )
 
 
 def _check_factors(growth_factor: float, backoff_factor: float) -> None:

@@ -11,14 +11,23 @@ from mindspore import amp, ops
 
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
-from unamp_mindspore.conformance.ways.opening import NO_KERNEL, RECORDS, Function, Holding, decorated_cell, inside
+from unamp_mindspore.conformance.ways.opening import (
+    NO_KERNEL,
+    RECORDS,
+    Function,
+    Holding,
+    decorated_cell,
+    inside,
+)
 
 
 def _decorated_construct(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     return decorated_cell(function, region)(*inputs)
 
 
-def _recomputed(function: Function, region: OpenRegion, inputs: Sequence[Any], *, around: bool) -> Any:
+def _recomputed(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], *, around: bool
+) -> Any:
     if not around:
         return mindspore.recompute(Holding(inside(function, region)), *inputs)
     with region():
@@ -32,7 +41,7 @@ def _recomputed_cell(function: Function, region: OpenRegion, inputs: Sequence[An
         return cell(*inputs)
 
 
-# --- MindSpore's own AMP -----------------------------------------------------------------------------------------------------
+# --- MindSpore's own AMP --------------------------------------------------------------------------
 
 
 def _own(function: Function, level: str = "auto") -> Any:
@@ -66,10 +75,25 @@ WAYS = (
     Way("decorated generator", "decorated", generator, upstream=NO_KERNEL),
     Way("decorated coroutine", "decorated", coroutine, upstream=NO_KERNEL),
     Way("in a thread", "eager", in_a_thread, gradients=False, upstream=NO_KERNEL),
-    Way("recompute, region inside", "recomputed", partial(_recomputed, around=False), upstream=RECORDS),
-    Way("recompute, region around", "recomputed", partial(_recomputed, around=True), upstream=RECORDS),
+    Way(
+        "recompute, region inside",
+        "recomputed",
+        partial(_recomputed, around=False),
+        upstream=RECORDS,
+    ),
+    Way(
+        "recompute, region around",
+        "recomputed",
+        partial(_recomputed, around=True),
+        upstream=RECORDS,
+    ),
     Way("Cell.recompute", "recomputed", _recomputed_cell, upstream=RECORDS),
     Way("amp level auto around the region", "foreign AMP", _own_around, upstream=NO_KERNEL),
-    Way("amp level auto opened and closed inside before", "foreign AMP", _own_closed_inside, upstream=NO_KERNEL),
+    Way(
+        "amp level auto opened and closed inside before",
+        "foreign AMP",
+        _own_closed_inside,
+        upstream=NO_KERNEL,
+    ),
     Way("amp level auto between two regions", "foreign AMP", _own_between, upstream=NO_KERNEL),
 )

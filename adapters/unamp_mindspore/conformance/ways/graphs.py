@@ -30,7 +30,8 @@ from unamp_mindspore.decorators import stated
 #: Compiles a function, or a cell that holds it, and runs it.
 Compiles = Callable[[Any, Sequence[Any]], Any]
 
-#: The suite's binding of these operations is Python that the compiler does not read, or there is no kernel.
+#: The suite's binding of these operations is Python that the compiler does not read, or there is no
+#: kernel.
 READS = NO_KERNEL | {
     "layer_norm": "the compiler does not read try statements, with which the suite lends a layer its parameters",
     "transformer": "as layer_norm",
@@ -39,8 +40,12 @@ READS = NO_KERNEL | {
     "lstm": "as residual",
     "unet": "the compiler has Python run what makes a layer, as conv_transpose2d's binding does, and knows no dtype of that",
 }
-_WITH = {"*": "the compiler does not read a with statement that may raise (\"Unsupported statement 'Try'\")"}
-_CAPTURES = "" if sys.version_info < (3, 12) else "MindSpore captures bytecode on Python 3.11 and before"
+_WITH = {
+    "*": "the compiler does not read a with statement that may raise (\"Unsupported statement 'Try'\")"
+}
+_CAPTURES = (
+    "" if sys.version_info < (3, 12) else "MindSpore captures bytecode on Python 3.11 and before"
+)
 
 
 def ways() -> Iterator[Way]:
@@ -49,10 +54,27 @@ def ways() -> Iterator[Way]:
     yield from _compiled("GRAPH_MODE", _in_graph_mode, cells_only=True, gradients=False)
     for name, policy_is in (("around", _around), ("inside", _in_body), ("decorated", _decorated)):
         run = partial(policy_is, _captured)
-        yield Way(f"jit bytecode, region {name}", "compiled", run, gradients=False, upstream=NO_KERNEL, absent=_CAPTURES)
-    yield Way("jit trace, region around", "compiled", partial(_around, _traced), refused=_not_traced, gradients=False)
+        yield Way(
+            f"jit bytecode, region {name}",
+            "compiled",
+            run,
+            gradients=False,
+            upstream=NO_KERNEL,
+            absent=_CAPTURES,
+        )
+    yield Way(
+        "jit trace, region around",
+        "compiled",
+        partial(_around, _traced),
+        refused=_not_traced,
+        gradients=False,
+    )
     for name, made in (("cell", Holding), ("decorated cell", None)):
-        run = partial(_around, _exported, cell=Holding) if made else partial(_decorated, _exported, cell=decorated_cell)
+        run = (
+            partial(_around, _exported, cell=Holding)
+            if made
+            else partial(_decorated, _exported, cell=decorated_cell)
+        )
         yield Way(
             f"MINDIR of a {name}, loaded",
             "exported",
@@ -64,48 +86,103 @@ def ways() -> Iterator[Way]:
         )
 
 
-def _compiled(name: str, compiles: Compiles, *, cells_only: bool = False, **promised: Any) -> Iterator[Way]:
+def _compiled(
+    name: str, compiles: Compiles, *, cells_only: bool = False, **promised: Any
+) -> Iterator[Way]:
     promised = {"equal": "bound", **promised}
     followed = {**promised, "upstream": READS}
     if not cells_only:
         yield Way(f"{name}, region around", "compiled", partial(_around, compiles), **followed)
-        yield Way(f"{name} of a decorated function", "decorated", partial(_decorated, compiles), **followed)
-        yield Way(f"{name}, decorated function in it", "decorated", partial(_decorated_deep, compiles), **followed)
-        yield Way(f"{name}, region inside", "compiled", partial(_in_body, compiles), **promised, upstream=_WITH)
-    yield Way(f"{name} of a cell, region around", "compiled", partial(_around, compiles, cell=Holding), **followed)
-    # Every graph is compiled, and a cell's parts are found in one way by mindspore.jit and in GRAPH_MODE.
+        yield Way(
+            f"{name} of a decorated function",
+            "decorated",
+            partial(_decorated, compiles),
+            **followed,
+        )
+        yield Way(
+            f"{name}, decorated function in it",
+            "decorated",
+            partial(_decorated_deep, compiles),
+            **followed,
+        )
+        yield Way(
+            f"{name}, region inside",
+            "compiled",
+            partial(_in_body, compiles),
+            **promised,
+            upstream=_WITH,
+        )
+    yield Way(
+        f"{name} of a cell, region around",
+        "compiled",
+        partial(_around, compiles, cell=Holding),
+        **followed,
+    )
+    # Every graph is compiled, and a cell's parts are found in one way by mindspore.jit and in
+    # GRAPH_MODE.
     once = {**followed, "dear": not cells_only}
-    yield Way(f"{name} of a decorated cell", "decorated", partial(_decorated, compiles, cell=decorated_cell), **once)
-    yield Way(f"{name}, decorated cell in it", "decorated", partial(_decorated_deep, compiles, cell=decorated_cell), **once)
+    yield Way(
+        f"{name} of a decorated cell",
+        "decorated",
+        partial(_decorated, compiles, cell=decorated_cell),
+        **once,
+    )
+    yield Way(
+        f"{name}, decorated cell in it",
+        "decorated",
+        partial(_decorated_deep, compiles, cell=decorated_cell),
+        **once,
+    )
     method = partial(_decorated, compiles, cell=cell_with_decorated_method)
     yield Way(f"{name}, decorated method in it", "decorated", method, **{**followed, "dear": True})
 
 
-# --- where the region is -----------------------------------------------------------------------------------------------------
+# --- where the region is --------------------------------------------------------------------------
 
 
 def _around(
-    compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any], *, cell: type[nn.Cell] | None = None
+    compiles: Compiles,
+    function: Function,
+    region: OpenRegion,
+    inputs: Sequence[Any],
+    *,
+    cell: type[nn.Cell] | None = None,
 ) -> Any:
     with region():
         return compiles(function if cell is None else cell(function), inputs)
 
 
-def _in_body(compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+def _in_body(
+    compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any]
+) -> Any:
     return compiles(inside(function, region), inputs)
 
 
-def _decorated(compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any], *, cell: Any = None) -> Any:
+def _decorated(
+    compiles: Compiles,
+    function: Function,
+    region: OpenRegion,
+    inputs: Sequence[Any],
+    *,
+    cell: Any = None,
+) -> Any:
     return compiles(region()(function) if cell is None else cell(function, region), inputs)
 
 
 def _decorated_deep(
-    compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any], *, cell: Any = None
+    compiles: Compiles,
+    function: Function,
+    region: OpenRegion,
+    inputs: Sequence[Any],
+    *,
+    cell: Any = None,
 ) -> Any:
-    return compiles(calling(region()(function)) if cell is None else HoldingCell(cell(function, region)), inputs)
+    return compiles(
+        calling(region()(function)) if cell is None else HoldingCell(cell(function, region)), inputs
+    )
 
 
-# --- what compiles ------------------------------------------------------------------------------------------------------------
+# --- what compiles --------------------------------------------------------------------------------
 
 
 def _jit(function: Any, inputs: Sequence[Any]) -> Any:
@@ -117,7 +194,8 @@ def _captured(function: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _traced(function: Any, inputs: Sequence[Any]) -> Any:
-    # Not by its own name: MindSpore takes a function named as a method of its first argument for that.
+    # Not by its own name: MindSpore takes a function named as a method of its first argument for
+    # that.
     return mindspore.jit(calling(function), capture_mode="trace")(*inputs)
 
 
@@ -134,7 +212,7 @@ def _exported(cell: Any, inputs: Sequence[Any]) -> Any:
     return loaded(*inputs)
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def _not_traced(policy: Policy) -> str:

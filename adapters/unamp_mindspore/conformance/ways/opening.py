@@ -17,7 +17,9 @@ Function = Callable[..., Any]
 NO_KERNEL = {"einsum": "the CPU has no kernel for it"}
 
 #: Where gradients are recorded by the way itself, or what is recorded is computed again.
-RECORDS = NO_KERNEL | {"residual": "a running statistic that is an input of what is recorded cannot be changed"}
+RECORDS = NO_KERNEL | {
+    "residual": "a running statistic that is an input of what is recorded cannot be changed"
+}
 
 
 # MindSpore's compiler reads what follows.

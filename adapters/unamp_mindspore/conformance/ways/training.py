@@ -21,16 +21,22 @@ from unamp_mindspore.state import FLOAT32, thread
 Steps = Callable[[Function, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]]
 
 
-def _value_and_grad(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+def _value_and_grad(
+    function: Function, inputs: Sequence[Any], places: Sequence[int]
+) -> tuple[Any, Sequence[Any]]:
     value, gradients = mindspore.value_and_grad(function, tuple(places))(*inputs)
     return value, gradients if isinstance(gradients, tuple) else (gradients,)
 
 
-def _value_and_grad_of_cell(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+def _value_and_grad_of_cell(
+    function: Function, inputs: Sequence[Any], places: Sequence[int]
+) -> tuple[Any, Sequence[Any]]:
     return _value_and_grad(Holding(function), inputs, places)
 
 
-def _jitted(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+def _jitted(
+    function: Function, inputs: Sequence[Any], places: Sequence[int]
+) -> tuple[Any, Sequence[Any]]:
     value, gradients = mindspore.jit(mindspore.value_and_grad(function, tuple(places)))(*inputs)
     return value, gradients if isinstance(gradients, tuple) else (gradients,)
 
@@ -52,7 +58,10 @@ class _Weighed(nn.Cell):  # type: ignore[misc]
         others = [place for place in range(len(inputs)) if place not in places]
         self.others = tuple(inputs[place] for place in others)
         self.is_weight = tuple(place in places for place in range(len(inputs)))
-        self.index = tuple((list(places) if place in places else others).index(place) for place in range(len(inputs)))
+        self.index = tuple(
+            (list(places) if place in places else others).index(place)
+            for place in range(len(inputs))
+        )
 
     def construct(self, number):  # type: ignore[no-untyped-def]
         given = ()
@@ -69,7 +78,10 @@ class _Keeping(nn.Optimizer):  # type: ignore[misc]
 
     def __init__(self, parameters: Sequence[Any]) -> None:
         super().__init__(1.0, parameters)
-        zeros = [Parameter(ops.zeros(each.shape, FLOAT32), name=f"kept.{each.name}") for each in parameters]
+        zeros = [
+            Parameter(ops.zeros(each.shape, FLOAT32), name=f"kept.{each.name}")
+            for each in parameters
+        ]
         self.kept, self.dtypes = ParameterTuple(zeros), [each.dtype for each in parameters]
 
     def construct(self, gradients):  # type: ignore[no-untyped-def]
@@ -82,7 +94,9 @@ class _Keeping(nn.Optimizer):  # type: ignore[misc]
         return [cast(kept, dtype) for kept, dtype in zip(self.kept, self.dtypes, strict=True)]
 
 
-def _made(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> tuple[_Weighed, _Keeping]:
+def _made(
+    function: Function, inputs: Sequence[Any], places: Sequence[int]
+) -> tuple[_Weighed, _Keeping]:
     """Return a network and its optimizer. What an optimizer computes when it is made is no part of a step, and not recorded."""
     sink, thread.sink = thread.sink, None
     try:
@@ -92,7 +106,9 @@ def _made(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> t
         thread.sink = sink
 
 
-def _train_step(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+def _train_step(
+    function: Function, inputs: Sequence[Any], places: Sequence[int]
+) -> tuple[Any, Sequence[Any]]:
     network, optimizer = _made(function, inputs, places)
     loss = nn.TrainOneStepCell(network, optimizer)(ops.ones((1,)))
     return loss, optimizer.gradients()
@@ -106,7 +122,9 @@ class _Losses(mindspore.train.Callback):  # type: ignore[misc]
         self.loss = run_context.original_args().net_outputs
 
 
-def _model(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+def _model(
+    function: Function, inputs: Sequence[Any], places: Sequence[int]
+) -> tuple[Any, Sequence[Any]]:
     (network, optimizer), losses = _made(function, inputs, places), _Losses()
     data = mindspore.dataset.NumpySlicesDataset(np.ones((1, 1), np.float32))
     Model(network, optimizer=optimizer).train(1, data, callbacks=losses, dataset_sink_mode=False)
@@ -130,7 +148,11 @@ def _around(
 
 
 def _inside(
-    steps: Steps, function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
+    steps: Steps,
+    function: Function,
+    region: OpenRegion,
+    inputs: Sequence[Any],
+    places: Sequence[int],
 ) -> tuple[Any, Sequence[Any]]:
     return steps(inside(function, region), inputs, places)
 

@@ -32,7 +32,10 @@ def _hooks(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any
 
 
 def _saved_tensors_hooks(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with paddle.autograd.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor), region():
+    with (
+        paddle.autograd.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor),
+        region(),
+    ):
         return function(*inputs)
 
 
@@ -50,7 +53,9 @@ class _Passed(paddle.autograd.PyLayer):  # type: ignore[misc]
 
 def _through_pylayers(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     with region():
-        given = [_Passed.apply(tensor) if tensor.is_floating_point() else tensor for tensor in inputs]
+        given = [
+            _Passed.apply(tensor) if tensor.is_floating_point() else tensor for tensor in inputs
+        ]
         return _Passed.apply(function(*given))
 
 
@@ -101,7 +106,13 @@ WAYS = (
     Way("through PyLayers", "eager", _through_pylayers),
     Way("in the forward of a PyLayer", "eager", _in_a_pylayer, gradients=False),
     Way("paddle.amp.auto_cast around the region", "foreign AMP", _auto_cast_around),
-    Way("paddle.amp.auto_cast switched off around the region", "foreign AMP", _auto_cast_off_around),
-    Way("paddle.amp.auto_cast opened and closed inside before", "foreign AMP", _auto_cast_closed_inside),
+    Way(
+        "paddle.amp.auto_cast switched off around the region", "foreign AMP", _auto_cast_off_around
+    ),
+    Way(
+        "paddle.amp.auto_cast opened and closed inside before",
+        "foreign AMP",
+        _auto_cast_closed_inside,
+    ),
     Way("paddle.amp.auto_cast between two regions", "foreign AMP", _between),
 )

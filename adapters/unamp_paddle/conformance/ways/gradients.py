@@ -18,11 +18,19 @@ def ways() -> Iterator[Way]:
     for use_reentrant in (True, False):
         name = f"recompute, use_reentrant={use_reentrant}"
         yield from both(name, "recomputed", partial(_recomputed, use_reentrant=use_reentrant))
-    yield Way("paddle.grad after the region", "transformed", value_and_grad=partial(_grad, within=False))
-    yield Way("paddle.grad in the region", "transformed", value_and_grad=partial(_grad, within=True))
+    yield Way(
+        "paddle.grad after the region", "transformed", value_and_grad=partial(_grad, within=False)
+    )
+    yield Way(
+        "paddle.grad in the region", "transformed", value_and_grad=partial(_grad, within=True)
+    )
     for around in (True, False):
         run = partial(_replicated, around=around)
-        yield Way(f"DataParallel, region {'around' if around else 'inside'}", "replicated", value_and_grad=run)
+        yield Way(
+            f"DataParallel, region {'around' if around else 'inside'}",
+            "replicated",
+            value_and_grad=run,
+        )
 
 
 def _recomputed(function: Function, inputs: Sequence[Any], *, use_reentrant: bool) -> Any:
@@ -36,7 +44,12 @@ def _with(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -
 
 
 def _grad(
-    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, within: bool
+    function: Function,
+    region: OpenRegion,
+    inputs: Sequence[Any],
+    places: Sequence[int],
+    *,
+    within: bool,
 ) -> tuple[Any, list[Any]]:
     leaves = [inputs[place].detach() for place in places]
     for leaf in leaves:
@@ -64,7 +77,12 @@ class _Weighed(paddle.nn.Layer):  # type: ignore[misc]
 
 
 def _replicated(
-    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
+    function: Function,
+    region: OpenRegion,
+    inputs: Sequence[Any],
+    places: Sequence[int],
+    *,
+    around: bool,
 ) -> tuple[Any, list[Any]]:
     layer = _Weighed(function if around else inside(function, region), inputs, places)
     network = paddle.DataParallel(layer)

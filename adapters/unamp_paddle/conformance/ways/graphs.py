@@ -16,13 +16,34 @@ from unamp_paddle.conformance.ways.opening import Function, Runs, both, called, 
 def ways() -> Iterator[Way]:
     """Yield the ways of `paddle.jit`."""
     for name, full_graph in (("AST", True), ("SOT", False)):
-        # SOT would simulate the suite's making of regions. Gradients are added up in the order of the program.
+        # SOT would simulate the suite's making of regions. Gradients are added up in the order of
+        # the program.
         made: dict[str, Any] = {"made_inside": full_graph, "equal": "bound"}
         yield from both(f"to_static {name}", "compiled", _compiling(full_graph=full_graph), **made)
-        yield from both(f"to_static {name}, a layer", "compiled", _compiling_layer(full_graph=full_graph), **made)
-        yield from both(f"to_static {name}, not_to_static inside", "compiled", _left_out(full_graph=full_graph), **made)
-        yield Way(f"to_static {name}, function decorated", "decorated", _decorated_inside(full_graph=full_graph), equal="bound")
-        yield Way(f"to_static {name}, decorated around", "decorated", _decorated_around(full_graph=full_graph), equal="bound")
+        yield from both(
+            f"to_static {name}, a layer",
+            "compiled",
+            _compiling_layer(full_graph=full_graph),
+            **made,
+        )
+        yield from both(
+            f"to_static {name}, not_to_static inside",
+            "compiled",
+            _left_out(full_graph=full_graph),
+            **made,
+        )
+        yield Way(
+            f"to_static {name}, function decorated",
+            "decorated",
+            _decorated_inside(full_graph=full_graph),
+            equal="bound",
+        )
+        yield Way(
+            f"to_static {name}, decorated around",
+            "decorated",
+            _decorated_around(full_graph=full_graph),
+            equal="bound",
+        )
     yield from both("jit.save and load", "exported", _loaded, gradients=False, equal="bound")
 
 
@@ -49,7 +70,11 @@ def _left_out(*, full_graph: bool) -> Runs:
     def run(function: Function, inputs: Sequence[Any]) -> Any:
         paddle.jit.not_to_static(function)
 
-        calls = written("def made({arguments}):\n    return function({arguments})\n", function, function=function)
+        calls = written(
+            "def made({arguments}):\n    return function({arguments})\n",
+            function,
+            function=function,
+        )
         return called(_compiled(calls, full_graph=full_graph), inputs)
 
     return run
@@ -70,7 +95,10 @@ def _decorated_around(*, full_graph: bool) -> Any:
 
 
 def _loaded(function: Function, inputs: Sequence[Any]) -> Any:
-    given = [paddle.static.InputSpec(tensor.shape, tensor.dtype, stop_gradient=tensor.stop_gradient) for tensor in inputs]
+    given = [
+        paddle.static.InputSpec(tensor.shape, tensor.dtype, stop_gradient=tensor.stop_gradient)
+        for tensor in inputs
+    ]
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "saved")
         paddle.jit.save(holding(function), path, input_spec=given)

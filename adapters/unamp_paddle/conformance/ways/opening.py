@@ -34,7 +34,9 @@ def written(source: str, like: Function, **names: Any) -> Function:
     arguments = like.__code__.co_varnames[: like.__code__.co_argcount]
     number = next(_numbers)
     # SOT keeps what it translated by the code, and takes equal code for the same.
-    text = source.format(arguments=", ".join(arguments)).replace("):\n", f'):\n    """Way {number}."""\n', 1)
+    text = source.format(arguments=", ".join(arguments)).replace(
+        "):\n", f'):\n    """Way {number}."""\n', 1
+    )
     file = f"<way {number}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     space = {"__name__": __name__, **names}
@@ -59,30 +61,37 @@ def holding(function: Function) -> Any:
 def called(compiled: Function, inputs: Sequence[Any]) -> Any:
     """Return the result of a function that Paddle compiles when it is called, and leave none of its program's values behind.
 
-    Paddle keeps values of a backward program that point into the program, in a list that only the collector of cycles frees.
-    Where that comes after the program went, later programs get such a value as one of their own, and the process dies.
+    Paddle keeps values of a backward program that point into the program, in a list that only the
+    collector of cycles frees. Where that comes after the program went, later programs get such a
+    value as one of their own, and the process dies.
 
     Args:
         compiled: what `paddle.jit.to_static` made.
         inputs: its inputs.
     """
     try:
-        # Paddle notes the stack with each operation of a program: these few frames of it, and not all of the suite's.
+        # Paddle notes the stack with each operation of a program: these few frames of it, and not
+        # all of the suite's.
         with patch.object(sys, "tracebacklimit", 4, create=True):
             return compiled(*inputs)
     finally:
         gc.collect()  # while the program lives
-        gc.freeze()  # what is left is looked at by no later collection, of which SOT makes one for each function, too
+        # what is left is looked at by no later collection, of which SOT makes one for each
+        # function, too
+        gc.freeze()
 
 
-def both(name: str, kind: str, runs: Runs, *, made_inside: bool = True, **promised: Any) -> Iterator[Way]:
+def both(
+    name: str, kind: str, runs: Runs, *, made_inside: bool = True, **promised: Any
+) -> Iterator[Way]:
     """Yield two ways: the region inside the function, and around the whole.
 
     Args:
         name: the beginning of their names.
         kind: their kind.
         runs: runs a function.
-        made_inside: whether the function inside makes its region, too: False for compilers that simulate what makes it here.
+        made_inside: whether the function inside makes its region, too: False for compilers that
+            simulate what makes it here.
         promised: further fields of both.
     """
 

@@ -18,8 +18,19 @@ from unamp_paddle.conformance.ways.opening import Function
 def ways() -> Iterator[Way]:
     """Yield the ways of programs."""
     yield Way("program built by hand", "traced", _built, gradients=False)
-    yield Way("program built by hand, with its gradients", "traced", value_and_grad=_differentiated, equal="bound")
-    yield Way("program saved by static.save_inference_model and loaded", "exported", _saved, gradients=False, equal="bound")
+    yield Way(
+        "program built by hand, with its gradients",
+        "traced",
+        value_and_grad=_differentiated,
+        equal="bound",
+    )
+    yield Way(
+        "program saved by static.save_inference_model and loaded",
+        "exported",
+        _saved,
+        gradients=False,
+        equal="bound",
+    )
 
 
 @contextmanager
@@ -32,7 +43,10 @@ def _building(inputs: Sequence[Any]) -> Iterator[tuple[Any, Any, list[Any], dict
     paddle.enable_static()
     try:
         with paddle.static.program_guard(main, paddle.static.Program()):
-            values = [paddle.static.data(name, tensor.shape, tensor.dtype) for name, tensor in given.items()]
+            values = [
+                paddle.static.data(name, tensor.shape, tensor.dtype)
+                for name, tensor in given.items()
+            ]
             for value in values:
                 value.stop_gradient = False
             yield executor, main, values, feed
@@ -66,13 +80,18 @@ def _differentiated(
         with region():
             result = function(*values)
         wanted = paddle.static.gradients([result], [values[place] for place in places])
-        value, *gradients = _run(executor, main, feed, [result, *(each for each in wanted if each is not None)])
+        value, *gradients = _run(
+            executor, main, feed, [result, *(each for each in wanted if each is not None)]
+        )
     found = iter(map(_tensor, gradients))
     return _tensor(value), [None if each is None else next(found) for each in wanted]
 
 
 def _saved(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    with _building(inputs) as (executor, main, values, feed), tempfile.TemporaryDirectory() as folder:
+    with (
+        _building(inputs) as (executor, main, values, feed),
+        tempfile.TemporaryDirectory() as folder,
+    ):
         with region():
             result = function(*values)
         path = str(Path(folder) / "saved")

@@ -1,7 +1,14 @@
 """The ways in which TensorFlow and Keras run a function. `unamp.adapter.ways` explains what is in one."""
 
 from unamp.adapter import Way
-from unamp_tensorflow.conformance.ways import control_flow, eager, gradients, graphs, models, replicated
+from unamp_tensorflow.conformance.ways import (
+    control_flow,
+    eager,
+    gradients,
+    graphs,
+    models,
+    replicated,
+)
 
 __all__ = ["ways"]
 

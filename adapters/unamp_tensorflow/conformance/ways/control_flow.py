@@ -86,10 +86,14 @@ def _foldl(function: Function, inputs: Sequence[Any]) -> Any:
 
 def _vectorized_map(function: Function, inputs: Sequence[Any]) -> Any:
     taking, tensors = of_tensors(function, inputs)
-    return tf.vectorized_map(lambda given: taking(*given), tuple(tensor[None] for tensor in tensors))[0]
+    return tf.vectorized_map(
+        lambda given: taking(*given), tuple(tensor[None] for tensor in tensors)
+    )[0]
 
 
-def _py_function(function: Function, inputs: Sequence[Any], wrapped: Callable[..., Any] = tf.py_function) -> Any:
+def _py_function(
+    function: Function, inputs: Sequence[Any], wrapped: Callable[..., Any] = tf.py_function
+) -> Any:
     taking, tensors = of_tensors(function, inputs)
     result = function(*inputs)
     found = wrapped(taking, tensors, result.dtype)
@@ -100,7 +104,9 @@ def _py_function(function: Function, inputs: Sequence[Any], wrapped: Callable[..
 def _numpy_function(function: Function, inputs: Sequence[Any]) -> Any:
     taking, tensors = of_tensors(function, inputs)
     result = function(*inputs)
-    return tf.numpy_function(lambda *given: taking(*map(tf.constant, given)).numpy(), tensors, result.dtype)
+    return tf.numpy_function(
+        lambda *given: taking(*map(tf.constant, given)).numpy(), tensors, result.dtype
+    )
 
 
 def _dataset_map(function: Function, inputs: Sequence[Any]) -> Any:
@@ -110,7 +116,13 @@ def _dataset_map(function: Function, inputs: Sequence[Any]) -> Any:
 
 def _dataset_parallel(function: Function, inputs: Sequence[Any]) -> Any:
     taking, tensors = of_tensors(function, inputs)
-    return next(iter(tf.data.Dataset.from_tensors(tuple(tensors)).map(taking, num_parallel_calls=2).prefetch(1)))
+    return next(
+        iter(
+            tf.data.Dataset.from_tensors(tuple(tensors))
+            .map(taking, num_parallel_calls=2)
+            .prefetch(1)
+        )
+    )
 
 
 def _dataset_reduce(function: Function, inputs: Sequence[Any]) -> Any:
@@ -153,9 +165,14 @@ def ways() -> Iterator[Way]:
         "tf.py_function, in a tf.function": _traced(_py_function),
     }
     for name, runs in found.items():
-        promised: dict[str, Any] = {"dear": True, "equal": "bits" if name.endswith(", eager") else "bound"}
+        promised: dict[str, Any] = {
+            "dear": True,
+            "equal": "bits" if name.endswith(", eager") else "bound",
+        }
         if runs is _py_function:
-            promised["upstream"] = {"lstm": "the gradient of an eager tf.py_function raises where an input is whole numbers"}
+            promised["upstream"] = {
+                "lstm": "the gradient of an eager tf.py_function raises where an input is whole numbers"
+            }
         yield from both(name, "control flow", runs, **promised)
     without_gradients: dict[str, Runs] = {
         "tf.numpy_function": _numpy_function,

@@ -48,7 +48,11 @@ WAYS = (
     Way("decorated generator", "decorated", generator),
     Way("decorated coroutine", "decorated", coroutine),
     Way("in a thread", "eager", in_a_thread, gradients=False),
-    Way("Keras's global policy mixed_bfloat16 around the region", "foreign AMP", _keras_policy("mixed_bfloat16")),
+    Way(
+        "Keras's global policy mixed_bfloat16 around the region",
+        "foreign AMP",
+        _keras_policy("mixed_bfloat16"),
+    ),
     Way("Keras's global policy float32 around the region", "foreign AMP", _keras_policy("float32")),
     Way("layers with dtype policies of their own before", "foreign AMP", _closed_inside),
 )

@@ -40,7 +40,9 @@ def _custom_gradient(function: Function, inputs: Sequence[Any]) -> Any:
             result = taking(*given)
 
         def back(upstream: Any) -> Any:
-            found = tape.gradient(result, [given[place] for place in places], output_gradients=upstream)
+            found = tape.gradient(
+                result, [given[place] for place in places], output_gradients=upstream
+            )
             by_place = dict(zip(places, found, strict=True))
             return [by_place.get(n) for n in range(len(given))]
 
@@ -56,9 +58,13 @@ def _forward_mode(function: Function, inputs: Sequence[Any]) -> Any:
         return function(*inputs)
 
 
-def _tf_gradients(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+def _tf_gradients(
+    function: Function, inputs: Sequence[Any], places: Sequence[int]
+) -> ValueAndGrads:
     def step(*given: Any) -> Any:
-        leaves = [tf.identity(value) if place in places else value for place, value in enumerate(given)]
+        leaves = [
+            tf.identity(value) if place in places else value for place, value in enumerate(given)
+        ]
         value = function(*leaves)
         return value, tf.gradients(value, [leaves[place] for place in places])
 
@@ -69,8 +75,16 @@ def _tf_gradients(function: Function, inputs: Sequence[Any], places: Sequence[in
 def ways() -> Iterator[Way]:
     """Yield the ways of gradients."""
     yield from both("tf.recompute_grad", "recomputed", _recomputed)
-    yield from both("tf.recompute_grad, in a tf.function", "recomputed", _recomputed_in_a_graph, equal="bound", dear=True)
+    yield from both(
+        "tf.recompute_grad, in a tf.function",
+        "recomputed",
+        _recomputed_in_a_graph,
+        equal="bound",
+        dear=True,
+    )
     yield from both("tf.custom_gradient", "transformed", _custom_gradient)
     yield from both("ForwardAccumulator", "transformed", _forward_mode, gradients=False, dear=True)
     yield from both_gradients("tape inside", "transformed", value_and_gradients)
-    yield from both_gradients("tf.gradients", "transformed", _tf_gradients, equal="bound", dear=True)
+    yield from both_gradients(
+        "tf.gradients", "transformed", _tf_gradients, equal="bound", dear=True
+    )

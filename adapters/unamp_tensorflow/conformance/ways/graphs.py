@@ -48,14 +48,20 @@ def _concrete(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> 
 
 def _wrapped(function: Function, inputs: Sequence[Any]) -> Any:
     taking, tensors = of_tensors(function, inputs)
-    return tf.compat.v1.wrap_function(taking, [tf.TensorSpec(t.shape, t.dtype) for t in tensors])(*tensors)
+    return tf.compat.v1.wrap_function(taking, [tf.TensorSpec(t.shape, t.dtype) for t in tensors])(
+        *tensors
+    )
 
 
-def _saved(function: Function, inputs: Sequence[Any], region: Callable[[], Any] = nullcontext) -> Any:
+def _saved(
+    function: Function, inputs: Sequence[Any], region: Callable[[], Any] = nullcontext
+) -> Any:
     """Save the function as a SavedModel, in a region of its own, load that, and call what was loaded."""
     taking, tensors = of_tensors(function, inputs)
     module = tf.Module()
-    module.run = tf.function(taking, input_signature=[tf.TensorSpec(t.shape, t.dtype) for t in tensors])
+    module.run = tf.function(
+        taking, input_signature=[tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+    )
     module.kept = [value for value in inputs if isinstance(value, tf.Variable)]
     with tempfile.TemporaryDirectory() as folder:
         with region():
@@ -87,15 +93,23 @@ def _session(function: Function, inputs: Sequence[Any], places: Sequence[int]) -
         asked = [result, *(gradient for gradient in gradients if gradient is not None)]
         with tf.compat.v1.Session() as session:
             found = iter(session.run(asked, dict(zip(leaves, values, strict=True))))
-    return tf.constant(next(found)), [None if gradient is None else _dense(next(found)) for gradient in gradients]
+    return tf.constant(next(found)), [
+        None if gradient is None else _dense(next(found)) for gradient in gradients
+    ]
 
 
 def _dense(found: Any) -> Any:
     """Return a gradient that left a session, where one of an embedding is two arrays."""
-    return tf.IndexedSlices(*map(tf.constant, found)) if isinstance(found, tuple) else tf.constant(found)
+    return (
+        tf.IndexedSlices(*map(tf.constant, found))
+        if isinstance(found, tuple)
+        else tf.constant(found)
+    )
 
 
-def _step(function: Function, inputs: Sequence[Any], places: Sequence[int], **options: Any) -> ValueAndGrads:
+def _step(
+    function: Function, inputs: Sequence[Any], places: Sequence[int], **options: Any
+) -> ValueAndGrads:
     """Differentiate inside a graph, as a training step does."""
 
     def step(*given: Any) -> Any:
@@ -113,7 +127,9 @@ def ways() -> Iterator[Way]:
     yield from both_gradients("training step in a tf.function", "compiled", _step, **dear)
     yield from both("tf.function, run eagerly", "compiled", _run_eagerly)
     yield from both("tf.function in a tf.function", "compiled", _nested, **dear)
-    yield from both_gradients("training step in XLA", "compiled", partial(_step, jit_compile=True), **dear)
+    yield from both_gradients(
+        "training step in XLA", "compiled", partial(_step, jit_compile=True), **dear
+    )
     yield Way("concrete function, traced in the region", "traced", _concrete, **dear)
     yield from both("wrap_function", "traced", _wrapped, **dear)
     yield from both_gradients("session of version 1", "traced", _session, **dear)

@@ -27,7 +27,8 @@ def _layer(function: Function) -> Any:
         def call(self, given: Any) -> Any:
             return function(*given)
 
-    return Computing(autocast=False)  # or it casts what it is called with, before its call, to its own dtype
+    # or it casts what it is called with, before its call, to its own dtype
+    return Computing(autocast=False)
 
 
 def _called(function: Function, inputs: Sequence[Any]) -> Any:
@@ -125,7 +126,9 @@ def _exported(function: Function, inputs: Sequence[Any]) -> Any:
     network, row, _ = _model(function, inputs)
     network(row)
     with tempfile.TemporaryDirectory() as folder:
-        network.export(folder, format="tf_saved_model", verbose=False, input_signature=[tf.TensorSpec((1, 1))])
+        network.export(
+            folder, format="tf_saved_model", verbose=False, input_signature=[tf.TensorSpec((1, 1))]
+        )
         loaded = tf.saved_model.load(folder)  # it holds the variables
         return loaded.serve(row)
 
@@ -156,13 +159,20 @@ def ways() -> Iterator[Way]:
     """Yield the ways of Keras."""
     yield from both("Keras layer", "eager", _called)
     yield Way("Keras layer, call decorated", "decorated", _decorated_call)
-    yield from both("Keras predict", "compiled", _predicted, gradients=False, equal="bound", dear=True)
+    yield from both(
+        "Keras predict", "compiled", _predicted, gradients=False, equal="bound", dear=True
+    )
     modes: dict[str, dict[str, Any]] = {
         "run_eagerly": {"run_eagerly": True}, "in a graph": {"jit_compile": False}, "in XLA": {"jit_compile": True}
     }  # fmt: skip
     for name, options in modes.items():
-        promised: dict[str, Any] = {"dear": True, "equal": "bits" if name == "run_eagerly" else "bound"}
+        promised: dict[str, Any] = {
+            "dear": True,
+            "equal": "bits" if name == "run_eagerly" else "bound",
+        }
         yield from both_gradients(f"Keras fit, {name}", "compiled", _fitted(**options), **promised)
     by_hand = _trained_by_hand(jit_compile=False)
     yield from both_gradients("Keras train_step", "compiled", by_hand, equal="bound", dear=True)
-    yield from both("Keras export", "exported", _exported, gradients=False, equal="bound", dear=True)
+    yield from both(
+        "Keras export", "exported", _exported, gradients=False, equal="bound", dear=True
+    )

@@ -15,7 +15,8 @@ Function = Callable[..., Any]
 #: Runs a function on some inputs in a way that knows of no region.
 Runs = Callable[[Function, Sequence[Any]], Any]
 
-#: A value, and its gradients for the inputs in some places, in their order; None for one that it does not depend on.
+#: A value, and its gradients for the inputs in some places, in their order; None for one that it
+#: does not depend on.
 ValueAndGrads = tuple[Any, Sequence[Any]]
 Differentiates = Callable[[Function, Sequence[Any], Sequence[int]], ValueAndGrads]
 
@@ -26,7 +27,9 @@ def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
         yield Way(f"{name}, region {where}", kind, run, **promised)
 
 
-def both_gradients(name: str, kind: str, differentiates: Differentiates, **promised: Any) -> Iterator[Way]:
+def both_gradients(
+    name: str, kind: str, differentiates: Differentiates, **promised: Any
+) -> Iterator[Way]:
     """Yield two ways of differentiating: the region inside the function, and around the whole."""
     for where, run in _opened(differentiates):
         yield Way(f"{name}, region {where}", kind, value_and_grad=run, **promised)
@@ -46,7 +49,11 @@ def _opened(runs: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]
 
 def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
     """Return the places of the inputs that are floating tensors, and no variables."""
-    return tuple(n for n, value in enumerate(inputs) if not isinstance(value, tf.Variable) and value.dtype.is_floating)
+    return tuple(
+        n
+        for n, value in enumerate(inputs)
+        if not isinstance(value, tf.Variable) and value.dtype.is_floating
+    )
 
 
 def of_tensors(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[Any]]:
@@ -63,7 +70,9 @@ def of_tensors(function: Function, inputs: Sequence[Any]) -> tuple[Function, lis
     return taking, [inputs[place] for place in places]
 
 
-def value_and_gradients(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
+def value_and_gradients(
+    function: Function, inputs: Sequence[Any], places: Sequence[int]
+) -> ValueAndGrads:
     """Return a function's value and, by a tape, its gradients for the inputs in some places."""
     leaves = [inputs[place] for place in places]
     with tf.GradientTape() as tape:

@@ -19,7 +19,9 @@ from unamp_tensorflow.conformance.ways.opening import (
 
 def _eagerly(made: Callable[[str], Any]) -> Differentiates:
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
-        found: ValueAndGrads = made(inputs[0].device).run(lambda: value_and_gradients(function, inputs, places))
+        found: ValueAndGrads = made(inputs[0].device).run(
+            lambda: value_and_gradients(function, inputs, places)
+        )
         return found
 
     return run
@@ -28,7 +30,9 @@ def _eagerly(made: Callable[[str], Any]) -> Differentiates:
 def _in_a_graph(made: Callable[[str], Any]) -> Differentiates:
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
         strategy = made(inputs[0].device)
-        step = tf.function(lambda *given: strategy.run(lambda: value_and_gradients(function, given, places)))
+        step = tf.function(
+            lambda *given: strategy.run(lambda: value_and_gradients(function, given, places))
+        )
         found: ValueAndGrads = step(*inputs)
         return found
 
@@ -44,4 +48,6 @@ def ways() -> Iterator[Way]:
     for name, made in strategies.items():
         yield from both_gradients(name, "replicated", _eagerly(made), dear=True)
         traced = _in_a_graph(made)
-        yield from both_gradients(f"{name}, in a tf.function", "replicated", traced, equal="bound", dear=True)
+        yield from both_gradients(
+            f"{name}, in a tf.function", "replicated", traced, equal="bound", dear=True
+        )

@@ -6,8 +6,9 @@ from unamp_torch.conformance.ways import control_flow, eager, gradients, graphs,
 __all__ = ["ways"]
 
 
-#: What PyTorch itself does not do with tensors of a class that is written in Python: it makes no further subclass of them, runs
-#: operators that somebody wrote below every autocast, its own too, and differentiates forward on other devices.
+#: What PyTorch itself does not do with tensors of a class that is written in Python: it makes no
+#: further subclass of them, runs operators that somebody wrote below every autocast, its own too,
+#: and differentiates forward on other devices.
 _NOT_IN_PYTHON = ("tensors of a subclass", "in an operator of the user's", "func.jvp")
 
 
@@ -15,8 +16,11 @@ def ways(*, second: bool = False) -> tuple[Way, ...]:
     """Return the ways of this version of PyTorch.
 
     Args:
-        second: those in which it runs functions of tensors on the second device, which no graph takes.
+        second: those in which it runs functions of tensors on the second device, which no graph
+            takes.
     """
     if second:
-        return tuple(way for way in (*eager.WAYS, *gradients.WAYS) if not way.name.startswith(_NOT_IN_PYTHON))
+        return tuple(
+            way for way in (*eager.WAYS, *gradients.WAYS) if not way.name.startswith(_NOT_IN_PYTHON)
+        )
     return (*eager.WAYS, *graphs.ways(), *control_flow.ways(), *gradients.WAYS, *replicated.ways())

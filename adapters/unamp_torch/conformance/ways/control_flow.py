@@ -31,7 +31,9 @@ def _like_result(function: Function, inputs: Sequence[Any]) -> Tensor:
 
 def _cond(function: Function, inputs: Sequence[Any]) -> Any:
     chosen = torch.tensor(True, device=inputs[0].device)
-    return torch.cond(chosen, lambda *given: function(*given), lambda *given: function(*given), tuple(inputs))
+    return torch.cond(
+        chosen, lambda *given: function(*given), lambda *given: function(*given), tuple(inputs)
+    )
 
 
 def _while_loop(function: Function, inputs: Sequence[Any]) -> Any:
@@ -48,7 +50,9 @@ def _scan(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _map(function: Function, inputs: Sequence[Any]) -> Any:
-    return map_over(lambda x, *given: function(*given), torch.ones(2, 1, device=inputs[0].device), *inputs)[0]
+    return map_over(
+        lambda x, *given: function(*given), torch.ones(2, 1, device=inputs[0].device), *inputs
+    )[0]
 
 
 def _associative_scan(function: Function, inputs: Sequence[Any]) -> Any:
@@ -66,7 +70,9 @@ def _exported_cond(function: Function, inputs: Sequence[Any]) -> Any:
 
 def _cond_of(function: Function, *inputs: Any) -> Any:
     chosen = inputs[0].float().sum().isfinite()
-    return torch.cond(chosen, lambda *given: function(*given), lambda *given: function(*given), tuple(inputs))
+    return torch.cond(
+        chosen, lambda *given: function(*given), lambda *given: function(*given), tuple(inputs)
+    )
 
 
 def _compiled_cond(function: Function, inputs: Sequence[Any]) -> Any:
@@ -75,9 +81,14 @@ def _compiled_cond(function: Function, inputs: Sequence[Any]) -> Any:
 
 def ways() -> Iterator[Way]:
     """Yield the ways of control flow."""
-    # Backward passes of loops have a plan of their own for what is kept and what is computed again: one rounding apart.
-    mutating = {"residual": "it refuses functions that change an input in place, as batch norm does its statistics"}
-    dynamic = "where the branches of an export run, they are compiled for shapes that convolutions refuse"
+    # Backward passes of loops have a plan of their own for what is kept and what is computed again:
+    # one rounding apart.
+    mutating = {
+        "residual": "it refuses functions that change an input in place, as batch norm does its statistics"
+    }
+    dynamic = (
+        "where the branches of an export run, they are compiled for shapes that convolutions refuse"
+    )
     convolved = {"conv": dynamic, "conv2d": dynamic, "unet": dynamic}
     recurrent = {"lstm": "it has no gradient of an LSTM in oneDNN"}
     promised: dict[str, dict[str, Any]] = {
@@ -98,4 +109,6 @@ def ways() -> Iterator[Way]:
         "cond, compiled aot_eager": _compiled_cond,
     }
     for name, runs in found.items():
-        yield from both(name, "control flow", partial(_afresh, runs), dear=True, **promised.get(name, {}))
+        yield from both(
+            name, "control flow", partial(_afresh, runs), dear=True, **promised.get(name, {})
+        )

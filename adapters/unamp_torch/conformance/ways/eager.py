@@ -56,7 +56,9 @@ class _Labelled(torch.Tensor):
 
 def _subclass(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     with region():
-        return function(*(tensor.as_subclass(_Labelled) for tensor in inputs)).as_subclass(torch.Tensor)
+        return function(*(tensor.as_subclass(_Labelled) for tensor in inputs)).as_subclass(
+            torch.Tensor
+        )
 
 
 _numbers = count()

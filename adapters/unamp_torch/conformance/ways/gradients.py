@@ -15,9 +15,16 @@ from unamp_torch.conformance.ways.opening import Function, Weighed, both, floati
 
 
 def _grad(
-    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
+    function: Function,
+    region: OpenRegion,
+    inputs: Sequence[Any],
+    places: Sequence[int],
+    *,
+    around: bool,
 ) -> tuple[Any, Sequence[Any]]:
-    differentiated = torch.func.grad_and_value(function if around else inside(function, region), tuple(places))
+    differentiated = torch.func.grad_and_value(
+        function if around else inside(function, region), tuple(places)
+    )
     if around:
         with region():
             gradients, value = differentiated(*inputs)
@@ -26,7 +33,9 @@ def _grad(
     return value, gradients
 
 
-def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+def _vjp(
+    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
+) -> tuple[Any, Sequence[Any]]:
     def of_leaves(*leaves: Any) -> Any:
         with region():
             return function(*with_leaves(inputs, places, leaves))
@@ -37,7 +46,12 @@ def _vjp(function: Function, region: OpenRegion, inputs: Sequence[Any], places: 
 
 
 def _reentrant(
-    function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int], *, around: bool
+    function: Function,
+    region: OpenRegion,
+    inputs: Sequence[Any],
+    places: Sequence[int],
+    *,
+    around: bool,
 ) -> tuple[Any, Sequence[Any]]:
     """Checkpoint with gradients that are held: it refuses `torch.autograd.grad`."""
     leaves = [inputs[place].detach().requires_grad_() for place in places]
@@ -59,13 +73,17 @@ def _jvp(function: Function, inputs: Sequence[Any]) -> Any:
     places = floating(inputs)
     primals = tuple(inputs[place] for place in places)
     return torch.func.jvp(
-        lambda *leaves: function(*with_leaves(inputs, places, leaves)), primals, tuple(map(torch.ones_like, primals))
+        lambda *leaves: function(*with_leaves(inputs, places, leaves)),
+        primals,
+        tuple(map(torch.ones_like, primals)),
     )[0]
 
 
 def _functional_call(function: Function, inputs: Sequence[Any]) -> Any:
     network = Weighed(function, inputs, floating(inputs))
-    return torch.func.functional_call(network, {f"p{place}": inputs[place] for place in network.places}, tuple(inputs))
+    return torch.func.functional_call(
+        network, {f"p{place}": inputs[place] for place in network.places}, tuple(inputs)
+    )
 
 
 def _recomputed(function: Function, inputs: Sequence[Any]) -> Any:
@@ -74,12 +92,42 @@ def _recomputed(function: Function, inputs: Sequence[Any]) -> Any:
 
 WAYS = (
     *both("checkpoint", "recomputed", _recomputed),
-    Way("checkpoint, reentrant, region inside", "recomputed", value_and_grad=partial(_reentrant, around=False)),
-    Way("checkpoint, reentrant, region around", "recomputed", value_and_grad=partial(_reentrant, around=True)),
-    Way("func.grad, region inside", "transformed", value_and_grad=partial(_grad, around=False), equal="bound"),
-    Way("func.grad, region around", "transformed", value_and_grad=partial(_grad, around=True), equal="bound"),
+    Way(
+        "checkpoint, reentrant, region inside",
+        "recomputed",
+        value_and_grad=partial(_reentrant, around=False),
+    ),
+    Way(
+        "checkpoint, reentrant, region around",
+        "recomputed",
+        value_and_grad=partial(_reentrant, around=True),
+    ),
+    Way(
+        "func.grad, region inside",
+        "transformed",
+        value_and_grad=partial(_grad, around=False),
+        equal="bound",
+    ),
+    Way(
+        "func.grad, region around",
+        "transformed",
+        value_and_grad=partial(_grad, around=True),
+        equal="bound",
+    ),
     Way("func.vjp", "transformed", value_and_grad=_vjp, equal="bound"),
-    *both("vmap", "transformed", _vmap, equal="bound", upstream={"lstm": "it has no batching rule for LSTM"}),
-    *both("func.jvp", "transformed", _jvp, gradients=False, upstream={"lstm": "it has no forward gradient of LSTM on the CPU"}),
+    *both(
+        "vmap",
+        "transformed",
+        _vmap,
+        equal="bound",
+        upstream={"lstm": "it has no batching rule for LSTM"},
+    ),
+    *both(
+        "func.jvp",
+        "transformed",
+        _jvp,
+        gradients=False,
+        upstream={"lstm": "it has no forward gradient of LSTM on the CPU"},
+    ),
     *both("functional_call", "transformed", _functional_call),
 )

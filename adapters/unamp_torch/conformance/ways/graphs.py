@@ -23,7 +23,8 @@ from unamp_torch.conformance.ways.opening import Function, Holding, both
 _NO_COMPILER = "" if shutil.which("c++") else "inductor needs a C++ compiler, and there is none"
 _NO_ONNX = ", ".join(name for name in ("onnx", "onnxscript") if not find_spec(name))
 
-#: Makes a function of a function and inputs, as a tracer does: what it returns is run on the inputs afterwards.
+#: Makes a function of a function and inputs, as a tracer does: what it returns is run on the inputs
+#: afterwards.
 Makes = Callable[[Function, Sequence[Any]], Function]
 
 
@@ -31,26 +32,44 @@ def ways() -> Iterator[Way]:
     """Yield the ways of compilers, tracers and exporters."""
     for backend in ("eager", "aot_eager", "pre_dispatch_eager"):
         yield from both(f"compile {backend}", "compiled", _compiling(backend))
-    yield from both("compile inductor", "compiled", _compiling("inductor"), equal="bound", dear=True, absent=_NO_COMPILER)
+    yield from both(
+        "compile inductor",
+        "compiled",
+        _compiling("inductor"),
+        equal="bound",
+        dear=True,
+        absent=_NO_COMPILER,
+    )
     yield Way("compile eager, region made outside", "compiled", _made_outside)
     yield Way("compile aot_eager, function decorated", "decorated", _decorated_inside)
     yield Way("compile aot_eager, decorated around", "decorated", _decorated_around)
     for above in (False, True):
-        yield from _tracing(f"make_fx{', pre-dispatch' * above}", "traced", partial(_recorded, above=above))
+        yield from _tracing(
+            f"make_fx{', pre-dispatch' * above}", "traced", partial(_recorded, above=above)
+        )
     # TorchScript differentiates by formulas of its own.
     yield from _tracing("jit.trace", "traced", _traced, equal="bound")
     yield from _tracing("jit.trace, frozen", "traced", _frozen, equal="bound")
-    # And in a region that a script runs in, by formulas that know of no casts: there it raises in the backward pass.
-    variable = {"lstm": "TorchScript compiles no function that takes a variable number of arguments"}
-    yield Way("jit.script, its own autocast off", "traced", _scripted, upstream=variable, gradients=False)
+    # And in a region that a script runs in, by formulas that know of no casts: there it raises in
+    # the backward pass.
+    variable = {
+        "lstm": "TorchScript compiles no function that takes a variable number of arguments"
+    }
+    yield Way(
+        "jit.script, its own autocast off", "traced", _scripted, upstream=variable, gradients=False
+    )
     yield Way("symbolic_trace, region around the graph", "traced", _symbolically_around)
     unrecorded = "symbolic tracing records calls, and the opening of a region is none"
     yield Way("symbolic_trace, region inside", "traced", _symbolically_inside, refused=unrecorded)
     for strict in (False, True):
-        yield from _tracing(f"export{', strict' * strict}", "exported", partial(_exported, strict=strict))
+        yield from _tracing(
+            f"export{', strict' * strict}", "exported", partial(_exported, strict=strict)
+        )
     yield from _tracing("export, loaded again", "exported", _loaded)
     absent = f"not installed: {_NO_ONNX}" if _NO_ONNX else ""
-    yield from both("ONNX", "exported", _onnx, equal="bound", gradients=False, absent=absent, dear=True)
+    yield from both(
+        "ONNX", "exported", _onnx, equal="bound", gradients=False, absent=absent, dear=True
+    )
 
 
 def _compiling(backend: str) -> Callable[[Function, Sequence[Any]], Any]:
@@ -133,12 +152,15 @@ def _symbolically_around(function: Function, region: OpenRegion, inputs: Sequenc
 def _symbolically_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     body: dict[str, Any] = {"body": inside(function, region)}
-    exec(f"def named({', '.join(names)}): return body({', '.join(names)})", body)  # it takes no *args
+    # it takes no *args
+    exec(f"def named({', '.join(names)}): return body({', '.join(names)})", body)
     return symbolic_trace(body["named"])(*inputs)
 
 
 def _exported(function: Function, inputs: Sequence[Any], *, strict: bool) -> Function:
-    exported: Function = torch.export.export(Holding(function), tuple(inputs), strict=strict).module()
+    exported: Function = torch.export.export(
+        Holding(function), tuple(inputs), strict=strict
+    ).module()
     return exported
 
 
@@ -151,7 +173,8 @@ def _loaded(function: Function, inputs: Sequence[Any]) -> Function:
 
 
 def _onnx(function: Function, inputs: Sequence[Any]) -> Any:
-    # ONNX's own evaluator: ONNX Runtime drops casts to float16 and back on the CPU, and has few kernels for bfloat16.
+    # ONNX's own evaluator: ONNX Runtime drops casts to float16 and back on the CPU, and has few
+    # kernels for bfloat16.
     evaluator = import_module("onnx.reference").ReferenceEvaluator
     with catch_warnings():
         simplefilter("ignore")  # of torchvision, which is not there
@@ -168,7 +191,11 @@ def _onnx(function: Function, inputs: Sequence[Any]) -> Any:
 
 def _array(tensor: torch.Tensor) -> Any:
     here = tensor.detach().cpu()
-    return here.view(torch.int16).numpy().view("bfloat16") if here.dtype is torch.bfloat16 else here.numpy()
+    return (
+        here.view(torch.int16).numpy().view("bfloat16")
+        if here.dtype is torch.bfloat16
+        else here.numpy()
+    )
 
 
 def _tensor(array: Any) -> torch.Tensor:

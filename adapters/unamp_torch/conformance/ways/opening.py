@@ -45,7 +45,9 @@ class Weighed(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Call the function with the parameters."""
         named = dict(self.named_parameters())
-        return self.function(*(named.get(f"p{place}", tensor) for place, tensor in enumerate(inputs)))
+        return self.function(
+            *(named.get(f"p{place}", tensor) for place, tensor in enumerate(inputs))
+        )
 
 
 def with_leaves(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:

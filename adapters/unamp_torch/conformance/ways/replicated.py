@@ -23,7 +23,9 @@ def _group(device: str) -> Iterator[None]:
     """Open a group of this process alone, for tensors on a type of device."""
     with tempfile.TemporaryDirectory() as folder:
         meeting, backend = Path(folder) / "meeting", get_default_backend_for_device(device)
-        distributed.init_process_group(backend, init_method=f"file://{meeting}", rank=0, world_size=1)
+        distributed.init_process_group(
+            backend, init_method=f"file://{meeting}", rank=0, world_size=1
+        )
         try:
             yield
         finally:
@@ -43,14 +45,20 @@ def _shard(network: nn.Module, device: str) -> nn.Module:
 
 
 def _trained(place: Callable[[nn.Module, str], nn.Module], *, around: bool) -> Any:
-    def run(function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]) -> tuple[Any, Sequence[Any]]:
+    def run(
+        function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
+    ) -> tuple[Any, Sequence[Any]]:
         # Parameters of one network must have one dtype here: what has another is an input.
         weights = [each for each in places if inputs[each].dtype is inputs[places[-1]].dtype]
-        leaves = {each: inputs[each].detach().requires_grad_() for each in places if each not in weights}
+        leaves = {
+            each: inputs[each].detach().requires_grad_() for each in places if each not in weights
+        }
         given = [leaves.get(each, tensor) for each, tensor in enumerate(inputs)]
         device = inputs[0].device.type
         with _group(device):
-            network = place(Weighed(function if around else inside(function, region), inputs, weights), device)
+            network = place(
+                Weighed(function if around else inside(function, region), inputs, weights), device
+            )
             if around:
                 with region():
                     value = network(*given)
@@ -58,8 +66,12 @@ def _trained(place: Callable[[nn.Module, str], nn.Module], *, around: bool) -> A
                 value = network(*given)
             value.backward()
             named = {name.rpartition(".")[2]: p.grad for name, p in network.named_parameters()}
-            whole = {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in named.items()}
-            found = {each: whole[f"p{each}"] for each in weights} | {each: leaf.grad for each, leaf in leaves.items()}
+            whole = {
+                name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in named.items()
+            }
+            found = {each: whole[f"p{each}"] for each in weights} | {
+                each: leaf.grad for each, leaf in leaves.items()
+            }
             return value.detach(), [found[each] for each in places]
 
     return run
@@ -68,8 +80,12 @@ def _trained(place: Callable[[nn.Module, str], nn.Module], *, around: bool) -> A
 def ways() -> Iterator[Way]:
     """Yield the ways of data parallelism."""
     known = distributed.Backend.default_device_backend_map
-    needed = {known.get(device, f"a backend for {device}") for device in ("cpu", accelerator()) if device}
-    missing = ", ".join(sorted(name for name in needed if not distributed.is_backend_available(name)))
+    needed = {
+        known.get(device, f"a backend for {device}") for device in ("cpu", accelerator()) if device
+    }
+    missing = ", ".join(
+        sorted(name for name in needed if not distributed.is_backend_available(name))
+    )
     absent = f"PyTorch was built without {missing}" if missing else ""
     for name, place in {"DistributedDataParallel": _replicate, "fully_shard": _shard}.items():
         for around in (True, False):

@@ -1,6 +1,7 @@
 """The functions that the networks are made of, on NumPy arrays, each with its pullback; `tape` says what that is.
 
-They compute in the dtype of their arguments. Every product of matrices, which is where sums are long, is one of `product`.
+They compute in the dtype of their arguments. Every product of matrices, which is where sums are
+long, is one of `product`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def product(a: Array, b: Array) -> Array:
     return found
 
 
-# --- elementwise -------------------------------------------------------------------------------------------------------------
+# --- elementwise ----------------------------------------------------------------------------------
 
 
 def add(a: Array, b: Array) -> Valued:
@@ -81,7 +82,9 @@ def div(a: Array, b: Array) -> Valued:
 def _narrowed(dy: Array, a: Array) -> Array:
     """Return the cotangent of what was broadcast: summed over the axes along which it was."""
     dy = dy.sum(tuple(range(dy.ndim - a.ndim)))
-    found: Array = dy.sum(tuple(n for n in range(a.ndim) if a.shape[n] < dy.shape[n]), keepdims=True)
+    found: Array = dy.sum(
+        tuple(n for n in range(a.ndim) if a.shape[n] < dy.shape[n]), keepdims=True
+    )
     return found
 
 
@@ -126,7 +129,7 @@ def gelu(a: Array) -> Valued:
     return a * cumulative, lambda dy: (dy * (cumulative + a * density),)
 
 
-# --- shapes ------------------------------------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 
 
 def reshape(a: Array, *, shape: Sequence[int]) -> Valued:
@@ -168,12 +171,15 @@ def embedding(index: Array, table: Array) -> Valued:
     return table[index], pull
 
 
-# --- products ----------------------------------------------------------------------------------------------------------------
+# --- products -------------------------------------------------------------------------------------
 
 
 def matmul(a: Array, b: Array) -> Valued:
     """Return the product of matrices, or of stacks of them of one shape."""
-    return product(a, b), lambda dy: (product(dy, b.swapaxes(-1, -2)), product(a.swapaxes(-1, -2), dy))
+    return product(a, b), lambda dy: (
+        product(dy, b.swapaxes(-1, -2)),
+        product(a.swapaxes(-1, -2), dy),
+    )
 
 
 def linear(x: Array, w: Array, b: Array) -> Valued:
@@ -211,7 +217,11 @@ def conv_transpose2d(x: Array, w: Array, b: Array, *, stride: int = 1) -> Valued
 def _correlated(x: Array, w: Array, stride: int, padding: int) -> Array:
     """Return `conv2d` without a bias."""
     patches, (n, height, width) = _patches(x, w.shape[2:], stride, padding)
-    return product(patches, w.reshape(len(w), -1).T).reshape(n, height, width, -1).transpose(0, 3, 1, 2)
+    return (
+        product(patches, w.reshape(len(w), -1).T)
+        .reshape(n, height, width, -1)
+        .transpose(0, 3, 1, 2)
+    )
 
 
 def _kernels(x: Array, dy: Array, stride: int, padding: int, shape: Sequence[int]) -> Array:
@@ -223,17 +233,25 @@ def _kernels(x: Array, dy: Array, stride: int, padding: int, shape: Sequence[int
 def _spread(dy: Array, w: Array, stride: int, padding: int, shape: Sequence[int]) -> Array:
     """Return the cotangent of the input of `_correlated`, of the given shape."""
     (n, channels, height, width), (rows, columns) = shape, dy.shape[2:]
-    parts = product(dy.transpose(0, 2, 3, 1), w.reshape(len(w), -1)).reshape(n, rows, columns, channels, *w.shape[2:])
+    parts = product(dy.transpose(0, 2, 3, 1), w.reshape(len(w), -1)).reshape(
+        n, rows, columns, channels, *w.shape[2:]
+    )
     dx = np.zeros((n, channels, height + 2 * padding, width + 2 * padding), dy.dtype)
     for i, j in np.ndindex(*w.shape[2:]):
-        dx[:, :, i : i + stride * rows : stride, j : j + stride * columns : stride] += parts[..., i, j].transpose(0, 3, 1, 2)
+        dx[:, :, i : i + stride * rows : stride, j : j + stride * columns : stride] += parts[
+            ..., i, j
+        ].transpose(0, 3, 1, 2)
     return dx[:, :, padding : padding + height, padding : padding + width]
 
 
-def _patches(x: Array, kernel: Sequence[int], stride: int, padding: int) -> tuple[Array, tuple[int, int, int]]:
+def _patches(
+    x: Array, kernel: Sequence[int], stride: int, padding: int
+) -> tuple[Array, tuple[int, int, int]]:
     """Return the windows that a kernel sees at each place, a row a place; and the counts of images, rows and columns."""
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), (2, 3))[:, :, ::stride, ::stride]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), (2, 3))[
+        :, :, ::stride, ::stride
+    ]
     n, _, height, width = windows.shape[:4]
     return windows.transpose(0, 2, 3, 1, 4, 5).reshape(n * height * width, -1), (n, height, width)
 
@@ -254,13 +272,17 @@ def max_pool2d(x: Array, *, size: int) -> Valued:
 def avg_pool2d(x: Array, *, size: int) -> Valued:
     """Return the mean of each square."""
     squares = _squares(x, size)
-    return squares.mean(-1), lambda dy: (_unsquared(np.broadcast_to(dy[..., None] / size**2, squares.shape), size),)
+    return squares.mean(-1), lambda dy: (
+        _unsquared(np.broadcast_to(dy[..., None] / size**2, squares.shape), size),
+    )
 
 
 def _squares(x: Array, size: int) -> Array:
     """Return an image as squares side by side, the numbers of each along a last axis."""
     n, channels, height, width = x.shape
-    split = x.reshape(n, channels, height // size, size, width // size, size).transpose(0, 1, 2, 4, 3, 5)
+    split = x.reshape(n, channels, height // size, size, width // size, size).transpose(
+        0, 1, 2, 4, 3, 5
+    )
     return split.reshape(*split.shape[:4], -1)
 
 
@@ -271,7 +293,7 @@ def _unsquared(squares: Array, size: int) -> Array:
     return split.reshape(n, channels, rows * size, columns * size)
 
 
-# --- sums and losses ---------------------------------------------------------------------------------------------------------
+# --- sums and losses ------------------------------------------------------------------------------
 
 
 def total(a: Array, *, axes: tuple[int, ...]) -> Valued:

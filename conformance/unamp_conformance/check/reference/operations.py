@@ -10,7 +10,16 @@ import numpy as np
 
 from unamp.vocabulary import vocabulary
 from unamp_conformance.check.reference import functions as fn
-from unamp_conformance.check.reference.tape import Array, Change, Function, Tensor, apply, gradients, leaf, same
+from unamp_conformance.check.reference.tape import (
+    Array,
+    Change,
+    Function,
+    Tensor,
+    apply,
+    gradients,
+    leaf,
+    same,
+)
 
 __all__ = ["Buffer", "NumpyOperations"]
 
@@ -26,8 +35,9 @@ class NumpyOperations:
     """See `unamp.adapter.Operations`: those of the networks, in the dtype of the arrays that tensors are made of.
 
     Args:
-        change: what becomes of every given tensor, every result of an operation, and every cotangent of either; nothing unless
-            said. Operations that keep their meaning change nothing.
+        change: what becomes of every given tensor, every result of an operation, and every
+            cotangent of either; nothing unless said. Operations that keep their meaning change
+            nothing.
         unbiased: whether running variances are those of a sample (divided by ``n - 1``).
     """
 
@@ -70,49 +80,84 @@ class NumpyOperations:
         return value, gradients(value, inputs, loss_scale)
 
     def _batch_norm(
-        self, x: Tensor, mean: Buffer, variance: Buffer, weight: Tensor, bias: Tensor, *, training: bool, momentum: float
+        self,
+        x: Tensor,
+        mean: Buffer,
+        variance: Buffer,
+        weight: Tensor,
+        bias: Tensor,
+        *,
+        training: bool,
+        momentum: float,
     ) -> Tensor:
         if not training:
             raise NotImplementedError("no network of the suite normalises by running statistics")
-        weight, bias = (apply(fn.reshape, parameter, shape=(-1, 1, 1)) for parameter in (weight, bias))
+        weight, bias = (
+            apply(fn.reshape, parameter, shape=(-1, 1, 1)) for parameter in (weight, bias)
+        )
         result, *observed = self._normalised(x, weight, bias, axes=(0, 2, 3))
         size = x.array.size // mean.array.size
-        for kept, seen, factor in zip((mean, variance), observed, (1.0, size / (size - self._unbiased)), strict=True):
-            kept.array = self._change((1.0 - momentum) * kept.array + momentum * factor * seen.array.ravel())
+        for kept, seen, factor in zip(
+            (mean, variance), observed, (1.0, size / (size - self._unbiased)), strict=True
+        ):
+            kept.array = self._change(
+                (1.0 - momentum) * kept.array + momentum * factor * seen.array.ravel()
+            )
         return result
 
     def _layer_norm(self, x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor) -> Tensor:
         return self._normalised(x, weight, bias, axes=(-1,))[0]
 
-    def _normalised(self, x: Tensor, weight: Tensor, bias: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    def _normalised(
+        self, x: Tensor, weight: Tensor, bias: Tensor, axes: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the result, the mean and the variance."""
         mean = apply(fn.mean, x, axes=axes, change=self._change)
         centred = apply(fn.sub, x, mean)
         variance = apply(fn.mean, apply(fn.mul, centred, centred), axes=axes, change=self._change)
         normal = apply(fn.div, centred, apply(fn.sqrt, variance, epsilon=1e-5))
-        return apply(fn.add, apply(fn.mul, normal, weight), bias, change=self._change), mean, variance
+        return (
+            apply(fn.add, apply(fn.mul, normal, weight), bias, change=self._change),
+            mean,
+            variance,
+        )
 
     def _softmax(self, a: Tensor, dim: int) -> Tensor:
         powers = apply(fn.exp, apply(fn.shifted, a))
-        return apply(fn.div, powers, apply(fn.total, powers, axes=(-1,), change=self._change), change=self._change)
+        return apply(
+            fn.div,
+            powers,
+            apply(fn.total, powers, axes=(-1,), change=self._change),
+            change=self._change,
+        )
 
-    def _lstm(self, x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _lstm(
+        self, x: Tensor, h: Tensor, c: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Run one layer in one direction. A step's state is a result like any other; what is inside a step is not."""
         w_ih, w_hh, b_ih, b_hh = weights
         h, c = (apply(partial(fn.select, dim=0, index=0), state) for state in (h, c))
         size, outputs = h.shape[-1], []
         for step in range(x.shape[0]):
             now = apply(fn.select, x, dim=0, index=step)
-            gates = apply(fn.add, apply(fn.linear, now, w_ih, b_ih), apply(fn.linear, h, w_hh, b_hh))
-            i, f, g, o = (apply(fn.select, gates, dim=1, index=slice(n * size, (n + 1) * size)) for n in range(4))
-            i, f, g, o = (apply(each, gate) for each, gate in zip(_GATES, (i, f, g, o), strict=True))
+            gates = apply(
+                fn.add, apply(fn.linear, now, w_ih, b_ih), apply(fn.linear, h, w_hh, b_hh)
+            )
+            i, f, g, o = (
+                apply(fn.select, gates, dim=1, index=slice(n * size, (n + 1) * size))
+                for n in range(4)
+            )
+            i, f, g, o = (
+                apply(each, gate) for each, gate in zip(_GATES, (i, f, g, o), strict=True)
+            )
             c = apply(fn.add, apply(fn.mul, f, c), apply(fn.mul, i, g), change=self._change)
             h = apply(fn.mul, o, apply(fn.tanh, c), change=self._change)
             outputs.append(apply(fn.reshape, h, shape=(1, *h.shape)))
         return apply(fn.cat, *outputs, dim=0), h, c
 
 
-#: The operations that several functions make up: their sums, and the states between their steps, are results too.
+#: The operations that several functions make up: their sums, and the states between their steps,
+#: are results too.
 _COMPOSED = frozenset({"batch_norm", "layer_norm", "lstm", "softmax"})
 
 _GATES = (fn.sigmoid, fn.sigmoid, fn.tanh, fn.sigmoid)
@@ -132,7 +177,8 @@ def _plain(function: Function) -> Callable[..., Tensor]:
     return lambda call, *tensors, **attributes: call(function, *tensors, **attributes)
 
 
-#: In the canonical signatures; what comes first is `apply`, with the change of the operation's results.
+#: In the canonical signatures; what comes first is `apply`, with the change of the operation's
+#: results.
 _OPERATIONS: Mapping[str, Callable[..., Tensor]] = {
     "add": _plain(fn.add),
     "avg_pool2d": lambda call, x, size: call(fn.avg_pool2d, x, size=size),
@@ -153,7 +199,9 @@ _OPERATIONS: Mapping[str, Callable[..., Tensor]] = {
     "relu": _plain(fn.relu),
     "reshape": lambda call, a, shape: call(fn.reshape, a, shape=shape),
     "select": lambda call, a, dim, index: call(fn.select, a, dim=dim, index=index),
-    "squeeze": lambda call, a, dim: call(fn.reshape, a, shape=(*a.shape[:dim], *a.shape[dim + 1 :])),
+    "squeeze": lambda call, a, dim: call(
+        fn.reshape, a, shape=(*a.shape[:dim], *a.shape[dim + 1 :])
+    ),
     "tanh": _plain(fn.tanh),
     "transpose": _transposed,
 }

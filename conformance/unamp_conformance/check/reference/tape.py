@@ -1,7 +1,8 @@
 """Reverse-mode differentiation of functions on NumPy arrays.
 
-A function is written as its value and its pullback: ``y, pull = function(*arrays)``, and ``pull(dy)`` gives the cotangent of
-every array, None for one that has none (indices). `apply` calls it on tensors, `gradients` goes back over what it recorded.
+A function is written as its value and its pullback: ``y, pull = function(*arrays)``, and
+``pull(dy)`` gives the cotangent of every array, None for one that has none (indices). `apply` calls
+it on tensors, `gradients` goes back over what it recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Tensor:
     Attributes:
         array: the values.
         number: larger than that of every tensor that it was computed from.
-        sources, pull: the tensors that it was computed from, and what gives their cotangents; a leaf has neither.
+        sources, pull: the tensors that it was computed from, and what gives their cotangents; a
+            leaf has neither.
         change: what becomes of its cotangent before it is pulled back.
     """
 

@@ -14,7 +14,9 @@ def whole(*shape):
     return ms.Tensor(random.integers(-1, 2, size=shape).astype(np.float32))
 
 
-net = nn.SequentialCell(nn.Dense(4, 4, whole(4, 4), whole(4)), nn.ReLU(), nn.Dense(4, 2, whole(2, 4), whole(2)))
+net = nn.SequentialCell(
+    nn.Dense(4, 4, whole(4, 4), whole(4)), nn.ReLU(), nn.Dense(4, 2, whole(2, 4), whole(2))
+)
 net = ms.amp.auto_mixed_precision(net, "O3", ms.float16)
 optimizer = nn.SGD(net.trainable_params(), 0.125)
 x, y = whole(4, 4), whole(4, 2)

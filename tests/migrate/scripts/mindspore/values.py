@@ -15,7 +15,9 @@ def whole(*shape):
     return ms.Tensor(random.integers(-1, 2, size=shape).astype(np.float32))
 
 
-net = nn.SequentialCell(nn.Dense(4, 4, whole(4, 4), whole(4)), nn.ReLU(), nn.Dense(4, 2, whole(2, 4), whole(2)))
+net = nn.SequentialCell(
+    nn.Dense(4, 4, whole(4, 4), whole(4)), nn.ReLU(), nn.Dense(4, 2, whole(2, 4), whole(2))
+)
 net = auto_mixed_precision(net, "O2")
 optimizer = nn.SGD(net.trainable_params(), 0.125)
 scaler = DynamicLossScaler(scale_value=2**8, scale_factor=2, scale_window=1)
@@ -33,4 +35,6 @@ if finite:
 scaler.adjust(finite)
 
 scale = scaler.scale_value
-RESULT = [p.asnumpy() for p in optimizer.parameters] + [float(scale.asnumpy() if isinstance(scale, ms.Tensor) else scale)]
+RESULT = [p.asnumpy() for p in optimizer.parameters] + [
+    float(scale.asnumpy() if isinstance(scale, ms.Tensor) else scale)
+]

@@ -4,7 +4,9 @@ import paddle
 import paddle.amp as amp
 
 paddle.seed(2)
-model = paddle.nn.Sequential(paddle.nn.Linear(6, 12), paddle.nn.LayerNorm(12), paddle.nn.GELU(), paddle.nn.Linear(12, 2))
+model = paddle.nn.Sequential(
+    paddle.nn.Linear(6, 12), paddle.nn.LayerNorm(12), paddle.nn.GELU(), paddle.nn.Linear(12, 2)
+)
 model = amp.decorate(model, level="O1")
 optimizer = paddle.optimizer.SGD(0.05, parameters=model.parameters())
 x, y = paddle.randn([16, 6]), paddle.randn([16, 2])

@@ -8,7 +8,9 @@ optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
 x, y = paddle.randn([32, 8]), paddle.randn([32, 4])
 
 for _ in range(4):
-    with paddle.amp.auto_cast(custom_white_list={"elementwise_add"}, custom_black_list={"relu"}, dtype="bfloat16"):
+    with paddle.amp.auto_cast(
+        custom_white_list={"elementwise_add"}, custom_black_list={"relu"}, dtype="bfloat16"
+    ):
         out = model(x)
         loss = paddle.nn.functional.mse_loss(out + out, y)
     loss.backward()

@@ -4,7 +4,9 @@ import paddle
 from paddle.amp import GradScaler, auto_cast
 
 paddle.seed(1)
-model = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.Flatten(), paddle.nn.Linear(64, 3))
+model = paddle.nn.Sequential(
+    paddle.nn.Conv2D(3, 4, 3), paddle.nn.Flatten(), paddle.nn.Linear(64, 3)
+)
 optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
 scaler = GradScaler(init_loss_scaling=2.0**8, incr_every_n_steps=100)
 x, y = paddle.randn([8, 3, 6, 6]), paddle.randn([8, 3])

@@ -6,12 +6,22 @@ import tensorflow as tf
 
 keras.utils.set_random_seed(3)
 keras.config.set_dtype_policy("mixed_bfloat16")
-model = keras.Sequential([keras.Input((4, 4, 2)), keras.layers.Conv2D(3, 2), keras.layers.Flatten(), keras.layers.Dense(2)])
+model = keras.Sequential(
+    [
+        keras.Input((4, 4, 2)),
+        keras.layers.Conv2D(3, 2),
+        keras.layers.Flatten(),
+        keras.layers.Dense(2),
+    ]
+)
 keras.config.set_dtype_policy("float32")
 optimizer = keras.optimizers.Adam(0.01)
 optimizer.build(model.trainable_variables)
 random = np.random.default_rng(3)
-x, y = tf.constant(random.normal(size=(8, 4, 4, 2)), tf.float32), tf.constant(random.normal(size=(8, 2)), tf.float32)
+x, y = (
+    tf.constant(random.normal(size=(8, 4, 4, 2)), tf.float32),
+    tf.constant(random.normal(size=(8, 2)), tf.float32),
+)
 
 
 @tf.function

@@ -7,7 +7,9 @@ from keras.optimizers import SGD, LossScaleOptimizer
 
 keras.utils.set_random_seed(2)
 policy = keras.DTypePolicy("mixed_float16")
-model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(8, dtype=policy), keras.layers.Dense(1, dtype="float32")])
+model = keras.Sequential(
+    [keras.Input((5,)), keras.layers.Dense(8, dtype=policy), keras.layers.Dense(1, dtype="float32")]
+)
 optimizer = LossScaleOptimizer(SGD(0.05), initial_scale=256.0, dynamic_growth_steps=2)
 random = np.random.default_rng(2)
 x, y = (tf.constant(random.normal(size=(16, n)), tf.float32) for n in (5, 1))

@@ -10,7 +10,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 batches = [(torch.randn(4, 10, device=device), torch.randn(4, 5, device=device)) for _ in range(4)]
 
 for number, (x, y) in enumerate(batches):
-    with torch.autocast(device_type=device, dtype=torch.bfloat16, enabled=use_amp, cache_enabled=False):
+    with torch.autocast(
+        device_type=device, dtype=torch.bfloat16, enabled=use_amp, cache_enabled=False
+    ):
         hidden = model[0](x).relu()
         with torch.autocast(device_type=device, enabled=False):
             hidden = hidden.float() @ hidden.float().t() @ hidden.float()

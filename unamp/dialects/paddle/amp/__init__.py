@@ -3,12 +3,14 @@
 What is different from Paddle's own:
 
 - It takes effect on the CPU too.
-- Bad arguments of a region raise where it is made, not where it is opened, and so do names of operations that nobody knows.
+- Bad arguments of a region raise where it is made, not where it is opened, and so do names of
+  operations that nobody knows.
 - A scaler goes on scaling in bfloat16, where Paddle's switches itself off.
-- `debugging` counts and checks the operations of unamp's vocabulary, in the forward pass. Its counts are data, too, its files
-  are traces, and `check_numerics` takes Paddle's tensors alone.
+- `debugging` counts and checks the operations of unamp's vocabulary, in the forward pass. Its
+  counts are data, too, its files are traces, and `check_numerics` takes Paddle's tensors alone.
 
-Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/Overview_en.html (PaddlePaddle 3.3)
+Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/Overview_en.html
+(PaddlePaddle 3.3)
 """
 
 from unamp.dialects.paddle.amp import debugging

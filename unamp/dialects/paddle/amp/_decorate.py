@@ -11,11 +11,21 @@ from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import dtype_name
 from unamp.typing import DtypeLike
 
-#: The norms without running statistics that Paddle keeps in float32 in float16 training, and where each framework has them.
+#: The norms without running statistics that Paddle keeps in float32 in float16 training, and where
+#: each framework has them.
 _NORMS = {
-    "torch": ("torch", ("nn.LayerNorm", "nn.InstanceNorm1d", "nn.InstanceNorm2d", "nn.InstanceNorm3d")),
-    "paddle": ("paddle", ("nn.LayerNorm", "nn.InstanceNorm1D", "nn.InstanceNorm2D", "nn.InstanceNorm3D")),
-    "mindspore": ("mindspore", ("nn.LayerNorm", "nn.InstanceNorm1d", "nn.InstanceNorm2d", "nn.InstanceNorm3d")),
+    "torch": (
+        "torch",
+        ("nn.LayerNorm", "nn.InstanceNorm1d", "nn.InstanceNorm2d", "nn.InstanceNorm3d"),
+    ),
+    "paddle": (
+        "paddle",
+        ("nn.LayerNorm", "nn.InstanceNorm1D", "nn.InstanceNorm2D", "nn.InstanceNorm3D"),
+    ),
+    "mindspore": (
+        "mindspore",
+        ("nn.LayerNorm", "nn.InstanceNorm1d", "nn.InstanceNorm2d", "nn.InstanceNorm3d"),
+    ),
     "tensorflow": ("keras", ("layers.LayerNormalization",)),
 }
 
@@ -39,10 +49,14 @@ def decorate(
         TypeError: for what is no network, optimizer or layer of one imported framework.
     """
     if level not in ("O1", "O2"):
-        raise ValueError(f"level should be O1 or O2, not {level!r}; unamp.decorate knows O3 as well")
+        raise ValueError(
+            f"level should be O1 or O2, not {level!r}; unamp.decorate knows O3 as well"
+        )
     if level == "O2" and dtype_name(dtype) == "float16":
         excluded_layers = [*_listed(excluded_layers), *_norms(models)]
-    return unamp.decorate(models, optimizers, level, dtype, master_weight, save_dtype, master_grad, excluded_layers)
+    return unamp.decorate(
+        models, optimizers, level, dtype, master_weight, save_dtype, master_grad, excluded_layers
+    )
 
 
 amp_decorate = decorate

@@ -12,7 +12,8 @@ from unamp.dialects.paddle.amp._watching import Watch
 
 _COLUMNS = ("float16", "bfloat16", "float32", "other")
 
-#: How often each operation computed in ``"float16"``, ``"bfloat16"``, ``"float32"`` and ``"other"``, by its canonical name.
+#: How often each operation computed in ``"float16"``, ``"bfloat16"``, ``"float32"`` and
+#: ``"other"``, by its canonical name.
 OperatorStats = dict[str, dict[str, int]]
 
 
@@ -26,7 +27,8 @@ _state = _ThreadState()
 def enable_operator_stats_collection() -> None:
     """Count this thread's operations from here on, by the dtypes that they compute in; what was counted before is forgotten.
 
-    Counted is what `unamp.trace` records: every operation that computes, under its canonical name, but no casts.
+    Counted is what `unamp.trace` records: every operation that computes, under its canonical name,
+    but no casts.
     """
     _stop()
     _state.watch = Watch(unamp.trace())

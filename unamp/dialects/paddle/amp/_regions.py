@@ -23,18 +23,20 @@ def auto_cast(
 ) -> Any:
     """Return a region as Paddle 3.3 makes it, wherever the tensors are; see `unamp.auto_cast`.
 
-    At O2 an operation on no list runs in float32 where one of its inputs is, as in Paddle 3.3: make parameters low with
-    `decorate`, or say ``use_promote=False`` to have everything cast.
+    At O2 an operation on no list runs in float32 where one of its inputs is, as in Paddle 3.3: make
+    parameters low with `decorate`, or say ``use_promote=False`` to have everything cast.
 
     Args:
         enable: False switches mixed precision off inside.
-        custom_white_list, custom_black_list: operations to allow and to deny, in Paddle's names or in any other.
+        custom_white_list, custom_black_list: operations to allow and to deny, in Paddle's names or
+            in any other.
         level: ``"O0"``, ``"OD"``, ``"O1"`` or ``"O2"``, in small letters too.
         dtype: ``"float16"`` or ``"bfloat16"``, or a framework's own.
         use_promote: see above.
 
     Raises:
-        ValueError: for another level or dtype, and for an operation that is unknown or in both lists.
+        ValueError: for another level or dtype, and for an operation that is unknown or in both
+            lists.
     """
     level, low = _checked(enable, level, dtype)
     return unamp.auto_cast(enable, custom_white_list, custom_black_list, level, low, use_promote)
@@ -44,7 +46,12 @@ amp_guard = auto_cast
 
 
 @not_converted
-def autocast(device_type: str | None, dtype: DtypeLike = "float16", enabled: bool = True, cache_enabled: bool = True) -> Any:
+def autocast(
+    device_type: str | None,
+    dtype: DtypeLike = "float16",
+    enabled: bool = True,
+    cache_enabled: bool = True,
+) -> Any:
     """Return `auto_cast` with torch's arguments; as in Paddle, ``device_type`` and ``cache_enabled`` have no effect."""
     return auto_cast(enable=enabled, dtype=dtype)
 

@@ -17,16 +17,20 @@ class AmpScaler(unamp.scaling.GradScaler):
     Args:
         enable: False makes it do nothing.
         init_loss_scaling: the scale to start with.
-        incr_ratio: what the scale is multiplied by after `incr_every_n_steps` updates in a row without an overflow.
-        decr_ratio: what it is multiplied by after `decr_every_n_nan_or_inf` updates in a row with one.
+        incr_ratio: what the scale is multiplied by after `incr_every_n_steps` updates in a row
+            without an overflow.
+        decr_ratio: what it is multiplied by after `decr_every_n_nan_or_inf` updates in a row with
+            one.
         incr_every_n_steps, decr_every_n_nan_or_inf: see there.
         use_dynamic_loss_scaling: False keeps the scale where it is.
 
     Raises:
-        TypeError: for an `enable` that is neither True nor False: a scale in its place would be lost.
+        TypeError: for an `enable` that is neither True nor False: a scale in its place would be
+            lost.
         AssertionError: for ratios on the wrong side of 1.
 
-    Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/GradScaler_en.html
+    Semantics:
+        https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/GradScaler_en.html
     """
 
     def __init__(
@@ -113,7 +117,8 @@ class AmpScaler(unamp.scaling.GradScaler):
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         """Return the state to save, under Paddle's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them.
 
-        The scale is a NumPy array with one number, as Paddle's; where NumPy is not imported, a list.
+        The scale is a NumPy array with one number, as Paddle's; where NumPy is not imported, a
+        list.
         """
         state, numpy = super().state_dict("paddle"), framework_in_use("numpy")
         return state | {"scale": numpy.float32(state["scale"])} if state and numpy else state

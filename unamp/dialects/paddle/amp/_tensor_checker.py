@@ -1,6 +1,7 @@
 """`paddle.amp.debugging`'s checks of what operations result in: infinities, NaN, and what float16 could not hold.
 
-The operations are those that `unamp.trace` records, in every framework: the forward pass, by canonical names and layers.
+The operations are those that `unamp.trace` records, in every framework: the forward pass, by
+canonical names and layers.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ class TensorCheckerConfig:
     Args:
         enable: False checks nothing.
         debug_mode: one of `DebugMode`, or of Paddle's.
-        output_dir: a folder for a trace of what was checked, which `compare_accuracy` reads; None prints only.
+        output_dir: a folder for a trace of what was checked, which `compare_accuracy` reads; None
+            prints only.
         checked_op_list: the operations to check, by any spelling; None is every one.
         skipped_op_list: operations to leave out.
-        debug_step: the first step that is checked and the first that is not any more; a step is a call of
-            `enable_tensor_checker`.
-        stack_height_limit: has no effect: the error that aborts is raised where the operation is called.
+        debug_step: the first step that is checked and the first that is not any more; a step is a
+            call of `enable_tensor_checker`.
+        stack_height_limit: has no effect: the error that aborts is raised where the operation is
+            called.
 
     Raises:
         ValueError: for lists that are none, and operations and modes that are unknown.
@@ -75,7 +78,9 @@ class TensorCheckerConfig:
         self.end_step: int | None = None
         if self.debug_step is not None:
             if len(self.debug_step) != 2 or self.debug_step[1] <= self.debug_step[0]:
-                raise AssertionError(f"debug_step should be [first, end], the end above the first, not {self.debug_step!r}")
+                raise AssertionError(
+                    f"debug_step should be [first, end], the end above the first, not {self.debug_step!r}"
+                )
             self.start_step, self.end_step = max(self.debug_step[0], 0), self.debug_step[1]
 
     def update_and_check_step_id(self) -> bool:
@@ -141,7 +146,8 @@ _state = _ThreadState()
 def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
     """Check the results of this thread's operations from here on, where the step is one to check.
 
-    Gradients are not looked at: `unamp.GradScaler.first_nonfinite` names a parameter whose gradient is not finite.
+    Gradients are not looked at: `unamp.GradScaler.first_nonfinite` names a parameter whose gradient
+    is not finite.
 
     Raises:
         RuntimeError: in another region than that in which it was enabled before.
@@ -167,7 +173,8 @@ def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a layer's ``forward``, so that a result in it that is not finite raises.
 
     Raises:
-        RuntimeError: for a call without arguments, or whose first is no tensor; and for what is not finite.
+        RuntimeError: for a call without arguments, or whose first is no tensor; and for what is not
+            finite.
     """
 
     @functools.wraps(func)
@@ -190,13 +197,17 @@ def _tell(record: OpRecord, mode: DebugMode) -> None:
     values = record.values
     if values is None:
         return
-    overflow = mode is DebugMode.CHECK_ALL_FOR_OVERFLOW and record.output == "float32" and values.max_abs > _LARGEST
+    overflow = (
+        mode is DebugMode.CHECK_ALL_FOR_OVERFLOW
+        and record.output == "float32"
+        and values.max_abs > _LARGEST
+    )
     if not (values.nonfinite or overflow or mode is DebugMode.CHECK_ALL):
         return
-    place = f"framework={record.framework}, op={record.op}, layer={record.layer}, dtype={record.output}"
-    found = (
-        f"numel={math.prod(values.shape)}, nonfinite={values.nonfinite}, max_abs={values.max_abs:.6e}, mean={values.mean:.6e}"
+    place = (
+        f"framework={record.framework}, op={record.op}, layer={record.layer}, dtype={record.output}"
     )
+    found = f"numel={math.prod(values.shape)}, nonfinite={values.nonfinite}, max_abs={values.max_abs:.6e}, mean={values.mean:.6e}"
     print(f"[PRECISION] {'[ERROR] ' if values.nonfinite or overflow else ''}in [{place}], {found}")
     if values.nonfinite and mode is DebugMode.CHECK_NAN_INF_AND_ABORT:
         raise RuntimeError(f"There are NAN or INF ({values.nonfinite} of them) in [{place}].")
@@ -205,7 +216,9 @@ def _tell(record: OpRecord, mode: DebugMode) -> None:
 def _mode(given: Any) -> DebugMode:
     name = str(getattr(given, "name", None))
     if name not in DebugMode.__members__:
-        raise ValueError(f"debug_mode should be one of DebugMode ({', '.join(DebugMode.__members__)}), not {given!r}")
+        raise ValueError(
+            f"debug_mode should be one of DebugMode ({', '.join(DebugMode.__members__)}), not {given!r}"
+        )
     return DebugMode[name]
 
 
@@ -217,4 +230,8 @@ def _listed(argument: str, given: Any) -> Any:
 
 def _operations(argument: str, given: Any) -> frozenset[str] | None:
     listed = _listed(argument, given)
-    return None if listed is None else frozenset(operation_name(argument, each, "paddle") for each in listed)
+    return (
+        None
+        if listed is None
+        else frozenset(operation_name(argument, each, "paddle") for each in listed)
+    )

@@ -1,6 +1,7 @@
 """`paddle.amp.debugging`: how often each operation ran, by dtype, and where a result is not finite.
 
-See `unamp.trace` for more: what is counted and checked is what it records, in the forward pass. In Paddle's words:
+See `unamp.trace` for more: what is counted and checked is what it records, in the forward pass. In
+Paddle's words:
 https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/Overview_en.html
 """
 
@@ -40,11 +41,14 @@ __all__ = [
 ]
 
 
-def check_numerics(tensor: Any, op_type: str, var_name: str, debug_mode: Any = DebugMode.CHECK_NAN_INF_AND_ABORT) -> Any:
+def check_numerics(
+    tensor: Any, op_type: str, var_name: str, debug_mode: Any = DebugMode.CHECK_NAN_INF_AND_ABORT
+) -> Any:
     """Return the counts of NaN, infinite and zero numbers of a Paddle tensor, and the largest, the smallest and the mean.
 
     Raises:
-        TypeError: for a tensor of another framework, for which `unamp.trace(values=True)` tells of results.
+        TypeError: for a tensor of another framework, for which `unamp.trace(values=True)` tells of
+            results.
         RuntimeError: where there are NaN or infinities and the mode says to abort.
     """
     paddle = framework_in_use("paddle")
@@ -58,7 +62,11 @@ def check_numerics(tensor: Any, op_type: str, var_name: str, debug_mode: Any = D
 
 
 def compare_accuracy(
-    dump_path: str, another_dump_path: str, output_filename: str, loss_scale: float = 1, dump_all_tensors: bool = False
+    dump_path: str,
+    another_dump_path: str,
+    output_filename: str,
+    loss_scale: float = 1,
+    dump_all_tensors: bool = False,
 ) -> None:
     """Write a table of what two runs have in common, the largest error first; see `unamp.compare_traces`.
 

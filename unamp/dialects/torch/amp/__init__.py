@@ -2,10 +2,11 @@
 
 What is different from torch's own:
 
-- Devices are ``"cpu"`` and ``"cuda"``, whichever framework the tensors are of, and on torch's tensors every device for which
-  torch has an autocast; dtypes may be strings and every framework's.
-- On torch's tensors a region is torch's own autocast (the preset ``native``, which is ``torch-mps`` for ``"mps"`` and
-  ``torch-cuda`` for ``"xpu"``); on others it follows the same lists (the presets ``torch-cpu`` and ``torch-cuda``).
+- Devices are ``"cpu"`` and ``"cuda"``, whichever framework the tensors are of, and on torch's
+  tensors every device for which torch has an autocast; dtypes may be strings and every framework's.
+- On torch's tensors a region is torch's own autocast (the preset ``native``, which is ``torch-mps``
+  for ``"mps"`` and ``torch-cuda`` for ``"xpu"``); on others it follows the same lists (the presets
+  ``torch-cpu`` and ``torch-cuda``).
 - Errors that torch finds out late, or not at all, come at once.
 
 Semantics: https://docs.pytorch.org/docs/stable/amp.html (torch 2.13)
@@ -58,12 +59,14 @@ class autocast:  # noqa: N801 - torch's name
     """A region in which tensors on one kind of device compute under torch's rules; a context manager and a decorator.
 
     Args:
-        device_type: ``"cpu"`` or ``"cuda"``. Without a GPU a region for ``"cuda"`` warns and does nothing, as torch's.
-            On another device of torch's (``"mps"``, ``"xpu"``) the region is torch's own, for torch's tensors alone.
-        dtype: the low precision; None is that of the region around it, else float16 for ``"cuda"`` and bfloat16 for ``"cpu"``.
-            Any other dtype warns and switches the region off.
+        device_type: ``"cpu"`` or ``"cuda"``. Without a GPU a region for ``"cuda"`` warns and does
+            nothing, as torch's. On another device of torch's (``"mps"``, ``"xpu"``) the region is
+            torch's own, for torch's tensors alone.
+        dtype: the low precision; None is that of the region around it, else float16 for ``"cuda"``
+            and bfloat16 for ``"cpu"``. Any other dtype warns and switches the region off.
         enabled: False switches mixed precision off inside.
-        cache_enabled: whether a float32 parameter is cast once in the outermost region; None is as around it, else yes.
+        cache_enabled: whether a float32 parameter is cast once in the outermost region; None is as
+            around it, else yes.
 
     Raises:
         ValueError: where ``device_type`` is no string.
@@ -71,7 +74,11 @@ class autocast:  # noqa: N801 - torch's name
     """
 
     def __init__(
-        self, device_type: str, dtype: DtypeLike | None = None, enabled: bool = True, cache_enabled: bool | None = None
+        self,
+        device_type: str,
+        dtype: DtypeLike | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
     ) -> None:
         device, low, on, cache = _settings(device_type, dtype, enabled, cache_enabled)
         self.device = device_type
@@ -91,7 +98,12 @@ class autocast:  # noqa: N801 - torch's name
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for region in reversed(self._open.pop()):
             region.__exit__(kind, error, trace)
 
@@ -153,7 +165,9 @@ def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list
     if enabled:
         _warn_of_left_out()
     lists: PresetName = "torch-cpu" if device == "cpu" else "torch-cuda"
-    presets: list[tuple[PresetName, str | None]] = [("native" if name == "torch" else lists, name) for name in _in_use()]
+    presets: list[tuple[PresetName, str | None]] = [
+        ("native" if name == "torch" else lists, name) for name in _in_use()
+    ]
     return [
         unamp.autocast(device, dtype, enabled, cache, preset=preset, framework=name)
         for preset, name in presets or [(lists, None)]
@@ -200,13 +214,25 @@ def _settings(
         cache_enabled = around is None or around.policy.cache
     usual = inherited.dtype if inherited is not None else _usual_dtype(kind)
     low = usual if dtype is None else dtype_name(dtype)
-    missing = not has_gpu() if device == "gpu" else device not in _DEVICES.values() and not _is_there(kind)
+    missing = (
+        not has_gpu()
+        if device == "gpu"
+        else device not in _DEVICES.values() and not _is_there(kind)
+    )
     if enabled and missing:
         _warn(f"{kind.upper()} is not available. Disabling autocast.")
-    elif enabled and low not in (POLICY_DTYPES if kind == "cuda" else LOW_DTYPES):  # only CUDA's checks no dtype
-        _warn(f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. Disabling autocast.")
+    elif enabled and low not in (POLICY_DTYPES if kind == "cuda" else LOW_DTYPES):
+        # only CUDA's checks no dtype
+        _warn(
+            f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. Disabling autocast."
+        )
         enabled = False
-    return None if missing else device, low if low in POLICY_DTYPES else usual, bool(enabled), bool(cache_enabled)
+    return (
+        None if missing else device,
+        low if low in POLICY_DTYPES else usual,
+        bool(enabled),
+        bool(cache_enabled),
+    )
 
 
 def _torch() -> Any:

@@ -11,7 +11,9 @@ __all__ = ["GradScaler", "autocast"]
 class autocast(_amp.autocast):  # noqa: N801 - torch's name
     """See `unamp.dialects.torch.amp.autocast`."""
 
-    def __init__(self, enabled: bool = True, dtype: DtypeLike = "bfloat16", cache_enabled: bool = True) -> None:
+    def __init__(
+        self, enabled: bool = True, dtype: DtypeLike = "bfloat16", cache_enabled: bool = True
+    ) -> None:
         super().__init__("cpu", dtype, enabled, cache_enabled)
 
 

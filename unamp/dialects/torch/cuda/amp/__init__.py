@@ -20,7 +20,9 @@ def amp_definitely_not_available() -> bool:
 class autocast(_amp.autocast):  # noqa: N801 - torch's name
     """See `unamp.dialects.torch.amp.autocast`."""
 
-    def __init__(self, enabled: bool = True, dtype: DtypeLike = "float16", cache_enabled: bool = True) -> None:
+    def __init__(
+        self, enabled: bool = True, dtype: DtypeLike = "float16", cache_enabled: bool = True
+    ) -> None:
         super().__init__("cuda", dtype, enabled, cache_enabled)
 
 
@@ -35,10 +37,14 @@ class GradScaler(_amp.GradScaler):
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
-        super().__init__("cuda", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        super().__init__(
+            "cuda", init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
 
 
-def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: DtypeLike | None = None) -> Callable[..., Any]:
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None, *, cast_inputs: DtypeLike | None = None
+) -> Callable[..., Any]:
     """See `unamp.dialects.torch.amp.custom_fwd`."""
     return _amp.custom_fwd(fwd, device_type="cuda", cast_inputs=cast_inputs)
 
