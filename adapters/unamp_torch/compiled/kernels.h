@@ -1,6 +1,8 @@
-// The kernels that stand between a caller and an operator whose rule PyTorch does not follow by itself.
+// The kernels that stand between a caller and an operator whose rule PyTorch does not follow by
+// itself.
 //
-// The same in meaning as `calls.py` and `casting.py`; comments there say why, those here what is different in C++.
+// The same in meaning as `calls.py` and `casting.py`; comments there say why, those here what is
+// different in C++.
 
 #pragma once
 
@@ -32,15 +34,14 @@ using c10::DispatchKeySet;
 using c10::IValue;
 using torch::jit::Stack;
 
-// --- devices and dtypes -----------------------------------------------------------------------------------------------------
+// --- devices and dtypes --------------------------------------------------------------------------
 
 constexpr int kDevices = 2;
 constexpr std::array<at::DeviceType, kDevices> kDeviceTypes = {at::kCPU, at::kCUDA};
-constexpr std::array<DispatchKey, kDevices> kNativeKeys = {DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA};
+constexpr std::array<DispatchKey, kDevices> kNativeKeys = {DispatchKey::AutocastCPU,
+                                                           DispatchKey::AutocastCUDA};
 
-int device_index(const Tensor& tensor) {
-  return tensor.is_cpu() ? 0 : tensor.is_cuda() ? 1 : -1;
-}
+int device_index(const Tensor& tensor) { return tensor.is_cpu() ? 0 : tensor.is_cuda() ? 1 : -1; }
 
 bool eligible(const Tensor& tensor) {
   if (!tensor.defined()) return false;
@@ -50,16 +51,26 @@ bool eligible(const Tensor& tensor) {
 
 int low_index(ScalarType dtype) { return dtype == at::kHalf ? 0 : 1; }
 
-// --- what Python tells: operators and plans -----------------------------------------------------------------------------------
+// --- what Python tells: operators and plans ------------------------------------------------------
 
-enum class Action : uint8_t { kNone, kLow, kLowWidened, kFloat32, kWidest, kUntouched, kBanned, kNarrowest };
+enum class Action : uint8_t {
+  kNone,
+  kLow,
+  kLowWidened,
+  kFloat32,
+  kWidest,
+  kUntouched,
+  kBanned,
+  kNarrowest
+};
 
 struct Operator {
   size_t index;
   bool composite;
   std::vector<size_t> positions;   // of the arguments that a rule casts
   std::vector<size_t> parameters;  // of those that are cast to float32 only
-  std::vector<size_t> statistics;  // of those that a call in training updates, likewise; behind them stands whether it is one
+  // of those that a call in training updates, likewise; behind them stands whether it is one
+  std::vector<size_t> statistics;
   std::optional<size_t> dtype_position;
   std::optional<size_t> sparse_position;
   // Low dtypes known not to have a kernel, by device.
@@ -69,7 +80,8 @@ struct Operator {
 struct Plan {
   std::array<std::vector<Action>, kDevices> actions;
   std::array<ScalarType, kDevices> low;
-  std::unordered_map<size_t, PyObject*> advice;  // what to say of banned operators; the plan holds the references
+  // what to say of banned operators; the plan holds the references
+  std::unordered_map<size_t, PyObject*> advice;
   bool meta;  // whether it is for meta tensors, too
 
   Action action(int device, size_t index) const {
@@ -87,7 +99,8 @@ struct KeptCast {
 struct ThreadState {
   const Plan* plan = nullptr;
   PyObject* innermost = nullptr;  // the Activation entered last by this thread in C++; borrowed
-  bool traced = false;            // unamp.trace reports operations: regions are opened in Python then
+  // unamp.trace reports operations: regions are opened in Python then
+  bool traced = false;
   bool keeps_casts = false;
   std::unordered_map<c10::TensorImpl*, KeptCast> casts;
 };
@@ -105,25 +118,30 @@ DispatchKeySet excluded_in_actions;  // all of ours, and torch's own autocast
 std::vector<std::string> no_kernel_phrases;
 PyObject* banned_error = nullptr;
 PyObject* refuse_on_meta = nullptr;  // raises
-DispatchKey meta_in_python = DispatchKey::Undefined;  // where what is done about meta tensors is registered, in Python
+// where what is done about meta tensors is registered, in Python
+DispatchKey meta_in_python = DispatchKey::Undefined;
 std::vector<std::unique_ptr<Operator>> operators;
 
-// --- casts --------------------------------------------------------------------------------------------------------------------
+// --- casts ---------------------------------------------------------------------------------------
 
 bool may_keep(const Tensor& tensor) {
-  return here.keeps_casts && tensor.requires_grad() && tensor.is_leaf() && tensor.scalar_type() == at::kFloat &&
-      at::GradMode::is_enabled() && at::autocast::is_autocast_cache_enabled() && !tensor.is_inference() &&
-      !tensor.key_set().has(DispatchKey::Python) && !c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode);
+  return here.keeps_casts && tensor.requires_grad() && tensor.is_leaf() &&
+         tensor.scalar_type() == at::kFloat && at::GradMode::is_enabled() &&
+         at::autocast::is_autocast_cache_enabled() && !tensor.is_inference() &&
+         !tensor.key_set().has(DispatchKey::Python) &&
+         !c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
 Tensor cast_parameter(const Tensor& tensor, ScalarType dtype) {
   if (!may_keep(tensor)) return tensor.to(dtype);
   const auto version = tensor.unsafeGetTensorImpl()->version_counter().current_version();
   const auto found = here.casts.find(tensor.unsafeGetTensorImpl());
-  if (found != here.casts.end() && found->second.version == version && found->second.low.scalar_type() == dtype) {
+  if (found != here.casts.end() && found->second.version == version &&
+      found->second.low.scalar_type() == dtype) {
     return found->second.low;
   }
-  // Nothing of the map is referred to meanwhile: a cast writes to its result, after which all kept ones may be dropped.
+  // Nothing of the map is referred to meanwhile: a cast writes to its result, after which all kept
+  // ones may be dropped.
   Tensor low = tensor.to(dtype);
   here.casts.insert_or_assign(tensor.unsafeGetTensorImpl(), KeptCast{tensor, version, low});
   return low;
@@ -141,12 +159,14 @@ void convert(IValue& value, ScalarType dtype, bool keep) {
     if (eligible(tensor) && tensor.scalar_type() != dtype) value = cast(tensor, dtype, keep);
   } else if (value.isTensorList()) {
     c10::List<Tensor> converted;
-    for (const Tensor& tensor : value.toTensorVector()) converted.push_back(cast(tensor, dtype, keep));
+    for (const Tensor& tensor : value.toTensorVector())
+      converted.push_back(cast(tensor, dtype, keep));
     value = std::move(converted);
   } else if (value.isOptionalTensorList()) {
     c10::List<std::optional<Tensor>> converted;
     for (const auto& tensor : value.toOptionalTensorVector()) {
-      converted.push_back(tensor.has_value() ? std::optional<Tensor>(cast(*tensor, dtype, keep)) : std::nullopt);
+      converted.push_back(tensor.has_value() ? std::optional<Tensor>(cast(*tensor, dtype, keep))
+                                             : std::nullopt);
     }
     value = std::move(converted);
   }
@@ -167,18 +187,25 @@ bool any_tensor(const IValue& value, const Visit& visit) {
   return false;
 }
 
-// --- the kernel -----------------------------------------------------------------------------------------------------------------
+// --- the kernel ----------------------------------------------------------------------------------
 
-// One call on its way through the kernel: the operator, its arguments on the stack, and where they start.
+// One call on its way through the kernel: the operator, its arguments on the stack, and where they
+// start.
 class Call {
  public:
   Call(const Operator& op, const c10::OperatorHandle& handle, Stack* stack)
-      : op_(op), handle_(handle), stack_(stack), base_(stack->size() - handle.schema().arguments().size()) {}
+      : op_(op),
+        handle_(handle),
+        stack_(stack),
+        base_(stack->size() - handle.schema().arguments().size()) {}
 
   // Returns the kind of device of the first tensor; -1 without a tensor, or on other devices.
   int device() const {
     int found = -1;
-    each([&](const Tensor& tensor) { found = device_index(tensor); return true; });
+    each([&](const Tensor& tensor) {
+      found = device_index(tensor);
+      return true;
+    });
     return found;
   }
 
@@ -207,9 +234,13 @@ class Call {
     return false;
   }
 
-  bool keeps_explicit_dtype() const { return op_.dtype_position && !(*stack_)[base_ + *op_.dtype_position].isNone(); }
+  bool keeps_explicit_dtype() const {
+    return op_.dtype_position && !(*stack_)[base_ + *op_.dtype_position].isNone();
+  }
 
-  bool has_sparse_gradient() const { return op_.sparse_position && (*stack_)[base_ + *op_.sparse_position].toBool(); }
+  bool has_sparse_gradient() const {
+    return op_.sparse_position && (*stack_)[base_ + *op_.sparse_position].toBool();
+  }
 
   void as_its_weight() {
     convert_arguments((*stack_)[base_].toTensor().scalar_type(), false);
@@ -234,10 +265,13 @@ class Call {
     for (const size_t position : op_.parameters) convert((*stack_)[base_ + position], dtype, keep);
     for (const size_t position : op_.statistics) {
       IValue& value = (*stack_)[base_ + position];
-      if (!value.isTensor() || !eligible(value.toTensor()) || value.toTensor().scalar_type() == dtype) continue;
+      if (!value.isTensor() || !eligible(value.toTensor()) ||
+          value.toTensor().scalar_type() == dtype)
+        continue;
       const Tensor low = value.toTensor();
       convert(value, dtype, false);
-      if ((*stack_)[base_ + op_.statistics.back() + 1].toBool()) updated_.emplace_back(low, value.toTensor());
+      if ((*stack_)[base_ + op_.statistics.back() + 1].toBool())
+        updated_.emplace_back(low, value.toTensor());
     }
   }
 
@@ -251,10 +285,12 @@ class Call {
     convert_arguments(low, true);
     if (op_.missing[device][low_index(low)]) return emulate(low);
     // A call uses up its arguments, and those of this one may be needed again.
-    const c10::SmallVector<IValue, 8> arguments(stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
+    const c10::SmallVector<IValue, 8> arguments(
+        stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
     try {
       return call();
-    } catch (python_error& error) {  // of what stands in for kernels in Python: those of fake tensors, a mode's
+    } catch (python_error& error) {
+      // of what stands in for kernels in Python: those of fake tensors, a mode's
       error.persist();
       if (!is_runtime_error(error) || !says_no_kernel(error.what())) throw;
     } catch (const std::exception& error) {
@@ -330,7 +366,8 @@ class Call {
   const c10::OperatorHandle& handle_;
   Stack* stack_;
   size_t base_;
-  c10::SmallVector<std::pair<Tensor, Tensor>, 2> updated_;  // low statistics, and the float32 ones that a call updates
+  // low statistics, and the float32 ones that a call updates
+  c10::SmallVector<std::pair<Tensor, Tensor>, 2> updated_;
 };
 
 class Kernel final : public c10::OperatorKernel {
@@ -376,10 +413,12 @@ class MetaKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& handle, DispatchKeySet, Stack* stack) {
     static const DispatchKeySet past_autograd({DispatchKey::AutogradOther, DispatchKey::Meta});
-    if (!c10::impl::tls_is_dispatch_key_excluded(kNativeKeys[0]) || !c10::impl::tls_is_dispatch_key_excluded(kNativeKeys[1])) {
+    if (!c10::impl::tls_is_dispatch_key_excluded(kNativeKeys[0]) ||
+        !c10::impl::tls_is_dispatch_key_excluded(kNativeKeys[1])) {
       return handle.callBoxedForDispatchKey(meta_in_python, *stack);
     }
-    if (composite_) return handle.callBoxedForDispatchKey(DispatchKey::CompositeImplicitAutograd, *stack);
+    if (composite_)
+      return handle.callBoxedForDispatchKey(DispatchKey::CompositeImplicitAutograd, *stack);
     handle.redispatchBoxed(past_autograd, stack);
   }
 

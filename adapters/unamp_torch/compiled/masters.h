@@ -1,7 +1,8 @@
 // Casts between low parameters and their master weights, all of an optimizer's at a time.
 //
-// The same in meaning as `master_casts.py`; comments there say why, those here what is different in C++. A master weight is rounded
-// again to be compared, number by number in registers, so that no copy of what a parameter was given is needed.
+// The same in meaning as `master_casts.py`; comments there say why, those here what is different in
+// C++. A master weight is rounded again to be compared, number by number in registers, so that no
+// copy of what a parameter was given is needed.
 
 #pragma once
 
@@ -22,7 +23,8 @@ struct Pair {
   bool graded = false;
 };
 
-// Tensors are held as Python knows them: its garbage collector sees them, and hooks of a parameter may lead back to the optimizer.
+// Tensors are held as Python knows them: its garbage collector sees them, and hooks of a parameter
+// may lead back to the optimizer.
 struct Casts {
   PyObject_HEAD
   PyObject* low;
@@ -31,18 +33,28 @@ struct Casts {
   bool keeps;
 };
 
-const Tensor& tensor_at(PyObject* tuple, size_t place) { return THPVariable_Unpack(PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(place))); }
-
-bool on_cpu(const Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.key_set().has(DispatchKey::Python);
+const Tensor& tensor_at(PyObject* tuple, size_t place) {
+  return THPVariable_Unpack(PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(place)));
 }
 
-bool is_low(const Tensor& tensor) { return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf; }
+bool on_cpu(const Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+         !tensor.key_set().has(DispatchKey::Python);
+}
+
+bool is_low(const Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
+}
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
+#define UNAMP_FOR_EACH_PROCESSOR \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
+#else
+#define UNAMP_FOR_EACH_PROCESSOR
 #endif
-uint32_t bfloat16_bits_differ(const uint16_t* low, const uint32_t* wide, int64_t count) {
+
+UNAMP_FOR_EACH_PROCESSOR uint32_t bfloat16_bits_differ(const uint16_t* low, const uint32_t* wide,
+                                                       int64_t count) {
   uint32_t differing = 0;
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t x = wide[i];
@@ -52,7 +64,8 @@ uint32_t bfloat16_bits_differ(const uint16_t* low, const uint32_t* wide, int64_t
   return differing;
 }
 
-// NaN may count as different, which costs time and changes nothing: the master weight takes it over again.
+// NaN may count as different, which costs time and changes nothing: the master weight takes it over
+// again.
 bool differs(const Tensor& low, const Tensor& wide) {
   if (!on_cpu(low) || !on_cpu(wide) || !is_low(low) || low.numel() != wide.numel()) return true;
   const auto* given = static_cast<const uint16_t*>(low.const_data_ptr());
@@ -62,10 +75,13 @@ bool differs(const Tensor& low, const Tensor& wide) {
   for (int64_t start = 0; start < low.numel(); start += kPiece) {
     const int64_t size = std::min(kPiece, low.numel() - start);
     if (bfloat16) {
-      if (bfloat16_bits_differ(given + start, reinterpret_cast<const uint32_t*>(numbers) + start, size) != 0) return true;
+      if (bfloat16_bits_differ(given + start, reinterpret_cast<const uint32_t*>(numbers) + start,
+                               size) != 0)
+        return true;
       continue;
     }
-    at::from_blob(rounded.data(), {size}, at::kHalf).copy_(at::from_blob(const_cast<float*>(numbers) + start, {size}, at::kFloat));
+    at::from_blob(rounded.data(), {size}, at::kHalf)
+        .copy_(at::from_blob(const_cast<float*>(numbers) + start, {size}, at::kFloat));
     if (std::memcmp(given + start, rounded.data(), static_cast<size_t>(size) * 2) != 0) return true;
   }
   return false;
@@ -76,7 +92,8 @@ PyObject* casts_changed(PyObject* object, PyObject*) {
   HANDLE_TH_ERRORS
   const size_t count = self->pairs->size();
   std::vector<std::pair<Tensor, Tensor>> compared;
-  for (size_t i = 0; i < count; ++i) compared.emplace_back(tensor_at(self->low, i), tensor_at(self->wide, i));
+  for (size_t i = 0; i < count; ++i)
+    compared.emplace_back(tensor_at(self->low, i), tensor_at(self->wide, i));
   std::vector<size_t> found;
   {
     pybind11::gil_scoped_release released;
@@ -101,7 +118,8 @@ void copy_all(const Copies& copies) {
 }
 
 Tensor float32_gradient(Pair& pair, const Tensor& gradient, bool keeps) {
-  if (!on_cpu(gradient) || !keeps) return at::empty_like(gradient, gradient.options().dtype(at::kFloat));
+  if (!on_cpu(gradient) || !keeps)
+    return at::empty_like(gradient, gradient.options().dtype(at::kFloat));
   if (!pair.kept.defined() || pair.kept.use_count() != 1 || pair.kept.storage().use_count() != 1) {
     pair.kept = at::empty_like(gradient, gradient.options().dtype(at::kFloat));
   }
@@ -162,10 +180,13 @@ PyObject* casts_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &low, &PyTuple_Type, &wide)) return nullptr;
   HANDLE_TH_ERRORS
   const auto count = static_cast<size_t>(PyTuple_GET_SIZE(low));
-  TORCH_CHECK_VALUE(count == static_cast<size_t>(PyTuple_GET_SIZE(wide)), "as many master weights as parameters are expected");
+  TORCH_CHECK_VALUE(count == static_cast<size_t>(PyTuple_GET_SIZE(wide)),
+                    "as many master weights as parameters are expected");
   int64_t numbers = 0;
   for (size_t i = 0; i < count; ++i) {
-    TORCH_CHECK_TYPE(THPVariable_Check(PyTuple_GET_ITEM(low, i)) && THPVariable_Check(PyTuple_GET_ITEM(wide, i)), "tensors are expected");
+    TORCH_CHECK_TYPE(
+        THPVariable_Check(PyTuple_GET_ITEM(low, i)) && THPVariable_Check(PyTuple_GET_ITEM(wide, i)),
+        "tensors are expected");
     if (tensor_at(wide, i).is_cpu()) numbers += tensor_at(wide, i).numel();
   }
   auto* self = reinterpret_cast<Casts*>(type->tp_alloc(type, 0));
@@ -200,9 +221,12 @@ void casts_dealloc(PyObject* object) {
 }
 
 PyMethodDef casts_methods[] = {
-    {"changed", casts_changed, METH_NOARGS, "Return the places of parameters that somebody else may have changed."},
-    {"widen", casts_widen, METH_NOARGS, "Give master weights the gradients of their parameters, in float32."},
-    {"round", casts_round, METH_NOARGS, "Take the gradients back, and round the master weights into the parameters."},
+    {"changed", casts_changed, METH_NOARGS,
+     "Return the places of parameters that somebody else may have changed."},
+    {"widen", casts_widen, METH_NOARGS,
+     "Give master weights the gradients of their parameters, in float32."},
+    {"round", casts_round, METH_NOARGS,
+     "Take the gradients back, and round the master weights into the parameters."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyTypeObject CastsType = {PyVarObject_HEAD_INIT(nullptr, 0)};

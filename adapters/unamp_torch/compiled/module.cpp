@@ -30,7 +30,8 @@ void plan_dealloc(PyObject* capsule) {
 }
 
 const Plan* plan_of(PyObject* capsule) {
-  return capsule == Py_None ? nullptr : static_cast<const Plan*>(PyCapsule_GetPointer(capsule, kPlanCapsule));
+  return capsule == Py_None ? nullptr
+                            : static_cast<const Plan*>(PyCapsule_GetPointer(capsule, kPlanCapsule));
 }
 
 // A torch.dtype as C++ knows it.
@@ -45,18 +46,19 @@ int convert_dtype(PyObject* object, void* dtype) {
 
 std::vector<size_t> numbers(PyObject* sequence) {
   std::vector<size_t> found;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sequence); ++i) found.push_back(PyLong_AsSize_t(PyTuple_GET_ITEM(sequence, i)));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sequence); ++i)
+    found.push_back(PyLong_AsSize_t(PyTuple_GET_ITEM(sequence, i)));
   return found;
 }
 
-// Activation(plan, compiled plan or None, python activation, number of the key, low dtype, devices, autocast, cache, guard)
+// Activation(plan, compiled plan or None, python activation, number of the key, low dtype, devices,
+// autocast, cache, guard)
 PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *plan = nullptr, *compiled = nullptr, *python = nullptr, *carriers = nullptr;
   ScalarType low{};
   int key = 0, devices = 0, autocast = 0, cache = 0;
-  if (!PyArg_ParseTuple(
-          args, "OOOiO&ippO!", &plan, &compiled, &python, &key, convert_dtype, &low, &devices, &autocast, &cache, &PyTuple_Type,
-          &carriers)) {
+  if (!PyArg_ParseTuple(args, "OOOiO&ippO!", &plan, &compiled, &python, &key, convert_dtype, &low,
+                        &devices, &autocast, &cache, &PyTuple_Type, &carriers)) {
     return nullptr;
   }
   const Plan* table = plan_of(compiled);
@@ -66,8 +68,8 @@ PyObject* activation_new(PyTypeObject* type, PyObject* args, PyObject*) {
     const char* name = nullptr;
     PyObject* carrier_key = nullptr;
     Carrier carrier{};
-    if (!PyArg_ParseTuple(
-            PyTuple_GET_ITEM(carriers, i), "sOO&O&", &name, &carrier_key, convert_dtype, &carrier.dtype, convert_dtype, &carrier.usual)) {
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(carriers, i), "sOO&O&", &name, &carrier_key,
+                          convert_dtype, &carrier.dtype, convert_dtype, &carrier.usual)) {
       return nullptr;
     }
     carrier.device = c10::Device(name).type();
@@ -96,14 +98,14 @@ PyMethodDef activation_methods[] = {
 
 PyTypeObject ActivationType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// plan((action, ...) by operator for the CPU, the same for CUDA, low dtype on each, {operator: advice}, whether for meta tensors)
+// plan((action, ...) by operator for the CPU, the same for CUDA, low dtype on each, {operator:
+// advice}, whether for meta tensors)
 PyObject* make_plan(PyObject*, PyObject* args) {
   PyObject *on_cpu = nullptr, *on_cuda = nullptr, *advice = nullptr;
   ScalarType low_on_cpu{}, low_on_cuda{};
   int meta = 0;
-  if (!PyArg_ParseTuple(
-          args, "SSO&O&O!p", &on_cpu, &on_cuda, convert_dtype, &low_on_cpu, convert_dtype, &low_on_cuda, &PyDict_Type, &advice,
-          &meta)) {
+  if (!PyArg_ParseTuple(args, "SSO&O&O!p", &on_cpu, &on_cuda, convert_dtype, &low_on_cpu,
+                        convert_dtype, &low_on_cuda, &PyDict_Type, &advice, &meta)) {
     return nullptr;
   }
   auto plan = std::make_unique<Plan>();
@@ -123,14 +125,15 @@ PyObject* make_plan(PyObject*, PyObject* args) {
   return PyCapsule_New(plan.release(), kPlanCapsule, plan_dealloc);
 }
 
-// add(composite, positions, positions of parameters, dtype position or -1, position of "sparse" or -1, ((device, low dtype without a kernel), ...)) -> the operator's number
+// add(composite, positions, positions of parameters, dtype position or -1, position of "sparse" or
+// -1, ((device, low dtype without a kernel), ...)) -> the operator's number
 PyObject* add(PyObject*, PyObject* args) {
   int composite = 0;
   Py_ssize_t dtype_position = -1, sparse_position = -1;
   PyObject *positions = nullptr, *parameters = nullptr, *statistics = nullptr, *missing = nullptr;
-  if (!PyArg_ParseTuple(
-          args, "pO!O!O!nnO!", &composite, &PyTuple_Type, &positions, &PyTuple_Type, &parameters, &PyTuple_Type, &statistics,
-          &dtype_position, &sparse_position, &PyTuple_Type, &missing)) {
+  if (!PyArg_ParseTuple(args, "pO!O!O!nnO!", &composite, &PyTuple_Type, &positions, &PyTuple_Type,
+                        &parameters, &PyTuple_Type, &statistics, &dtype_position, &sparse_position,
+                        &PyTuple_Type, &missing)) {
     return nullptr;
   }
   auto op = std::make_unique<Operator>();
@@ -144,7 +147,8 @@ PyObject* add(PyObject*, PyObject* args) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(missing); ++i) {
     int device = 0;
     ScalarType dtype{};
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(missing, i), "iO&", &device, convert_dtype, &dtype)) return nullptr;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(missing, i), "iO&", &device, convert_dtype, &dtype))
+      return nullptr;
     op->missing[device][low_index(dtype)] = true;
   }
   operators.push_back(std::move(op));
@@ -189,31 +193,39 @@ PyObject* install_writing(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// install_on_meta(name, whether it is made of others): what is done about a call is registered in Python, on another key.
+// install_on_meta(name, whether it is made of others): what is done about a call is registered in
+// Python, on another key.
 PyObject* install_on_meta(PyObject*, PyObject* args) {
   const char* name = nullptr;
   int composite = 0;
   if (!PyArg_ParseTuple(args, "sp", &name, &composite)) return nullptr;
   HANDLE_TH_ERRORS
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::AutogradMeta, __FILE__, __LINE__);
-  library->impl(name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<MetaKernel>(composite != 0)));
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::AutogradMeta,
+                                            __FILE__, __LINE__);
+  library->impl(
+      name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<MetaKernel>(composite != 0)));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
-// configure((name of a key, ...), thread, is_exporting, its global names or None, the one that it looks for, error for banned operations, what a missing kernel says, what raises on meta tensors that are
-// not reached, the name of the key for those that are, hooks: ready, awaited, further, finder, names of sys, apply, undo)
+// configure((name of a key, ...), thread, is_exporting, its global names or None, the one that it
+// looks for, error for banned operations, what a missing kernel says, what raises on meta tensors
+// that are not reached, the name of the key for those that are, hooks: ready, awaited, further,
+// finder, names of sys, apply, undo)
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *keys = nullptr, *phrases = nullptr;
   const char* meta_key = nullptr;
-  if (!PyArg_ParseTuple(
-          args, "O!OOOUOO!OsO!O!O!OO!OO", &PyTuple_Type, &keys, &thread_in_python, &is_exporting, &exporting_space, &exporting_flag, &banned_error, &PyTuple_Type, &phrases,
-          &refuse_on_meta, &meta_key, &PyList_Type, &hooks.ready, &PyList_Type, &hooks.awaited, &PyList_Type, &hooks.further, &hooks.finder, &PyDict_Type, &hooks.sys, &hooks.apply, &hooks.undo)) {
+  if (!PyArg_ParseTuple(args, "O!OOOUOO!OsO!O!O!OO!OO", &PyTuple_Type, &keys, &thread_in_python,
+                        &is_exporting, &exporting_space, &exporting_flag, &banned_error,
+                        &PyTuple_Type, &phrases, &refuse_on_meta, &meta_key, &PyList_Type,
+                        &hooks.ready, &PyList_Type, &hooks.awaited, &PyList_Type, &hooks.further,
+                        &hooks.finder, &PyDict_Type, &hooks.sys, &hooks.apply, &hooks.undo)) {
     return nullptr;
   }
   HANDLE_TH_ERRORS
-  for (PyObject* kept : {thread_in_python, is_exporting, exporting_space, exporting_flag, banned_error, refuse_on_meta, hooks.ready, hooks.awaited, hooks.further, hooks.finder, hooks.sys, hooks.apply,
-                         hooks.undo}) {
+  for (PyObject* kept : {thread_in_python, is_exporting, exporting_space, exporting_flag,
+                         banned_error, refuse_on_meta, hooks.ready, hooks.awaited, hooks.further,
+                         hooks.finder, hooks.sys, hooks.apply, hooks.undo}) {
     Py_INCREF(kept);
   }
   meta_in_python = c10::parseDispatchKey(meta_key);
@@ -287,20 +299,25 @@ PyObject* forget_other_threads(PyObject*, PyObject*) {
 }
 
 PyMethodDef functions[] = {
-    {"configure", configure, METH_VARARGS, "Hand over what the kernels and regions use of Python; before anything else, once."},
+    {"configure", configure, METH_VARARGS,
+     "Hand over what the kernels and regions use of Python; before anything else, once."},
     {"add", add, METH_VARARGS, "Make an operator known; return its number."},
     {"install", install, METH_VARARGS, "Register the kernel for an operator on a key, for good."},
-    {"install_writing", install_writing, METH_VARARGS, "Register the kernel for an operator that writes to a tensor, for good."},
-    {"install_on_meta", install_on_meta, METH_VARARGS, "Register what meta tensors alone reach, for good."},
+    {"install_writing", install_writing, METH_VARARGS,
+     "Register the kernel for an operator that writes to a tensor, for good."},
+    {"install_on_meta", install_on_meta, METH_VARARGS,
+     "Register what meta tensors alone reach, for good."},
     {"plan", make_plan, METH_VARARGS, "Return the table of actions of a plan."},
     {"set_plan", set_plan, METH_O, "Put a table in force in this thread, for kernels."},
-    {"drop_casts", drop_casts_of_this_thread, METH_NOARGS, "Drop the casts of parameters that this thread has kept."},
+    {"drop_casts", drop_casts_of_this_thread, METH_NOARGS,
+     "Drop the casts of parameters that this thread has kept."},
     {"set_traced", set_traced, METH_O, "Say whether this thread's operations are reported."},
     {"acquire", acquire, METH_NOARGS, "See patches.acquire."},
     {"release", release, METH_NOARGS, "See patches.release."},
     {"start_sharing", share, METH_O, "See native_cache.start_sharing."},
     {"stop_sharing", unshare, METH_O, "See native_cache.stop_sharing."},
-    {"forget_other_threads", forget_other_threads, METH_NOARGS, "Let go, in a forked process, of what other threads had open."},
+    {"forget_other_threads", forget_other_threads, METH_NOARGS,
+     "Let go, in a forked process, of what other threads had open."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "unamp_torch_kernels", nullptr, -1, functions};
@@ -311,10 +328,12 @@ bool is_made_for_this_torch() {
   PyObject* number = version == nullptr ? nullptr : PyObject_GetAttrString(version, "__version__");
   Py_XDECREF(version);
   const char* found = number == nullptr ? nullptr : PyUnicode_AsUTF8(number);
-  const std::string minor = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
+  const std::string minor =
+      std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR) + ".";
   const bool same = found != nullptr && std::string(found).rfind(minor, 0) == 0;
   if (found != nullptr && !same) {
-    PyErr_Format(PyExc_ImportError, "it is made for torch %s, and torch %s is installed", TORCH_VERSION, found);
+    PyErr_Format(PyExc_ImportError, "it is made for torch %s, and torch %s is installed",
+                 TORCH_VERSION, found);
   }
   Py_XDECREF(number);
   return same;
@@ -334,9 +353,11 @@ extern "C" __attribute__((visibility("default"))) PyObject* PyInit_unamp_torch_k
   ActivationType.tp_flags = Py_TPFLAGS_DEFAULT;
   ActivationType.tp_methods = activation_methods;
   ActivationType.tp_new = activation_new;
-  if (PyType_Ready(&TokenType) < 0 || PyType_Ready(&ActivationType) < 0 || !ready_casts()) return nullptr;
+  if (PyType_Ready(&TokenType) < 0 || PyType_Ready(&ActivationType) < 0 || !ready_casts())
+    return nullptr;
   PyObject* made = PyModule_Create(&module);
-  if (made == nullptr || PyModule_AddObjectRef(made, "Activation", reinterpret_cast<PyObject*>(&ActivationType)) < 0 ||
+  if (made == nullptr ||
+      PyModule_AddObjectRef(made, "Activation", reinterpret_cast<PyObject*>(&ActivationType)) < 0 ||
       PyModule_AddObjectRef(made, "Casts", reinterpret_cast<PyObject*>(&CastsType)) < 0) {
     return nullptr;
   }

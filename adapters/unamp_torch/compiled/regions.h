@@ -1,6 +1,7 @@
 // Opening and closing regions.
 //
-// The same in meaning as `activation.py` and `patches.py`; comments there say why, those here what is different in C++.
+// The same in meaning as `activation.py` and `patches.py`; comments there say why, those here what
+// is different in C++.
 
 #pragma once
 
@@ -14,8 +15,8 @@ namespace {
 std::mutex sharing_mutex;
 std::array<long, 2> sharing{};
 
-// A tensor in torch's cache may need the GIL to be destroyed, while another thread holds the cache's own lock: whoever waits for
-// one of the locks must not hold the GIL meanwhile.
+// A tensor in torch's cache may need the GIL to be destroyed, while another thread holds the
+// cache's own lock: whoever waits for one of the locks must not hold the GIL meanwhile.
 void clear_cache() {
   Py_BEGIN_ALLOW_THREADS at::autocast::clear_cache();
   Py_END_ALLOW_THREADS
@@ -41,7 +42,8 @@ bool start_sharing(ScalarType low) {
   return true;
 }
 
-// Returns whether the cache was cleared: with the last region, before one of another dtype can start.
+// Returns whether the cache was cleared: with the last region, before one of another dtype can
+// start.
 bool stop_sharing(ScalarType low) {
   const auto lock = locked(sharing_mutex);
   if (--sharing[low_index(low)] > 0) return false;
@@ -49,8 +51,9 @@ bool stop_sharing(ScalarType low) {
   return true;
 }
 
-// What patches.py holds: [(namespace, name, original, replacement)], names of modules that are still to be imported, patches of
-// lasting.py, the finder that waits for those modules, and what does the same in Python where something is not as it was left.
+// What patches.py holds: [(namespace, name, original, replacement)], names of modules that are
+// still to be imported, patches of lasting.py, the finder that waits for those modules, and what
+// does the same in Python where something is not as it was left.
 struct Hooks {
   PyObject* ready = nullptr;
   PyObject* awaited = nullptr;
@@ -63,7 +66,8 @@ struct Hooks {
 Hooks hooks;
 PyObject* meta_path_attribute = nullptr;
 long open_regions = 0;
-// Held while hooks are applied and undone: what does it in Python gives other threads their turn. The same thread may come back for it.
+// Held while hooks are applied and undone: what does it in Python gives other threads their turn.
+// The same thread may come back for it.
 std::recursive_mutex hooks_mutex;
 
 bool called(PyObject* function) {
@@ -74,15 +78,20 @@ bool called(PyObject* function) {
 
 // Names of attributes are interned strings, which know their hash.
 #if PY_VERSION_HEX < 0x030D0000
-PyObject* item(PyObject* space, PyObject* name) { return _PyDict_GetItem_KnownHash(space, name, reinterpret_cast<PyASCIIObject*>(name)->hash); }
+PyObject* item(PyObject* space, PyObject* name) {
+  return _PyDict_GetItem_KnownHash(space, name, reinterpret_cast<PyASCIIObject*>(name)->hash);
+}
 
 int set_item(PyObject* space, PyObject* name, PyObject* value) {
-  return _PyDict_SetItem_KnownHash(space, name, value, reinterpret_cast<PyASCIIObject*>(name)->hash);
+  return _PyDict_SetItem_KnownHash(space, name, value,
+                                   reinterpret_cast<PyASCIIObject*>(name)->hash);
 }
 #else
 PyObject* item(PyObject* space, PyObject* name) { return PyDict_GetItemWithError(space, name); }
 
-int set_item(PyObject* space, PyObject* name, PyObject* value) { return PyDict_SetItem(space, name, value); }
+int set_item(PyObject* space, PyObject* name, PyObject* value) {
+  return PyDict_SetItem(space, name, value);
+}
 #endif
 
 bool exchange_all(int from, int to) {
@@ -130,7 +139,8 @@ bool release_hooks() {
   if (--open_regions > 0) return true;
   if (PyList_GET_SIZE(hooks.further) > 0) return called(hooks.undo);
   PyObject* finders = import_finders();
-  const bool first = finders != nullptr && PyList_GET_SIZE(finders) > 0 && PyList_GET_ITEM(finders, 0) == hooks.finder;
+  const bool first = finders != nullptr && PyList_GET_SIZE(finders) > 0 &&
+                     PyList_GET_ITEM(finders, 0) == hooks.finder;
   if (first && PyList_SetSlice(finders, 0, 1, nullptr) < 0) return false;
   if (exchange_all(3, 2) && (first || PyList_GET_SIZE(hooks.awaited) == 0)) return true;
   PyErr_Clear();
@@ -177,7 +187,8 @@ PyObject* thread_in_python = nullptr;  // state.thread
 PyObject* plan_attribute = nullptr;
 PyObject* attributes_attribute = nullptr;  // "__dict__"
 PyObject* is_exporting = nullptr;
-PyObject* exporting_space = nullptr;  // where that looks, and for what; None where this version of torch has it otherwise
+// where that looks, and for what; None where this version of torch has it otherwise
+PyObject* exporting_space = nullptr;
 PyObject* exporting_flag = nullptr;
 
 // Returns whether torch.export is running; -1 with an error.
@@ -197,7 +208,8 @@ int exporting() {
 void switch_to(const Activation& activation, bool on) {
   for (const Carrier& carrier : *activation.guard) {
     c10::impl::tls_set_dispatch_key_excluded(carrier.key, !on);
-    if (carrier.dtype != carrier.usual) at::autocast::set_autocast_dtype(carrier.device, on ? carrier.dtype : carrier.usual);
+    if (carrier.dtype != carrier.usual)
+      at::autocast::set_autocast_dtype(carrier.device, on ? carrier.dtype : carrier.usual);
   }
   if (!here.traced) c10::impl::tls_set_dispatch_key_included(activation.key, on);
 }
@@ -205,21 +217,25 @@ void switch_to(const Activation& activation, bool on) {
 bool may_cache(const Activation& activation, const Activation* outer, const Token& before) {
   if (outer != nullptr) return outer->low == activation.low && before.caching;
   for (int i = 0; i < kDevices; ++i) {
-    if ((activation.devices >> i & 1) && !before.off[i] && before.dtype[i] != activation.low) return false;
+    if ((activation.devices >> i & 1) && !before.off[i] && before.dtype[i] != activation.low)
+      return false;
   }
   return start_sharing(activation.low);
 }
 
 PyTypeObject TokenType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// Returns whether a region has to be opened in Python: while operations are reported, recorded above autocast, exported or transformed,
-// and beside other devices' plans.
+// Returns whether a region has to be opened in Python: while operations are reported, recorded
+// above autocast, exported or transformed, and beside other devices' plans.
 int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activation) {
-  if (here.traced || c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode)) return 1;
+  if (here.traced ||
+      c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode))
+    return 1;
   if (c10::impl::tls_is_dispatch_key_included(DispatchKey::PreDispatch)) return 1;
   if (outer != Py_None) {
     auto* innermost = reinterpret_cast<Activation*>(here.innermost);
-    if (innermost == nullptr || innermost->plan != outer || innermost->devices != self->devices) return 1;
+    if (innermost == nullptr || innermost->plan != outer || innermost->devices != self->devices)
+      return 1;
     *outer_activation = innermost;
   }
   return exporting();
@@ -227,12 +243,14 @@ int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activa
 
 PyObject* activation_enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<Activation*>(object);
-  // In the dictionary itself: looking an attribute up that each thread has for itself takes several times as long.
+  // In the dictionary itself: looking an attribute up that each thread has for itself takes several
+  // times as long.
   PyObject* attributes = PyObject_GetAttr(thread_in_python, attributes_attribute);
   if (attributes == nullptr) return nullptr;
   PyObject* outer = item(attributes, plan_attribute);
   if (outer == nullptr) {
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "unamp_torch.state.thread has no plan");
+    if (!PyErr_Occurred())
+      PyErr_SetString(PyExc_SystemError, "unamp_torch.state.thread has no plan");
     Py_DECREF(attributes);
     return nullptr;
   }
@@ -262,7 +280,8 @@ PyObject* activation_enter(PyObject* object, PyObject*) {
     token->off[i] = c10::impl::tls_is_dispatch_key_excluded(kNativeKeys[i]);
     token->dtype[i] = at::autocast::get_autocast_dtype(kDeviceTypes[i]);
   }
-  const bool shares = self->autocast ? self->cache && may_cache(*self, outer_activation, *token) : token->caching;
+  const bool shares =
+      self->autocast ? self->cache && may_cache(*self, outer_activation, *token) : token->caching;
   token->shared = shares && outer == Py_None && self->autocast;
   for (int i = 0; i < kDevices; ++i) {
     if (!(self->devices >> i & 1)) continue;

@@ -18,11 +18,14 @@ void drop_casts() {
   }
 }
 
-bool shares_memory(const Tensor& tensor) { return !tensor.has_storage() || tensor.storage().use_count() > 1; }
+bool shares_memory(const Tensor& tensor) {
+  return !tensor.has_storage() || tensor.storage().use_count() > 1;
+}
 
 bool may_belong_to_a_parameter(const Tensor& written) {
   if (written.scalar_type() == at::kLong) return false;
-  if (written.requires_grad()) return written.is_leaf() || (!at::GradMode::is_enabled() && shares_memory(written));
+  if (written.requires_grad())
+    return written.is_leaf() || (!at::GradMode::is_enabled() && shares_memory(written));
   return shares_memory(written);
 }
 
@@ -35,12 +38,14 @@ struct DropOnLeaving {
 
 class WritingKernel final : public c10::OperatorKernel {
  public:
-  WritingKernel(std::vector<size_t> positions, const KernelKey& key) : positions_(std::move(positions)), own_key_(key) {}
+  WritingKernel(std::vector<size_t> positions, const KernelKey& key)
+      : positions_(std::move(positions)), own_key_(key) {}
 
   void operator()(const c10::OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
     const size_t base = stack->size() - handle.schema().arguments().size();
     bool drops = false;
-    for (const size_t position : positions_) drops = drops || any_tensor((*stack)[base + position], may_belong_to_a_parameter);
+    for (const size_t position : positions_)
+      drops = drops || any_tensor((*stack)[base + position], may_belong_to_a_parameter);
     const DropOnLeaving dropping{drops};
     c10::impl::ExcludeDispatchKeyGuard guard(own_key_.key);
     handle.redispatchBoxed(keys & own_key_.below, stack);
