@@ -94,7 +94,8 @@ def _mount_commands() -> None:
             said = " ".join(str(error).split())
             _mount_missing(
                 point.name, f"{error.name or point.value} cannot be imported",
-                f"cannot be imported ({said}); reinstall {error.name or point.value}, or what installed it",
+                f"cannot be imported ({said}); reinstall {error.name or point.value}, "
+                "or what installed it",
             )  # fmt: skip
 
 

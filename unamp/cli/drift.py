@@ -88,7 +88,8 @@ def drift(
     for name, words in beyond.items():
         if words and times is None:
             printing.say(
-                f"{name}: on one of the lists, and no operation of unamp's vocabulary: {', '.join(words)}"
+                f"{name}: on one of the lists, and no operation of unamp's vocabulary: "
+                f"{', '.join(words)}"
             )
 
 

@@ -14,6 +14,7 @@ def main() -> None:
         if package not in ("rich", "typer"):
             raise
         sys.exit(
-            f"the command `unamp` needs {package}, which is not installed; pip install 'unamp[conformance]'"
+            f"the command `unamp` needs {package}, which is not installed; "
+            "pip install 'unamp[conformance]'"
         )
     app()

@@ -85,7 +85,8 @@ def migrate(
         if package is None:
             raise
         print(
-            f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'",
+            f"`unamp migrate` needs {package}, which is not installed; "
+            "pip install 'unamp[migrate]'",
             file=sys.stderr,
         )
         raise typer.Exit(2) from None
@@ -168,7 +169,8 @@ def _show_policies(report: Report, shown: _Shown, as_json: bool) -> None:
     for path, region in regions:
         print(printable(f"{path}:{region.place}: {_policy_line(region, shown)}"))
     print(
-        f"{report.read} files read: {len(regions)} regions, {len({str(region.policy) for _, region in regions})} policies"
+        f"{report.read} files read: {len(regions)} regions, "
+        f"{len({str(region.policy) for _, region in regions})} policies"
     )
 
 

@@ -71,7 +71,8 @@ def _show(checked: CheckedModel, every: bool) -> None:
         f"{counted[verdict]} {many}" for verdict, (_, many) in _VERDICTS.items() if counted[verdict]
     ]
     printing.say(
-        f"{len(checked.nodes)} nodes compute with floating numbers: {', '.join(told) or 'none of them'}"
+        f"{len(checked.nodes)} nodes compute with floating numbers: "
+        f"{', '.join(told) or 'none of them'}"
     )
     for pattern in checked.unmatched:
         printing.say(

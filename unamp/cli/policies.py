@@ -93,7 +93,8 @@ def explain_command(
     if framework is not None and (lists := lists_behind(policy, framework, device)):
         installed = f"{framework} {registry.adapter_for(framework).version()}"
         printing.say(
-            f"preset native: shown by the lists of {lists}, the newest; in force are those of {installed}"
+            f"preset native: shown by the lists of {lists}, the newest; "
+            f"in force are those of {installed}"
         )
     where = sorted({place for e in explained.values() for place in e.how})
     differ = ("in other versions",) if any(e.versions for e in explained.values()) else ()
@@ -139,7 +140,8 @@ def diff(
     if before.endswith(".toml") or after.endswith(".toml"):
         if any(value is not None for value in (level, dtype, allow, deny, trace)):
             raise typer.BadParameter(
-                "files state their policies; --level, --dtype, --allow, --deny and --trace go with presets"
+                "files state their policies; --level, --dtype, --allow, "
+                "--deny and --trace go with presets"
             )
         diff_files(before, after, as_json)
         return

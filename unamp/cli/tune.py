@@ -153,6 +153,7 @@ def _arguments(said: str) -> dict[str, Any]:
     if unknown or missing:
         wrong = f"unknown: {unknown[0]!r}" if unknown else f"missing: {missing[0]!r}"
         raise typer.BadParameter(
-            f"{said} must return a dict with {', '.join(_NEEDED)}, and what else unamp.tune takes; {wrong}"
+            f"{said} must return a dict with {', '.join(_NEEDED)}, "
+            f"and what else unamp.tune takes; {wrong}"
         )
     return dict(found)

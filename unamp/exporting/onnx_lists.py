@@ -119,8 +119,8 @@ def openvino(precision: Precision, model: Path | None) -> ExportLists:
     }
     unsaid = [
         *_unclear(planned, precision),
-        f"whether the rest runs in {low} and whether the marks of float32 outlive fusion is up to the device; "
-        "compiled.get_runtime_model() tells",
+        f"whether the rest runs in {low} and whether the marks of float32 outlive fusion is up to "
+        "the device; compiled.get_runtime_model() tells",
     ]
     code = _OPENVINO.format(
         names=_listed(results, 0), model=_path(model), hint=arguments["INFERENCE_PRECISION_HINT"]
@@ -196,7 +196,8 @@ def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
         )
     if twice := sorted({node.name for node in single if node.named} & low_names):
         unsaid.append(
-            f"nodes that are to run low have these names, too, and stay in float32: {', '.join(twice)}"
+            "nodes that are to run low have these names, too, "
+            f"and stay in float32: {', '.join(twice)}"
         )
     names = dict.fromkeys(node.name for node in single if node.named)
     return _Kept(sorted(types), list(names), unsaid)

@@ -23,8 +23,8 @@ def torch_tensorrt(precision: Precision) -> ExportLists:
             ", ".join(op for op in ("add", "mul", "relu", "cat") if op in following) or following[0]
         )
         unsaid.append(
-            f"{len(following)} operations run in the dtype of their inputs ({some} among them); torch-tensorrt runs in {low} "
-            "whatever is not excluded"
+            f"{len(following)} operations run in the dtype of their inputs ({some} among them); "
+            f"torch-tensorrt runs in {low} whatever is not excluded"
         )
     arguments: dict[str, object] = {
         "use_explicit_typing": True,
@@ -86,7 +86,8 @@ def coremltools(precision: Precision) -> ExportLists:
     if types.mixed:
         which = ", ".join(types.mixed)
         unsaid.append(
-            f"the policy says different things for what they may be; here they stay in float32: {which}"
+            "the policy says different things for what they may be; "
+            f"here they stay in float32: {which}"
         )
     arguments: dict[str, object] = {
         "float16": types.low,

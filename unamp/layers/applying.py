@@ -265,9 +265,10 @@ def _owner(network: Any) -> Adapter:
     adapter = registry.owner(network, "network")
     if adapter is None:
         raise TypeError(
-            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, or a module of flax or "
-            f"equinox, of a framework that is imported and has an adapter installed; not {type(network).__name__}. On JAX "
-            "rules for layers take a function with named scopes (of a method, Class.method), and what haiku.transform returns"
+            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, "
+            "or a module of flax or equinox, of a framework that is imported and has an adapter "
+            f"installed; not {type(network).__name__}. On JAX rules for layers take a function "
+            "with named scopes (of a method, Class.method), and what haiku.transform returns"
         )
     return adapter
 
@@ -276,8 +277,8 @@ def _layered(adapter: Adapter) -> Layered:
     make = getattr(adapter, "layered", None)
     if make is None:
         raise NotExpressible(
-            f"the adapter for {adapter.framework} has no rules for layers (`layered` of unamp.adapter.layers.HasLayers); "
-            "open a region in the layer's own code instead"
+            f"the adapter for {adapter.framework} has no rules for layers (`layered` of "
+            "unamp.adapter.layers.HasLayers); open a region in the layer's own code instead"
         )
     layered: Layered = make()
     return layered
@@ -310,8 +311,8 @@ def _chosen(
         if not called:
             name, layer = matched[0]
             raise ValueError(
-                f"{rule.pattern!r} matches {name!r}, a {layer.__class__.__name__}, which is never called itself: name what is "
-                f"in it, {f'{name}.*'!r}"
+                f"{rule.pattern!r} matches {name!r}, a {layer.__class__.__name__}, which is never "
+                f"called itself: name what is in it, {f'{name}.*'!r}"
             )
         chosen.update((id(layer), (layer, rule)) for layer in called)
     names = {name: chosen[id(layer)][1].policy for name, layer in layers if id(layer) in chosen}

@@ -28,13 +28,14 @@ class LateRules:
         for rule in rules:
             if ":" in rule.pattern:
                 raise NotExpressible(
-                    f"{rule.pattern!r} names a class, and the layers of {network} are named scopes, which have none; name the "
-                    "scopes, as a trace does: '**.linear'"
+                    f"{rule.pattern!r} names a class, and the layers of {network} are named "
+                    "scopes, which have none; name the scopes, as a trace does: '**.linear'"
                 )
             if rule.result is not None:
                 raise NotExpressible(
-                    f"the rule for {rule.pattern!r} has result={rule.result!r}, and the layers of {network} are named scopes, "
-                    "which have no result; cast what the scope computes in its code, or leave result out"
+                    f"the rule for {rule.pattern!r} has result={rule.result!r}, and the layers of "
+                    f"{network} are named scopes, which have no result; cast what the scope "
+                    "computes in its code, or leave result out"
                 )
         self._network = network
         self._rules = rules

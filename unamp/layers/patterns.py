@@ -40,8 +40,8 @@ def as_pattern(pattern: object) -> str:
     empty = "" in names.split(".") if names or not colon else False
     if empty or (colon and "" in kind.split(".")) or not pattern.isprintable():
         raise ValueError(
-            f"{shortened(pattern)} is no pattern for layers; write names with dots between them ('encoder.*.norm'), or a "
-            "class (':LayerNorm')"
+            f"{shortened(pattern)} is no pattern for layers; write names with dots between them "
+            "('encoder.*.norm'), or a class (':LayerNorm')"
         )
     return pattern
 

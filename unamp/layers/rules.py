@@ -142,7 +142,8 @@ class LayerRules:
             )
             if found["format"] != _FORMAT or found["version"] != _VERSION:
                 raise ValueError(
-                    f"its format is {shortened(found['format'], 40)}, version {shortened(found['version'], 40)}"
+                    f"its format is {shortened(found['format'], 40)}, "
+                    f"version {shortened(found['version'], 40)}"
                 )
             return cls.from_data(found["layers"])
         except (TypeError, ValueError) as error:
@@ -211,7 +212,8 @@ _FORMAT, _VERSION = "unamp layer rules", 1
 def _checked(rule: object) -> LayerRule:
     if not isinstance(rule, LayerRule):
         raise TypeError(
-            f"rules are a mapping of patterns to policies, or unamp.LayerRule objects; not {shortened(rule)}"
+            "rules are a mapping of patterns to policies, or unamp.LayerRule objects; "
+            f"not {shortened(rule)}"
         )
     pattern = as_pattern(rule.pattern)
     if not isinstance(rule.policy, Policy) and rule.policy != FLOAT32:
@@ -235,7 +237,8 @@ def _from_data(data: Any) -> LayerRule:
         raise TypeError(f"a rule for layers is an object, not {shortened(data, 40)}")
     if different := sorted(data.keys() ^ set(_FIELDS), key=str):
         raise ValueError(
-            f"a rule for layers has {', '.join(_FIELDS)}; unknown or missing: {shortened(different[0], 40)}"
+            f"a rule for layers has {', '.join(_FIELDS)}; "
+            f"unknown or missing: {shortened(different[0], 40)}"
         )
     if not isinstance(data["pattern"], str):
         raise TypeError(f"a pattern is text, not {shortened(data['pattern'], 40)}")

@@ -110,7 +110,8 @@ def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
                 )
             raise Refused(
                 "float32 is no low dtype: the framework refuses it or switches the region off",
-                "write enabled=False; or unamp.autocast(dtype='float32') for an island, which widens low inputs",
+                "write enabled=False; or unamp.autocast(dtype='float32') for an island, "
+                "which widens low inputs",
             )
     for name in _LISTS:
         entries = _literal(args, known, name)

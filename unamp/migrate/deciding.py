@@ -114,7 +114,8 @@ def plain_arguments(use: Use, source: Source) -> Sequence[Written] | None:
         raise Refused("it is handed on uncalled, so its arguments are not seen")
     if row.form.in_place and isinstance(source.nodes.parents.get(call), cst.Expr):
         raise Refused(
-            "it changes the network in place, as its dialect does, and plain unamp returns another one"
+            "it changes the network in place, as its dialect does, "
+            "and plain unamp returns another one"
         )
     _check_result(call, row.form, source)
     known = given(call.args, row.form, row.name)
@@ -265,7 +266,8 @@ def _excluded(call: cst.Call, form: Form, known: Given, source: Source) -> list[
     )
     if paddle is None:
         raise Refused(
-            "Paddle keeps norms in float32 that plain unamp has to be told, and the file does not import paddle"
+            "Paddle keeps norms in float32 that plain unamp has to be told, "
+            "and the file does not import paddle"
         )
     layers = ", ".join(f"{paddle}.{layer}" for layer in form.excluded_norms)
     return [Written("excluded_layers", keyword=True, code=f"[{layers}]")]

@@ -116,14 +116,16 @@ def read_graph(path: Path) -> Graph:
         from google.protobuf.message import DecodeError
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"reading ONNX files needs {error.name}, which is not installed; pip install 'unamp[onnx]'",
+            f"reading ONNX files needs {error.name}, which is not installed; "
+            "pip install 'unamp[onnx]'",
             name=error.name,
         ) from error
     if path.exists() and not path.is_file():
         raise BadModel("it is no file")
     if path.stat().st_size >= _LARGEST:
         raise BadModel(
-            "it is larger than 2 GiB, which no ONNX file can be; weights belong into a file of their own"
+            "it is larger than 2 GiB, which no ONNX file can be; "
+            "weights belong into a file of their own"
         )
     model = onnx.ModelProto()
     try:
@@ -184,7 +186,8 @@ class _Reader:
             or not self._model.graph.output
         ):
             raise BadModel(
-                "it is no ONNX model: it has no graph with results, or says no version of ONNX's operators"
+                "it is no ONNX model: it has no graph with results, "
+                "or says no version of ONNX's operators"
             )
         self._read(self._model.graph, {})
         return Graph(self._nodes, self._values, self._results, self._model.producer_name)
@@ -322,7 +325,8 @@ class _Reader:
             inside = False
         if not inside:
             raise BadModel(
-                f"tensor {shortened(name)} has its data in {shortened(location)}, outside of the model's folder"
+                f"tensor {shortened(name)} has its data in {shortened(location)}, "
+                "outside of the model's folder"
             )
 
 
@@ -339,7 +343,8 @@ def _found(name: str, who: str, place: _Place) -> int:
         return place.known[name]
     if any(name in node.output for node in place.graph.node):
         raise BadModel(
-            f"{who} {shortened(name)}, which no node before makes: there is a cycle, or nodes are out of order"
+            f"{who} {shortened(name)}, which no node before makes: there is a cycle, "
+            "or nodes are out of order"
         )
     raise BadModel(f"{who} {shortened(name)}, which nothing makes")
 

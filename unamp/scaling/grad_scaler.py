@@ -26,10 +26,11 @@ from unamp.scaling.loss_scale import SMALLEST, LossScale, number
 _OFF = Policy(enabled=False)
 
 _NO_CLOSURE = (
-    "step() takes no closure: the optimizer would compute gradients anew, scaled and not checked. Where the optimizer calls it "
-    "once (SGD, Adam), call it before: closure(); scaler.step(optimizer). Where it searches with it (LBFGS), no scale can be "
-    "right for all calls: compute in bfloat16 or float32, which need none, and write optimizer.step(closure), or "
-    "unamp.GradScaler(enabled=False)"
+    "step() takes no closure: the optimizer would compute gradients anew, scaled and not checked. "
+    "Where the optimizer calls it once (SGD, Adam), call it before: closure(); "
+    "scaler.step(optimizer). Where it searches with it (LBFGS), no scale can be right for all "
+    "calls: compute in bfloat16 or float32, which need none, and write optimizer.step(closure), "
+    "or unamp.GradScaler(enabled=False)"
 )
 
 
@@ -110,7 +111,8 @@ class GradScaler:
     ) -> None:
         if isinstance(init_scale, str):
             raise TypeError(
-                f"init_scale must be a number, not {init_scale!r}; a scaler needs no device: it serves every one"
+                f"init_scale must be a number, not {init_scale!r}; a scaler needs no device: "
+                "it serves every one"
             )
         self._loss_scale = LossScale(
             init_scale,
@@ -134,7 +136,8 @@ class GradScaler:
     def __getstate__(self) -> dict[str, Any]:
         if self._pending:
             raise RuntimeError(
-                "a scaler can be copied and pickled between update() and the next step, not in between"
+                "a scaler can be copied and pickled between update() and the next step, "
+                "not in between"
             )
         return vars(self) | {"_adapter": None, "_pending": {}}
 
@@ -184,7 +187,8 @@ class GradScaler:
         if pending is not None:
             said = "step() was called before it" if pending.stepped else "it was called already"
             raise RuntimeError(
-                f"unscale_() is called once for each optimizer, before its step; {said} since the last update()"
+                "unscale_() is called once for each optimizer, before its step; "
+                f"{said} since the last update()"
             )
         pending = self._pending[id(optimizer)] = self._unscaled(optimizer, gradients)
         return pending.gradients.values
@@ -264,7 +268,8 @@ class GradScaler:
             ]
             if not found:
                 raise NothingChecked(
-                    "update() found no gradients that were checked; call step() or unscale_() before it"
+                    "update() found no gradients that were checked; call step() "
+                    "or unscale_() before it"
                 )
             self._loss_scale = self._loss_scale.after(any(found))
         self._pending.clear()
@@ -319,7 +324,8 @@ class GradScaler:
             return
         if isinstance(state_dict, Mapping) and not state_dict:
             raise RuntimeError(
-                "the state is empty: it was saved from a scaler that was disabled; nothing was loaded"
+                "the state is empty: it was saved from a scaler that was disabled; "
+                "nothing was loaded"
             )
         self._loss_scale = self._loss_scale.restored(state_dict)
         self._pending.clear()
@@ -353,14 +359,16 @@ class GradScaler:
                 # an optimizer that no step can take, or no gradients: that comes first
                 adapter.gradients(optimizer, given)
             raise RuntimeError(
-                "no loss has been scaled; call scale(loss) and its backward pass first. A compiled function that multiplies "
-                "its loss by get_scale() takes scale(one) instead, one being a tensor that holds 1.0"
+                "no loss has been scaled; call scale(loss) and its backward pass first. A compiled "
+                "function that multiplies its loss by get_scale() takes scale(one) instead, "
+                "one being a tensor that holds 1.0"
             )
         gradients = adapter.gradients(optimizer, given)
         if "float16" in gradients.dtypes():
             raise ValueError(
-                "there are float16 gradients: the optimizer's parameters are low already; keep parameters in float32 and let a "
-                "region cast them, or give the optimizer float32 master weights"
+                "there are float16 gradients: the optimizer's parameters are low already; keep "
+                "parameters in float32 and let a region cast them, "
+                "or give the optimizer float32 master weights"
             )
         with no_policy():
             gradients.unscale(self._loss_scale.scale)
@@ -371,8 +379,9 @@ class GradScaler:
         if not _takes_scaler(optimizer):
             return {}
         warnings.warn(
-            f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is going to pass no longer; "
-            "let it use the attributes grad_scale and found_inf of the optimizer instead",
+            f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is "
+            "going to pass no longer; let it use the attributes grad_scale and found_inf of the "
+            "optimizer instead",
             FutureWarning,
             stacklevel=4,
         )
@@ -423,18 +432,21 @@ class GradScaler:
         elif given is not None:
             if pending.gradients.values is None:
                 raise TypeError(
-                    "unscale_() was called without gradients: the optimizer's parameters hold them, and step() takes none"
+                    "unscale_() was called without gradients: "
+                    "the optimizer's parameters hold them, and step() takes none"
                 )
             if _same(given, pending.scaled):
                 raise ValueError(
-                    "step() was given the scaled gradients, which unscale_() left as they were; hand over the ones that it "
-                    "returned: gradients = scaler.unscale_(optimizer, gradients)"
+                    "step() was given the scaled gradients, which unscale_() left as they were; "
+                    "hand over the ones that it returned: "
+                    "gradients = scaler.unscale_(optimizer, gradients)"
                 )
             pending.gradients.values = given
         overflow = pending.gradients.overflow()
         if overflow is None:
             raise NothingChecked(
-                "none of the optimizer's parameters has a gradient; run the backward pass of a scaled loss first"
+                "none of the optimizer's parameters has a gradient; "
+                "run the backward pass of a scaled loss first"
             )
         if given is None:
             # unscaled where they are, even if the step raises; those handed over now would come
@@ -469,8 +481,8 @@ class GradScaler:
         adapter = next((each for each in registry.adapters_in_use() if knows(each)), None)
         if own is not None and adapter is not None:
             raise TypeError(
-                f"this scaler scales losses of {own.framework}; {type(value).__name__} is {adapter.framework}'s, which needs a "
-                "scaler of its own"
+                f"this scaler scales losses of {own.framework}; {type(value).__name__} is "
+                f"{adapter.framework}'s, which needs a scaler of its own"
             )
         return adapter
 
@@ -504,9 +516,10 @@ def _check_once(gradients: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     """Raise where a step is given, beside the gradients that the scaler unscales, the same ones as they are: scaled."""
     if any(each is gradients for each in (*args, *kwargs.values())):
         raise ValueError(
-            "step() was given the scaled gradients a second time, as an argument of the optimizer's own step, which would use "
-            "them scaled and not checked. Unscale them before: gradients = scaler.unscale_(optimizer, gradients); then hand "
-            "these to step(), as gradients= and as the optimizer's argument"
+            "step() was given the scaled gradients a second time, as an argument of the "
+            "optimizer's own step, which would use them scaled and not checked. Unscale them "
+            "before: gradients = scaler.unscale_(optimizer, gradients); then hand these to step(), "
+            "as gradients= and as the optimizer's argument"
         )
 
 

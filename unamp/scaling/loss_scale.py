@@ -166,7 +166,8 @@ class LossScale(NamedTuple):
             for field, value in (_MOVES | _implied(form, self.growth_factor)).items():
                 if field not in FORMS[form].values() and getattr(self, field) != value:
                     raise ValueError(
-                        f"{form}'s scalers go on with {field}={value}; they cannot take over {getattr(self, field)}"
+                        f"{form}'s scalers go on with {field}={value}; "
+                        f"they cannot take over {getattr(self, field)}"
                     )
         plain = all(getattr(self, field) == value for field, value in _MOVES.items())
         keys = FORMS[form] if form != "unamp" or plain else _NOT_FOR_TORCH
@@ -260,5 +261,6 @@ def _form_of(state: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
         f"{what}: {', '.join(sorted(map(repr, keys)))}" for what, keys in different.items() if keys
     ]
     raise ValueError(
-        f"not a scaler's state ({', '.join(FORMS)}): its keys are nearest to {form}'s, {'; '.join(said)}; nothing was loaded"
+        f"not a scaler's state ({', '.join(FORMS)}): its keys are nearest to {form}'s, "
+        f"{'; '.join(said)}; nothing was loaded"
     )

@@ -231,7 +231,8 @@ def _read_call(where: str, data: Any) -> Call:
     )
     if not (_FILE.fullmatch(file) if not left_out else file == ""):
         raise strict.BadJSON(
-            f"{where}, file: must be a name like '000001.safetensors', and empty for what was left out"
+            f"{where}, file: must be a name like '000001.safetensors', "
+            "and empty for what was left out"
         )
     tensors: list[int] = []
     args = [

@@ -129,11 +129,13 @@ class TraceComparison:
         ):
             if alone:
                 said.append(
-                    f"only in {name}, compared with nothing: {', '.join(_counted(record.op for record in alone))}"
+                    f"only in {name}, compared with nothing: "
+                    f"{', '.join(_counted(record.op for record in alone))}"
                 )
         if self.aside:
             said.append(
-                f"outside of layers and regions, not compared: {', '.join(_counted(r.op for r in self.aside))}"
+                "outside of layers and regions, not compared: "
+                f"{', '.join(_counted(r.op for r in self.aside))}"
             )
         count = f"{len(self.operations)} operations ran in both"
         if self.within:
@@ -265,7 +267,8 @@ def check_traces(**named: object) -> None:
     for name, each in named.items():
         if not isinstance(each, Trace):
             raise TypeError(
-                f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)"
+                f"{name} must be an unamp.Trace, not {type(each).__name__}; "
+                "read one with Trace.from_json(text)"
             )
 
 

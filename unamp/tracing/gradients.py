@@ -111,7 +111,8 @@ def gradient_remarks(
     known = [each for each in gradients if each.values is not None]
     if not known:
         return [
-            "no gradient of a result was seen: no backward pass ran while the trace was open, or nothing needed one"
+            "no gradient of a result was seen: no backward pass ran while the trace was open, "
+            "or nothing needed one"
         ]
     said = []
     if (
@@ -137,7 +138,8 @@ def gradient_remarks(
     scales = sorted({each.scale for each in known if each.scale is not None})
     if scales:
         said.append(
-            f"gradients are multiplied by the loss scale, {' and '.join(f'{scale:g}' for scale in scales[:3])}"
+            "gradients are multiplied by the loss scale, "
+            f"{' and '.join(f'{scale:g}' for scale in scales[:3])}"
         )
     return said
 

@@ -80,7 +80,8 @@ class LayerMapping:
             ValueError: for a layer whose name a file cannot hold.
         """
         lines = [
-            "# Which layer of the reference (left) is which of the other run (right). A layer that is several has a list.",
+            "# Which layer of the reference (left) is which of the other run (right). "
+            "A layer that is several has a list.",
             '# "-" is what ran outside of layers. Layers that are not named here are matched by their own names.',
             f"format = {_quoted(FORMAT)}",
             f"version = {VERSION}",
@@ -134,7 +135,8 @@ def _read(data: dict[str, Any]) -> tuple[Pair, ...]:
     if len(set(pairs)) < len(pairs):
         twice = next(pair for pair, count in Counter(pairs).items() if count > 1)
         raise strict.BadJSON(
-            f"layers, {shortened(_spelled(twice[0]), 40)}: names {shortened(_spelled(twice[1]), 40)} twice"
+            f"layers, {shortened(_spelled(twice[0]), 40)}: names "
+            f"{shortened(_spelled(twice[1]), 40)} twice"
         )
     return tuple(pairs)
 

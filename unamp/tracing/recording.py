@@ -122,7 +122,8 @@ class Trace:
     def __enter__(self) -> Trace:
         if self._open and self._thread != threading.get_ident():
             raise RuntimeError(
-                "this trace is open in another thread, whose operations it records; make one for each thread"
+                "this trace is open in another thread, whose operations it records; "
+                "make one for each thread"
             )
         self._thread = threading.get_ident()
         outer: Trace | None = traces.innermost
@@ -155,7 +156,8 @@ class Trace:
     ) -> None:
         if not self._open or traces.innermost is not self:
             raise RuntimeError(
-                f"{self!r} is not the innermost open trace of this thread; traces close in reverse order"
+                f"{self!r} is not the innermost open trace of this thread; "
+                "traces close in reverse order"
             )
         self._open.pop().close()
         if not self._open:
@@ -175,7 +177,8 @@ class Trace:
         """
         if not self._open:
             raise RuntimeError(
-                "step() ends a step of an open trace; call it inside of `with unamp.trace(...) as trace:`"
+                "step() ends a step of an open trace; call it inside of "
+                "`with unamp.trace(...) as trace:`"
             )
         self._step += 1
 
@@ -414,7 +417,8 @@ class Trace:
             first = found[0]
             number = self.records.index(first) + 1
             said.append(
-                f"first result that is not finite: {place(first.op, first.layer)}, operation {number}"
+                f"first result that is not finite: {place(first.op, first.layer)}, "
+                f"operation {number}"
             )
         for low in sorted(
             {r.compute for r in self.records if r.compute in LOW_DTYPES} if self._values else ()
@@ -536,7 +540,8 @@ def _numbers(name: str, given: Iterable[int] | None) -> Collection[int] | None:
         )
     if not numbers or min(numbers) < 0:
         raise ValueError(
-            f"{name} must be at least one whole number, each 0 or more, as in {name}={example}; not {given!r:.40}"
+            f"{name} must be at least one whole number, each 0 or more, "
+            f"as in {name}={example}; not {given!r:.40}"
         )
     return frozenset(numbers)
 

@@ -343,7 +343,8 @@ def _load(folder: Path, call: Call) -> Arrays:
         dtype = _DTYPES.get(str(part["dtype"]))
         if dtype is None:
             raise ValueError(
-                f"{path}: {shortened(name, 20)} has the dtype {part['dtype']}; valid: {', '.join(_DTYPES)}"
+                f"{path}: {shortened(name, 20)} has the dtype {part['dtype']}; "
+                f"valid: {', '.join(_DTYPES)}"
             )
         kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
         arrays[name] = np.frombuffer(bytes(part["data"]), kind).reshape(part["shape"])

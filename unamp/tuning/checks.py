@@ -33,7 +33,8 @@ def check_arguments(
         )
     if not isinstance(batches, (list, tuple)):
         raise TypeError(
-            f"batches must be a list of batches, each for one call of run; not {type(batches).__name__}"
+            "batches must be a list of batches, each for one call of run; "
+            f"not {type(batches).__name__}"
         )
     if not batches:
         raise ValueError(
@@ -47,7 +48,8 @@ def check_arguments(
             raise TypeError(f"{name} must be a number, not {shortened(value)}")
         if not (above < value <= up_to and math.isfinite(value)):
             raise ValueError(
-                f"{name} must be above {above:g}{f' and at most {up_to:g}' if up_to < math.inf else ''}, not {value}"
+                f"{name} must be above "
+                f"{above:g}{f' and at most {up_to:g}' if up_to < math.inf else ''}, not {value}"
             )
     if by not in BY:
         raise ValueError(unknown("by", by, BY))
@@ -76,7 +78,8 @@ def base_policy(base: object, dtype: DtypeLike | None) -> Policy:
         )
     if preset(base.preset).delegates:
         raise ValueError(
-            f"base must be a policy with lists; preset {base.preset!r} is the framework's own AMP, which takes none"
+            f"base must be a policy with lists; preset {base.preset!r} is the framework's own AMP, "
+            "which takes none"
         )
     return base
 
@@ -94,13 +97,14 @@ def check_repeatable(
             raise ValueError(f"the float32 run gives NaN{_where(one[1])}; no policy can mend that")
     elif measuring.same_objects(one[0], other[0]):
         raise ValueError(
-            "run returned the same tensor twice, so that every run would overwrite the first; return a copy"
+            "run returned the same tensor twice, so that every run would overwrite the first; "
+            "return a copy"
         )
     apart = subject.difference(one[0], other[0])
     if apart > limit / 10:
         raise ValueError(
-            f"two float32 runs of the same batch are {apart:.1e} apart, so no error could be measured: {_reason(subject)}"
-            f"{_first_difference(one[1], other[1])}"
+            f"two float32 runs of the same batch are {apart:.1e} apart, so no error could be "
+            f"measured: {_reason(subject)}{_first_difference(one[1], other[1])}"
         )
 
 

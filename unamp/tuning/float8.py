@@ -88,8 +88,9 @@ class Float8Study:
         ]  # fmt: skip
         work = sum(each.work for each in self.layers if not each.why)
         said = (
-            f"{len(self.names)} of {len(self.layers)} layers would bear {self.dtype}, {work:.1%} of the products: "
-            f"error {self.error:.2g} of {self.tolerance:.2g} allowed, {self.runs} runs"
+            f"{len(self.names)} of {len(self.layers)} layers would bear {self.dtype}, {work:.1%} "
+            f"of the products: error {self.error:.2g} of {self.tolerance:.2g} allowed, "
+            f"{self.runs} runs"
         )
         return "\n".join([text_table(head, rows), said])
 

@@ -112,8 +112,9 @@ def _row(leaf: Any) -> np.ndarray:
         array = numpy.asarray(leaf)
     if not hasattr(array, "astype") or getattr(array, "dtype", None) is None:
         raise TypeError(
-            f"run gave a {type(leaf).__name__}, which has no error of itself; return tensors, arrays or numbers (in lists or "
-            "mappings), or give measure=, which is handed what run returns"
+            f"run gave a {type(leaf).__name__}, which has no error of itself; return tensors, "
+            "arrays or numbers (in lists or mappings), or give measure=, "
+            "which is handed what run returns"
         )
     row: np.ndarray = array.astype("float64").reshape(-1)
     return row

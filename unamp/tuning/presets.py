@@ -55,6 +55,7 @@ def trivial(
         return [f"everything may run in {dtype}: no exception is needed"]
     good = [found for found in presets if found.holds and found.low >= low - _LITTLE]
     return [
-        f"O1 of the preset {found.policy.preset} already holds, with {found.low:.1%} of the work low: it needs no rules"
+        f"O1 of the preset {found.policy.preset} already holds, "
+        f"with {found.low:.1%} of the work low: it needs no rules"
         for found in sorted(good, key=lambda found: -found.low)[:1]
     ]

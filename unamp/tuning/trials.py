@@ -57,7 +57,8 @@ def budget_of(said: object) -> Budget:
         found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h)?", said)
         if found is None:
             raise ValueError(
-                f"budget {shortened(said)} is none; say a number of runs (200), or a time ('90s', '10min', '1.5h')"
+                f"budget {shortened(said)} is none; say a number of runs (200), "
+                "or a time ('90s', '10min', '1.5h')"
             )
         number, unit = found.groups()
         if unit is not None:

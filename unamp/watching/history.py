@@ -45,7 +45,8 @@ class History(Contents):
         ]  # fmt: skip
         last = f"; the loss scale is {self.samples[-1].scale:g}" if self.samples else ""
         head = (
-            f"{self.steps} steps of {self.framework}, {self.skipped} skipped, {len(self.samples)} samples{last}\n"
+            f"{self.steps} steps of {self.framework}, {self.skipped} skipped, {len(self.samples)} "
+            f"samples{last}\n"
             f"gradients as the backward pass left them, against {self.dtype}"
         )
         return f"{head}\n\n{text_table(_HEAD, rows)}"
@@ -76,7 +77,8 @@ class History(Contents):
         file = Path(path)
         if file.suffix not in (".html", ".json"):
             raise ValueError(
-                f"save() writes a page to a name that ends in .html, and JSON to one in .json; not {file.name!r}"
+                "save() writes a page to a name that ends in .html, and JSON to one in .json; "
+                f"not {file.name!r}"
             )
         file.write_text(
             self.to_html() if file.suffix == ".html" else self.to_json(indent=1), "utf-8"

@@ -92,7 +92,8 @@ class Measurement:
         """
         if len(parameters) != len(self._names):
             raise ValueError(
-                f"there are {len(parameters)} parameters after the step, and {len(self._names)} before it"
+                f"there are {len(parameters)} parameters after the step, "
+                f"and {len(self._names)} before it"
             )
 
     def layers(

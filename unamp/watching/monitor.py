@@ -131,7 +131,8 @@ class Watch:
             )
         if not self._adapter.holds_gradients and gradients is None:
             raise TypeError(
-                f"{self._adapter.framework}'s gradients are values: hand them over, as in step(gradients)"
+                f"{self._adapter.framework}'s gradients are values: hand them over, "
+                "as in step(gradients)"
             )
         if parameters is not None and self._adapter.holds_gradients:
             raise TypeError(
@@ -180,12 +181,14 @@ class Watch:
         """Return the measurement of the step that begins."""
         if self._scaler is not None and is_unscaled(self._scaler, self._optimizer):
             raise RuntimeError(
-                "the gradients are unscaled already; write scaler.unscale_() inside of: with watch.step(): ..."
+                "the gradients are unscaled already; write scaler.unscale_() inside of: "
+                "with watch.step(): ..."
             )
         found = self._named(gradients)
         if not any(gradient is not None for _, _, gradient in found):
             raise ValueError(
-                "no parameter has a gradient; the backward pass comes before step(), and zero_grad() after it"
+                "no parameter has a gradient; the backward pass comes before step(), "
+                "and zero_grad() after it"
             )
         if parameters is not None:
             found = _with_parameters(found, self._named(parameters))
@@ -252,7 +255,8 @@ class WatchedStep:
         """
         if self._parameters is None:
             raise RuntimeError(
-                "updated() needs the parameters before the step: watch.step(gradients, parameters=...)"
+                "updated() needs the parameters before the step: "
+                "watch.step(gradients, parameters=...)"
             )
         self._told = True
         if self._measurement is not None:
@@ -321,11 +325,13 @@ def _adapter(network: Any, optimizer: Any) -> Adapter:
         )
     if optimizer is not None and not found.is_optimizer(optimizer):
         raise TypeError(
-            f"{type(optimizer).__name__} is no optimizer of {found.framework}, which the network is of"
+            f"{type(optimizer).__name__} is no optimizer of {found.framework}, "
+            "which the network is of"
         )
     if not isinstance(found, NamesGradients):
         raise NotExpressible(
-            f"the adapter for {found.framework} does not tell gradients by name, which unamp.watch needs"
+            f"the adapter for {found.framework} does not tell gradients by name, "
+            "which unamp.watch needs"
         )
     return found
 

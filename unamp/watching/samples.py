@@ -153,16 +153,18 @@ def findings(contents: Contents) -> list[str]:
     for each in summarised(contents.samples):
         if each.dead == each.samples:
             found.append(
-                f"{each.layer}: dead, its gradients are all zero or missing (nothing reaches it, or all underflow)"
+                f"{each.layer}: dead, its gradients are all zero or missing (nothing reaches it, "
+                "or all underflow)"
             )
         if each.subnormal >= _SUBNORMAL:
             found.append(
-                f"{each.layer}: underflow, {each.subnormal:.0%} of its gradients are subnormal in {contents.dtype}, "
-                f"and {each.zero:.0%} zero"
+                f"{each.layer}: underflow, {each.subnormal:.0%} of its gradients are subnormal in "
+                f"{contents.dtype}, and {each.zero:.0%} zero"
             )
         if each.swallowed is not None and each.swallowed >= _SWALLOWED:
             found.append(
-                f"{each.layer}: rounding swallows {each.swallowed:.0%} of the updates of its low parameters"
+                f"{each.layer}: rounding swallows {each.swallowed:.0%} of the updates of its low "
+                "parameters"
             )
         if each.nonfinite == each.samples:
             found.append(

@@ -75,7 +75,8 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         adapter = owner(inner_optimizer, "optimizer")
         if adapter is None:
             raise TypeError(
-                f"inner_optimizer must be an optimizer of a framework in use, not {type(inner_optimizer).__name__}"
+                "inner_optimizer must be an optimizer of a framework in use, "
+                f"not {type(inner_optimizer).__name__}"
             )
         self.inner_optimizer = inner_optimizer
         self.initial_scale = initial_scale
@@ -168,7 +169,8 @@ class LossScaleOptimizer(metaclass=KerasOwn):
     def _hold(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None) -> None:
         if trainable_variables is None:
             raise TypeError(
-                f"parameters of {self._framework} hold their gradients: say whose these are, as in apply(gradients, parameters)"
+                f"parameters of {self._framework} hold their gradients: say whose these are, "
+                "as in apply(gradients, parameters)"
             )
         for parameter, gradient in zip(trainable_variables, grads, strict=True):
             if parameter.grad is not gradient:
@@ -178,12 +180,14 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 def _check_rest(given: dict[str, Any]) -> None:
     if not given.pop("dynamic", True):
         raise ValueError(
-            "LossScaleOptimizer no longer supports `dynamic=False`; unamp.GradScaler(dynamic=False) does"
+            "LossScaleOptimizer no longer supports `dynamic=False`; "
+            "unamp.GradScaler(dynamic=False) does"
         )
     for name, usual in _INNER.items():
         if given.pop(name, usual) != usual:
             raise ValueError(
-                f"LossScaleOptimizer does not support `{name}`. Instead, set it on the `inner_optimizer`."
+                f"LossScaleOptimizer does not support `{name}`. Instead, "
+                "set it on the `inner_optimizer`."
             )
     if given:
         raise ValueError(f"LossScaleOptimizer does not support arguments: {', '.join(given)}.")

@@ -71,8 +71,8 @@ def _auto(network: Any, dtype: object) -> Any:
     adapter = owner(network, "network")
     if adapter is None and not (inspect.isfunction(network) or inspect.ismethod(network)):
         raise TypeError(
-            "For amp_level 'auto', the network type should be Cell, or another framework's network, or function; not "
-            f"{type(network).__name__}."
+            "For amp_level 'auto', the network type should be Cell, or another framework's "
+            f"network, or function; not {type(network).__name__}."
         )
     lists = load_table("presets/mindspore.toml")
     # What MindSpore promotes (`promote_auto`) takes the widest dtype here like everything that no
@@ -109,7 +109,8 @@ def custom_mixed_precision(
     _check_network(network, "The network type should be Cell")
     if (white_list is None) is (black_list is None):
         raise ValueError(
-            "For custom_mixed_precision, one of white_list and black_list must be provided, and not both."
+            "For custom_mixed_precision, one of white_list and black_list must be provided, "
+            "and not both."
         )
     low = low_dtype_of(dtype)
     if white_list is not None:

@@ -57,17 +57,20 @@ def build_train_network(
     adapter = owner(network, "network")
     if adapter is None:
         raise TypeError(
-            f"network should be a Cell, or another framework's network, not {type(network).__name__}"
+            "network should be a Cell, or another framework's network, "
+            f"not {type(network).__name__}"
         )
     if not adapter.is_optimizer(optimizer):
         raise TypeError(
-            f"The type of 'optimizer' should be an optimizer of {adapter.framework}, not {type(optimizer).__name__}"
+            f"The type of 'optimizer' should be an optimizer of {adapter.framework}, "
+            f"not {type(optimizer).__name__}"
         )
     _check_level(level, boost_level)
     _check_options(kwargs)
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(
-            f"The type of 'loss_fn' should be 'Cell', or a function, but got {type(loss_fn).__name__!r}."
+            "The type of 'loss_fn' should be 'Cell', or a function, "
+            f"but got {type(loss_fn).__name__!r}."
         )
     manager = kwargs.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
     kind = _cell_class() if adapter.framework == "mindspore" else TrainNetwork
@@ -169,9 +172,9 @@ def _cell_class() -> type[TrainNetwork]:
             return mindspore.nn.Cell.__call__(self, *inputs)
 
         @not_compiled(
-            "a train network of unamp.dialects.mindspore takes its steps as in PyNative mode, and cannot be part of a graph; "
-            "call it, in either mode, or compile a step with amp.DynamicLossScaler, amp.all_finite and "
-            "amp.auto_mixed_precision"
+            "a train network of unamp.dialects.mindspore takes its steps as in PyNative mode, and "
+            "cannot be part of a graph; call it, in either mode, or compile a step with "
+            "amp.DynamicLossScaler, amp.all_finite and amp.auto_mixed_precision"
         )
         def construct(self, *inputs: Any) -> Any:
             return self._step(*inputs)
@@ -237,7 +240,8 @@ def _check_options(options: dict[str, Any]) -> None:
     manager = options.get("loss_scale_manager")
     if manager is not None and not callable(getattr(manager, "get_drop_overflow_update", None)):
         raise TypeError(
-            f"The type of 'loss_scale_manager' should be a LossScaleManager, but got {type(manager).__name__!r}."
+            "The type of 'loss_scale_manager' should be a LossScaleManager, "
+            f"but got {type(manager).__name__!r}."
         )
 
 

@@ -42,7 +42,8 @@ class GradScaler(unamp.scaling.GradScaler):
     ) -> None:
         if isinstance(device, (int, float)):
             raise TypeError(
-                f"the first argument of torch's GradScaler is the device, not a scale: init_scale={device!r}"
+                "the first argument of torch's GradScaler is the device, "
+                f"not a scale: init_scale={device!r}"
             )
         if enabled and device == "cuda" and not has_gpu():
             warnings.warn(
@@ -79,8 +80,8 @@ class GradScaler(unamp.scaling.GradScaler):
             self._check_begun("unscale_")
             if not self._adapter_of_optimizer(optimizer).holds_gradients:
                 raise TypeError(
-                    "torch's unscale_() takes no gradients, and here they are values: use unamp.GradScaler, "
-                    "whose unscale_(optimizer, gradients) returns them unscaled"
+                    "torch's unscale_() takes no gradients, and here they are values: use "
+                    "unamp.GradScaler, whose unscale_(optimizer, gradients) returns them unscaled"
                 )
         super().unscale_(optimizer)
 

@@ -133,8 +133,8 @@ class AmpScaler(unamp.scaling.GradScaler):
         adapter = super()._adapter_of_optimizer(optimizer)
         if not adapter.holds_gradients:
             raise TypeError(
-                f"gradients of {adapter.framework} are values, and Paddle's scaler takes none: use unamp.GradScaler, "
-                "as in step(optimizer, gradients=gradients)"
+                f"gradients of {adapter.framework} are values, and Paddle's scaler takes none: use "
+                "unamp.GradScaler, as in step(optimizer, gradients=gradients)"
             )
         return adapter
 
@@ -184,6 +184,7 @@ def _check_enable(enable: object) -> None:
     # NumPy's own truth values have another class, and know no other value.
     if type(enable).__name__ not in ("bool", "bool_"):
         raise TypeError(
-            f"enable must be True or False, not {shortened(enable)}: the first argument switches the scaler on or off, as in "
-            "Paddle; name the scale to start with: init_loss_scaling=..."
+            f"enable must be True or False, not {shortened(enable)}: the first argument switches "
+            "the scaler on or off, as in Paddle; name the scale to start with: "
+            "init_loss_scaling=..."
         )

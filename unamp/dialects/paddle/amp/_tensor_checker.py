@@ -79,7 +79,8 @@ class TensorCheckerConfig:
         if self.debug_step is not None:
             if len(self.debug_step) != 2 or self.debug_step[1] <= self.debug_step[0]:
                 raise AssertionError(
-                    f"debug_step should be [first, end], the end above the first, not {self.debug_step!r}"
+                    "debug_step should be [first, end], the end above the first, "
+                    f"not {self.debug_step!r}"
                 )
             self.start_step, self.end_step = max(self.debug_step[0], 0), self.debug_step[1]
 
@@ -217,7 +218,8 @@ def _mode(given: Any) -> DebugMode:
     name = str(getattr(given, "name", None))
     if name not in DebugMode.__members__:
         raise ValueError(
-            f"debug_mode should be one of DebugMode ({', '.join(DebugMode.__members__)}), not {given!r}"
+            f"debug_mode should be one of DebugMode ({', '.join(DebugMode.__members__)}), "
+            f"not {given!r}"
         )
     return DebugMode[name]
 

@@ -54,8 +54,8 @@ def check_numerics(
     paddle = framework_in_use("paddle")
     if paddle is None or not isinstance(tensor, paddle.Tensor):
         raise TypeError(
-            f"check_numerics takes tensors of PaddlePaddle, not {type(tensor).__name__}: unamp.trace(values=True) tells of the "
-            "results of operations in every framework"
+            f"check_numerics takes tensors of PaddlePaddle, not {type(tensor).__name__}: "
+            "unamp.trace(values=True) tells of the results of operations in every framework"
         )
     own = paddle.amp.debugging
     return own.check_numerics(tensor, op_type, var_name, own.DebugMode[debug_mode.name])
@@ -92,7 +92,8 @@ def _loaded(folder: Path) -> unamp.Trace:
     paths = sorted(folder.glob("worker_*.json"), key=lambda path: int(path.suffixes[0][1:]))
     if not paths:
         raise FileNotFoundError(
-            f"{folder} holds no worker_*.json, which disable_tensor_checker() writes for TensorCheckerConfig(output_dir=...)"
+            f"{folder} holds no worker_*.json, which disable_tensor_checker() "
+            "writes for TensorCheckerConfig(output_dir=...)"
         )
     traces = [unamp.Trace.from_json(path.read_text("utf-8")) for path in paths]
     traces[0].records = [record for trace in traces for record in trace.records]

@@ -115,8 +115,8 @@ class autocast:  # noqa: N801 - torch's name
         """
         if not callable(func):
             raise TypeError(
-                f"autocast()(func) requires a callable, but got {type(func).__name__}; as a context manager it is "
-                "`with autocast(device_type=...):`"
+                f"autocast()(func) requires a callable, but got {type(func).__name__}; as a "
+                "context manager it is `with autocast(device_type=...):`"
             )
         return decorate(self._again, func, self, _check_given)
 
@@ -204,8 +204,8 @@ def _settings(
     kind = _known(device_type)
     if kind not in _DEVICES and not _has_autocast(kind):
         raise RuntimeError(
-            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and 'cuda', and with torch "
-            "imported the devices of torch.autocast"
+            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and "
+            "'cuda', and with torch imported the devices of torch.autocast"
         )
     device = _DEVICES.get(kind, kind)
     around = innermost_region()
@@ -224,7 +224,8 @@ def _settings(
     elif enabled and low not in (POLICY_DTYPES if kind == "cuda" else LOW_DTYPES):
         # only CUDA's checks no dtype
         _warn(
-            f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. Disabling autocast."
+            f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. "
+            "Disabling autocast."
         )
         enabled = False
     return (
@@ -269,7 +270,8 @@ def _known(device_type: Any) -> str:
     own = set() if torch is None else {torch._C._get_privateuse1_backend_name()}
     if kind not in _DEVICES.keys() | _OTHER_DEVICES | own or not (index or "0").isdigit():
         raise RuntimeError(
-            f"unknown device_type {device_type!r}; torch's devices are named cpu, cuda and so on, in small letters"
+            f"unknown device_type {device_type!r}; torch's devices are named cpu, "
+            "cuda and so on, in small letters"
         )
     return kind
 
