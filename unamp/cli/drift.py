@@ -33,8 +33,8 @@ def drift(
         str | None,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="A function without arguments: show only the operations that it calls. A module's name, or a file's "
-            "(train.py:function).",
+            help="A function without arguments: show only the operations that it calls. "
+            "A module's name, or a file's (train.py:function).",
         ),
     ] = None,
     level: Annotated[
@@ -83,7 +83,10 @@ def drift(
             table.add_row(name, *printing.change(c))
     of = "" if times is None else f", of the {len(times)} that {function} calls"
     operations_changed = len({c.op for changed in found.values() for c in changed})
-    table.title = f"{operations_changed} operations change from {before} to {after} at {base.level} in {base.dtype}{of}"
+    table.title = (
+        f"{operations_changed} operations change from {before} to {after} "
+        f"at {base.level} in {base.dtype}{of}"
+    )
     printing.show(table)
     for name, words in beyond.items():
         if words and times is None:

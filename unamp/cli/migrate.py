@@ -57,13 +57,15 @@ def migrate(
         str | None,
         typer.Option(
             "--from",
-            help="Whose spellings, with commas between: torch, apex, paddle, mindspore, tensorflow.",
+            help="Whose spellings, with commas between: "
+            "torch, apex, paddle, mindspore, tensorflow.",
         ),
     ] = None,
     policy: Annotated[
         _Shown | None,
         typer.Option(
-            help="Print the policy that each region comes to; rules: with how many operations run how."
+            help="Print the policy that each region comes to; "
+            "rules: with how many operations run how."
         ),
     ] = None,
     sarif: Annotated[

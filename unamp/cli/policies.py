@@ -140,8 +140,8 @@ def diff(
     if before.endswith(".toml") or after.endswith(".toml"):
         if any(value is not None for value in (level, dtype, allow, deny, trace)):
             raise typer.BadParameter(
-                "files state their policies; --level, --dtype, --allow, "
-                "--deny and --trace go with presets"
+                "files state their policies; "
+                "--level, --dtype, --allow, --deny and --trace go with presets"
             )
         diff_files(before, after, as_json)
         return

@@ -41,8 +41,9 @@ def tune_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="A function without arguments that returns the arguments of unamp.tune, as a dict: run, network, batches, and "
-            "any other. A module's name, or a file's (train.py:function).",
+            help="A function without arguments that returns the arguments of unamp.tune, as a dict: "
+            "run, network, batches, and any other. A module's name, or a file's "
+            "(train.py:function).",
         ),
     ],
     tolerance: Annotated[

@@ -119,8 +119,10 @@ def openvino(precision: Precision, model: Path | None) -> ExportLists:
     }
     unsaid = [
         *_unclear(planned, precision),
-        f"whether the rest runs in {low} and whether the marks of float32 outlive fusion is up to "
-        "the device; compiled.get_runtime_model() tells",
+        (
+            f"whether the rest runs in {low} and whether the marks of float32 outlive fusion is up "
+            "to the device; compiled.get_runtime_model() tells"
+        ),
     ]
     code = _OPENVINO.format(
         names=_listed(results, 0), model=_path(model), hint=arguments["INFERENCE_PRECISION_HINT"]
@@ -152,7 +154,10 @@ def _kept_of_any(precision: Precision, low: str) -> _Kept:
     types = sorted_types(precision.policy, operator_types())
     said = [
         (
-            "they run in the dtype of their inputs, which only --model tells; here they run in {low}",
+            (
+                "they run in the dtype of their inputs, which only --model tells; "
+                "here they run in {low}"
+            ),
             types.following,
         ),
         (

@@ -129,7 +129,7 @@ def came_in_float16(value):
 
 
 compute_precision = ct.transform.FP16ComputePrecision(op_selector=in_float16)
-'''
+'''  # noqa: E501 - code for the user's own file
 
 #: A traced program names a layer without the lists that it stands in, which nobody calls.
 _LAYERS = '''\
@@ -159,7 +159,7 @@ def in_float32_layer(op):
         raise ValueError(f"{{op.name}} is in no layer that has a name: convert what torch.jit.trace returns")
     return ".".join(path[:-1]) in names[True]
 
-'''
+'''  # noqa: E501 - likewise
 
 
 @cache

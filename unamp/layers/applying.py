@@ -86,7 +86,10 @@ class LayerPolicies:
         return rules.layers(network.layers)
 
     def __repr__(self) -> str:
-        return f"<rules for {len(self.layers if self._late else self._ruled)} layers of {self._network}>"
+        return (
+            f"<rules for {len(self.layers if self._late else self._ruled)} layers "
+            f"of {self._network}>"
+        )
 
     def __enter__(self) -> LayerPolicies:
         return self

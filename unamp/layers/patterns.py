@@ -105,4 +105,7 @@ def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]
     near.sort(key=lambda name: difflib.SequenceMatcher(None, name, pattern).ratio(), reverse=True)
     if near:
         return f"{said}did you mean {' or '.join(map(repr, near[:3]))}?"
-    return f"{said}there {'is' if len(there) == 1 else 'are'}: {', '.join(there[:8]) or 'none'}{', ...' if there[8:] else ''}"
+    return (
+        f"{said}there {'is' if len(there) == 1 else 'are'}: "
+        f"{', '.join(there[:8]) or 'none'}{', ...' if there[8:] else ''}"
+    )

@@ -217,7 +217,10 @@ def _checked(rule: object) -> LayerRule:
         )
     pattern = as_pattern(rule.pattern)
     if not isinstance(rule.policy, Policy) and rule.policy != FLOAT32:
-        message = f"the rule for {pattern!r} must be 'float32' or an unamp.Policy, not {shortened(rule.policy)}"
+        message = (
+            f"the rule for {pattern!r} must be 'float32' or an unamp.Policy, "
+            f"not {shortened(rule.policy)}"
+        )
         if isinstance(rule.policy, str):
             raise ValueError(
                 f"{message}; say unamp.Policy('O3', 'float16') for everything in a low dtype"

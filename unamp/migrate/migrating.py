@@ -74,7 +74,10 @@ def _of_uses(settled: Settled, source: Source, target: Target) -> Iterator[Findi
     noted: set[str] = set()
     if all(decision.outcome is Outcome.SAME for decision in settled.decisions.values()):
         why = "the dialect has the same class, so nothing is moved; layers take it as it is"
-        hand = "leave it, or give the layers rules with unamp.layer_policies, as in every other framework"
+        hand = (
+            "leave it, or give the layers rules with unamp.layer_policies, "
+            "as in every other framework"
+        )
         for use in settled.decisions:
             if source.nodes.call_of(use.node) is not None:
                 yield _of_call(Kind.LOOK, use, source, why=why, hand=hand)
@@ -173,7 +176,10 @@ def _of_imports(settled: Settled, source: Source) -> Iterator[Finding]:
             and not row.only_with_string
             and binding.imported == row.name
         ):
-            why = "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
+            why = (
+                "nothing in this file calls it: who takes it from here, "
+                "or reads its name in a string, has the framework's own"
+            )
             hand = "import it from unamp where it is used, or migrate with --to dialects"
             yield source.finding(
                 Kind.BY_HAND, binding.alias, framework, why=row.why or why, hand=row.hand or hand

@@ -91,8 +91,8 @@ def _code_cells(text: str) -> list[_Cell]:
         raise ValueError(f"it is no notebook: {error}") from None
     if isinstance(data, dict) and "worksheets" in data:
         raise ValueError(
-            "it is a notebook of an older format; `jupyter nbconvert --to notebook` brings it up "
-            "to date"
+            "it is a notebook of an older format; "
+            "`jupyter nbconvert --to notebook` brings it up to date"
         )
     if not isinstance(data, dict) or not isinstance(data.get("cells"), list):
         raise ValueError("it is no notebook: it has no list of cells")

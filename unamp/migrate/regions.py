@@ -118,9 +118,9 @@ def region_words(use: Use, source: Source) -> dict[str, str]:
             for name, value in (("level", policy.level), ("dtype", policy.dtype))
         ]
         return {
-            "region": f"`with unamp.auto_cast({', '.join(words)}, use_promote={policy.promote}):`".replace(
-                "'", '"'
-            ),
+            "region": (
+                f"`with unamp.auto_cast({', '.join(words)}, use_promote={policy.promote}):`"
+            ).replace("'", '"'),
             "more": "",
         }
     level = "" if policy.level == "O1" else f', level="{policy.level}"'

@@ -147,7 +147,10 @@ class Judge:
         low = {None if cast is None else self._graph.values[cast.inputs[0]].dtype for cast in casts}
         if self._labelled or len(expected) > 1 or low != expected:
             return ""
-        return f"its inputs are rounded to {low.pop()} first: the device of the export may have no such kernel"
+        return (
+            f"its inputs are rounded to {low.pop()} first: "
+            "the device of the export may have no such kernel"
+        )
 
     def _cast_before(self, number: int) -> Node | None:
         """Return the cast that makes a value; None where anything else does."""

@@ -343,8 +343,8 @@ def _found(name: str, who: str, place: _Place) -> int:
         return place.known[name]
     if any(name in node.output for node in place.graph.node):
         raise BadModel(
-            f"{who} {shortened(name)}, which no node before makes: there is a cycle, "
-            "or nodes are out of order"
+            f"{who} {shortened(name)}, which no node before makes: "
+            "there is a cycle, or nodes are out of order"
         )
     raise BadModel(f"{who} {shortened(name)}, which nothing makes")
 

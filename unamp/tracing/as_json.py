@@ -344,7 +344,9 @@ def _known(names: frozenset[str], version: int) -> frozenset[str]:
 
 
 _FIELDS = frozenset(
-    "format version unamp frameworks values shadow never_ran policies rank records gradients".split()
+    (
+        "format version unamp frameworks values shadow never_ran policies rank records gradients"
+    ).split()
 )
 _OF_RECORD = frozenset(OpRecord._fields)
 _OF_VALUES = frozenset(Values._fields)

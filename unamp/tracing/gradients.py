@@ -92,12 +92,14 @@ def _filled(line: GradientLine, found: Sequence[Gradient], dtype: str) -> Gradie
 def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> Table:
     """Return the lines as a table."""
     head = (
-        "layer", "operation", "gradient", "largest", "zeros", f"subnormal in {dtype}", "to zero", "not finite", "count"
+        "layer", "operation", "gradient", "largest", "zeros", f"subnormal in {dtype}", "to zero",
+        "not finite", "count",
     )  # fmt: skip
     rows = [
         (
-            line.parameter or line.layer or "-", line.op or "parameter", line.dtype, f"{line.max_abs:.2g}",
-            percent(line.zeros), percent(line.subnormal), percent(line.flushed), str(line.nonfinite or "-"), str(line.times),
+            line.parameter or line.layer or "-", line.op or "parameter", line.dtype,
+            f"{line.max_abs:.2g}", percent(line.zeros), percent(line.subnormal),
+            percent(line.flushed), str(line.nonfinite or "-"), str(line.times),
         )
         for line in lines if not line.left_out
     ]  # fmt: skip

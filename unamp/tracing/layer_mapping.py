@@ -80,9 +80,14 @@ class LayerMapping:
             ValueError: for a layer whose name a file cannot hold.
         """
         lines = [
-            "# Which layer of the reference (left) is which of the other run (right). "
-            "A layer that is several has a list.",
-            '# "-" is what ran outside of layers. Layers that are not named here are matched by their own names.',
+            (
+                "# Which layer of the reference (left) is which of the other run (right). "
+                "A layer that is several has a list."
+            ),
+            (
+                '# "-" is what ran outside of layers. '
+                "Layers that are not named here are matched by their own names."
+            ),
             f"format = {_quoted(FORMAT)}",
             f"version = {VERSION}",
             "",

@@ -231,7 +231,9 @@ _RULES: Mapping[Rule, str] = {
     _depthwise: "depthwise_conv2d",
     _largest_input: "dot linalg_vecdot vdot",
     _einsum: "einsum",
-    _attention_layer: "fused_attention multi_head_attention transformer_decoder_layer transformer_encoder_layer",
+    _attention_layer: (
+        "fused_attention multi_head_attention transformer_decoder_layer transformer_encoder_layer"
+    ),
     _feedforward: "fused_feedforward point_cloud_mlp",
     _inner: "grouped_mm inner weight_only_linear",
     _recurrent: "gru gru_cell lstm lstm_cell rnn rnn_cell",

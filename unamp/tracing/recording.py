@@ -495,7 +495,10 @@ def _too_small(record: OpRecord, low: str) -> str:
     lost = record.values.underflow_in(low) if record.values is not None else None
     assert lost is not None
     where = place(record.op, record.layer)
-    return f"most underflow in {low}: {where}, {lost.subnormal:.1%} subnormal and {lost.flushed:.1%} zero in it"
+    return (
+        f"most underflow in {low}: {where}, "
+        f"{lost.subnormal:.1%} subnormal and {lost.flushed:.1%} zero in it"
+    )
 
 
 def _with_left_out(table: Table, head: str, said: list[str]) -> str:
@@ -515,7 +518,10 @@ def _asking(what: str, wanted: object, refusal: str) -> Iterator[None]:
         setattr(traces, what, before)
 
 
-_ONE_SHADOW = "a trace around this one has shadow={before!r}; one thread computes no second shadow, in {wanted!r}"
+_ONE_SHADOW = (
+    "a trace around this one has shadow={before!r}; "
+    "one thread computes no second shadow, in {wanted!r}"
+)
 _ONE_KEEPER = "a trace around this one keeps calls already; one thread keeps each call once"
 
 

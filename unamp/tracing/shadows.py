@@ -67,8 +67,8 @@ def shadow_table(dtype: str, lines: Sequence[ShadowLine]) -> Table:
     head = ("layer", "operation", f"error in {dtype}", "overflow", "subnormal", "to zero", "count")
     rows = [
         (
-            line.layer or "-", line.op, f"{line.error:.2g}", str(line.overflow or "-"), percent(line.subnormal),
-            percent(line.flushed), str(line.times),
+            line.layer or "-", line.op, f"{line.error:.2g}", str(line.overflow or "-"),
+            percent(line.subnormal), percent(line.flushed), str(line.times),
         )
         for line in lines if not line.left_out
     ]  # fmt: skip

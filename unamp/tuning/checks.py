@@ -140,7 +140,10 @@ def _reason(subject: Subject) -> str:
         return f"there is dropout in {_some(dropping)}; call the network with training=False"
     if _layers(subject, "", training=True):
         return f"the network is in training mode; {evaluate}"
-    return "run draws random numbers, or changes what it reads; seed it, and have it begin from the same state each time"
+    return (
+        "run draws random numbers, or changes what it reads; "
+        "seed it, and have it begin from the same state each time"
+    )
 
 
 def _first_difference(one: Trace, other: Trace) -> str:
@@ -148,7 +151,10 @@ def _first_difference(one: Trace, other: Trace) -> str:
         return " (the second run did not run the same operations)"
     for before, after in zip(one.records, other.records, strict=True):
         if before.values != after.values:
-            return f" (what {before.op}{f' of {before.layer}' if before.layer else ''} gives is the first to differ)"
+            return (
+                f" (what {before.op}{f' of {before.layer}' if before.layer else ''} gives "
+                "is the first to differ)"
+            )
     return ""
 
 
@@ -156,7 +162,10 @@ def _where(ran: Trace) -> str:
     first = next(iter(ran.nonfinite), None)
     if first is None:
         return ""
-    return f", and {first.op}{f' of {first.layer}' if first.layer else ''} is the first whose result is not finite"
+    return (
+        f", and {first.op}{f' of {first.layer}' if first.layer else ''} "
+        "is the first whose result is not finite"
+    )
 
 
 def _some(names: list[str]) -> str:

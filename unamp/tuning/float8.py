@@ -81,8 +81,8 @@ class Float8Study:
         head = ("layer", "products", "own error", "results, it alone", "float8")
         rows = [
             (
-                each.layer, f"{each.work:.1%}", f"{each.own:.2g}", "-" if each.alone is None else f"{each.alone:.2g}",
-                each.why or "yes",
+                each.layer, f"{each.work:.1%}", f"{each.own:.2g}",
+                "-" if each.alone is None else f"{each.alone:.2g}", each.why or "yes",
             )
             for each in self.layers
         ]  # fmt: skip

@@ -137,8 +137,10 @@ class TuneReport(NamedTuple):
         )
         return [
             f"{name}{self.low:.1%} of the work in {dtype}; {held}",
-            f"error {self.error:.2g} {within} on {batches}, {fresh}; "
-            f"everything in {dtype}: {self.all_low:.2g}",
+            (
+                f"error {self.error:.2g} {within} on {batches}, {fresh}; "
+                f"everything in {dtype}: {self.all_low:.2g}"
+            ),
             f"{self.runs} runs, {self.seconds:.1f} s{f'; {self.stopped}' if self.stopped else ''}",
             *spread,
             *self.remarks,

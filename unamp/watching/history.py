@@ -35,7 +35,8 @@ class History(Contents):
         """Return the layers as plain text: means over the samples, and in how many of them a layer was dead."""
         rows = [
             (
-                each.layer, str(each.size), f"{each.zero:.1%}", f"{each.subnormal:.1%}", f"{each.flushed:.1%}",
+                each.layer, str(each.size),
+                f"{each.zero:.1%}", f"{each.subnormal:.1%}", f"{each.flushed:.1%}",
                 "-" if each.swallowed is None else f"{each.swallowed:.1%}",
                 "-" if each.update is None else f"{each.update:.1e}",
                 f"{each.nonfinite} of {each.samples}" if each.nonfinite else "-",

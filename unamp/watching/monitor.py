@@ -292,8 +292,10 @@ class WatchedStep:
             return
         if self._parameters is not None and not self._told:
             self._watch._open = None
-            raise RuntimeError("step() was given parameters; say what became of them: with watch.step(...) as step: "
-                               "...; step.updated(parameters)")  # fmt: skip
+            raise RuntimeError(
+                "step() was given parameters; say what became of them: with watch.step(...) as "
+                "step: ...; step.updated(parameters)"
+            )
         self._watch._ended(self._sample() if self._measurement is not None else None)
 
     def _sample(self) -> Sample:

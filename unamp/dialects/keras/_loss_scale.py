@@ -153,8 +153,8 @@ class LossScaleOptimizer(metaclass=KerasOwn):
             return keras.mixed_precision.LossScaleOptimizer.from_config(given, custom_objects)
         if "inner_optimizer" not in given:
             raise ValueError(
-                "config has no 'inner_optimizer', since only Keras saves its optimizers; add yours, as in "
-                "LossScaleOptimizer.from_config({**config, 'inner_optimizer': optimizer})"
+                "config has no 'inner_optimizer', since only Keras saves its optimizers; add yours, "
+                "as in LossScaleOptimizer.from_config({**config, 'inner_optimizer': optimizer})"
             )
         return cls(given.pop("inner_optimizer"), **given)
 
@@ -186,8 +186,8 @@ def _check_rest(given: dict[str, Any]) -> None:
     for name, usual in _INNER.items():
         if given.pop(name, usual) != usual:
             raise ValueError(
-                f"LossScaleOptimizer does not support `{name}`. Instead, "
-                "set it on the `inner_optimizer`."
+                f"LossScaleOptimizer does not support `{name}`. "
+                "Instead, set it on the `inner_optimizer`."
             )
     if given:
         raise ValueError(f"LossScaleOptimizer does not support arguments: {', '.join(given)}.")

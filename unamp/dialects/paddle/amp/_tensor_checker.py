@@ -208,7 +208,10 @@ def _tell(record: OpRecord, mode: DebugMode) -> None:
     place = (
         f"framework={record.framework}, op={record.op}, layer={record.layer}, dtype={record.output}"
     )
-    found = f"numel={math.prod(values.shape)}, nonfinite={values.nonfinite}, max_abs={values.max_abs:.6e}, mean={values.mean:.6e}"
+    found = (
+        f"numel={math.prod(values.shape)}, nonfinite={values.nonfinite}, "
+        f"max_abs={values.max_abs:.6e}, mean={values.mean:.6e}"
+    )
     print(f"[PRECISION] {'[ERROR] ' if values.nonfinite or overflow else ''}in [{place}], {found}")
     if values.nonfinite and mode is DebugMode.CHECK_NAN_INF_AND_ABORT:
         raise RuntimeError(f"There are NAN or INF ({values.nonfinite} of them) in [{place}].")

@@ -92,8 +92,8 @@ def _loaded(folder: Path) -> unamp.Trace:
     paths = sorted(folder.glob("worker_*.json"), key=lambda path: int(path.suffixes[0][1:]))
     if not paths:
         raise FileNotFoundError(
-            f"{folder} holds no worker_*.json, which disable_tensor_checker() "
-            "writes for TensorCheckerConfig(output_dir=...)"
+            f"{folder} holds no worker_*.json, which disable_tensor_checker() writes for "
+            "TensorCheckerConfig(output_dir=...)"
         )
     traces = [unamp.Trace.from_json(path.read_text("utf-8")) for path in paths]
     traces[0].records = [record for trace in traces for record in trace.records]

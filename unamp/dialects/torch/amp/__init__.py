@@ -38,7 +38,10 @@ _DEVICES = {"cpu": "cpu", "cuda": "gpu"}  # torch's word, and ours
 
 #: What torch knows as devices beside them.
 _OTHER_DEVICES = frozenset(
-    "ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu mtia privateuseone".split()
+    (
+        "ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu mtia "
+        "privateuseone"
+    ).split()
 )
 
 
@@ -270,8 +273,8 @@ def _known(device_type: Any) -> str:
     own = set() if torch is None else {torch._C._get_privateuse1_backend_name()}
     if kind not in _DEVICES.keys() | _OTHER_DEVICES | own or not (index or "0").isdigit():
         raise RuntimeError(
-            f"unknown device_type {device_type!r}; torch's devices are named cpu, "
-            "cuda and so on, in small letters"
+            f"unknown device_type {device_type!r}; "
+            "torch's devices are named cpu, cuda and so on, in small letters"
         )
     return kind
 
