@@ -51,7 +51,7 @@ def doctor(
     as_json: AsJson = False,
     gaps: Annotated[bool, typer.Option("--gaps", help="List what the adapters cannot do.")] = False,
 ) -> None:
-    """Show the frameworks, their versions and devices, which dtypes run natively or emulated, and what they compute with.
+    """Show the frameworks: versions, devices, instruction sets, and dtypes, native or emulated.
 
     Exits with 1 where a framework is installed and cannot be used.
     """

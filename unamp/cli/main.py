@@ -1,4 +1,7 @@
-"""The command `unamp`. What it needs beyond the standard library comes with the extra `conformance`."""
+"""The entry point of the command `unamp`.
+
+Whatever it needs beyond the standard library comes with the extra `conformance`.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ def migrate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the mixed precision of PyTorch, apex, PaddlePaddle, MindSpore and Keras, and say what has to be done by hand.
+    """Rewrite the mixed precision of PyTorch, apex, PaddlePaddle, MindSpore and Keras for unamp.
+
+    Whatever has to be done by hand is listed.
 
     Exits with 0 where nothing was found (with --write: where nothing is left), with 1 where
     something was, with 2 where a file could not be read or written.

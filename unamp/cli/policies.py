@@ -69,7 +69,7 @@ def explain_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show for every operation its rule, where the rule comes from, and how a framework carries it out."""
+    """Show each operation's rule, the rule's origin, and how a framework carries it out."""
     if framework is not None:
         import_framework(framework)
     stated = given(preset=preset, level=level, dtype=dtype)
@@ -136,7 +136,10 @@ def diff(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the operations whose rule changes from one preset, or file, to another: for all networks, or for a traced one."""
+    """Show the operations whose rule changes from one preset, or file, to another.
+
+    With --trace: only the operations that ran in it.
+    """
     if before.endswith(".toml") or after.endswith(".toml"):
         if any(value is not None for value in (level, dtype, allow, deny, trace)):
             raise typer.BadParameter(

@@ -41,9 +41,9 @@ def tune_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="A function without arguments that returns the arguments of unamp.tune, as a dict: "
-            "run, network, batches, and any other. A module's name, or a file's "
-            "(train.py:function).",
+            help="A function without arguments that returns the arguments of unamp.tune, "
+            "as a dict: run, network, batches, and any other. "
+            "A module's name, or a file's (train.py:function).",
         ),
     ],
     tolerance: Annotated[
@@ -79,7 +79,7 @@ def tune_command(
     html: Annotated[Path | None, typer.Option(help="Write a page about the search here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the layers and operations that must stay in float32, so that a network's results stay within a tolerance.
+    """Find the layers and operations to keep in float32 so that results stay within a tolerance.
 
     Exits with 0 where the batch that was held out is within the tolerance too, with 1 where it is
     beyond.
@@ -120,7 +120,7 @@ def tune_command(
 
 
 def _tuned(arguments: Mapping[str, Any]) -> Tuned | Float8Study:
-    """Return the tuning that `unamp.tune` finds. An error of the user's own code keeps its traceback."""
+    """Return what `unamp.tune` finds; errors of the user's own code keep their traceback."""
     import unamp
 
     try:

@@ -101,7 +101,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         return self.scaler.scale(loss)
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
-        """Unscale the gradients of a scaled loss, take a step where they are finite, and move the scale.
+        """Unscale the gradients of a scaled loss, step where they are finite, and update the scale.
 
         Args:
             grads: the gradients.
@@ -135,9 +135,10 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Any:
-        """Return an optimizer from `get_config`; one around another framework's needs that optimizer beside it.
+        """Return an optimizer from `get_config`.
 
-        As in ``LossScaleOptimizer.from_config({**config, "inner_optimizer": optimizer})``.
+        Around another framework's optimizer, put that optimizer beside the config:
+        ``LossScaleOptimizer.from_config({**config, "inner_optimizer": optimizer})``.
 
         Args:
             config: the arguments. An inner optimizer of Keras may be one that Keras has saved.
@@ -153,13 +154,17 @@ class LossScaleOptimizer(metaclass=KerasOwn):
             return keras.mixed_precision.LossScaleOptimizer.from_config(given, custom_objects)
         if "inner_optimizer" not in given:
             raise ValueError(
-                "config has no 'inner_optimizer', since only Keras saves its optimizers; add yours, "
-                "as in LossScaleOptimizer.from_config({**config, 'inner_optimizer': optimizer})"
+                "config has no 'inner_optimizer', since only Keras saves its optimizers; "
+                "add yours, as in "
+                "LossScaleOptimizer.from_config({**config, 'inner_optimizer': optimizer})"
             )
         return cls(given.pop("inner_optimizer"), **given)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save of the scale, by the names of Keras' variables; Keras' own has no such method."""
+        """Return the scale's state under the names of Keras' variables.
+
+        Keras' own optimizer has no such method.
+        """
         return self.scaler.state_dict("keras")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

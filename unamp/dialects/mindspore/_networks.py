@@ -25,11 +25,11 @@ def auto_mixed_precision(
     amp_level: Literal["O0", "O1", "O2", "O3", "auto"] = "O0",
     dtype: DtypeLike = "float16",
 ) -> Any:
-    """Convert a network to MindSpore's lists, and return one that returns float32; see `unamp.auto_mixed_precision`.
+    """Convert a network to MindSpore's lists and return one whose results are float32.
 
-    As in MindSpore, the network itself computes under the lists from now on, called by whoever
-    holds it. At O2 and O3 its results are low then, and only those of the network that is returned
-    are float32.
+    See `unamp.auto_mixed_precision`. As in MindSpore, the network itself computes under the lists
+    from now on, called by whoever holds it. At O2 and O3 its results are low then, and only those
+    of the network that is returned are float32.
 
     Args:
         network: a network of a framework that is imported; at the level ``"auto"`` a function, too.
@@ -90,7 +90,9 @@ def custom_mixed_precision(
     black_list: list[Any] | None = None,
     dtype: object = "float16",
 ) -> Any:
-    """Convert a network to a list of one's own, and return one that returns float32, as `auto_mixed_precision` does.
+    """Convert a network to a list of one's own and return one whose results are float32.
+
+    It converts as `auto_mixed_precision` does.
 
     Args:
         network: a network of a framework that is imported.
@@ -121,12 +123,18 @@ def custom_mixed_precision(
 
 
 def get_white_list() -> list[Any]:
-    """Return MindSpore's white list, as a new list: its classes where MindSpore is imported, else their names."""
+    """Return a copy of MindSpore's white list.
+
+    It holds classes where MindSpore is imported, else their names.
+    """
     return _classes("AMP_WHITE_LIST")
 
 
 def get_black_list() -> list[Any]:
-    """Return MindSpore's black list, as a new list: its classes where MindSpore is imported, else their names."""
+    """Return a copy of MindSpore's black list.
+
+    It holds classes where MindSpore is imported, else their names.
+    """
     return _classes("AMP_BLACK_LIST")
 
 

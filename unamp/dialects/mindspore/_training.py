@@ -1,4 +1,4 @@
-"""`build_train_network`: a network, its loss, a policy, loss scaling and an optimizer, as one call for each step."""
+"""`build_train_network`: network, loss, policy, loss scaling and optimizer as one call per step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def build_train_network(
     boost_level: str = "O0",
     **kwargs: Any,
 ) -> TrainNetwork:
-    """Return a trainer: called with a batch, it computes the loss under a policy, scales it, and takes a step.
+    """Return a trainer that runs one training step on each batch it is called with.
+
+    It computes the loss under a policy, scales it, and takes an optimizer step.
 
     Args:
         network: a network of a framework that is imported.
@@ -102,7 +104,10 @@ class TrainNetwork:
         self._loss_fn: Callable[..., Any] | None = loss_fn
 
     def __call__(self, *inputs: Any) -> Any:
-        """Take a step with a batch: the data and the label, or whatever the network takes where it has the loss inside."""
+        """Take a step with a batch.
+
+        The batch is the data and the label, or the network's inputs where it has the loss inside.
+        """
         _set_train(self.network)
         return self._step(*inputs)
 
@@ -140,7 +145,10 @@ class TrainNetwork:
         return self._loss_fn(*(reversed(both) if _is_keras_loss(self._loss_fn) else both))
 
     def _step_with_all(self, gradients: Any) -> None:
-        """Take a step whatever the gradients are. An optimizer with a loss scale of its own (MindSpore's) unscales itself."""
+        """Take a step whatever the gradients are.
+
+        An optimizer with a loss scale of its own (MindSpore's) unscales them itself.
+        """
         held = self._adapter.gradients(self.optimizer, gradients)
         assert self._fixed_scale is not None
         if getattr(self.optimizer, "loss_scale", None) != self._fixed_scale:

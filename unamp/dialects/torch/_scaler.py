@@ -12,10 +12,10 @@ from unamp.scaling import NothingChecked
 
 
 class GradScaler(unamp.scaling.GradScaler):
-    """`torch.amp.GradScaler`, on top of `unamp.GradScaler`: a step returns what the optimizer's step returns.
+    """`torch.amp.GradScaler` on top of `unamp.GradScaler`.
 
-    Where gradients are values (MindSpore, TensorFlow) hand them over: ``step(optimizer,
-    gradients=gradients)``.
+    A step returns the result of the optimizer's step. Where gradients are values (MindSpore,
+    TensorFlow) hand them over: ``step(optimizer, gradients=gradients)``.
 
     Args:
         device: ``"cuda"`` without a GPU warns and disables the scaler, as torch's. Any other serves
@@ -117,7 +117,10 @@ class GradScaler(unamp.scaling.GradScaler):
             raise AssertionError(str(error)) from None
 
     def get_growth_factor(self) -> float:
-        """Return the factor by which the scale grows after `get_growth_interval` updates in a row without an overflow."""
+        """Return the growth factor of the scale.
+
+        It applies after `get_growth_interval` updates in a row without an overflow.
+        """
         return self._loss_scale.growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -141,11 +144,14 @@ class GradScaler(unamp.scaling.GradScaler):
         self._set(growth_interval=new_interval)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return the state to save, under torch's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them."""
+        """Return the state to save, under torch's keys.
+
+        `unamp.GradScaler.load_state_dict` and every dialect's read them.
+        """
         return super().state_dict("torch")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state, torch's or another framework's; see `unamp.GradScaler.load_state_dict`."""
+        """Load a state, torch's or another framework's; see `unamp.GradScaler.load_state_dict`."""
         super().load_state_dict(state_dict)
 
     def _check_begun(self, name: str) -> None:

@@ -52,7 +52,10 @@ def autocast(
     enabled: bool = True,
     cache_enabled: bool = True,
 ) -> Any:
-    """Return `auto_cast` with torch's arguments; as in Paddle, ``device_type`` and ``cache_enabled`` have no effect."""
+    """Return `auto_cast` with torch's arguments.
+
+    As in Paddle, ``device_type`` and ``cache_enabled`` have no effect.
+    """
     return auto_cast(enable=enabled, dtype=dtype)
 
 
@@ -62,7 +65,7 @@ def is_autocast_enabled(device_type: object = None) -> bool:
 
 
 def get_autocast_dtype(device_type: object = None) -> str:
-    """Return the low precision in force in this thread; ``"float16"`` where there is none, as in Paddle."""
+    """Return this thread's low precision; as in Paddle, ``"float16"`` where none is in force."""
     return unamp.get_autocast_dtype() or "float16"
 
 

@@ -1,4 +1,4 @@
-"""`paddle.amp.GradScaler` and `AmpScaler` for every framework whose parameters hold their gradients."""
+"""`paddle.amp.GradScaler` and `AmpScaler`, for frameworks whose parameters hold their gradients."""
 
 from __future__ import annotations
 
@@ -115,16 +115,16 @@ class AmpScaler(unamp.scaling.GradScaler):
         self._set(backoff_interval=new_decr_every_n_nan_or_inf)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return the state to save, under Paddle's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them.
+        """Return the state to save, under Paddle's keys.
 
-        The scale is a NumPy array with one number, as Paddle's; where NumPy is not imported, a
-        list.
+        `unamp.GradScaler.load_state_dict` and every dialect's read them. The scale is a NumPy array
+        with one number, as Paddle's; where NumPy is not imported, a list.
         """
         state, numpy = super().state_dict("paddle"), framework_in_use("numpy")
         return state | {"scale": numpy.float32(state["scale"])} if state and numpy else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state, Paddle's or another framework's; see `unamp.GradScaler.load_state_dict`."""
+        """Load a state, Paddle's or another framework's; see `unamp.GradScaler.load_state_dict`."""
         super().load_state_dict(state_dict)
         if self._enabled:
             self._init_loss_scaling = self._loss_scale.scale
@@ -140,7 +140,7 @@ class AmpScaler(unamp.scaling.GradScaler):
 
 
 class GradScaler(AmpScaler):
-    """`paddle.amp.GradScaler`: an `AmpScaler` with other defaults, and with `step` and `update` by themselves."""
+    """`paddle.amp.GradScaler`: an `AmpScaler` with other defaults and with `step` and `update`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`paddle.amp.debugging`'s checks of what operations result in: infinities, NaN, and what float16 could not hold.
+"""`paddle.amp.debugging`'s checks of results: infinities, NaN, and overflow of float16.
 
 The operations are those that `unamp.trace` records, in every framework: the forward pass, by
 canonical names and layers.

@@ -44,7 +44,7 @@ __all__ = [
 def check_numerics(
     tensor: Any, op_type: str, var_name: str, debug_mode: Any = DebugMode.CHECK_NAN_INF_AND_ABORT
 ) -> Any:
-    """Return the counts of NaN, infinite and zero numbers of a Paddle tensor, and the largest, the smallest and the mean.
+    """Return how many NaN, infinities and zeros a Paddle tensor has, and its max, min and mean.
 
     Raises:
         TypeError: for a tensor of another framework, for which `unamp.trace(values=True)` tells of
@@ -68,7 +68,7 @@ def compare_accuracy(
     loss_scale: float = 1,
     dump_all_tensors: bool = False,
 ) -> None:
-    """Write a table of what two runs have in common, the largest error first; see `unamp.compare_traces`.
+    """Write a table that compares two runs, the largest error first; see `unamp.compare_traces`.
 
     Args:
         dump_path: the `output_dir` of one run, in float32, say.
