@@ -1,4 +1,4 @@
-"""The arguments of tools that convert ONNX files: types of operators and names of nodes that stay in float32."""
+"""Arguments of tools that convert ONNX files: operator types and node names to keep in float32."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def modelopt(precision: Precision, model: Path | None) -> ExportLists:
 
 
 def openvino(precision: Precision, model: Path | None) -> ExportLists:
-    """Return the results of the nodes that OpenVINO is to compute in float32, and the marks that say so."""
+    """Return the results of the nodes that OpenVINO is to compute in float32, and their marks."""
     low = low_dtype(precision, "openvino", ("bfloat16", "float16"))
     if model is None:
         raise ValueError(
@@ -187,7 +187,10 @@ def _planned(precision: Precision, model: Path, tool: str) -> tuple[Graph, Plann
 
 
 def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
-    """Return the types of which all nodes in a model stay in float32, and the names of the other nodes that do."""
+    """Return the operator types to keep in float32, and the names of other nodes to keep there.
+
+    A type is kept where all its nodes in the model stay in float32.
+    """
     low_types, low_names = (
         {node.kind for node in planned.rest},
         {node.name for node in planned.rest},

@@ -1,4 +1,4 @@
-"""The ground of the lists for every tool: the low dtype of a precision, and types of operators by the rules for them."""
+"""The common ground of all tools' lists: a precision's low dtype, and operator types by rule."""
 
 from __future__ import annotations
 
@@ -95,7 +95,10 @@ def low_dtype(precision: Precision, tool: str, takes: tuple[str, ...]) -> str:
 
 
 def layer_expressions(precision: Precision) -> tuple[list[str], list[str]]:
-    """Return regular expressions for the names of layers that stay in float32, and sentences for rules that are no such."""
+    """Return regular expressions for the names of layers that stay in float32.
+
+    Beside them come sentences about the rules that no expression can say.
+    """
     found, unsaid = [], []
     for rule in precision.layers:
         if rule.policy != "float32":

@@ -1,4 +1,4 @@
-"""The arguments of tools that convert a network of PyTorch's: operators and names of layers that stay in float32."""
+"""Arguments of tools that convert PyTorch networks: operators and layers to keep in float32."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ compiled = torch_tensorrt.dynamo.compile(
 
 
 def _aten(policy: Policy) -> tuple[list[str], list[str]]:
-    """Return the names of operators that stay in float32, and the operations that run in a dtype of their inputs."""
+    """Return the operators that stay in float32, and the operations in a dtype of their inputs."""
     kept, following = [], []
     for op in vocabulary().values():
         rule = policy.decide(op.name)

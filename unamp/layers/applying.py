@@ -30,7 +30,7 @@ _RULES = "_unamp_layer_rules"
 
 
 class LayerPolicies:
-    """Rules that stand in a network until they are removed. Also a context manager, which removes them.
+    """Rules in force on a network until they are removed; a context manager that removes them.
 
     Attributes:
         rules: the rules.
@@ -76,9 +76,10 @@ class LayerPolicies:
 
     @property
     def layers(self) -> Mapping[str, Policy | str]:
-        """Return the policy (or ``"float32"``) of every layer that has one by these rules, by each of its names.
+        """Return the policy (or ``"float32"``) that these rules give each layer, by layer name.
 
-        Of a function those that have been met in its calls: its layers are named scopes.
+        A shared layer is there under each of its names. Of a function those that have been met in
+        its calls: its layers are named scopes.
         """
         if self._late is None:
             return self._layers
@@ -103,7 +104,10 @@ class LayerPolicies:
         self.remove()
 
     def remove(self) -> None:
-        """Take the rules off the network again. What was put on later stays in force; a second time does nothing."""
+        """Take the rules off the network; a second call does nothing.
+
+        Rules that were put on later stay in force.
+        """
         with _lock:
             if self._late is not None:
                 network, rules = self._late
@@ -117,7 +121,7 @@ class LayerPolicies:
                 )
 
     def to_toml(self) -> str:
-        """Return the rules as the text of a `precision.toml`, which `LayerRules.from_toml` reads."""
+        """Return the rules as the text of a `precision.toml`; `LayerRules.from_toml` reads it."""
         return self.rules.to_toml()
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -168,7 +172,9 @@ def layer_policies(
 
 
 def convert_network(network: Any, policy: Policy) -> bool:
-    """Have a network's own call run under a policy from now on: a rule on the network itself, which has no name.
+    """Have a network's own call run under a policy from now on.
+
+    The rule is on the network itself, which has no name.
 
     Returns:
         Whether it does. A network that is a value does not change.
@@ -227,7 +233,7 @@ def layer_names(network: Any) -> LayerNames:
 
 
 def late_network(network: Any) -> tuple[LateNetwork, str] | None:
-    """Return a network whose layers have names only while it runs, and its framework; None for any other."""
+    """Return a network that names its layers only while it runs, and its framework; else None."""
     if registry.owner(network, "network") is not None:
         return None
     for adapter in registry.adapters_in_use():
@@ -240,7 +246,7 @@ def late_network(network: Any) -> tuple[LateNetwork, str] | None:
 
 @contextmanager
 def noting_layers(network: LateNetwork, framework: str) -> Iterator[None]:
-    """Have a network note the layers that its calls meet, in `LateNetwork.layers`, as it does where it has rules."""
+    """Have a network note the layers that its calls meet, as with rules, in `LateNetwork.layers`."""
     nothing = LateRules(network.name, framework, LayerRules(()))
     with _lock:
         network.put([*network.rules, nothing])
@@ -290,7 +296,10 @@ def _layered(adapter: Adapter) -> Layered:
 def _named(
     layered: Layered, layer: Any, path: tuple[str, ...] = (), above: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, Any]]:
-    """Yield a network, under the name ``""``, and every layer inside with each of its names: a shared one has several."""
+    """Yield a network as ``""`` and every layer inside under each of its names.
+
+    A shared layer has several names.
+    """
     yield ".".join(path), layer
     for name, inner in layered.inner(layer):
         if id(inner) not in above:  # a layer may hold its owner

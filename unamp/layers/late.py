@@ -12,7 +12,9 @@ from unamp.policy import Policy
 
 
 class LateRules:
-    """Rules that find their layers while the network runs. Equal by value. See `unamp.adapter.layers.LateRules`.
+    """Rules that find their layers while the network runs; equal by value.
+
+    See `unamp.adapter.layers.LateRules`.
 
     Args:
         network: the network's name, for messages.

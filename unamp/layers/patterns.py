@@ -52,14 +52,14 @@ def matches(pattern: str, name: str, layer: Any) -> bool:
 
 
 def _class_names(layer: Any) -> Iterator[str]:
-    """Give the names of a layer's classes, once somebody asks: not every layer has a class yet (flax.linen)."""
+    """Yield the names of a layer's classes lazily: not every layer has a class yet (flax.linen)."""
     for kind in layer.__class__.__mro__:
         yield kind.__name__
         yield f"{kind.__module__}.{kind.__qualname__}"
 
 
 def matches_names(pattern: str, name: str, classes: Iterable[str] | None) -> bool:
-    """Return whether a pattern is one for a layer of a name and of classes; without classes, whether its names match."""
+    """Return whether a pattern matches a layer; without classes, whether its names match."""
     names, colon, kind = pattern.partition(_CLASS)
     if colon and classes is not None and kind not in classes:
         return False
@@ -85,7 +85,7 @@ def _one(name: str) -> str:
 
 
 def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]]) -> str:
-    """Return the message for a pattern that matches no layer: what was meant, probably, and what there is."""
+    """Return the message for a pattern that matches no layer, with the closest or all layers."""
     import difflib  # slow to import, and only an error needs it
 
     said = f"no layer of {network} matches {shortened(pattern)}; "

@@ -37,7 +37,9 @@ class LayerRule(NamedTuple):
 
 
 class LayerRules:
-    """Rules for layers, in order: of several patterns for one layer the last one counts. Immutable, hashable, equal by value.
+    """Rules for layers, in order; immutable, hashable, equal by value.
+
+    Where several patterns match one layer, the last one counts.
 
     Args:
         rules: a mapping of patterns (or classes of layers) to policies or ``"float32"``; or
@@ -177,7 +179,10 @@ class LayerRules:
         )
 
     def to_toml(self) -> str:
-        """Return the rules as the text of a `precision.toml`, which `from_toml` reads; see `unamp.Precision` for more."""
+        """Return the rules as the text of a `precision.toml`, which `from_toml` reads.
+
+        See `unamp.Precision` for a file that holds a policy, too.
+        """
         from unamp import _precision_toml  # slow to import
 
         return _precision_toml.dump(
@@ -186,7 +191,9 @@ class LayerRules:
 
     @classmethod
     def from_toml(cls, text: str) -> LayerRules:
-        """Return the rules in the text of a `precision.toml`; warn where the lists of their presets have changed since.
+        """Return the rules in the text of a `precision.toml`.
+
+        Warn where the lists of their presets have changed since.
 
         Raises:
             ValueError: for what is no such text, and where it has a policy, too: `unamp.Precision`

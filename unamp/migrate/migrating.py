@@ -133,7 +133,10 @@ def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> Ite
 
 
 def _of_assumptions(settled: Settled, source: Source) -> Iterator[Finding]:
-    """Return a note for each framework that comes from the project's own modules, which do not show what it is."""
+    """Yield a note for each framework that comes from the project's own modules.
+
+    It is assumed: such modules do not show what it is.
+    """
     moved = (use for use, decision in settled.decisions.items() if decision.outcome in _BOTH)
     for binding in dict.fromkeys(
         binding for use in moved for binding in use.bindings if binding.assumed
@@ -144,7 +147,7 @@ def _of_assumptions(settled: Settled, source: Source) -> Iterator[Finding]:
 
 
 def _of_modules(uses: list[Use], source: Source) -> Iterator[Finding]:
-    """Return the findings about modules that are handed on, and of names in them that no row has."""
+    """Yield the findings about modules that are handed on, and names in them without a row."""
     for use in uses:
         if use.row is not None:
             continue

@@ -1,4 +1,4 @@
-"""Look at what names do not resolve: names in strings, settings in configurations, and casts by hand."""
+"""Look for uses that names do not resolve to: strings, settings, and casts by hand."""
 
 from __future__ import annotations
 
