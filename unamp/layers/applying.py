@@ -246,7 +246,7 @@ def late_network(network: Any) -> tuple[LateNetwork, str] | None:
 
 @contextmanager
 def noting_layers(network: LateNetwork, framework: str) -> Iterator[None]:
-    """Have a network note the layers that its calls meet, as with rules, in `LateNetwork.layers`."""
+    """Have a network note its layers in `LateNetwork.layers` as calls meet them, as with rules."""
     nothing = LateRules(network.name, framework, LayerRules(()))
     with _lock:
         network.put([*network.rules, nothing])

@@ -240,7 +240,7 @@ def _by_device(
 
 
 def _is_on_cuda(args: Sequence[cst.Arg], form: Form, known: Given) -> bool:
-    """Return whether a region is CUDA's: torch's only one that takes every dtype and casts to it."""
+    """Return whether a region is CUDA's: torch's only one that takes any dtype and casts to it."""
     device = (
         _literal(args, known, "device_type")
         if "device_type" in known.named

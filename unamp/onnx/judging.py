@@ -70,7 +70,7 @@ class Judge:
         self._meant: dict[int, str] = {}
 
     def judged(self, node: Node) -> CheckedNode | None:
-        """Return the judgement of a node; None for a cast, and for a node that takes or gives no floating numbers."""
+        """Return the judgement of a node; None for a cast or a node without floating numbers."""
         around = self.layers.around(node)
         dtypes = self._dtypes(node)
         if not dtypes or is_cast(node) or not self._gives_numbers(node):
@@ -140,7 +140,7 @@ class Judge:
         return DIFFERS, ""
 
     def _rounded_before(self, node: Node, expected: set[str]) -> str:
-        """Return the reason that casts tell for a node in float32, where nobody says whose they are."""
+        """Return the reason in the casts before a float32 node, where no node has labels."""
         casts = [
             self._cast_before(number) for number in node.inputs if _computed(self._graph, number)
         ]
@@ -158,7 +158,10 @@ class Judge:
         return maker if maker is not None and is_cast(maker) else None
 
     def _dtypes(self, node: Node) -> set[str]:
-        """Return the dtypes that a node computes in: of its inputs that are to agree with the first floating one."""
+        """Return the dtypes that a node computes in.
+
+        They are those of the inputs that have to agree with the first floating one.
+        """
         given = [
             (self._graph.values[number].dtype, kind)
             for number, kind in zip(node.inputs, node.kinds, strict=True)
@@ -186,7 +189,10 @@ class Judge:
         return {Rule.FP32: FLOAT32, Rule.BANNED: Rule.BANNED.value}.get(rule, _ANY)
 
     def _agreed(self, node: Node, rule: Rule) -> str:
-        """Return the widest, or narrowest, dtype of a node's inputs; statistics and the like may have one of their own."""
+        """Return the widest, or narrowest, dtype of a node's inputs.
+
+        Statistics and the like may have a dtype of their own.
+        """
         values, kinds = self._graph.values, node.kinds
         first = next(
             (
@@ -217,7 +223,7 @@ class Judge:
 
 
 def agreed(rule: Rule, sources: set[str]) -> str | None:
-    """Return the dtype that a rule says for inputs of some eligible dtypes: the widest, or the narrowest; None for any."""
+    """Return the widest or narrowest of the inputs' dtypes, as a rule says; None for any."""
     low = sources & {*LOW_DTYPES}
     if not sources or (rule is Rule.NARROWEST and len(low) > 1):
         return None
@@ -227,7 +233,7 @@ def agreed(rule: Rule, sources: set[str]) -> str | None:
 
 
 def _entering(graph: Graph) -> Mapping[tuple[int, tuple[str, ...]], set[str]]:
-    """Return for each operation that an exporter labelled the dtypes of the floating values that come into it."""
+    """Return for each operation that an exporter labelled the floating dtypes that come into it."""
     found: defaultdict[tuple[int, tuple[str, ...]], set[str]] = defaultdict(set)
     for node in graph.nodes:
         if node.scopes:

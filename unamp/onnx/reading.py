@@ -1,4 +1,4 @@
-"""ONNX files, read as from strangers: the nodes of a graph with the dtypes of all that they take and give.
+"""ONNX files, read as from strangers: a graph's nodes with the dtypes of their values.
 
 Only the file itself is read. What it keeps in others beside it is weights, of which the shape and
 the dtype stand here.
@@ -138,7 +138,10 @@ def read_graph(path: Path) -> Graph:
 
 
 def _all_text(message: Any) -> bool:
-    """Return whether every string of a message is text: of what is no UTF-8, protocol buffers give the bytes."""
+    """Return whether every string of a message is text.
+
+    Where it is no UTF-8, protocol buffers give bytes.
+    """
     for field, found in message.ListFields():
         if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
             values = (
@@ -155,7 +158,7 @@ def _all_text(message: Any) -> bool:
 
 
 class _Place(NamedTuple):
-    """A graph that is being read: its number, what the names in it are so far, their declared dtypes, and what nodes made."""
+    """A graph while it is read: its number, names so far, declared dtypes, and nodes' results."""
 
     number: int
     graph: Any
@@ -331,7 +334,7 @@ class _Reader:
 
 
 def _constant_numbers(node: Any) -> int | None:
-    """Return the count of numbers of a constant that is a tensor, which has been checked; None for any other node."""
+    """Return the size of a constant tensor, which has been checked; None for any other node."""
     if node.op_type != "Constant" or node.domain not in STANDARD:
         return None
     return next((math.prod(each.t.dims) for each in node.attribute if each.name == "value"), None)
@@ -350,7 +353,7 @@ def _found(name: str, who: str, place: _Place) -> int:
 
 
 def _labels(node: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the layers that a node is in, with its operation's, and the class of each."""
+    """Return the names of the layers that a node is in and of its operation, and their classes."""
     said = {each.key: each.value for each in node.metadata_props}
     scopes, classes = _listed(said.get(_SCOPES, "")), _listed(said.get(_CLASSES, ""))
     return (scopes, classes) if len(scopes) == len(classes) else ((), ())

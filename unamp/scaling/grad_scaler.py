@@ -39,7 +39,7 @@ class NothingChecked(RuntimeError):
 
 
 class _Pending:
-    """An optimizer's place between two updates: its gradients are unscaled, and it may have stepped."""
+    """An optimizer between two updates, with its gradients unscaled; it may have stepped."""
 
     def __init__(self, optimizer: Any, gradients: Gradients, given: Any) -> None:
         self.optimizer = optimizer  # kept, so that its id stays its own
@@ -150,7 +150,7 @@ class GradScaler:
         return self._loss_scale.scale if self._enabled else 1.0
 
     def scale(self, outputs: Any) -> Any:
-        """Return a loss times the scale, or several losses in any nesting of lists, tuples and other iterables.
+        """Return a loss times the scale, or several losses, nested in lists, tuples and the like.
 
         The product is computed outside of every policy.
 
@@ -194,7 +194,7 @@ class GradScaler:
         return pending.gradients.values
 
     def step(self, optimizer: Any, *args: Any, gradients: Any = None, **kwargs: Any) -> bool:
-        """Unscale an optimizer's gradients, if `unscale_` has not, and let it take its step where they are finite.
+        """Unscale an optimizer's gradients, unless `unscale_` has, and step where they are finite.
 
         No policy is in force in the step, whatever region is open.
 
@@ -247,7 +247,7 @@ class GradScaler:
         return result
 
     def update(self, new_scale: Any = None) -> None:
-        """Adjust the scale after the steps of an iteration: one overflow in any of them is an overflow.
+        """Adjust the scale after the steps of an iteration; an overflow in any of them counts.
 
         Args:
             new_scale: the scale to set instead: a number, or a tensor that holds one.
@@ -277,9 +277,10 @@ class GradScaler:
     def first_nonfinite(
         self, optimizer: Any, network: Any = None, gradients: Any = None
     ) -> str | None:
-        """Return the name of the first parameter whose gradient is infinite or NaN, to see where a skipped step went wrong.
+        """Return the name of the first parameter whose gradient is infinite or NaN.
 
-        It looks at the gradients when it is called: call it before they are cleared.
+        It shows where a skipped step went wrong. It looks at the gradients when it is called: call
+        it before they are cleared.
 
         Args:
             optimizer: the optimizer, whose parameters are looked through in its order.
@@ -314,7 +315,7 @@ class GradScaler:
         return state if self._enabled else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state, in any of the forms of `state_dict`. A disabled scaler takes none.
+        """Load a state in any of the forms of `state_dict`; a disabled scaler ignores it.
 
         Raises:
             RuntimeError: for the empty state of a disabled scaler.
@@ -375,7 +376,7 @@ class GradScaler:
         return _Pending(optimizer, gradients, given)
 
     def _handed_to(self, optimizer: Any) -> dict[str, Any]:
-        """Return the scaler as a keyword argument, for a step that takes it; nothing for any other."""
+        """Return the scaler as a keyword argument, for a step that takes it; nothing for others."""
         if not _takes_scaler(optimizer):
             return {}
         warnings.warn(
@@ -400,7 +401,10 @@ class GradScaler:
     def _stepped(
         self, optimizer: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[bool, Any]:
-        """Do as `step` does. Return whether the step was taken, and the result of the optimizer's own; None where skipped."""
+        """Do as `step` does; return whether the step was taken, and the result of the optimizer's.
+
+        The result is None where the step was skipped.
+        """
         closure = _has_closure(args, kwargs)
         if not self._enabled:
             held = self._adapter_of_optimizer(optimizer).gradients(optimizer, given)
@@ -474,7 +478,7 @@ class GradScaler:
         return adapter
 
     def _owner(self, value: Any, knows: Callable[[Adapter], bool]) -> Adapter | None:
-        """Return the adapter that knows a value, if any does; an error where it is not the scaler's."""
+        """Return the adapter that knows a value, if any; refuse any but the scaler's own."""
         own = self._adapter
         if own is not None and knows(own):
             return own
@@ -488,12 +492,15 @@ class GradScaler:
 
 
 def is_unscaled(scaler: GradScaler, optimizer: Any) -> bool:
-    """Return whether an optimizer's gradients were unscaled since the last update; of None, whether any optimizer's were."""
+    """Return whether an optimizer's gradients were unscaled since the last update.
+
+    None asks about all optimizers.
+    """
     return bool(scaler._pending) if optimizer is None else id(optimizer) in scaler._pending
 
 
 def _takes_scaler(optimizer: Any) -> bool:
-    """Return whether an optimizer's step scales by itself, and takes the scaler for that: a contract of PyTorch's."""
+    """Return whether an optimizer's step takes the scaler and scales by itself, as in PyTorch."""
     supports = getattr(optimizer, "_step_supports_amp_scaling", False)
     return supports and "grad_scaler" in inspect.signature(optimizer.step).parameters
 
@@ -513,7 +520,10 @@ def _same(gradients: Any, before: Any) -> bool:
 
 
 def _check_once(gradients: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise where a step is given, beside the gradients that the scaler unscales, the same ones as they are: scaled."""
+    """Raise ValueError where a step gets the scaled gradients as an argument of its own, too.
+
+    The scaler unscales only those in ``gradients``.
+    """
     if any(each is gradients for each in (*args, *kwargs.values())):
         raise ValueError(
             "step() was given the scaled gradients a second time, as an argument of the "
@@ -531,7 +541,7 @@ def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def no_policy() -> AbstractContextManager[object]:
-    """Compute the scale and steps in the dtypes that they have, whatever region is open; in no trace."""
+    """Compute the scale and steps outside of policies and traces, in the dtypes that they have."""
     inside = policy_region(_OFF) if open_regions() else nullcontext()
     return _aside(inside) if any_trace() else inside
 

@@ -1,4 +1,4 @@
-"""The loss scale: a value that knows what becomes of it after a step that overflowed, and after one that did not."""
+"""The loss scale: a value that returns its successor after a step, with or without overflow."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LossScale(NamedTuple):
     maximum: float = math.inf
 
     def checked(self) -> LossScale:
-        """Return the same with its scales as float32 numbers, its factors as floats and its counts as integers.
+        """Return the same with float32 scales, float factors and integer counts.
 
         Raises:
             TypeError: for what is no number.

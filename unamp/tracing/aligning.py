@@ -49,7 +49,7 @@ def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]
 def _anchors(
     a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int
 ) -> list[Pair]:
-    """Return pairs of what comes up equally often in `a[i:k]` and `b[j:m]`: the most that do not cross."""
+    """Return the most uncrossed pairs of items as frequent in `a[i:k]` as in `b[j:m]`."""
     places_a, places_b = grouped(range(i, k), a.__getitem__), grouped(range(j, m), b.__getitem__)
     pairs = [
         pair
@@ -104,7 +104,7 @@ def _between(
 
 
 def _shortest_edit(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[Pair], bool]:
-    """Return the pairs that a shortest edit script from `a` to `b` keeps, and whether it goes through to their ends."""
+    """Return the pairs kept by a shortest edit script from `a` to `b`, and whether it is whole."""
     n, m = len(a), len(b)
     furthest = {1: 0}  # how far along `a` each diagonal is reached
     history: list[dict[int, int]] = []

@@ -1,4 +1,7 @@
-"""Traces as JSON. The format is described in docs/trace-json.md; a change that a reader could trip over is another version."""
+"""Traces as JSON, in the format of docs/trace-json.md.
+
+A change that a reader could trip over is another version.
+"""
 
 from __future__ import annotations
 

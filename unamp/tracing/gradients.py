@@ -1,4 +1,4 @@
-"""The table of gradients: of which operation's result, and of which parameter, they vanish in a low dtype or are not finite."""
+"""The table of gradients: those lost in a low dtype or not finite, by operation and parameter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from unamp.tracing.tables import Table, percent
 
 
 class GradientLine(NamedTuple):
-    """The gradients of one operation's results in one layer, or of one parameter, of one dtype, over all backward passes.
+    """The gradients of an operation's results in a layer, or of a parameter, in one dtype.
+
+    They are those of all backward passes.
 
     Attributes:
         layer, op: as in `OpRecord`; of a parameter the layer that holds it, and no operation.
@@ -41,7 +43,7 @@ class GradientLine(NamedTuple):
 
 
 def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
-    """Return the low dtype that was asked for; where none was, that of most gradients that are low, else float16."""
+    """Return the low dtype asked for, else that of most low gradients, else float16."""
     if dtype is not None:
         return low_dtype(dtype)
     counts = Counter(each.dtype for each in gradients if each.dtype in LOW_DTYPES)
@@ -109,7 +111,7 @@ def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> Table:
 def gradient_remarks(
     records: Sequence[OpRecord], gradients: Sequence[Gradient], dtype: str
 ) -> list[str]:
-    """Return sentences about all gradients: which first was not finite, which layers lose most, under which loss scale."""
+    """Return sentences on all gradients: first not finite, layers that lose most, loss scale."""
     known = [each for each in gradients if each.values is not None]
     if not known:
         return [
@@ -157,7 +159,7 @@ def _named(records: Sequence[OpRecord], gradient: Gradient) -> str:
 def _by_layer(
     records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str
 ) -> dict[str | None, float]:
-    """Return, for each layer, the share of all numbers of its gradients that a low dtype loses digits of, or all of them."""
+    """Return by layer the share of its gradients' numbers that a low dtype loses, even partly."""
     counts: dict[str | None, tuple[float, int]] = {}
     for each in gradients:
         assert each.values is not None

@@ -1,4 +1,4 @@
-"""How many products of two numbers an operation multiplies, from the shapes of its inputs and of its result.
+"""The number of products of two numbers in an operation, from the shapes of inputs and result.
 
 A rule for each canonical name that multiplies more than it reads: `COUNTED`. What is not in it
 (sums, norms, functions of one number) is bound by the bytes that it moves, and counts no product.
@@ -29,7 +29,7 @@ _BEFORE_HEADS = frozenset({"jax", "paddle", "tensorflow"})
 
 
 def products(record: OpRecord) -> int | None:
-    """Return the number of products in an operation; None where a dimension is not known, or its shapes are unusual."""
+    """Return an operation's number of products; None for unknown dimensions or unusual shapes."""
     rule = COUNTED.get(record.op)
     if rule is None:
         return 0
@@ -184,7 +184,7 @@ def _attention(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 
 
 def _attention_layer(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    """Count each weight once for each place of the sequence, and one attention of the sequence to itself."""
+    """Count each weight once per position, and one attention of the sequence to itself."""
     given = inputs[0]
     if record.native.startswith(_KERAS):  # its biases have an axis for the heads, too
         value, (to_query, to_key, to_value, output) = (

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """Everything that ran while it was open, in this thread, in every framework that was imported when it was opened.
+    """A record of everything that ran in this thread while it was open, in every framework.
 
-    It may be opened again, and goes on. Traces nest: an outer one gets what an inner one does. They
-    close in reverse order.
+    It covers the frameworks that were imported when it was opened. It may be opened again, and goes
+    on. Traces nest: an outer one gets what an inner one does. They close in reverse order.
 
     Args:
         values: whether to keep statistics of every result (see `unamp.adapter.records.Values`):
@@ -170,7 +170,9 @@ class Trace:
                 amp_warnings.no_step(self._step)
 
     def step(self) -> None:
-        """End a step: what runs from here on belongs to the next one. Call it last in the loop, after the optimizer's step.
+        """End a step: operations from here on belong to the next one.
+
+        Call it last in the loop, after the optimizer's step.
 
         Raises:
             RuntimeError: where the trace is not open.
@@ -184,7 +186,7 @@ class Trace:
 
     @property
     def recording(self) -> bool:
-        """Return whether it, or a trace around it, records what runs now: whether the step and the rank are chosen."""
+        """Return whether this trace or one around it records now: its step and rank are chosen."""
         return any(each._chosen for each in self._nest)
 
     @property
@@ -206,7 +208,9 @@ class Trace:
             trace._scale = scale
 
     def parameter_hook(self, name: str, parameter: object = None) -> GradientHook | None:
-        """Return the hook that takes a parameter's gradients, for this trace and those around it; None where none wants them.
+        """Return the hook for a parameter's gradients in this trace and those around it.
+
+        It is None where no trace wants them.
 
         Args:
             name: the parameter's layer and its name there.
@@ -265,7 +269,7 @@ class Trace:
 
     @property
     def shadow(self) -> str | None:
-        """Return the low dtype in which operations were computed a second time; None where they were not."""
+        """Return the low dtype in which operations were computed a second time, or None."""
         return self._shadow
 
     @property
@@ -275,7 +279,7 @@ class Trace:
 
     @property
     def never_ran(self) -> tuple[str, ...]:
-        """The operations that a policy in force allowed by name and that nothing under such a policy ran."""
+        """The operations that a policy allowed by name and that never ran under such a policy."""
         missing, known = set(self._never_ran), vocabulary()
         for policy, ran in self._ran_under.items():
             # One that is registered no more has no members, and did not run either.
@@ -292,7 +296,7 @@ class Trace:
 
     @property
     def nonfinite(self) -> list[OpRecord]:
-        """The records with an infinity or NaN in their result, in order; the first is where it began.
+        """The records whose result has an infinity or NaN, in order; the first is where it began.
 
         Raises:
             ValueError: where the trace kept no values.
@@ -305,7 +309,7 @@ class Trace:
         ]
 
     def underflow(self, dtype: str) -> list[OpRecord]:
-        """Return the records with numbers in their result that are too small for a low dtype, the largest share first.
+        """Return the records whose results underflow in a low dtype, the largest share first.
 
         Raises:
             ValueError: where the trace kept no values, and for what is no low dtype.
@@ -324,7 +328,7 @@ class Trace:
 
     @property
     def nonfinite_gradients(self) -> list[Gradient]:
-        """The gradients with an infinity or NaN, in the order in which backward passes computed them.
+        """The gradients with an infinity or NaN, in the order of the backward passes.
 
         The backward pass of an operation that used the first one's result, or the parameter, made
         it.
@@ -374,15 +378,15 @@ class Trace:
 
     @property
     def work(self) -> Work:
-        """Return the work of everything that ran: products and bytes, of all records that tell their shapes."""
+        """Return the work of all records that tell their shapes: products and bytes."""
         return total_work(self.records)
 
     def summary(self) -> list[Line]:
-        """Return the records with equal ones counted together, in the order in which each first ran."""
+        """Return the records with equal ones counted together, in the order of their first run."""
         return summarised(self.records)
 
     def shadow_summary(self) -> list[ShadowLine]:
-        """Return the error of each operation of each layer in the low dtype of the shadow: the worst first.
+        """Return each operation's error in the shadow's low dtype, by layer, the worst first.
 
         What overflows is worse than any error; what was left out stands at the end, with the
         reason.
@@ -411,7 +415,7 @@ class Trace:
         return "\n".join([str(summary_table(self.summary())), *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """Return sentences about the whole: what first was not finite, what underflows, what was allowed and never ran."""
+        """Return sentences on the whole: what is not finite first, underflows, or never ran."""
         said = []
         if self._values and (found := self.nonfinite):
             first = found[0]
@@ -439,7 +443,7 @@ class Trace:
         return said
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return the trace as JSON; `from_json` reads it again. See docs/trace-json.md for the format."""
+        """Return the trace as JSON for `from_json`; docs/trace-json.md is the format."""
         # it needs `json`, which is slow to import, and `import unamp` must stay cheap
         from unamp.tracing import as_json
 
@@ -467,7 +471,7 @@ class Trace:
         return trace
 
     def to_html(self, *, title: str = "unamp trace") -> str:
-        """Return the trace as one page that needs no other file: a picture of precision along the network, and the table.
+        """Return the trace as one self-contained page: precision along the network, and the table.
 
         Raises:
             ModuleNotFoundError: where jinja2 is not installed.
@@ -507,7 +511,7 @@ def _with_left_out(table: Table, head: str, said: list[str]) -> str:
 
 @contextmanager
 def _asking(what: str, wanted: object, refusal: str) -> Iterator[None]:
-    """Ask something of this thread's adapters, by its name in `traces`; None leaves what a trace around asks for."""
+    """Set an attribute of `traces` for this thread's adapters; None keeps the outer trace's."""
     before = getattr(traces, what)
     if wanted is not None and before is not None and wanted != before:
         raise ValueError(refusal.format(before=before, wanted=wanted))
@@ -562,7 +566,7 @@ def trace(
     keep: str | PathLike[str] | None = None,
     keep_limit: int = LIMIT,
 ) -> Trace:
-    """Return a context manager that records every operation that this thread runs inside it; see `Trace`."""
+    """Return a context manager that records this thread's operations inside it; see `Trace`."""
     return Trace(
         values=values,
         shadow=shadow,
@@ -575,7 +579,7 @@ def trace(
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
-    """Return the counts of each operation of a trace under each policy, for `unamp.explaining.changes`.
+    """Return how often each operation of a trace ran under each policy, for `explaining.changes`.
 
     Args:
         trace: the trace. What ran outside of regions, or where mixed precision was off, counts as

@@ -1,7 +1,8 @@
-"""One operation of a trace again, alone: from the inputs that it had, in float64, float32 and low, in any framework.
+"""Replay of one recorded operation on its own inputs: in float64, float32 and low.
 
-Some frameworks have no kernels in float64 for some operations, or kernels that take float64 and
-compute in float32. There, float32 is what the other results are held against.
+It runs alone, in any framework. Some frameworks have no kernels in float64 for some operations, or
+kernels that take float64 and compute in float32. There, float32 is what the other results are held
+against.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Replay(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Return whether the result of the run is what the operation gives, as far as its precision goes."""
+        """Return whether the recorded result is right, as far as its precision goes."""
         return self.original.error is not None and self.original.error <= self.bound
 
     def table(self) -> str:
@@ -129,7 +130,7 @@ class Replay(NamedTuple):
 def replay(
     trace: Trace, number: int, folder: str | Path, *, framework: str | None = None
 ) -> Replay:
-    """Return the results of one operation of a trace that runs again, alone, from the inputs that it had.
+    """Run one operation of a trace again, alone, on the inputs that it had, and return its results.
 
     It runs in float64, in float32, and in each low dtype under a region that allows it. The
     framework must be imported. This asks for the adapter's namespace of operations, which may set
@@ -199,7 +200,7 @@ def replay(
 
 
 def _exact(call: _Again, cannot: str) -> tuple[np.ndarray, list[Replayed]]:
-    """Return the result that others are held against, after the rows of the dtypes in which there is none.
+    """Return the result that others are compared with, and the rows of the dtypes that failed.
 
     Raises:
         ValueError: where there is none at all; its message begins with `cannot`.
@@ -248,7 +249,10 @@ class _Again:
         return Replayed(dtype, _error(result, exact), _finite_share(result))
 
     def run(self, dtype: str) -> np.ndarray:
-        """Return the first floating result in float64; a low dtype is that of a region that allows the operation."""
+        """Return the first floating result in float64.
+
+        A low dtype is computed in a region that allows the operation.
+        """
         low = dtype in LOW_DTYPES
         args, kwargs = (
             self._decode(each, FLOAT32 if low else dtype)
@@ -270,7 +274,7 @@ class _Again:
         return self.operations.numpy(first).astype(_EXACT[0])
 
     def check_exact(self, result: np.ndarray) -> None:
-        """Check that a result in float64 was computed in float64: a kernel may compute in float32 all the same.
+        """Check that a float64 result was computed in float64; a kernel may compute in float32.
 
         From inputs that float32 cannot hold such a kernel gives numbers that it can, and another
         one others.
@@ -384,7 +388,10 @@ def _error(result: np.ndarray, exact: np.ndarray) -> float:
 
 
 def _held_in_float32(result: np.ndarray) -> bool:
-    """Return whether float32 holds the numbers of a result; false where they are all whole, which says nothing."""
+    """Return whether float32 holds a result's numbers; False where all are whole.
+
+    Whole numbers say nothing: float32 holds those of a float64 kernel, too.
+    """
     import numpy as np
 
     numbers = result[np.isfinite(result)]
