@@ -30,7 +30,7 @@ class CheckedModel(NamedTuple):
 
     @property
     def follows(self) -> bool:
-        """Return whether every rule for layers matches a layer and no node differs or is invalid."""
+        """Return whether no node differs or is invalid, and each layer rule matches a layer."""
         return not self.unmatched and all(
             node.verdict not in (DIFFERS, INVALID) for node in self.nodes
         )

@@ -1,4 +1,4 @@
-"""Checks before a search: bad arguments, runs that cannot be repeated, and what a search could not mend."""
+"""Checks before a search: bad arguments, unrepeatable runs, and faults that no search can mend."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def warn_of_statistics(subject: Subject) -> None:
 
 
 def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
-    """Return layers with their classes: of a kind, and in a mode; None is for layers that know no mode."""
+    """Return layers of a kind and in a mode, with their classes; None: layers that know no mode."""
     return [
         f"{name or 'the network'} ({type(layer).__name__})"
         for name, layer in subject.names.layers.items()

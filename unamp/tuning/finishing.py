@@ -51,7 +51,7 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
 def _errors_and_share(
     search: Search, held: frozenset[Unit], places: frozenset[Place], interrupted: bool
 ) -> tuple[float, float | None, float]:
-    """Return the error, the one of the batch that was held out, and the share of the work that is low, from a last run."""
+    """Return the error, the held-out batch's, and the low share of the work, from a last run."""
     error = search.trials.error(held)
     if interrupted:
         return error, None, search.low(held)

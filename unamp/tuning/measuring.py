@@ -31,10 +31,11 @@ def results_of(value: Any) -> Results:
 
 
 def worst_error(reference: Results, other: Results) -> float:
-    """Return the largest relative error of all results, by norms; infinite where one is finite in the reference alone.
+    """Return the largest relative error of all results, by norms.
 
-    A list or a mapping among the results (a network's gradients) counts as one: the norm is that of
-    all in it. Results of other sizes are as far as can be, too.
+    It is infinite where a result is finite in the reference alone. A list or a mapping among the
+    results (a network's gradients) counts as one: the norm is that of all in it. Results of other
+    sizes are as far as can be, too.
     """
     shapes = [[[len(row) for row in rows] for rows in results] for results in (reference, other)]
     if shapes[0] != shapes[1]:
@@ -59,7 +60,7 @@ def has_nan(results: Results) -> bool:
 
 
 def norms(results: Results) -> list[float]:
-    """Return the norm of the finite numbers of each result, by which a later process knows them again."""
+    """Return the norm of each result's finite numbers, by which a later process recognises it."""
     return [
         math.sqrt(sum(float((row[abs(row) < math.inf] ** 2).sum()) for row in rows))
         for rows in results
@@ -82,7 +83,7 @@ def single_number(measured: Any) -> float:
 
 
 def same_objects(one: Any, other: Any) -> bool:
-    """Return whether two runs gave the same tensor or array: the second has overwritten what the first gave."""
+    """Return whether two runs gave the same tensor or array, which the second has overwritten."""
     return not {
         id(leaf) for leaf in _leaves(one) if not isinstance(leaf, (bool, int, float))
     }.isdisjoint(map(id, _leaves(other)))

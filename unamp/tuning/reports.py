@@ -1,4 +1,4 @@
-"""How a search went: every place, everything that was tried, and what there is to say about the whole."""
+"""The report of a search: every place, everything that was tried, and remarks on the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a search that goes on later: what was tried, and with which errors. docs/tune.md is the format."""
+"""The file of a search to resume: what was tried, with its errors. docs/tune.md is the format."""
 
 from __future__ import annotations
 

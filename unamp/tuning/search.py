@@ -119,7 +119,7 @@ class Search:
         )
 
     def _safe(self) -> bool:
-        """Return whether everything may be low, as far as the errors of the batches alone can tell."""
+        """Return whether everything may be low, as far as the errors of the batches can tell."""
         errors = self.trials.errors[frozenset()]
         return (
             math.fsum(errors) / len(errors) * allowance(spread_of([errors]), len(errors))
@@ -127,7 +127,10 @@ class Search:
         )
 
     def _allow_for_spread(self) -> None:
-        """Tighten the limit where errors differ between batches: by those of sets that nobody has chosen for their errors."""
+        """Tighten the limit where errors differ between batches.
+
+        The spread is that of sets that nobody has chosen for their errors.
+        """
         if len(self.batches) == 1 or math.isinf(self.all_low):
             return
         unchosen = [frozenset(), frozenset(self.units[::2]), frozenset(self.units[1::2])]

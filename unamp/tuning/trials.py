@@ -1,4 +1,7 @@
-"""The trials of a search: each set of held units is run once for each batch, and remembered. A budget ends them."""
+"""The trials of a search: each set of held units runs once per batch, and is remembered.
+
+A budget ends them.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,10 @@ class Trials(Generic[U]):
         )
 
     def known(self, held: frozenset[U]) -> float | None:
-        """Return the largest error of a set that was seen: of all batches, or one that is beyond the limit; else None."""
+        """Return the largest known error of a set.
+
+        It is that of all batches, or one that is beyond the limit; None where neither was seen.
+        """
         errors = self.errors.get(held, [])
         worst = max(errors, default=0.0)
         return worst if len(errors) == self.batches or worst > self.limit else None
@@ -154,7 +160,7 @@ class Trials(Generic[U]):
 
 
 def spread_of(errors: Iterable[Sequence[float]]) -> float:
-    """Return the spread of errors from batch to batch: their standard deviation, for their mean, over some sets together."""
+    """Return the relative standard deviation of errors from batch to batch, over sets together."""
     squares, free = 0.0, 0
     for each in errors:
         mean = fmean(each)
@@ -165,7 +171,7 @@ def spread_of(errors: Iterable[Sequence[float]]) -> float:
 
 
 def allowance(spread: float, batches: int) -> float:
-    """Return the number of times that the mean of some batches' errors has to fit into the allowed one.
+    """Return how many times the mean error of some batches has to fit into the allowed error.
 
     1.65 standard deviations above the mean are 19 of 20 fresh batches; where few places are left to
     err, errors scatter more than they did on average, by up to two fifths: 2.3. And the mean of a

@@ -23,16 +23,19 @@ _HEAD = (
 
 
 class History(Contents):
-    """The history of a training, as a monitor kept it; see `unamp.watching.samples.Contents` for its fields."""
+    """The history of a training, with the fields of `unamp.watching.samples.Contents`."""
 
     __slots__ = ()
 
     def findings(self) -> list[str]:
-        """Return a sentence for each layer that something is wrong with: underflow, swallowed updates, dead, not finite."""
+        """Return a sentence on each fault of a layer.
+
+        Faults are underflow, swallowed updates, a dead layer, and gradients that are not finite.
+        """
         return findings(self)
 
     def table(self) -> str:
-        """Return the layers as plain text: means over the samples, and in how many of them a layer was dead."""
+        """Return the layers as plain text: means over the samples, and how often each was dead."""
         rows = [
             (
                 each.layer, str(each.size),

@@ -102,10 +102,10 @@ class Watch:
     def step(
         self, gradients: Any = None, *, parameters: Any = None, scale: Any = None
     ) -> WatchedStep:
-        """Return the context manager to put around one step: from the backward pass to the optimizer's step and `update`.
+        """Return the context manager for one step, from the backward pass to `update`.
 
-        What unscales or clips gradients belongs into it: they are looked at as the backward pass
-        left them.
+        The optimizer's step is inside, too. What unscales or clips gradients belongs into it: they
+        are looked at as the backward pass left them.
 
         Args:
             gradients: the gradients, in a framework where they are values: the scaled ones, as the
@@ -171,7 +171,7 @@ class Watch:
         return line(self._samples[-1], self._dtype) if self._samples else "no step yet"
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the history to a file: a page for ``.html``, JSON for ``.json``; see `History.save`."""
+        """Write the history as a page (``.html``) or as JSON (``.json``); see `History.save`."""
         self.history.save(path)
 
     def _skipped(self) -> int:
@@ -204,7 +204,10 @@ class Watch:
         return self._adapter.named_gradients(self._network, self._optimizer, values)
 
     def _steps_low(self, gradients: Any) -> bool:
-        """Return whether the optimizer steps low parameters as they are: with master weights its gradients are float32."""
+        """Return whether the optimizer steps the low parameters themselves, not master weights.
+
+        With master weights its gradients are float32.
+        """
         try:
             return (
                 not self._adapter.gradients(self._optimizer, gradients)

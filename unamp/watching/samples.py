@@ -1,4 +1,4 @@
-"""Samples of a training: the numbers that the monitor keeps. No framework and no tensor is in them."""
+"""Samples of a training: the numbers that the monitor keeps, without framework or tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _SUBNORMAL, _SWALLOWED = 0.1, 0.5
 
 
 class LayerSample(NamedTuple):
-    """The gradients of one layer's own parameters at one step, as the backward pass left them: scaled.
+    """The gradients of a layer's own parameters at one step, as the backward pass left them.
+
+    They are scaled where the loss was.
 
     Attributes:
         layer: its name; of a parameter outside of layers the parameter's.
