@@ -124,7 +124,7 @@ def _version(said: str) -> tuple[str, str]:
 
 
 def _called(said: str) -> Counter[str]:
-    """Return how often a function calls each operation; its own errors keep their traceback."""
+    """Return the counts of a function's operations; its own errors keep their traceback."""
     function = function_named(said)
     with trace() as recorded:
         function()

@@ -120,7 +120,7 @@ def tune_command(
 
 
 def _tuned(arguments: Mapping[str, Any]) -> Tuned | Float8Study:
-    """Return what `unamp.tune` finds; errors of the user's own code keep their traceback."""
+    """Return the tuning by `unamp.tune`; errors of the user's own code keep their traceback."""
     import unamp
 
     try:

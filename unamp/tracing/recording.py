@@ -579,7 +579,7 @@ def trace(
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
-    """Return how often each operation of a trace ran under each policy, for `explaining.changes`.
+    """Return the counts of a trace's operations under each policy, for `unamp.explaining.changes`.
 
     Args:
         trace: the trace. What ran outside of regions, or where mixed precision was off, counts as

@@ -273,7 +273,7 @@ class _Study:
         return worst
 
     def _most(self, ranked: Sequence[str], tolerance: float) -> tuple[int, float]:
-        """Return how many of the best layers stay within a tolerance together, and their error."""
+        """Return the number of best layers within a tolerance together, and their error."""
         low, high, error = 0, len(ranked), 0.0  # so many are within; more than so many are not
         count = high
         while low < high:

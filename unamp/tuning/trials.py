@@ -171,7 +171,7 @@ def spread_of(errors: Iterable[Sequence[float]]) -> float:
 
 
 def allowance(spread: float, batches: int) -> float:
-    """Return how many times the mean error of some batches has to fit into the allowed error.
+    """Return the number of times that some batches' mean error has to fit into the allowed one.
 
     1.65 standard deviations above the mean are 19 of 20 fresh batches; where few places are left to
     err, errors scatter more than they did on average, by up to two fifths: 2.3. And the mean of a

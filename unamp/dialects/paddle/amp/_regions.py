@@ -65,7 +65,7 @@ def is_autocast_enabled(device_type: object = None) -> bool:
 
 
 def get_autocast_dtype(device_type: object = None) -> str:
-    """Return this thread's low precision; as in Paddle, ``"float16"`` where none is in force."""
+    """Return the low precision in this thread; as in Paddle, ``"float16"`` if none is in force."""
     return unamp.get_autocast_dtype() or "float16"
 
 

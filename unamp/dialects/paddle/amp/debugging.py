@@ -44,7 +44,7 @@ __all__ = [
 def check_numerics(
     tensor: Any, op_type: str, var_name: str, debug_mode: Any = DebugMode.CHECK_NAN_INF_AND_ABORT
 ) -> Any:
-    """Return how many NaN, infinities and zeros a Paddle tensor has, and its max, min and mean.
+    """Return the counts of NaN, infinities and zeros in a Paddle tensor, and its max, min and mean.
 
     Raises:
         TypeError: for a tensor of another framework, for which `unamp.trace(values=True)` tells of
