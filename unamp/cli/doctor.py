@@ -1,7 +1,6 @@
 """The command `doctor`: the installed frameworks' abilities on this machine.
 
-Each is imported in a process of its own: some pairs of frameworks fail in one process, depending on
-their order.
+Each is imported in a process of its own: some pairs fail in one process, depending on their order.
 """
 
 from __future__ import annotations

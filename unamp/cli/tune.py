@@ -81,8 +81,7 @@ def tune_command(
 ) -> None:
     """Find the layers and operations to keep in float32 so that results stay within a tolerance.
 
-    Exits with 0 where the batch that was held out is within the tolerance too, with 1 where it is
-    beyond.
+    Exits with 0 where the batch that was held out is within the tolerance too, else with 1.
     """
     arguments = _arguments(function)
     arguments |= given(

@@ -22,8 +22,7 @@ class LateRules:
         rules: the rules.
 
     Raises:
-        NotExpressible: for a rule that asks for a layer's class or result: a named scope has
-            neither.
+        NotExpressible: for a rule with a layer's class or result: a named scope has neither.
     """
 
     def __init__(self, network: str, framework: str, rules: LayerRules) -> None:

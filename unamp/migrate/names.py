@@ -260,7 +260,7 @@ class _Finder:
                 root = root.value
             imports = [r for r in access.referents if isinstance(r, ImportAssignment)]
             if not isinstance(root, cst.Name):
-                # a string that is an annotation: it is not rewritten, and keeps its import
+                # an annotation in a string: it is not rewritten, and keeps its import
                 for found in imports:
                     self.in_strings.update(self._bound(found, found.name))
                 continue

@@ -67,8 +67,8 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """All rows by name; modules with their dialects; roots and usual names with their frameworks.
 
-    The modules hold nothing but mixed precision. `usual` has the names under which a
-    project's own modules hand frameworks on, each with the framework's.
+    The modules hold nothing but mixed precision. `usual` has the names under which a project's own
+    modules hand frameworks on, each with the framework's.
     """
 
     rows: Mapping[str, Row]

@@ -96,7 +96,7 @@ def wide_weights(graph: Graph) -> list[WideWeight]:
     consumers = graph.consumers()
     found = []
     for number, value in enumerate(graph.values):
-        # a number that an exporter wrote beside the node that takes it
+        # a single number that an exporter wrote beside the node that takes it
         one = value.numbers == 1 and value.maker is not None
         if value.numbers is None or one or value.dtype not in PRECISIONS or number in graph.results:
             continue

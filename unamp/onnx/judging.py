@@ -32,8 +32,7 @@ class CheckedNode(NamedTuple):
     Attributes:
         name: its name in the file.
         type: the type of its operator, with the domain in front where that is not ONNX's own.
-        operations: the operations of the vocabulary that it may be part of; one where the file says
-            enough.
+        operations: the vocabulary's operations that it may be part of; one if the file says enough.
         layer: the innermost layer that it is in; None where the file does not say.
         dtype: the dtype that it computes in; all of them where its inputs do not agree.
         expected: the dtype that the policy says; several where the file does not say enough;
@@ -66,7 +65,7 @@ class Judge:
         self.layers = Layers(graph, precision)
         self._labelled = any(node.scopes for node in graph.nodes)
         self._entering = _entering(graph)
-        # of results of nodes that differ: the dtype that the policy says
+        #: The dtype that the policy says for each result of a node that differs.
         self._meant: dict[int, str] = {}
 
     def judged(self, node: Node) -> CheckedNode | None:

@@ -20,8 +20,7 @@ class PlannedGraph(NamedTuple):
     Attributes:
         float32: the nodes that are to stay in float32.
         rest: the others.
-        unclear: the nodes of which the file does not say enough, each with the reason; they stay in
-            float32.
+        unclear: the nodes of which the file says too little, with reasons; they stay in float32.
         unmatched: the patterns of rules for layers that match no layer of the graph.
     """
 

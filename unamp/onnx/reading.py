@@ -226,7 +226,7 @@ class _Reader:
         given = [None if each is None else self._values[each].dtype for each in inputs]
         dtypes = result_dtypes(node, given, self._opsets, self._dtype)
         if inner:
-            # the first of a loop says whether it goes on
+            # the first result of a loop's body says whether it goes on
             own = inner[0][1:] if node.op_type == "Loop" else inner[0]
             dtypes = [self._values[each].dtype for each in own[: len(dtypes)]] + dtypes[len(own) :]
         number = len(self._nodes)

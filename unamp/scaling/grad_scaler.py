@@ -2,8 +2,7 @@
 
 It multiplies losses by the loss scale, so that gradients in float16 do not vanish, divides the
 gradients by it before the optimizer sees them, leaves out the steps whose gradients overflowed, and
-moves the scale. What the scale is, `LossScale` knows; what gradients are, the frameworks' adapters
-do.
+moves the scale. `LossScale` knows the scale, the frameworks' adapters the gradients.
 """
 
 from __future__ import annotations
@@ -453,8 +452,7 @@ class GradScaler:
                 "run the backward pass of a scaled loss first"
             )
         if given is None:
-            # unscaled where they are, even if the step raises; those handed over now would come
-            # again scaled
+            # unscaled where they are, even if the step raises; those handed over come scaled again
             self._pending[id(optimizer)] = pending
         if overflow:
             self.skipped += 1

@@ -60,7 +60,7 @@ FORMS: Mapping[str, Mapping[str, str]] = {
 _NOT_FOR_TORCH = {key: field for key, field in _TORCH.items() if key != "_growth_tracker"} | _BESIDE
 _NOT_FOR_TORCH |= {"growth_tracker": "growth_tracker"}
 
-# each with its least
+#: The fields that are counts, each with the least number that it may be.
 _COUNTS = {"growth_interval": 1, "backoff_interval": 1, "growth_tracker": 0, "backoff_tracker": 0}
 
 
@@ -69,8 +69,7 @@ class LossScale(NamedTuple):
 
     Attributes:
         scale: the factor itself, a float32 number.
-        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an
-            overflow.
+        growth_factor: its factor after `growth_interval` updates in a row without an overflow.
         backoff_factor: what it is multiplied by after `backoff_interval` updates in a row with one.
         growth_interval, backoff_interval: see there.
         growth_tracker, backoff_tracker: how many updates in a row there have been.

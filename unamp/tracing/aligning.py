@@ -58,8 +58,7 @@ def _anchors(
         for pair in zip(places, places_b[key], strict=True)
     ]
     pairs.sort()
-    # A longest increasing subsequence: for each length, the pair that ends the one with the
-    # smallest end.
+    # A longest increasing subsequence: by length, the pair that ends the one with the smallest end.
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []

@@ -67,8 +67,7 @@ class TraceComparison:
 
     Attributes:
         operations: what ran in both, the largest error first.
-        only_in_reference, only_in_other: what ran in one of them alone, and is compared with
-            nothing.
+        only_in_reference, only_in_other: what ran in one alone, and is compared with nothing.
         aside: what ran outside of layers and regions, in a run that has regions: clipping and the
             like. It is not compared.
     """
@@ -188,8 +187,7 @@ def compare_traces(
     runs up to that operation: twice the unit roundoff for one that computed low (its inputs and its
     result), eight times for one in float32. That is how independent roundings add up (Higham and
     Mary, A new approach to probabilistic rounding error analysis, 2019,
-    https://doi.org/10.1137/18M1226312); what is beyond it was made larger by the computation
-    itself.
+    https://doi.org/10.1137/18M1226312); whatever is beyond it, the computation made larger itself.
 
     Args:
         reference: what the errors are relative to, the run in float32 say.
@@ -383,8 +381,7 @@ def _error(a: Values | None, b: Values | None) -> float | None:
         for x, y in zip(a.sample, b.sample, strict=True)
         if math.isfinite(x) and math.isfinite(y)
     ]
-    # The sample may have nothing but a ReLU's zeros in it; then what is usual in the whole result
-    # counts.
+    # The sample may have nothing but a ReLU's zeros in it; then the usual of the result counts.
     usual = a.norm / math.sqrt(math.prod(a.shape) or 1) * math.sqrt(len(both))
     errors.append(
         _relative(

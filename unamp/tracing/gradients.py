@@ -55,8 +55,7 @@ def gradient_lines(
 ) -> list[GradientLine]:
     """Return the gradients by layer and operation, and by parameter.
 
-    Not finite ones stand first, then those with the most underflow; at the end those that were left
-    out.
+    Those not finite stand first, then those with the most underflow; at the end those left out.
     """
 
     def line_of(each: Gradient) -> GradientLine:
@@ -124,8 +123,7 @@ def gradient_remarks(
             (n for n, each in enumerate(known) if each.values and each.values.nonfinite), None
         )
     ) is not None:
-        # The backward pass goes from result to result: what a parameter got on the way made
-        # nothing.
+        # The backward pass goes from result to result: a parameter's gradient on the way made none.
         last = next((each for each in reversed(known[:place]) if each.record is not None), None)
         before = (
             ", the first of all"

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from unamp.adapter.records import OpRecord
 
 Sizes = tuple[int, ...]
-#: Counts the products of one call, given the shapes of its inputs, that of its result, and the
-#: record.
+#: Counts the products of one call, given its inputs' shapes, its result's shape, and the record.
 Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]
 
 #: Frameworks whose convolutions have the channels of the result last in their weights, as Keras'

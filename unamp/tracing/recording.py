@@ -65,8 +65,7 @@ class Trace:
         keep: a folder, which is made: what every operation was called with is written there, and
             what came out, so that each can run again alone (see `unamp.tracing.replay`). Write
             `to_json` into that folder, too.
-        keep_limit: how many bytes of tensors are kept at most; what runs after that is recorded
-            without.
+        keep_limit: how many bytes of tensors are kept at most; what runs later is recorded without.
 
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
@@ -330,8 +329,7 @@ class Trace:
     def nonfinite_gradients(self) -> list[Gradient]:
         """The gradients with an infinity or NaN, in the order of the backward passes.
 
-        The backward pass of an operation that used the first one's result, or the parameter, made
-        it.
+        The backward pass of an operation that used the first one's result or parameter made it.
 
         Raises:
             ValueError: where the trace kept no gradients.
@@ -584,8 +582,7 @@ def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
     Args:
         trace: the trace. What ran outside of regions, or where mixed precision was off, counts as
             under the default policy.
-        stated: arguments of `Policy.replace` that go before those of the policies that were in
-            force.
+        stated: arguments of `Policy.replace` that go before those of the policies in force.
     """
     ran: dict[tuple[Policy, str], int] = {}
     for record in trace.records:

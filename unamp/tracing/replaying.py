@@ -1,8 +1,8 @@
 """Replay of one recorded operation on its own inputs: in float64, float32 and low.
 
 It runs alone, in any framework. Some frameworks have no kernels in float64 for some operations, or
-kernels that take float64 and compute in float32. There, float32 is what the other results are held
-against.
+kernels that take float64 and compute in float32. There, the other results are compared with
+float32.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Replayed(NamedTuple):
     Attributes:
         dtype: the dtype that it was computed in.
         error: the largest difference to the exact result, relative to its largest magnitude;
-            infinite where a number is not finite that is finite there. None where it could not be
-            computed.
+            infinite where a number is finite there alone. None where it could not be computed.
         finite: the share of its numbers that are finite.
         failed: why it could not be computed; empty where it was.
     """
@@ -134,8 +133,7 @@ def replay(
 
     It runs in float64, in float32, and in each low dtype under a region that allows it. The
     framework must be imported. This asks for the adapter's namespace of operations, which may set
-    what PyTorch computes matrix products in: do it in a process of its own, as ``unamp replay``
-    does.
+    what PyTorch computes matrix products in: use a process of its own, as ``unamp replay`` does.
 
     Args:
         trace: a trace that was opened with ``keep=``.
@@ -260,7 +258,7 @@ class _Again:
         )
         if low:
             with warnings.catch_warnings():
-                # that a low dtype is slow here is no news for one operation
+                # the warning that a low dtype is slow here does not matter for one operation
                 warnings.simplefilter("ignore", AmpWarning)
                 with autocast(level="OD", dtype=dtype, allow=[self.op]):
                     result = self.function(*args, **kwargs)

@@ -34,8 +34,7 @@ class Float8Layer(NamedTuple):
         layer: its name in the network.
         own: the largest error of its own products in float8, from the same inputs: the norm of the
             difference, relative.
-        alone: the error of the network's results with this layer alone in float8; None where it was
-            not tried.
+        alone: the error of the network's results with this layer alone in float8; None if untried.
         work: its share of the products of two numbers in all of the network.
         why: why it stays as it is; empty where it would bear float8.
     """
@@ -318,8 +317,8 @@ def _sizes_of_weight(layer: Any, records: Sequence[OpRecord]) -> list[int] | Non
     )
     if weight is not None:
         return [int(size) for size in weight.shape]
-    # A layer of JAX is a place that holds nothing. Where its class is the operation, that was given
-    # the weight.
+    # A layer of JAX is a place that holds nothing. Where its class is the operation, the operation
+    # was given the weight.
     called = (
         r
         for r in records

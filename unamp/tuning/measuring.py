@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from unamp.adapter import Operations
 
-#: The results of a run, in float64: each of them as one row, or as several where it is a list or a
-#: mapping itself.
+#: The results of a run, in float64: each as one row, or as several if it is a list or a mapping.
 Results = list[list["np.ndarray"]]
 
 

@@ -71,8 +71,7 @@ class TuneReport(NamedTuple):
         limit: the largest error that the search allowed itself: the tolerance times the margin.
         batches: how many batches it searched with.
         error: the error on those.
-        held_out: the error on the batch that was held out; None where none was, or the search was
-            interrupted.
+        held_out: the error on the held-out batch; None without one, or after an interruption.
         all_low: the error without any exception.
         spread: how much errors differ from batch to batch (their standard deviation, for their
             mean), which the search allowed for; 0 where it could not be seen.

@@ -23,10 +23,8 @@ class Memory(NamedTuple):
     Attributes:
         setting: what has to be the same for errors to be the same.
         places: all places, in order.
-        results: for each batch the norms of the float32 results, by which a changed network is
-            noticed.
-        tried: the sets of places that were held, by their numbers, with their errors batch by
-            batch.
+        results: each batch's norms of the float32 results, by which a changed network is noticed.
+        tried: the sets of places that were held, by their numbers, with their errors by batch.
     """
 
     setting: Mapping[str, str]

@@ -13,8 +13,7 @@ from typing import TypeVar
 U = TypeVar("U", bound=Hashable)
 Holds = Callable[[frozenset[U]], bool]
 
-#: The names of the searches: delta debugging, and with a run for each unit before it, for a
-#: ranking.
+#: The names of the searches: delta debugging, and the same after a run for each unit, to rank.
 EFFORTS = ("halves", "ranked")
 
 

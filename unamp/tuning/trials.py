@@ -188,8 +188,7 @@ class Trial(NamedTuple):
     Attributes:
         held: how many units were held in float32.
         low: the share of the work that was low.
-        error: the largest error that was seen; where it is beyond the limit, of the batches up to
-            that one.
+        error: the largest error that was seen; if beyond the limit, that of the batches so far.
         holds: whether it is within the limits on all batches.
     """
 

@@ -20,8 +20,7 @@ from unamp.tuning.tuned import Tuned
 from unamp.typing import DtypeLike, Float8Name
 
 
-# The dtype as a literal tells which it will be; in a variable it is any string, and hardly one of
-# float8.
+# A literal dtype tells which it will be; in a variable it is any string, and hardly one of float8.
 @overload
 def tune(
     run: Callable[[Any], Any],

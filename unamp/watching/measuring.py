@@ -36,8 +36,7 @@ class Measurement:
 
     Args:
         adapter: the framework's adapter.
-        gradients: the parameters with their gradients, as `NamesGradients.named_gradients` gives
-            them.
+        gradients: the parameters with their gradients, as from `NamesGradients.named_gradients`.
         low: the low dtype that the gradients are held against.
         updates: whether low parameters are stepped as they are, without master weights.
     """

@@ -51,8 +51,7 @@ def watch(
     Args:
         network: the network; in JAX also a pytree of parameters.
         optimizer: its optimizer. Without, nothing is told of the updates of low parameters.
-        scaler: the `unamp.GradScaler` in use, if any: for the loss scale and the steps that are
-            skipped.
+        scaler: the `unamp.GradScaler` in use, if any: for the loss scale and the skipped steps.
         every: of how many steps one is looked at; the first is.
         dtype: the low dtype that gradients are held against: the one of the regions.
         to: where samples go besides: what has ``add_scalar(tag, value, step)`` (a writer of

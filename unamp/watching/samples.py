@@ -92,8 +92,7 @@ class LayerSummary(NamedTuple):
 
     Attributes:
         layer, size: as in `LayerSample`.
-        zero, subnormal, flushed, swallowed, update: the means over the samples whose gradients were
-            finite.
+        zero, subnormal, flushed, swallowed, update: the means over samples with finite gradients.
         nonfinite, dead, samples: in how many samples a gradient was not finite, in how many the
             layer was dead, of how many.
     """

@@ -28,8 +28,7 @@ class DTypePolicy(metaclass=KerasOwn):
     """`keras.DTypePolicy`. Where Keras is imported, what is made is Keras' own.
 
     Args:
-        name: ``"mixed_float16"``, ``"mixed_bfloat16"`` or a dtype's name; None is the global
-            policy's.
+        name: ``"mixed_float16"``, ``"mixed_bfloat16"`` or a dtype's name; None: the global one's.
 
     Raises:
         TypeError: where the name is no string.

@@ -1,7 +1,6 @@
 """Networks under MindSpore's lists: `auto_mixed_precision`, `custom_mixed_precision` and the lists.
 
-As MindSpore's own, they convert the network that they are given; what they return has the same
-parameters.
+As MindSpore's own, they convert the given network; what they return has the same parameters.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def auto_mixed_precision(
 
     Returns:
         At O1, O2 and O3 a second network with the same parameters; at O0 and ``"auto"`` the network
-        itself; of a function a
-        second one. JAX's modules are values: there what is returned is all that is converted.
+        itself; of a function a second one. JAX's modules are values: there what is returned is all
+        that is converted.
 
     Raises:
         TypeError: where ``network`` is no network.
@@ -75,8 +74,7 @@ def _auto(network: Any, dtype: object) -> Any:
             f"network, or function; not {type(network).__name__}."
         )
     lists = load_table("presets/mindspore.toml")
-    # What MindSpore promotes (`promote_auto`) takes the widest dtype here like everything that no
-    # list names.
+    # What MindSpore promotes (`promote_auto`) takes the widest dtype here, like all unlisted.
     policy = Policy("O1", low_dtype_of(dtype), lists["allow_auto"], lists["deny_auto"], "none")
     if adapter is None:
         return unamp.policy_region(policy)(network)

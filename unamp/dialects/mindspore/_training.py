@@ -173,8 +173,7 @@ def _cell_class() -> type[TrainNetwork]:
             self.set_train()
 
         def __call__(self, *inputs: Any) -> Any:
-            # Regions and Python's control flow are not compiled: a step runs as in PyNative mode,
-            # whatever the mode.
+            # Regions and Python's control flow are not compiled: a step runs as in PyNative mode.
             if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
                 return self._step(*inputs)
             return mindspore.nn.Cell.__call__(self, *inputs)

@@ -25,8 +25,7 @@ class GradScaler(unamp.scaling.GradScaler):
     Raises:
         TypeError: for a number as the device, which torch takes for one in silence, and keeps the
             usual scale.
-        AssertionError: for factors on the wrong side of 1; later, for calls in another order than
-            torch's.
+        AssertionError: for factors on the wrong side of 1; later, for calls in a wrong order.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
     """

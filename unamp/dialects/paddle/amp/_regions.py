@@ -35,8 +35,7 @@ def auto_cast(
         use_promote: see above.
 
     Raises:
-        ValueError: for another level or dtype, and for an operation that is unknown or in both
-            lists.
+        ValueError: for another level or dtype, and for an operation unknown or in both lists.
     """
     level, low = _checked(enable, level, dtype)
     return unamp.auto_cast(enable, custom_white_list, custom_black_list, level, low, use_promote)

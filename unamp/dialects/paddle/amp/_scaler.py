@@ -19,14 +19,12 @@ class AmpScaler(unamp.scaling.GradScaler):
         init_loss_scaling: the scale to start with.
         incr_ratio: what the scale is multiplied by after `incr_every_n_steps` updates in a row
             without an overflow.
-        decr_ratio: what it is multiplied by after `decr_every_n_nan_or_inf` updates in a row with
-            one.
+        decr_ratio: its factor after `decr_every_n_nan_or_inf` updates in a row with an overflow.
         incr_every_n_steps, decr_every_n_nan_or_inf: see there.
         use_dynamic_loss_scaling: False keeps the scale where it is.
 
     Raises:
-        TypeError: for an `enable` that is neither True nor False: a scale in its place would be
-            lost.
+        TypeError: for an `enable` that is no bool: a scale in its place would be lost.
         AssertionError: for ratios on the wrong side of 1.
 
     Semantics:

@@ -45,8 +45,7 @@ class TensorCheckerConfig:
         skipped_op_list: operations to leave out.
         debug_step: the first step that is checked and the first that is not any more; a step is a
             call of `enable_tensor_checker`.
-        stack_height_limit: has no effect: the error that aborts is raised where the operation is
-            called.
+        stack_height_limit: has no effect: the error that aborts is raised at the operation's call.
 
     Raises:
         ValueError: for lists that are none, and operations and modes that are unknown.
@@ -174,8 +173,8 @@ def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a layer's ``forward``, so that a result in it that is not finite raises.
 
     Raises:
-        RuntimeError: for a call without arguments, or whose first is no tensor; and for what is not
-            finite.
+        RuntimeError: for a call without arguments, or whose first is no tensor; and for NaN and
+            infinities.
     """
 
     @functools.wraps(func)

@@ -47,8 +47,7 @@ def check_numerics(
     """Return the counts of NaN, infinities and zeros in a Paddle tensor, and its max, min and mean.
 
     Raises:
-        TypeError: for a tensor of another framework, for which `unamp.trace(values=True)` tells of
-            results.
+        TypeError: for another framework's tensor; `unamp.trace(values=True)` tells of its results.
         RuntimeError: where there are NaN or infinities and the mode says to abort.
     """
     paddle = framework_in_use("paddle")

@@ -230,8 +230,8 @@ def _settings(
     )
     if enabled and missing:
         _warn(f"{kind.upper()} is not available. Disabling autocast.")
+    # only CUDA's checks no dtype
     elif enabled and low not in (POLICY_DTYPES if kind == "cuda" else LOW_DTYPES):
-        # only CUDA's checks no dtype
         _warn(
             f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. "
             "Disabling autocast."
