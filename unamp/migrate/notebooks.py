@@ -168,9 +168,12 @@ def _as_python(source: str, hidden: list[str]) -> tuple[str, str]:
     if source.startswith("%%"):
         head, line_end, rest = source.partition("\n")
         if not head.startswith(_PYTHON_CELLS) or _problem(rest):
-            return hide(source), "" if not head.startswith(
-                _PYTHON_CELLS
-            ) else "what it holds cannot be read as Python"
+            return (
+                hide(source),
+                ""
+                if not head.startswith(_PYTHON_CELLS)
+                else "what it holds cannot be read as Python",
+            )
         return hide(head) + line_end + rest, ""
     tried = len(hidden)
     python = _MAGIC.sub(lambda found: hide(found[0], found[1]), source)

@@ -30,10 +30,9 @@ def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]
             kind are paired, and what lies between two pairs by the second kind, and so on.
 
     First what came up equally often in both is held fast, as far as it came up in the same order
-    (patience diff). What lies
-    between is aligned by a shortest edit script: Myers, An O(ND) difference algorithm and its
-        variations, Algorithmica 1
-    (1986), https://doi.org/10.1007/BF01840446, in windows, so that long runs take linear time.
+    (patience diff). What lies between is aligned by a shortest edit script: Myers, An O(ND)
+    difference algorithm and its variations, Algorithmica 1 (1986),
+    https://doi.org/10.1007/BF01840446, in windows, so that long runs take linear time.
     """
     pairs: list[Pair] = []
     for left, right in keyed:
