@@ -30,7 +30,7 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def write_file(path: Path, text: str, mode: str = "w") -> None:
-    """Write a text to a file, opened in a mode; an error about the file becomes a message of the command line."""
+    """Write a text to a file; raise typer.BadParameter where the file cannot be written."""
     try:
         with path.open(mode, encoding="utf-8") as file:
             file.write(text)
@@ -39,7 +39,7 @@ def write_file(path: Path, text: str, mode: str = "w") -> None:
 
 
 def checked(make: Callable[[], T]) -> T:
-    """Return the value that `make` returns; an error about bad arguments becomes a message of the command line."""
+    """Return `make()`; turn its errors about bad arguments into typer.BadParameter."""
     try:
         return make()
     except (ValueError, TypeError, RuntimeError) as error:
@@ -47,7 +47,7 @@ def checked(make: Callable[[], T]) -> T:
 
 
 def import_framework(framework: str) -> None:
-    """Import a framework that a command names; what is none becomes a message of the command line."""
+    """Import a framework; raise typer.BadParameter where it is unknown or cannot be imported."""
     if framework not in installed():
         raise typer.BadParameter(
             unknown("framework", framework, sorted(installed()), "adapters are installed for")

@@ -51,7 +51,7 @@ def doctor(
     as_json: AsJson = False,
     gaps: Annotated[bool, typer.Option("--gaps", help="List what the adapters cannot do.")] = False,
 ) -> None:
-    """Show the frameworks, their versions and devices, which dtypes run natively or emulated, and what they compute with.
+    """Show the frameworks: versions, devices, instruction sets, and dtypes, native or emulated.
 
     Exits with 1 where a framework is installed and cannot be used.
     """
@@ -94,7 +94,8 @@ def _mount_commands() -> None:
             said = " ".join(str(error).split())
             _mount_missing(
                 point.name, f"{error.name or point.value} cannot be imported",
-                f"cannot be imported ({said}); reinstall {error.name or point.value}, or what installed it",
+                f"cannot be imported ({said}); reinstall {error.name or point.value}, "
+                "or what installed it",
             )  # fmt: skip
 
 

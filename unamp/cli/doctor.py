@@ -1,7 +1,6 @@
-"""The command `doctor`: what the installed frameworks can do on this machine, and what they compute with.
+"""The command `doctor`: the installed frameworks' abilities on this machine.
 
-Each is imported in a process of its own: some pairs of frameworks fail in one process, depending on
-their order.
+Each is imported in a process of its own: some pairs fail in one process, depending on their order.
 """
 
 from __future__ import annotations
@@ -25,7 +24,10 @@ _Report = dict[str, Any]
 
 
 def examine_all() -> _Report:
-    """Return the instruction sets, the environment variables that matter, and of every adapter the report of `examine`."""
+    """Return the report on this machine and, from `examine`, on every installed framework.
+
+    The machine: its processor, instruction sets, and the environment variables that matter.
+    """
     return {
         "processor": machine.processor(),
         "instruction sets": [name for name, there in machine.instruction_sets().items() if there],
@@ -35,7 +37,7 @@ def examine_all() -> _Report:
 
 
 def examine(framework: str) -> _Report:
-    """Return the report on one framework, imported here: its version, how each device computes in each dtype, and with what."""
+    """Import one framework here and return the report on its version, dtypes and runtime."""
     importlib.import_module(framework)
     adapter = adapter_for(framework)
     present = adapter.devices()
@@ -106,7 +108,7 @@ def _named(device: str, report: _Report) -> str:
 
 
 def show_machine(found: _Report) -> None:
-    """Print the instruction sets of the processor, those that each framework uses, and the variables that change them."""
+    """Print the instruction sets there are and in use, and the variables that change them."""
     printing.say(f"the processor: {found['processor'] or 'not told by this system'}")
     printing.say(
         f"it has: {' '.join(found['instruction sets']) or 'not told by this system'}", indent=2

@@ -33,8 +33,8 @@ def drift(
         str | None,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="A function without arguments: show only the operations that it calls. A module's name, or a file's "
-            "(train.py:function).",
+            help="A function without arguments: show only the operations that it calls. "
+            "A module's name, or a file's (train.py:function).",
         ),
     ] = None,
     level: Annotated[
@@ -43,7 +43,7 @@ def drift(
     dtype: Annotated[str | None, typer.Option(help=f"{DTYPES}; float16 where not given.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the operations whose rule changes from a framework's lists of one version to those of another."""
+    """Show the operations whose rule changes between the lists of two versions of a framework."""
     framework, old = _version(before)
     other, new = _version(after)
     if framework != other:
@@ -83,12 +83,16 @@ def drift(
             table.add_row(name, *printing.change(c))
     of = "" if times is None else f", of the {len(times)} that {function} calls"
     operations_changed = len({c.op for changed in found.values() for c in changed})
-    table.title = f"{operations_changed} operations change from {before} to {after} at {base.level} in {base.dtype}{of}"
+    table.title = (
+        f"{operations_changed} operations change from {before} to {after} "
+        f"at {base.level} in {base.dtype}{of}"
+    )
     printing.show(table)
     for name, words in beyond.items():
         if words and times is None:
             printing.say(
-                f"{name}: on one of the lists, and no operation of unamp's vocabulary: {', '.join(words)}"
+                f"{name}: on one of the lists, and no operation of unamp's vocabulary: "
+                f"{', '.join(words)}"
             )
 
 
@@ -100,7 +104,10 @@ def _presets(framework: str) -> list[str]:
 
 
 def _version(said: str) -> tuple[str, str]:
-    """Return the framework and the version whose lists are kept, of `torch==2.11` or `torch==2.11.0`."""
+    """Return the framework and the version that `torch==2.11` or `torch==2.11.0` names.
+
+    Raises typer.BadParameter for another form and for a version without lists.
+    """
     form = re.fullmatch(r"(\w+)==(\d+\.\d+)(\.\d+)?", said, re.ASCII)
     if form is None:
         raise typer.BadParameter(f"{shortened(said)} names no version; write it as torch==2.11")
@@ -117,7 +124,7 @@ def _version(said: str) -> tuple[str, str]:
 
 
 def _called(said: str) -> Counter[str]:
-    """Return the operations that a function calls, with how often. An error of its own keeps its traceback."""
+    """Return the counts of a function's operations; its own errors keep their traceback."""
     function = function_named(said)
     with trace() as recorded:
         function()

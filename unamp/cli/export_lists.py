@@ -26,8 +26,7 @@ def export_lists_command(
 ) -> None:
     """Print the arguments with which another tool converts a model by a policy, as Python.
 
-    Exits with 1 where the policy says something that the arguments do not; what, is said in front
-    of them.
+    Exits with 1 where the policy says something that the arguments do not; it is printed first.
     """
     precision = read_precision(policy)
     lists = read_model(model, lambda: export_lists(precision, tool, model))

@@ -1,4 +1,4 @@
-"""Modules and functions of a user's own that a command imports and calls: `module:function`, or `file.py:function`."""
+"""Load the user's functions that a command names: `module:function` or `file.py:function`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unamp.errors import shortened
 
 
 def function_named(said: str) -> Callable[[], Any]:
-    """Return the function that an argument of a command names; anything else becomes a message of the command line."""
+    """Return the function that an argument names; raise typer.BadParameter where there is none."""
     where, colon, name = said.rpartition(":")
     if not colon or not where or not name.isidentifier():
         raise typer.BadParameter(
@@ -30,7 +30,7 @@ def function_named(said: str) -> Callable[[], Any]:
 
 
 def module_named(where: str) -> Any:
-    """Return the module, or the file, that an argument of a command names; one that is not there is a message."""
+    """Import the module or file that is named; raise typer.BadParameter where it is missing."""
     if where.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
         if spec is None or spec.loader is None or not Path(where).is_file():

@@ -1,4 +1,7 @@
-"""The command `unamp`. What it needs beyond the standard library comes with the extra `conformance`."""
+"""The entry point of the command `unamp`.
+
+Whatever it needs beyond the standard library comes with the extra `conformance`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ def main() -> None:
         if package not in ("rich", "typer"):
             raise
         sys.exit(
-            f"the command `unamp` needs {package}, which is not installed; pip install 'unamp[conformance]'"
+            f"the command `unamp` needs {package}, which is not installed; "
+            "pip install 'unamp[conformance]'"
         )
     app()

@@ -57,13 +57,15 @@ def migrate(
         str | None,
         typer.Option(
             "--from",
-            help="Whose spellings, with commas between: torch, apex, paddle, mindspore, tensorflow.",
+            help="Whose spellings, with commas between: "
+            "torch, apex, paddle, mindspore, tensorflow.",
         ),
     ] = None,
     policy: Annotated[
         _Shown | None,
         typer.Option(
-            help="Print the policy that each region comes to; rules: with how many operations run how."
+            help="Print the policy that each region comes to; "
+            "rules: with how many operations run how."
         ),
     ] = None,
     sarif: Annotated[
@@ -71,7 +73,9 @@ def migrate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the mixed precision of PyTorch, apex, PaddlePaddle, MindSpore and Keras, and say what has to be done by hand.
+    """Rewrite the mixed precision of PyTorch, apex, PaddlePaddle, MindSpore and Keras for unamp.
+
+    Whatever has to be done by hand is listed.
 
     Exits with 0 where nothing was found (with --write: where nothing is left), with 1 where
     something was, with 2 where a file could not be read or written.
@@ -85,7 +89,8 @@ def migrate(
         if package is None:
             raise
         print(
-            f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'",
+            f"`unamp migrate` needs {package}, which is not installed; "
+            "pip install 'unamp[migrate]'",
             file=sys.stderr,
         )
         raise typer.Exit(2) from None
@@ -168,7 +173,8 @@ def _show_policies(report: Report, shown: _Shown, as_json: bool) -> None:
     for path, region in regions:
         print(printable(f"{path}:{region.place}: {_policy_line(region, shown)}"))
     print(
-        f"{report.read} files read: {len(regions)} regions, {len({str(region.policy) for _, region in regions})} policies"
+        f"{report.read} files read: {len(regions)} regions, "
+        f"{len({str(region.policy) for _, region in regions})} policies"
     )
 
 

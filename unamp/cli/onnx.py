@@ -38,7 +38,7 @@ def onnx_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold an ONNX file against a policy: the dtype that its nodes compute in, casts that can go, weights stored wide.
+    """Check an ONNX file against a policy: its nodes' dtypes, needless casts, weights stored wide.
 
     Exits with 1 where a node differs from the policy or is invalid, and where a rule for layers
     matches no layer of the file.
@@ -54,7 +54,7 @@ def onnx_command(
 
 
 def read_model(model: Path | None, read: Callable[[], T]) -> T:
-    """Return the value that `read` makes of an ONNX file; an error about it becomes a message of the command line."""
+    """Return `read()`; turn its errors about the ONNX file into typer.BadParameter."""
     try:
         return read()
     except OSError as error:
@@ -71,7 +71,8 @@ def _show(checked: CheckedModel, every: bool) -> None:
         f"{counted[verdict]} {many}" for verdict, (_, many) in _VERDICTS.items() if counted[verdict]
     ]
     printing.say(
-        f"{len(checked.nodes)} nodes compute with floating numbers: {', '.join(told) or 'none of them'}"
+        f"{len(checked.nodes)} nodes compute with floating numbers: "
+        f"{', '.join(told) or 'none of them'}"
     )
     for pattern in checked.unmatched:
         printing.say(

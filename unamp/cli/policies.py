@@ -69,7 +69,7 @@ def explain_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show for every operation its rule, where the rule comes from, and how a framework carries it out."""
+    """Show each operation's rule, the rule's origin, and how a framework carries it out."""
     if framework is not None:
         import_framework(framework)
     stated = given(preset=preset, level=level, dtype=dtype)
@@ -93,7 +93,8 @@ def explain_command(
     if framework is not None and (lists := lists_behind(policy, framework, device)):
         installed = f"{framework} {registry.adapter_for(framework).version()}"
         printing.say(
-            f"preset native: shown by the lists of {lists}, the newest; in force are those of {installed}"
+            f"preset native: shown by the lists of {lists}, the newest; "
+            f"in force are those of {installed}"
         )
     where = sorted({place for e in explained.values() for place in e.how})
     differ = ("in other versions",) if any(e.versions for e in explained.values()) else ()
@@ -135,11 +136,15 @@ def diff(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the operations whose rule changes from one preset, or file, to another: for all networks, or for a traced one."""
+    """Show the operations whose rule changes from one preset, or file, to another.
+
+    With --trace: only the operations that ran in it.
+    """
     if before.endswith(".toml") or after.endswith(".toml"):
         if any(value is not None for value in (level, dtype, allow, deny, trace)):
             raise typer.BadParameter(
-                "files state their policies; --level, --dtype, --allow, --deny and --trace go with presets"
+                "files state their policies; "
+                "--level, --dtype, --allow, --deny and --trace go with presets"
             )
         diff_files(before, after, as_json)
         return

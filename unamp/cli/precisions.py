@@ -1,4 +1,4 @@
-"""Files of a policy and its rules for layers (`precision.toml`): what `explain` and `diff` show of them."""
+"""`explain` and `diff` for `precision.toml`, the file of a policy and its rules for layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unamp.precision import Precision
 
 
 def read_precision(path: Path) -> Precision:
-    """Return the precision that a file holds; an error about it becomes a message of the command line."""
+    """Return the precision that a file holds; raise typer.BadParameter where it cannot be read."""
     try:
         return Precision.read(path)
     except (OSError, ValueError) as error:
@@ -45,7 +45,7 @@ def show_precision(precision: Precision) -> None:
 
 
 def diff_files(before: str, after: str, as_json: bool) -> None:
-    """Print the operations whose rule changes from one file to another, and the rules for layers that do."""
+    """Print the operations and the layers whose rule changes from one file to another."""
     old, new = (read_precision(Path(path)) for path in (before, after))
     changed = checked(lambda: differences(old.policy, new.policy))
     layers = _changed_layers(old, new)

@@ -1,4 +1,4 @@
-"""Print for the commands: coloured tables on a terminal, plain columns in a pipe, JSON where asked."""
+"""Output of the commands: coloured tables on a terminal, plain columns in a pipe, or JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def support(value: str) -> Text:
 
 
 def change(value: Change) -> tuple[str | Text, ...]:
-    """Return the cells of an operation whose rule changes: its name, how often it ran if that is known, rules and origins."""
+    """Return the table cells of an operation whose rule changes.
+
+    They are its name, how often it ran if that is known, both rules, and both origins.
+    """
     times = () if value.times is None else (str(value.times),)
     before, after = value.before, value.after
     return value.op, *times, rule(before.rule), rule(after.rule), before.origin, after.origin
@@ -64,7 +67,7 @@ def show(table: Table) -> None:
 
 
 def say(text: str, indent: int = 4) -> None:
-    """Print a sentence, broken where a terminal ends, with its further lines indented. In a pipe it is one line."""
+    """Print a sentence: wrapped and indented on a terminal, on one line in a pipe."""
     console = Console()
     if console.is_terminal:
         wrapper = textwrap.TextWrapper(console.width, subsequent_indent=" " * indent)
@@ -75,7 +78,10 @@ def say(text: str, indent: int = 4) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text from elsewhere as one line: a terminal obeys what is not printable, and a name may be no text at all."""
+    """Return a foreign text as one line, escaped where it holds anything unprintable.
+
+    A terminal obeys control characters, and a name may be no valid text at all.
+    """
     return text if text.isprintable() else ascii(text)[1:-1]
 
 

@@ -76,7 +76,7 @@ def compare(
     limit: Annotated[int | None, typer.Option(help="Show so many operations.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold two recorded traces against each other, the operation with the largest relative error first.
+    """Compare two recorded traces, the operation with the largest relative error first.
 
     Exits with 1 where an operation moved further than its precision explains.
     """
@@ -112,7 +112,7 @@ def replay_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one operation of a trace again, alone, from the inputs that it had: in float64, float32 and low.
+    """Run one recorded operation again, alone, on its own inputs: in float64, float32 and low.
 
     Exits with 1 where the result of the run is further from float64 than its precision explains.
     """

@@ -41,8 +41,9 @@ def tune_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="A function without arguments that returns the arguments of unamp.tune, as a dict: run, network, batches, and "
-            "any other. A module's name, or a file's (train.py:function).",
+            help="A function without arguments that returns the arguments of unamp.tune, "
+            "as a dict: run, network, batches, and any other. "
+            "A module's name, or a file's (train.py:function).",
         ),
     ],
     tolerance: Annotated[
@@ -78,10 +79,9 @@ def tune_command(
     html: Annotated[Path | None, typer.Option(help="Write a page about the search here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the layers and operations that must stay in float32, so that a network's results stay within a tolerance.
+    """Find the layers and operations to keep in float32 so that results stay within a tolerance.
 
-    Exits with 0 where the batch that was held out is within the tolerance too, with 1 where it is
-    beyond.
+    Exits with 0 where the batch that was held out is within the tolerance too, else with 1.
     """
     arguments = _arguments(function)
     arguments |= given(
@@ -119,7 +119,7 @@ def tune_command(
 
 
 def _tuned(arguments: Mapping[str, Any]) -> Tuned | Float8Study:
-    """Return the tuning that `unamp.tune` finds. An error of the user's own code keeps its traceback."""
+    """Return the tuning by `unamp.tune`; errors of the user's own code keep their traceback."""
     import unamp
 
     try:
@@ -153,6 +153,7 @@ def _arguments(said: str) -> dict[str, Any]:
     if unknown or missing:
         wrong = f"unknown: {unknown[0]!r}" if unknown else f"missing: {missing[0]!r}"
         raise typer.BadParameter(
-            f"{said} must return a dict with {', '.join(_NEEDED)}, and what else unamp.tune takes; {wrong}"
+            f"{said} must return a dict with {', '.join(_NEEDED)}, "
+            f"and what else unamp.tune takes; {wrong}"
         )
     return dict(found)

@@ -1,4 +1,6 @@
-"""The frameworks' own spellings of mixed precision, for tensors, networks and optimizers of every framework.
+"""The frameworks' own spellings of mixed precision, each for every framework.
+
+They take the tensors, networks and optimizers of every framework.
 
 Put ``unamp.dialects.`` in front of the module that you import from, and leave the rest as it is::
 

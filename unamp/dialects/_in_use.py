@@ -13,7 +13,7 @@ def has_gpu() -> bool:
 
 
 def framework_in_use(name: str) -> Any:
-    """Return a framework's module (or NumPy), where something in this process has imported it; else None."""
+    """Return a framework's module (or NumPy) where this process has imported it, else None."""
     import sys
 
     return sys.modules.get(name)

@@ -1,4 +1,4 @@
-"""A policy in the words of tools that convert exported models: the operations and nodes that they are to leave in float32."""
+"""Lists for tools that convert exported models: the operations and nodes to leave in float32."""
 
 from unamp.exporting.lists import TOOLS, export_lists
 from unamp.exporting.policies import ExportLists

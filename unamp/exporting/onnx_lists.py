@@ -1,4 +1,4 @@
-"""The arguments of tools that convert ONNX files: types of operators and names of nodes that stay in float32."""
+"""Arguments of tools that convert ONNX files: operator types and node names to keep in float32."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def modelopt(precision: Precision, model: Path | None) -> ExportLists:
 
 
 def openvino(precision: Precision, model: Path | None) -> ExportLists:
-    """Return the results of the nodes that OpenVINO is to compute in float32, and the marks that say so."""
+    """Return the results of the nodes that OpenVINO is to compute in float32, and their marks."""
     low = low_dtype(precision, "openvino", ("bfloat16", "float16"))
     if model is None:
         raise ValueError(
@@ -119,8 +119,10 @@ def openvino(precision: Precision, model: Path | None) -> ExportLists:
     }
     unsaid = [
         *_unclear(planned, precision),
-        f"whether the rest runs in {low} and whether the marks of float32 outlive fusion is up to the device; "
-        "compiled.get_runtime_model() tells",
+        (
+            f"whether the rest runs in {low} and whether the marks of float32 outlive fusion is up "
+            "to the device; compiled.get_runtime_model() tells"
+        ),
     ]
     code = _OPENVINO.format(
         names=_listed(results, 0), model=_path(model), hint=arguments["INFERENCE_PRECISION_HINT"]
@@ -152,7 +154,10 @@ def _kept_of_any(precision: Precision, low: str) -> _Kept:
     types = sorted_types(precision.policy, operator_types())
     said = [
         (
-            "they run in the dtype of their inputs, which only --model tells; here they run in {low}",
+            (
+                "they run in the dtype of their inputs, which only --model tells; "
+                "here they run in {low}"
+            ),
             types.following,
         ),
         (
@@ -182,7 +187,10 @@ def _planned(precision: Precision, model: Path, tool: str) -> tuple[Graph, Plann
 
 
 def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
-    """Return the types of which all nodes in a model stay in float32, and the names of the other nodes that do."""
+    """Return the operator types to keep in float32, and the names of other nodes to keep there.
+
+    A type is kept where all its nodes in the model stay in float32.
+    """
     low_types, low_names = (
         {node.kind for node in planned.rest},
         {node.name for node in planned.rest},
@@ -196,7 +204,8 @@ def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
         )
     if twice := sorted({node.name for node in single if node.named} & low_names):
         unsaid.append(
-            f"nodes that are to run low have these names, too, and stay in float32: {', '.join(twice)}"
+            "nodes that are to run low have these names, too, "
+            f"and stay in float32: {', '.join(twice)}"
         )
     names = dict.fromkeys(node.name for node in single if node.named)
     return _Kept(sorted(types), list(names), unsaid)

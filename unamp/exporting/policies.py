@@ -1,4 +1,4 @@
-"""The ground of the lists for every tool: the low dtype of a precision, and types of operators by the rules for them."""
+"""The common ground of all tools' lists: a precision's low dtype, and operator types by rule."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def low_dtype(precision: Precision, tool: str, takes: tuple[str, ...]) -> str:
         )
     if len(found) > 1:
         raise ValueError(
-            f"the policy and its rules for layers have {' and '.join(found)}; {tool} takes one low dtype"
+            f"the policy and its rules for layers have {' and '.join(found)}; "
+            f"{tool} takes one low dtype"
         )
     if found[0] not in takes:
         raise ValueError(f"{tool} has no {found[0]}; it converts to {' or '.join(takes)}")
@@ -94,12 +95,16 @@ def low_dtype(precision: Precision, tool: str, takes: tuple[str, ...]) -> str:
 
 
 def layer_expressions(precision: Precision) -> tuple[list[str], list[str]]:
-    """Return regular expressions for the names of layers that stay in float32, and sentences for rules that are no such."""
+    """Return regular expressions for the names of layers that stay in float32.
+
+    Beside them come sentences about the rules that no expression can say.
+    """
     found, unsaid = [], []
     for rule in precision.layers:
         if rule.policy != "float32":
             unsaid.append(
-                f"the rule for layers {rule.pattern!r} has a policy of its own, which one list cannot say"
+                f"the rule for layers {rule.pattern!r} has a policy of its own, "
+                "which one list cannot say"
             )
         elif ":" in rule.pattern:
             unsaid.append(
@@ -113,7 +118,8 @@ def layer_expressions(precision: Precision) -> tuple[list[str], list[str]]:
 def results_unsaid(precision: Precision) -> list[str]:
     """Return a sentence for each rule that casts the results of its layers."""
     return [
-        f"the rule for layers {rule.pattern!r} casts its results to the low dtype; what comes behind is taken as without that"
+        f"the rule for layers {rule.pattern!r} casts its results to the low dtype; "
+        "what comes behind is taken as without that"
         for rule in precision.layers
         if rule.result is not None
     ]

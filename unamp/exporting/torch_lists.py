@@ -1,4 +1,4 @@
-"""The arguments of tools that convert a network of PyTorch's: operators and names of layers that stay in float32."""
+"""Arguments of tools that convert PyTorch networks: operators and layers to keep in float32."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def torch_tensorrt(precision: Precision) -> ExportLists:
             ", ".join(op for op in ("add", "mul", "relu", "cat") if op in following) or following[0]
         )
         unsaid.append(
-            f"{len(following)} operations run in the dtype of their inputs ({some} among them); torch-tensorrt runs in {low} "
-            "whatever is not excluded"
+            f"{len(following)} operations run in the dtype of their inputs ({some} among them); "
+            f"torch-tensorrt runs in {low} whatever is not excluded"
         )
     arguments: dict[str, object] = {
         "use_explicit_typing": True,
@@ -67,7 +67,7 @@ compiled = torch_tensorrt.dynamo.compile(
 
 
 def _aten(policy: Policy) -> tuple[list[str], list[str]]:
-    """Return the names of operators that stay in float32, and the operations that run in a dtype of their inputs."""
+    """Return the operators that stay in float32, and the operations in a dtype of their inputs."""
     kept, following = [], []
     for op in vocabulary().values():
         rule = policy.decide(op.name)
@@ -86,7 +86,8 @@ def coremltools(precision: Precision) -> ExportLists:
     if types.mixed:
         which = ", ".join(types.mixed)
         unsaid.append(
-            f"the policy says different things for what they may be; here they stay in float32: {which}"
+            "the policy says different things for what they may be; "
+            f"here they stay in float32: {which}"
         )
     arguments: dict[str, object] = {
         "float16": types.low,
@@ -128,7 +129,7 @@ def came_in_float16(value):
 
 
 compute_precision = ct.transform.FP16ComputePrecision(op_selector=in_float16)
-'''
+'''  # noqa: E501 - code for the user's own file
 
 #: A traced program names a layer without the lists that it stands in, which nobody calls.
 _LAYERS = '''\
@@ -158,7 +159,7 @@ def in_float32_layer(op):
         raise ValueError(f"{{op.name}} is in no layer that has a name: convert what torch.jit.trace returns")
     return ".".join(path[:-1]) in names[True]
 
-'''
+'''  # noqa: E501 - likewise
 
 
 @cache

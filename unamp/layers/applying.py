@@ -30,7 +30,7 @@ _RULES = "_unamp_layer_rules"
 
 
 class LayerPolicies:
-    """Rules that stand in a network until they are removed. Also a context manager, which removes them.
+    """Rules in force on a network until they are removed; a context manager that removes them.
 
     Attributes:
         rules: the rules.
@@ -76,9 +76,10 @@ class LayerPolicies:
 
     @property
     def layers(self) -> Mapping[str, Policy | str]:
-        """Return the policy (or ``"float32"``) of every layer that has one by these rules, by each of its names.
+        """Return the policy (or ``"float32"``) that these rules give each layer, by layer name.
 
-        Of a function those that have been met in its calls: its layers are named scopes.
+        A shared layer is there under each of its names. Of a function those that have been met in
+        its calls: its layers are named scopes.
         """
         if self._late is None:
             return self._layers
@@ -86,7 +87,10 @@ class LayerPolicies:
         return rules.layers(network.layers)
 
     def __repr__(self) -> str:
-        return f"<rules for {len(self.layers if self._late else self._ruled)} layers of {self._network}>"
+        return (
+            f"<rules for {len(self.layers if self._late else self._ruled)} layers "
+            f"of {self._network}>"
+        )
 
     def __enter__(self) -> LayerPolicies:
         return self
@@ -100,7 +104,10 @@ class LayerPolicies:
         self.remove()
 
     def remove(self) -> None:
-        """Take the rules off the network again. What was put on later stays in force; a second time does nothing."""
+        """Take the rules off the network; a second call does nothing.
+
+        Rules that were put on later stay in force.
+        """
         with _lock:
             if self._late is not None:
                 network, rules = self._late
@@ -114,7 +121,7 @@ class LayerPolicies:
                 )
 
     def to_toml(self) -> str:
-        """Return the rules as the text of a `precision.toml`, which `LayerRules.from_toml` reads."""
+        """Return the rules as the text of a `precision.toml`; `LayerRules.from_toml` reads it."""
         return self.rules.to_toml()
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -165,7 +172,9 @@ def layer_policies(
 
 
 def convert_network(network: Any, policy: Policy) -> bool:
-    """Have a network's own call run under a policy from now on: a rule on the network itself, which has no name.
+    """Have a network's own call run under a policy from now on.
+
+    The rule is on the network itself, which has no name.
 
     Returns:
         Whether it does. A network that is a value does not change.
@@ -224,7 +233,7 @@ def layer_names(network: Any) -> LayerNames:
 
 
 def late_network(network: Any) -> tuple[LateNetwork, str] | None:
-    """Return a network whose layers have names only while it runs, and its framework; None for any other."""
+    """Return a network that names its layers only while it runs, and its framework; else None."""
     if registry.owner(network, "network") is not None:
         return None
     for adapter in registry.adapters_in_use():
@@ -237,7 +246,7 @@ def late_network(network: Any) -> tuple[LateNetwork, str] | None:
 
 @contextmanager
 def noting_layers(network: LateNetwork, framework: str) -> Iterator[None]:
-    """Have a network note the layers that its calls meet, in `LateNetwork.layers`, as it does where it has rules."""
+    """Have a network note its layers in `LateNetwork.layers` as calls meet them, as with rules."""
     nothing = LateRules(network.name, framework, LayerRules(()))
     with _lock:
         network.put([*network.rules, nothing])
@@ -265,9 +274,10 @@ def _owner(network: Any) -> Adapter:
     adapter = registry.owner(network, "network")
     if adapter is None:
         raise TypeError(
-            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, or a module of flax or "
-            f"equinox, of a framework that is imported and has an adapter installed; not {type(network).__name__}. On JAX "
-            "rules for layers take a function with named scopes (of a method, Class.method), and what haiku.transform returns"
+            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, "
+            "or a module of flax or equinox, of a framework that is imported and has an adapter "
+            f"installed; not {type(network).__name__}. On JAX rules for layers take a function "
+            "with named scopes (of a method, Class.method), and what haiku.transform returns"
         )
     return adapter
 
@@ -276,8 +286,8 @@ def _layered(adapter: Adapter) -> Layered:
     make = getattr(adapter, "layered", None)
     if make is None:
         raise NotExpressible(
-            f"the adapter for {adapter.framework} has no rules for layers (`layered` of unamp.adapter.layers.HasLayers); "
-            "open a region in the layer's own code instead"
+            f"the adapter for {adapter.framework} has no rules for layers (`layered` of "
+            "unamp.adapter.layers.HasLayers); open a region in the layer's own code instead"
         )
     layered: Layered = make()
     return layered
@@ -286,7 +296,10 @@ def _layered(adapter: Adapter) -> Layered:
 def _named(
     layered: Layered, layer: Any, path: tuple[str, ...] = (), above: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, Any]]:
-    """Yield a network, under the name ``""``, and every layer inside with each of its names: a shared one has several."""
+    """Yield a network as ``""`` and every layer inside under each of its names.
+
+    A shared layer has several names.
+    """
     yield ".".join(path), layer
     for name, inner in layered.inner(layer):
         if id(inner) not in above:  # a layer may hold its owner
@@ -310,8 +323,8 @@ def _chosen(
         if not called:
             name, layer = matched[0]
             raise ValueError(
-                f"{rule.pattern!r} matches {name!r}, a {layer.__class__.__name__}, which is never called itself: name what is "
-                f"in it, {f'{name}.*'!r}"
+                f"{rule.pattern!r} matches {name!r}, a {layer.__class__.__name__}, which is never "
+                f"called itself: name what is in it, {f'{name}.*'!r}"
             )
         chosen.update((id(layer), (layer, rule)) for layer in called)
     names = {name: chosen[id(layer)][1].policy for name, layer in layers if id(layer) in chosen}

@@ -12,7 +12,9 @@ from unamp.policy import Policy
 
 
 class LateRules:
-    """Rules that find their layers while the network runs. Equal by value. See `unamp.adapter.layers.LateRules`.
+    """Rules that find their layers while the network runs; equal by value.
+
+    See `unamp.adapter.layers.LateRules`.
 
     Args:
         network: the network's name, for messages.
@@ -20,21 +22,21 @@ class LateRules:
         rules: the rules.
 
     Raises:
-        NotExpressible: for a rule that asks for a layer's class or result: a named scope has
-            neither.
+        NotExpressible: for a rule with a layer's class or result: a named scope has neither.
     """
 
     def __init__(self, network: str, framework: str, rules: LayerRules) -> None:
         for rule in rules:
             if ":" in rule.pattern:
                 raise NotExpressible(
-                    f"{rule.pattern!r} names a class, and the layers of {network} are named scopes, which have none; name the "
-                    "scopes, as a trace does: '**.linear'"
+                    f"{rule.pattern!r} names a class, and the layers of {network} are named "
+                    "scopes, which have none; name the scopes, as a trace does: '**.linear'"
                 )
             if rule.result is not None:
                 raise NotExpressible(
-                    f"the rule for {rule.pattern!r} has result={rule.result!r}, and the layers of {network} are named scopes, "
-                    "which have no result; cast what the scope computes in its code, or leave result out"
+                    f"the rule for {rule.pattern!r} has result={rule.result!r}, and the layers of "
+                    f"{network} are named scopes, which have no result; cast what the scope "
+                    "computes in its code, or leave result out"
                 )
         self._network = network
         self._rules = rules

@@ -40,8 +40,8 @@ def as_pattern(pattern: object) -> str:
     empty = "" in names.split(".") if names or not colon else False
     if empty or (colon and "" in kind.split(".")) or not pattern.isprintable():
         raise ValueError(
-            f"{shortened(pattern)} is no pattern for layers; write names with dots between them ('encoder.*.norm'), or a "
-            "class (':LayerNorm')"
+            f"{shortened(pattern)} is no pattern for layers; write names with dots between them "
+            "('encoder.*.norm'), or a class (':LayerNorm')"
         )
     return pattern
 
@@ -52,14 +52,14 @@ def matches(pattern: str, name: str, layer: Any) -> bool:
 
 
 def _class_names(layer: Any) -> Iterator[str]:
-    """Give the names of a layer's classes, once somebody asks: not every layer has a class yet (flax.linen)."""
+    """Yield the names of a layer's classes lazily: not every layer has a class yet (flax.linen)."""
     for kind in layer.__class__.__mro__:
         yield kind.__name__
         yield f"{kind.__module__}.{kind.__qualname__}"
 
 
 def matches_names(pattern: str, name: str, classes: Iterable[str] | None) -> bool:
-    """Return whether a pattern is one for a layer of a name and of classes; without classes, whether its names match."""
+    """Return whether a pattern matches a layer; without classes, whether its names match."""
     names, colon, kind = pattern.partition(_CLASS)
     if colon and classes is not None and kind not in classes:
         return False
@@ -85,7 +85,7 @@ def _one(name: str) -> str:
 
 
 def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]]) -> str:
-    """Return the message for a pattern that matches no layer: what was meant, probably, and what there is."""
+    """Return the message for a pattern that matches no layer, with the closest or all layers."""
     import difflib  # slow to import, and only an error needs it
 
     said = f"no layer of {network} matches {shortened(pattern)}; "
@@ -105,4 +105,7 @@ def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]
     near.sort(key=lambda name: difflib.SequenceMatcher(None, name, pattern).ratio(), reverse=True)
     if near:
         return f"{said}did you mean {' or '.join(map(repr, near[:3]))}?"
-    return f"{said}there {'is' if len(there) == 1 else 'are'}: {', '.join(there[:8]) or 'none'}{', ...' if there[8:] else ''}"
+    return (
+        f"{said}there {'is' if len(there) == 1 else 'are'}: "
+        f"{', '.join(there[:8]) or 'none'}{', ...' if there[8:] else ''}"
+    )

@@ -18,7 +18,9 @@ _NO_DTYPE_AROUND = "bfloat16"
 
 
 class LayerRegion:
-    """A rule for layers of one framework; layers with equal rules share it. See `unamp.adapter.layers.LayerRegion`.
+    """A rule for layers of one framework; layers with equal rules share it.
+
+    See `unamp.adapter.layers.LayerRegion`.
 
     Args:
         rule: a policy, or ``"float32"``.
@@ -62,7 +64,10 @@ class LayerRegion:
 
     @not_converted
     def finished(self, result: Any, args: Any, kwargs: Any) -> Any:
-        """Return a layer's result, its float32 tensors in the low dtype in force around, or else in that of its inputs."""
+        """Return a layer's result with its float32 tensors in the low dtype.
+
+        That is the dtype in force around the layer, or else that of its inputs.
+        """
         adapter, low = self._adapter, self._dtype_around()
         if low is None:
             given: list[str] = []
@@ -100,5 +105,8 @@ class LayerRegion:
 
 @lru_cache(maxsize=1024)
 def layer_region(rule: Policy | str, framework: str, result: str | None) -> LayerRegion:
-    """Return the region for a rule: one object, so that what a compiler made for it is found again."""
+    """Return the region for a rule, the same object each time.
+
+    So whatever a compiler made for it is found again.
+    """
     return LayerRegion(rule, framework, result)

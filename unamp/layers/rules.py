@@ -37,7 +37,9 @@ class LayerRule(NamedTuple):
 
 
 class LayerRules:
-    """Rules for layers, in order: of several patterns for one layer the last one counts. Immutable, hashable, equal by value.
+    """Rules for layers, in order; immutable, hashable, equal by value.
+
+    Where several patterns match one layer, the last one counts.
 
     Args:
         rules: a mapping of patterns (or classes of layers) to policies or ``"float32"``; or
@@ -142,7 +144,8 @@ class LayerRules:
             )
             if found["format"] != _FORMAT or found["version"] != _VERSION:
                 raise ValueError(
-                    f"its format is {shortened(found['format'], 40)}, version {shortened(found['version'], 40)}"
+                    f"its format is {shortened(found['format'], 40)}, "
+                    f"version {shortened(found['version'], 40)}"
                 )
             return cls.from_data(found["layers"])
         except (TypeError, ValueError) as error:
@@ -176,7 +179,10 @@ class LayerRules:
         )
 
     def to_toml(self) -> str:
-        """Return the rules as the text of a `precision.toml`, which `from_toml` reads; see `unamp.Precision` for more."""
+        """Return the rules as the text of a `precision.toml`, which `from_toml` reads.
+
+        See `unamp.Precision` for a file that holds a policy, too.
+        """
         from unamp import _precision_toml  # slow to import
 
         return _precision_toml.dump(
@@ -185,7 +191,9 @@ class LayerRules:
 
     @classmethod
     def from_toml(cls, text: str) -> LayerRules:
-        """Return the rules in the text of a `precision.toml`; warn where the lists of their presets have changed since.
+        """Return the rules in the text of a `precision.toml`.
+
+        Warn where the lists of their presets have changed since.
 
         Raises:
             ValueError: for what is no such text, and where it has a policy, too: `unamp.Precision`
@@ -211,11 +219,15 @@ _FORMAT, _VERSION = "unamp layer rules", 1
 def _checked(rule: object) -> LayerRule:
     if not isinstance(rule, LayerRule):
         raise TypeError(
-            f"rules are a mapping of patterns to policies, or unamp.LayerRule objects; not {shortened(rule)}"
+            "rules are a mapping of patterns to policies, or unamp.LayerRule objects; "
+            f"not {shortened(rule)}"
         )
     pattern = as_pattern(rule.pattern)
     if not isinstance(rule.policy, Policy) and rule.policy != FLOAT32:
-        message = f"the rule for {pattern!r} must be 'float32' or an unamp.Policy, not {shortened(rule.policy)}"
+        message = (
+            f"the rule for {pattern!r} must be 'float32' or an unamp.Policy, "
+            f"not {shortened(rule.policy)}"
+        )
         if isinstance(rule.policy, str):
             raise ValueError(
                 f"{message}; say unamp.Policy('O3', 'float16') for everything in a low dtype"
@@ -235,7 +247,8 @@ def _from_data(data: Any) -> LayerRule:
         raise TypeError(f"a rule for layers is an object, not {shortened(data, 40)}")
     if different := sorted(data.keys() ^ set(_FIELDS), key=str):
         raise ValueError(
-            f"a rule for layers has {', '.join(_FIELDS)}; unknown or missing: {shortened(different[0], 40)}"
+            f"a rule for layers has {', '.join(_FIELDS)}; "
+            f"unknown or missing: {shortened(different[0], 40)}"
         )
     if not isinstance(data["pattern"], str):
         raise TypeError(f"a pattern is text, not {shortened(data['pattern'], 40)}")

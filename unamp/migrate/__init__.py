@@ -1,4 +1,6 @@
-"""Rewrite the mixed precision of a code base: `unamp migrate`. It needs libcst, which the extra `migrate` brings.
+"""Rewrite the mixed precision of a code base: `unamp migrate`.
+
+It needs libcst, which the extra `migrate` brings.
 
 One file goes through `migrating`. `screening` tells quickly whether there is anything in it,
 `names` finds the frameworks' names with libcst's scopes, `deciding` says what becomes of each, with

@@ -87,7 +87,7 @@ def given(args: Sequence[cst.Arg], form: Form, name: str) -> Given:
 
 
 def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
-    """Raise an error where unamp, in plain words or in a dialect, would raise for what a framework takes.
+    """Refuse arguments that the framework takes and unamp, plain or as a dialect, does not.
 
     Raises:
         Refused: for a dtype that is not low, a level of MindSpore's own, and an operation that
@@ -110,7 +110,8 @@ def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
                 )
             raise Refused(
                 "float32 is no low dtype: the framework refuses it or switches the region off",
-                "write enabled=False; or unamp.autocast(dtype='float32') for an island, which widens low inputs",
+                "write enabled=False; or unamp.autocast(dtype='float32') for an island, "
+                "which widens low inputs",
             )
     for name in _LISTS:
         entries = _literal(args, known, name)
@@ -156,7 +157,7 @@ def plan(args: Sequence[cst.Arg], form: Form, known: Given) -> list[Written]:
 
 
 def written(call: cst.Call, to: str, arguments: Sequence[Written]) -> cst.Call:
-    """Return a call with the new arguments; the comments, lines and trailing comma of the old ones stay."""
+    """Return a call with new arguments; the old comments, line breaks and trailing comma stay."""
     old = call.args
     args: list[cst.Arg] = []
     for each in arguments:
@@ -172,7 +173,7 @@ def written(call: cst.Call, to: str, arguments: Sequence[Written]) -> cst.Call:
 
 
 def _followed(arg: cst.Arg, call: cst.Call, *, moves: bool) -> cst.Arg:
-    """Return an argument with the comma before the next one; one that was last is separated as the others."""
+    """Return an argument with its comma; a formerly last one is separated as the others are."""
     if not moves:
         return arg
     blank: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
@@ -239,7 +240,7 @@ def _by_device(
 
 
 def _is_on_cuda(args: Sequence[cst.Arg], form: Form, known: Given) -> bool:
-    """Return whether a region is CUDA's: the only one of PyTorch's that takes every dtype, and casts to it."""
+    """Return whether a region is CUDA's: torch's only one that takes any dtype and casts to it."""
     device = (
         _literal(args, known, "device_type")
         if "device_type" in known.named
@@ -249,7 +250,10 @@ def _is_on_cuda(args: Sequence[cst.Arg], form: Form, known: Given) -> bool:
 
 
 def _is_taken_by_no_region(arg: cst.Arg, form: Form) -> bool:
-    """Return whether a dtype is one that the old words' regions do not take; after `check` that is in one that is off."""
+    """Return whether no region of the old words takes a dtype.
+
+    After `check` such a dtype can only be that of a region that is off.
+    """
     dtype = static_dtype(arg.value)
     return isinstance(dtype, str) and dtype not in (
         POLICY_DTYPES if form.to == "unamp.autocast" else LOW_DTYPES

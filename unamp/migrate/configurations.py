@@ -1,4 +1,4 @@
-"""Report settings in configurations: the sections of DeepSpeed's in JSON files, and those of several libraries in YAML."""
+"""Report settings in configurations: DeepSpeed's in JSON, and several libraries' in YAML."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ _DEEP = 2
 
 
 def _plain(node: Any) -> Any:
-    """Return the value of a scalar, and of a section those of its scalars; None for everything else."""
+    """Return a scalar's value, or the values of a section's scalars; None for everything else."""
     if isinstance(node, yaml.MappingNode):
         pairs = ((key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode))
         return {

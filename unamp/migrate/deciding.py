@@ -1,4 +1,4 @@
-"""Decide the move of each use of a framework's name: plain unamp, its dialect, or nothing, with the reason."""
+"""Decide the move of each use of a framework's name: plain unamp, its dialect, or none, and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Target(Enum):
 
 
 class Outcome(Enum):
-    """The ways in which a use can end; the same: it goes along with its import, and is no move by itself."""
+    """The outcomes of a use; `SAME` goes along with its import and is no move by itself."""
 
     SAME = "same"
     PLAIN = "plain"
@@ -46,7 +46,7 @@ class Decision(NamedTuple):
 
 
 def is_used(use: Use, source: Source) -> bool:
-    """Return whether a use is one of mixed precision: some rows are so with certain arguments alone."""
+    """Return whether a use is mixed precision; some names are so only with certain arguments."""
     row = use.row
     if row is None or not (row.only_with or row.only_with_string):
         return True
@@ -59,7 +59,7 @@ def is_used(use: Use, source: Source) -> bool:
 
 
 def decide(use: Use, source: Source, target: Target) -> Decision:
-    """Return the decision on a use, seen by itself; the imports that it comes through have their say later."""
+    """Return the decision on a use by itself; the imports it comes through are considered later."""
     row = use.row
     assert row is not None
     try:
@@ -114,7 +114,8 @@ def plain_arguments(use: Use, source: Source) -> Sequence[Written] | None:
         raise Refused("it is handed on uncalled, so its arguments are not seen")
     if row.form.in_place and isinstance(source.nodes.parents.get(call), cst.Expr):
         raise Refused(
-            "it changes the network in place, as its dialect does, and plain unamp returns another one"
+            "it changes the network in place, as its dialect does, "
+            "and plain unamp returns another one"
         )
     _check_result(call, row.form, source)
     known = given(call.args, row.form, row.name)
@@ -161,7 +162,7 @@ def _check_arguments(use: Use, source: Source) -> None:
 
 
 def _check_result(call: cst.Call, form: Form, source: Source) -> None:
-    """Raise an error where plain unamp's scaler has not what is asked of the one that a call makes."""
+    """Raise Refused where code uses its scaler in a way that plain unamp's does not support."""
     parent = source.nodes.parents.get(call)
     if not form.lacks or not isinstance(parent, (cst.Assign, cst.AnnAssign)):
         return
@@ -186,7 +187,7 @@ def _check_result(call: cst.Call, form: Form, source: Source) -> None:
 
 
 def inherited(call: cst.Call, form: Form, new: Sequence[Written], source: Source) -> list[Written]:
-    """Return the dtype of the region around, which torch's regions take over where they name none."""
+    """Return the dtype of the region around, which torch's regions inherit where they name none."""
     said = {each.name: each for each in new}
     enabled = said.get("enabled")
     off = (
@@ -229,7 +230,7 @@ def _argument(call: cst.Call, form: Form, name: str) -> str:
 
 
 def _is_within(call: cst.Call, around: cst.Call, source: Source) -> bool:
-    """Return whether a call is in the body of a `with` that a second one opens, and in the same function."""
+    """Return whether a call is in the body of a `with` that another call opens, in one function."""
     for node in source.nodes.around(call):
         if isinstance(node, (cst.FunctionDef, cst.Lambda)):
             return False
@@ -239,7 +240,7 @@ def _is_within(call: cst.Call, around: cst.Call, source: Source) -> bool:
 
 
 def _excluded(call: cst.Call, form: Form, known: Given, source: Source) -> list[Written]:
-    """Return the layers that Paddle's decorate keeps in float32 at O2 in float16, and unamp's does not."""
+    """Return the norms that Paddle, but not unamp, keeps in float32 at O2 in float16."""
     if not form.excluded_norms:
         return []
 
@@ -265,7 +266,8 @@ def _excluded(call: cst.Call, form: Form, known: Given, source: Source) -> list[
     )
     if paddle is None:
         raise Refused(
-            "Paddle keeps norms in float32 that plain unamp has to be told, and the file does not import paddle"
+            "Paddle keeps norms in float32 that plain unamp has to be told, "
+            "and the file does not import paddle"
         )
     layers = ", ".join(f"{paddle}.{layer}" for layer in form.excluded_norms)
     return [Written("excluded_layers", keyword=True, code=f"[{layers}]")]

@@ -1,4 +1,4 @@
-"""Follow a name through a project's own modules: `from .backend import torch`, `from .compat import autocast`."""
+"""Follow names through a project's own modules, as in `from .backend import torch`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class Exports:
         return ".".join([*package, name])
 
     def imported(self, node: ast.AST) -> Iterator[tuple[str, str]]:
-        """Return the names that an import binds, each with the dotted name of what is imported; none for other nodes."""
+        """Yield the names that an import binds, each with the dotted name that it imports.
+
+        Other nodes have none.
+        """
         if isinstance(node, ast.Import):
             for alias in node.names:
                 root = alias.name.partition(".")[0]
@@ -58,7 +61,10 @@ class Exports:
                 )
 
     def resolve(self, name: str, most: int = _MOST) -> frozenset[str]:
-        """Return the names that a dotted name stands for: several names where a module binds it in several ways."""
+        """Return the names that a dotted name stands for.
+
+        They are several where a module binds it in several ways.
+        """
         if (name, most) not in self._resolved:
             # modules that bind one name in several ways may lead to each other
             self._resolved[name, most] = self._followed(name, most)
@@ -95,7 +101,10 @@ class Exports:
 
 
 def _bound(path: Path, exports: Exports) -> _Names:
-    """Return the names that a module binds by imports, and by assignments of such names; none of what cannot be read."""
+    """Return the names that a module binds by imports and by assignments of imported names.
+
+    There are none where the module cannot be read.
+    """
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(path.read_bytes())
@@ -127,7 +136,7 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return a name with the attributes after it, with dots between them; empty for anything else."""
+    """Return a name with its attributes, joined by dots; empty for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.insert(0, node.attr)

@@ -1,4 +1,4 @@
-"""Migrate files and folders: find them, read them, write them back whole and in their own encoding."""
+"""Migrate files and folders: find, read, and write them back whole, in their own encoding."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Migrated(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The outcome for some paths: the files in which something was found, what went wrong, and how many files were read."""
+    """The outcome for some paths: files with findings, errors, and the number of files read."""
 
     files: Sequence[Migrated]
     errors: Sequence[tuple[Path, str]]
@@ -123,7 +123,7 @@ def _files(paths: Sequence[Path], errors: list[tuple[Path, str]]) -> Iterator[Pa
 
 
 def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
-    """Return a file, or those in a folder that are read, in order; linked folders are not entered."""
+    """Yield a file, or a folder's files to read, in order; linked folders are not entered."""
     try:
         is_folder = path.is_dir()
     except OSError as error:

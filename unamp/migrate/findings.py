@@ -94,7 +94,7 @@ def _cell(number: int) -> str:
 
 
 class FileResult(NamedTuple):
-    """The outcome for one file's text: the new text, the findings, and the policies of its regions."""
+    """The outcome for one file's text: the new text, its findings, and its regions' policies."""
 
     text: str
     findings: list[Finding]

@@ -55,7 +55,7 @@ def literal(node: cst.CSTNode | None) -> Any:
 
 
 def static_dtype(node: cst.CSTNode | None) -> Any:
-    """Return the name of a dtype that is written as a string or as a framework's attribute; else `UNKNOWN`."""
+    """Return the name of a dtype written as a string or a framework's attribute, else `UNKNOWN`."""
     value = literal(node)
     if value is None:
         return None

@@ -74,7 +74,10 @@ def _of_uses(settled: Settled, source: Source, target: Target) -> Iterator[Findi
     noted: set[str] = set()
     if all(decision.outcome is Outcome.SAME for decision in settled.decisions.values()):
         why = "the dialect has the same class, so nothing is moved; layers take it as it is"
-        hand = "leave it, or give the layers rules with unamp.layer_policies, as in every other framework"
+        hand = (
+            "leave it, or give the layers rules with unamp.layer_policies, "
+            "as in every other framework"
+        )
         for use in settled.decisions:
             if source.nodes.call_of(use.node) is not None:
                 yield _of_call(Kind.LOOK, use, source, why=why, hand=hand)
@@ -130,7 +133,10 @@ def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> Ite
 
 
 def _of_assumptions(settled: Settled, source: Source) -> Iterator[Finding]:
-    """Return a note for each framework that comes from the project's own modules, which do not show what it is."""
+    """Yield a note for each framework that comes from the project's own modules.
+
+    It is assumed: such modules do not show what it is.
+    """
     moved = (use for use, decision in settled.decisions.items() if decision.outcome in _BOTH)
     for binding in dict.fromkeys(
         binding for use in moved for binding in use.bindings if binding.assumed
@@ -141,7 +147,7 @@ def _of_assumptions(settled: Settled, source: Source) -> Iterator[Finding]:
 
 
 def _of_modules(uses: list[Use], source: Source) -> Iterator[Finding]:
-    """Return the findings about modules that are handed on, and of names in them that no row has."""
+    """Yield the findings about modules that are handed on, and names in them without a row."""
     for use in uses:
         if use.row is not None:
             continue
@@ -173,7 +179,10 @@ def _of_imports(settled: Settled, source: Source) -> Iterator[Finding]:
             and not row.only_with_string
             and binding.imported == row.name
         ):
-            why = "nothing in this file calls it: who takes it from here, or reads its name in a string, has the framework's own"
+            why = (
+                "nothing in this file calls it: who takes it from here, "
+                "or reads its name in a string, has the framework's own"
+            )
             hand = "import it from unamp where it is used, or migrate with --to dialects"
             yield source.finding(
                 Kind.BY_HAND, binding.alias, framework, why=row.why or why, hand=row.hand or hand

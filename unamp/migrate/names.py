@@ -1,4 +1,7 @@
-"""Find where a file uses a framework's names: through imports, aliases and attributes, with libcst's scopes."""
+"""Find the uses of a framework's names in a file, with libcst's scopes.
+
+They come through imports, aliases and attributes.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class Use:
 
 
 class Nodes(cst.CSTVisitor):
-    """The parts of a file, in one walk: every node's parent, and the kinds of nodes that are looked at."""
+    """The nodes of a file, from one walk: every node's parent, and the nodes by their kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +143,7 @@ def _named(node: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
 
 
 class Source(NamedTuple):
-    """A file that was read: its tree, its nodes, the names that imports bind, and the uses of the frameworks' names."""
+    """A parsed file: its tree, nodes, import bindings, and the uses of the frameworks' names."""
 
     module: cst.Module
     wrapper: MetadataWrapper
@@ -257,7 +260,7 @@ class _Finder:
                 root = root.value
             imports = [r for r in access.referents if isinstance(r, ImportAssignment)]
             if not isinstance(root, cst.Name):
-                # a string that is an annotation: it is not rewritten, and keeps its import
+                # an annotation in a string: it is not rewritten, and keeps its import
                 for found in imports:
                     self.in_strings.update(self._bound(found, found.name))
                 continue

@@ -1,4 +1,4 @@
-"""Migrate the code cells of a notebook as one script, and put them back; all else in the file stays to the letter."""
+"""Migrate a notebook's code cells as one script; all else in the file stays to the letter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PYTHON_CELLS = ("%%capture", "%%prun", "%%time", "%%timeit")
 
 
 class _Cell(NamedTuple):
-    """A code cell: its number in the notebook, from 1; its source, and the span of that in the file."""
+    """A code cell: its number in the notebook (from 1), its source, and the source's span."""
 
     number: int
     source: str
@@ -91,7 +91,8 @@ def _code_cells(text: str) -> list[_Cell]:
         raise ValueError(f"it is no notebook: {error}") from None
     if isinstance(data, dict) and "worksheets" in data:
         raise ValueError(
-            "it is a notebook of an older format; `jupyter nbconvert --to notebook` brings it up to date"
+            "it is a notebook of an older format; "
+            "`jupyter nbconvert --to notebook` brings it up to date"
         )
     if not isinstance(data, dict) or not isinstance(data.get("cells"), list):
         raise ValueError("it is no notebook: it has no list of cells")
@@ -153,7 +154,10 @@ def _next(text: str, end: int) -> int:
 
 
 def _as_python(source: str, hidden: list[str]) -> tuple[str, str]:
-    """Return a cell's source as Python, and why it is none, if it is none; `hidden` takes what was replaced."""
+    """Return a cell's source as Python, and the reason where it is none.
+
+    `hidden` takes the lines that were replaced.
+    """
 
     def hide(text: str, indent: str = "") -> str:
         hidden.append(text)
@@ -164,9 +168,12 @@ def _as_python(source: str, hidden: list[str]) -> tuple[str, str]:
     if source.startswith("%%"):
         head, line_end, rest = source.partition("\n")
         if not head.startswith(_PYTHON_CELLS) or _problem(rest):
-            return hide(source), "" if not head.startswith(
-                _PYTHON_CELLS
-            ) else "what it holds cannot be read as Python"
+            return (
+                hide(source),
+                ""
+                if not head.startswith(_PYTHON_CELLS)
+                else "what it holds cannot be read as Python",
+            )
         return hide(head) + line_end + rest, ""
     tried = len(hidden)
     python = _MAGIC.sub(lambda found: hide(found[0], found[1]), source)
@@ -226,7 +233,7 @@ def _replaced(text: str, cells: Sequence[_Cell], sources: Sequence[str]) -> str:
 
 
 def _encoded(old: str, source: str, *, plain: bool) -> str:
-    """Return a source as JSON, in the layout of the old one; lines that were there before stay as they were written."""
+    """Return a source as JSON in the old one's layout; lines that were there stay as written."""
     if not old.startswith("["):
         return json.dumps(source, ensure_ascii=plain)
     spans = list(_items(old, 0))

@@ -1,4 +1,4 @@
-"""Say which policy each region of a file comes to, as far as that can be told without running it."""
+"""Tell the policy of each region of a file, as far as possible without running the file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Values:
         self.unknown: dict[str, str] = {}
 
     def get(self, name: str, usual: Any) -> Any:
-        """Return an argument's value; the usual one where it is not given, or where only a run knows it."""
+        """Return an argument's value, or `usual` where it is missing or only a run knows it."""
         if (node := self._expressions.get(name)) is None:
             return usual
         value = static_dtype(node) if name == "dtype" else literal(node)
@@ -85,7 +85,7 @@ class _Values:
 
 
 def region_policies(source: Source, frameworks: Collection[str]) -> list[RegionPolicy]:
-    """Return the calls that put a policy in force, or make a network that computes under one, each with the policy."""
+    """Return the calls that put a policy in force, or make a network under one, with the policy."""
     found: list[RegionPolicy] = []
     for use in (*source.uses, *source.ours):
         call = source.nodes.call_of(use.node)
@@ -108,7 +108,7 @@ def region_policies(source: Source, frameworks: Collection[str]) -> list[RegionP
 
 
 def region_words(use: Use, source: Source) -> dict[str, str]:
-    """Return the lines to write by hand for a call that cannot be moved: the region, and what goes with it."""
+    """Return the `region` and the `more` to write by hand for a call that cannot be moved."""
     call = source.nodes.call_of(use.node)
     told = _told(use.name, use.row, call, source) if call is not None else None
     policy = told[0] if told is not None else unamp.Policy()
@@ -118,9 +118,9 @@ def region_words(use: Use, source: Source) -> dict[str, str]:
             for name, value in (("level", policy.level), ("dtype", policy.dtype))
         ]
         return {
-            "region": f"`with unamp.auto_cast({', '.join(words)}, use_promote={policy.promote}):`".replace(
-                "'", '"'
-            ),
+            "region": (
+                f"`with unamp.auto_cast({', '.join(words)}, use_promote={policy.promote}):`"
+            ).replace("'", '"'),
             "more": "",
         }
     level = "" if policy.level == "O1" else f', level="{policy.level}"'

@@ -1,4 +1,4 @@
-"""Write a file anew: calls, names, and the imports that go with them. All else stays to the letter."""
+"""Rewrite a file's calls, names, and the imports that go with them; all else stays as it is."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Imports:
         return any(fate is not Fate.KEPT for _, fate in self._fates.get(statement, {}).values())
 
     def new(self, statement: Import) -> list[Import]:
-        """Return the statements in a statement's place: what is kept of it, and what is moved, by module."""
+        """Return the statements that replace an import: its rest, and the moved names by module."""
         found = self._fates[statement]
         assert not isinstance(statement.names, cst.ImportStar)
         kept = [alias for alias in statement.names if found[alias][1] is Fate.KEPT]
@@ -138,7 +138,7 @@ def _moved(
 
 
 def _only(statement: Import, aliases: Sequence[cst.ImportAlias]) -> Import:
-    """Return a statement with some of its names; where it had lines of its own for them, they stay where they can."""
+    """Return a statement with some of its names; lines of their own stay where they can."""
     assert not isinstance(statement.names, cst.ImportStar)
     if len(aliases) == len(statement.names):
         return statement.with_changes(names=aliases)
@@ -279,7 +279,10 @@ def _line(statement: cst.CSTNode, source: Source) -> cst.SimpleStatementLine | N
 
 
 def _anchor(source: Source, statements: Sequence[Import]) -> cst.SimpleStatementLine | None:
-    """Return the line that imports of unamp go with: the first of some imports, else the last of the file's first ones."""
+    """Return the line that imports of unamp go with.
+
+    It is the first line of some imports, else the last of the file's first imports.
+    """
     lines = {line for statement in statements if (line := _line(statement, source)) is not None}
     inside = any(_line(statement, source) is None for statement in statements)
     anchor: cst.SimpleStatementLine | None = None

@@ -1,7 +1,7 @@
-"""Tell quickly, and without libcst, which files need a closer look: by words, then by imports, attributes and strings.
+"""Tell quickly, without libcst, which files need a closer look.
 
-What it lets pass may hold nothing after all; what it holds back holds nothing that a closer look
-would find.
+It looks at words first, then at imports, attributes and strings. What it lets pass may hold nothing
+after all; what it holds back holds nothing that a closer look would find.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _is_low_dtype(node: ast.expr) -> bool:
 
 
 def _is_switch(name: str, value: ast.expr) -> bool:
-    """Return whether a value can be one that a setting is reported for; imports have their say later."""
+    """Return whether a setting may be reported for a value; imports are looked at later."""
     if name in dtype_words():
         return _is_low_dtype(value)
     return name in setting_words() and not (

@@ -26,7 +26,7 @@ class Setting(NamedTuple):
     calls: tuple[str, ...] = ("*",)
 
     def switches_on(self, value: Any, callee: str, roots: Set[str], *, low: bool) -> bool:
-        """Return whether a value switches mixed precision on, in a file that imports some packages."""
+        """Return whether a value switches mixed precision on in a file that imports `roots`."""
         if not any(fnmatchcase(callee, pattern) for pattern in self.calls):
             return False
         if _is_among(value, self.anywhere):
@@ -49,7 +49,7 @@ class Configuration(NamedTuple):
     without: str = ""
 
     def switches_on(self, value: Any) -> bool:
-        """Return whether a value switches mixed precision on: a plain one, or the plain values of a section."""
+        """Return whether a plain value, or a section's plain values, switch mixed precision on."""
         if self.without:
             return isinstance(value, Mapping) and self.without not in value
         return _is_among(value, self.values)
@@ -126,7 +126,7 @@ def dtype_words() -> frozenset[str]:
 
 
 def is_section(name: object, value: Any) -> bool:
-    """Return whether an entry of a dictionary is a section of DeepSpeed's configuration that is on."""
+    """Return whether a dictionary's entry is a section of DeepSpeed's configuration that is on."""
     key = _tables()["sections"]["key"]
     return (
         name in section_names()
@@ -136,7 +136,7 @@ def is_section(name: object, value: Any) -> bool:
 
 
 def section_words() -> dict[str, Any]:
-    """Return the fields of a finding about a section of DeepSpeed's configuration: why, and what to do by hand."""
+    """Return the `why` and `hand` of a finding about a section of DeepSpeed's configuration."""
     return {field: _tables()["sections"][field] for field in ("why", "hand")}
 
 

@@ -103,7 +103,10 @@ def _is_in(use: Use, binding: Binding, dialect: str) -> bool:
 
 
 def _binds_a_root(binding: Binding) -> bool:
-    """Return whether an import binds a framework's root (`import torch.cuda.amp`), for whatever else comes through it."""
+    """Return whether an import binds a framework's root, as `import torch.cuda.amp` does.
+
+    Whatever else the file uses of the framework comes through that root.
+    """
     return isinstance(binding.statement, cst.Import) and binding.alias.asname is None
 
 

@@ -1,4 +1,4 @@
-"""The tables of spellings under `data/migrate`: what each name is in its dialect, and in plain unamp."""
+"""The tables of spellings under `data/migrate`: each name in its dialect and in plain unamp."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """All rows by name; the modules that hold nothing but mixed precision, each with its dialect; who owns which root.
+    """All rows by name; modules with their dialects; roots and usual names with their frameworks.
 
-    `usual` has the names under which a project's own modules hand frameworks on, each with the
-    framework's.
+    The modules hold nothing but mixed precision. `usual` has the names under which a project's own
+    modules hand frameworks on, each with the framework's.
     """
 
     rows: Mapping[str, Row]
@@ -77,7 +77,7 @@ class Table(NamedTuple):
     usual: Mapping[str, str]
 
     def dialect_of(self, name: str) -> str:
-        """Return the dialect's name for what a row or a module is called; empty where it has none."""
+        """Return the dialect's name for that of a row or a module; empty where there is none."""
         row = self.rows.get(name)
         return self.modules.get(name, "") if row is None else row.dialect
 

@@ -1,4 +1,4 @@
-"""Look at what names do not resolve: names in strings, settings in configurations, and casts by hand."""
+"""Look for uses that names do not resolve to: strings, settings, and casts by hand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ def _strings(
         if named := names_a_path(value):
             framework = table().framework_of(named)
             if framework in frameworks:
-                why = "a name of mixed precision in a string: what imports or patches it goes on with the framework's own"
+                why = (
+                    "a name of mixed precision in a string: "
+                    "what imports or patches it goes on with the framework's own"
+                )
                 yield source.finding(
                     Kind.LOOK, node, framework, why=why, hand="write the name that stands there now"
                 )
@@ -113,10 +116,16 @@ def _attributes(source: Source) -> Iterator[Finding]:
 
 def _casts(source: Source, *, in_regions: bool) -> Iterator[Finding]:
     why = "a cast by hand: a region casts what goes into operations, and leaves this as it is"
-    hand = "leave it out inside a region, unless the memory is what it is for; unamp.decorate casts parameters"
+    hand = (
+        "leave it out inside a region, unless the memory is what it is for; "
+        "unamp.decorate casts parameters"
+    )
     if not in_regions:
         why = "a cast by hand, and no region in this file"
-        hand = "open a region around what computes, and leave the cast out; unamp.decorate casts parameters, with master weights"
+        hand = (
+            "open a region around what computes, and leave the cast out; "
+            "unamp.decorate casts parameters, with master weights"
+        )
     for call in source.nodes.calls:
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
         if method == watch().cell and "mindspore" in source.roots and call.args:

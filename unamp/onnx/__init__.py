@@ -1,4 +1,4 @@
-"""ONNX files held against a policy: what each node computes in, casts that can go, weights that are stored wide.
+"""ONNX files against a policy: the nodes' dtypes, needless casts, and weights stored wide.
 
 What is read with the package `onnx` comes with the extra ``onnx``.
 """

@@ -1,4 +1,4 @@
-"""Casts of a graph that can go without changing a result, and weights that are stored wide for nothing."""
+"""Casts of a graph that can go without changing a result, and weights needlessly stored wide."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class IdleCast(NamedTuple):
 
 
 class WideWeight(NamedTuple):
-    """An initializer, or a constant of more than one number, that is only ever cast to one low dtype.
+    """An initializer, or a constant of several numbers, that is only ever cast to one low dtype.
 
     Attributes:
         name: its name.
@@ -92,11 +92,11 @@ def _lossless(narrow: str | None, wide: str | None) -> bool:
 
 
 def wide_weights(graph: Graph) -> list[WideWeight]:
-    """Return the initializers and constants that are only ever cast to one low dtype, the largest first."""
+    """Return the initializers and constants only ever cast to one low dtype, the largest first."""
     consumers = graph.consumers()
     found = []
     for number, value in enumerate(graph.values):
-        # a number that an exporter wrote beside the node that takes it
+        # a single number that an exporter wrote beside the node that takes it
         one = value.numbers == 1 and value.maker is not None
         if value.numbers is None or one or value.dtype not in PRECISIONS or number in graph.results:
             continue

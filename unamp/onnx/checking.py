@@ -30,7 +30,7 @@ class CheckedModel(NamedTuple):
 
     @property
     def follows(self) -> bool:
-        """Return whether no node differs from the policy or is invalid, and every rule for layers matches a layer."""
+        """Return whether no node differs or is invalid, and each layer rule matches a layer."""
         return not self.unmatched and all(
             node.verdict not in (DIFFERS, INVALID) for node in self.nodes
         )
@@ -47,7 +47,9 @@ class CheckedModel(NamedTuple):
 
 
 def check(path: str | os.PathLike[str], precision: Precision | Policy) -> CheckedModel:
-    """Return the verdict on every node of an ONNX file, by a policy. Nothing is computed, and no other file is opened.
+    """Return the verdict on every node of an ONNX file, by a policy.
+
+    Nothing is computed, and no other file is opened.
 
     Args:
         path: the file.

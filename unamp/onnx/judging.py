@@ -32,8 +32,7 @@ class CheckedNode(NamedTuple):
     Attributes:
         name: its name in the file.
         type: the type of its operator, with the domain in front where that is not ONNX's own.
-        operations: the operations of the vocabulary that it may be part of; one where the file says
-            enough.
+        operations: the vocabulary's operations that it may be part of; one if the file says enough.
         layer: the innermost layer that it is in; None where the file does not say.
         dtype: the dtype that it computes in; all of them where its inputs do not agree.
         expected: the dtype that the policy says; several where the file does not say enough;
@@ -66,11 +65,11 @@ class Judge:
         self.layers = Layers(graph, precision)
         self._labelled = any(node.scopes for node in graph.nodes)
         self._entering = _entering(graph)
-        # of results of nodes that differ: the dtype that the policy says
+        #: The dtype that the policy says for each result of a node that differs.
         self._meant: dict[int, str] = {}
 
     def judged(self, node: Node) -> CheckedNode | None:
-        """Return the judgement of a node; None for a cast, and for a node that takes or gives no floating numbers."""
+        """Return the judgement of a node; None for a cast or a node without floating numbers."""
         around = self.layers.around(node)
         dtypes = self._dtypes(node)
         if not dtypes or is_cast(node) or not self._gives_numbers(node):
@@ -140,14 +139,17 @@ class Judge:
         return DIFFERS, ""
 
     def _rounded_before(self, node: Node, expected: set[str]) -> str:
-        """Return the reason that casts tell for a node in float32, where nobody says whose they are."""
+        """Return the reason in the casts before a float32 node, where no node has labels."""
         casts = [
             self._cast_before(number) for number in node.inputs if _computed(self._graph, number)
         ]
         low = {None if cast is None else self._graph.values[cast.inputs[0]].dtype for cast in casts}
         if self._labelled or len(expected) > 1 or low != expected:
             return ""
-        return f"its inputs are rounded to {low.pop()} first: the device of the export may have no such kernel"
+        return (
+            f"its inputs are rounded to {low.pop()} first: "
+            "the device of the export may have no such kernel"
+        )
 
     def _cast_before(self, number: int) -> Node | None:
         """Return the cast that makes a value; None where anything else does."""
@@ -155,7 +157,10 @@ class Judge:
         return maker if maker is not None and is_cast(maker) else None
 
     def _dtypes(self, node: Node) -> set[str]:
-        """Return the dtypes that a node computes in: of its inputs that are to agree with the first floating one."""
+        """Return the dtypes that a node computes in.
+
+        They are those of the inputs that have to agree with the first floating one.
+        """
         given = [
             (self._graph.values[number].dtype, kind)
             for number, kind in zip(node.inputs, node.kinds, strict=True)
@@ -183,7 +188,10 @@ class Judge:
         return {Rule.FP32: FLOAT32, Rule.BANNED: Rule.BANNED.value}.get(rule, _ANY)
 
     def _agreed(self, node: Node, rule: Rule) -> str:
-        """Return the widest, or narrowest, dtype of a node's inputs; statistics and the like may have one of their own."""
+        """Return the widest, or narrowest, dtype of a node's inputs.
+
+        Statistics and the like may have a dtype of their own.
+        """
         values, kinds = self._graph.values, node.kinds
         first = next(
             (
@@ -214,7 +222,7 @@ class Judge:
 
 
 def agreed(rule: Rule, sources: set[str]) -> str | None:
-    """Return the dtype that a rule says for inputs of some eligible dtypes: the widest, or the narrowest; None for any."""
+    """Return the widest or narrowest of the inputs' dtypes, as a rule says; None for any."""
     low = sources & {*LOW_DTYPES}
     if not sources or (rule is Rule.NARROWEST and len(low) > 1):
         return None
@@ -224,7 +232,7 @@ def agreed(rule: Rule, sources: set[str]) -> str | None:
 
 
 def _entering(graph: Graph) -> Mapping[tuple[int, tuple[str, ...]], set[str]]:
-    """Return for each operation that an exporter labelled the dtypes of the floating values that come into it."""
+    """Return for each operation that an exporter labelled the floating dtypes that come into it."""
     found: defaultdict[tuple[int, tuple[str, ...]], set[str]] = defaultdict(set)
     for node in graph.nodes:
         if node.scopes:

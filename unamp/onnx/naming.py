@@ -1,4 +1,7 @@
-"""The operations that a node of a graph may be, and the policies that may hold for it: by metadata, else by type and name."""
+"""The operations that a graph's node may be, and its possible policies.
+
+Both come from the metadata, else from the node's type and name.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def operations(node: Node) -> tuple[str, ...]:
 
 
 class Layers:
-    """The layers that the nodes of a graph are in, as far as its exporter says, and the policies for them.
+    """The layers of a graph's nodes, as far as its exporter names them, and their policies.
 
     Attributes:
         unmatched: the patterns of rules that have matched no layer of a node so far.
@@ -53,7 +56,7 @@ class Layers:
         return found
 
     def policies(self, around: list[Layer] | None) -> list[Policy]:
-        """Return the policies that may hold in the innermost of some layers: one where the file says enough."""
+        """Return the policies possible in the innermost layer; one where the file says enough."""
         precision = self._precision
         found: list[Policy] = []
         if around is None:
@@ -102,7 +105,10 @@ def _in_torch(scopes: list[str]) -> list[Layer]:
 
 
 def _in_mindspore(scopes: list[str]) -> list[Layer] | None:
-    """Return the layers in a name by MindSpore's exporter: ``13-Default/block-Block/norm-LayerNorm/TupleGetItem-op0``."""
+    """Return the layers in a name by MindSpore's exporter.
+
+    An example: ``13-Default/block-Block/norm-LayerNorm/TupleGetItem-op0``.
+    """
     network, *cells = scopes
     if network.lstrip("0123456789") != "-Default" or not all("-" in cell for cell in cells):
         return None
@@ -116,7 +122,10 @@ _NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
 
 
 def _in_keras(scopes: list[str]) -> list[Layer] | None:
-    """Return the layers of Keras in a name by tf2onnx, behind the network itself: ``net_1/block_1/norm_1/moments/mean``."""
+    """Return the layers of Keras in a name by tf2onnx, without the network itself.
+
+    An example: ``net_1/block_1/norm_1/moments/mean``.
+    """
     found: list[Layer] = []
     for scope in scopes:
         if (numbered := _NUMBERED.fullmatch(scope)) is None:
@@ -131,7 +140,7 @@ _PARAMETERS = ("weight", "bias", "gamma", "beta")
 
 
 def _owners(graph: Graph) -> Mapping[tuple[int, ...], str]:
-    """Return by a node's results the path of the layer whose weights it takes, where no other node takes them."""
+    """Return the path of the layer whose weights a node alone takes, by the node's results."""
     origin: dict[int, int] = {}  # of a value: the initializer that it is, behind casts and moves
     takers: dict[int, set[tuple[int, ...]]] = {}
     for number, value in enumerate(graph.values):

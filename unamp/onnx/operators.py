@@ -1,4 +1,4 @@
-"""ONNX operator types: the operations of the vocabulary that each may be, and the dtypes of its results."""
+"""ONNX operator types: the vocabulary's operations that they may be, and their result dtypes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _tables() -> Mapping[str, Any]:
 
 
 def type_operations(domain: str, kind: str) -> tuple[str, ...]:
-    """Return the operations that a node of an operator type may be; none where the vocabulary has none."""
+    """Return the operations that a node of an operator type may be; none outside the vocabulary."""
     if domain not in (*STANDARD, CONTRIBUTED):
         return ()
     ours = domain in STANDARD and kind not in _MISPLACED
@@ -36,7 +36,7 @@ def type_operations(domain: str, kind: str) -> tuple[str, ...]:
 
 @cache
 def operator_types() -> Mapping[str, frozenset[str]]:
-    """Return for every operator type the operations that it may be in any domain; none where the vocabulary has none."""
+    """Return by operator type the operations that it may be in any domain; there may be none."""
     found: dict[str, frozenset[str]] = dict.fromkeys(_tables()["unnamed"], frozenset())
     for table in ("operators", "contributed"):
         for kind, ops in _tables()[table].items():
@@ -49,7 +49,7 @@ def operator_types() -> Mapping[str, frozenset[str]]:
 def result_dtypes(
     node: Any, given: Sequence[str | None], opsets: Mapping[str, int], name: Callable[[int], str]
 ) -> list[str | None]:
-    """Return the dtypes of a node's results, by ONNX's own description of its operator; None where that does not say.
+    """Return a node's result dtypes by ONNX's description of its operator; None where it is silent.
 
     Args:
         opsets: the version of each domain's operators.
@@ -86,13 +86,13 @@ def result_dtypes(
 
 
 def input_kinds(domain: str, kind: str, opsets: Mapping[str, int], number: int) -> list[str]:
-    """Return for each of so many inputs the type variable of ONNX's description; empty text where there is none."""
+    """Return the type variables in ONNX's description of the inputs; empty texts without one."""
     described = _described(domain, kind, opsets)
     return [""] * number if described is None else _repeated(described.inputs, number)
 
 
 def refusal(node: Any, given: Sequence[str | None], opsets: Mapping[str, int]) -> str:
-    """Return why ONNX does not allow a node inputs of such floating dtypes; nothing where it does, or does not say."""
+    """Return why ONNX forbids a node such floating inputs; empty where it does not or is silent."""
     described = (
         None
         if node.op_type in ("If", "Loop", "Scan")
@@ -112,7 +112,7 @@ def refusal(node: Any, given: Sequence[str | None], opsets: Mapping[str, int]) -
 
 
 def _repeated(kinds: Sequence[str], number: int) -> list[str]:
-    """Return the types of so many inputs or outputs: the last of a description may stand for any number."""
+    """Return the types of so many inputs or outputs; the last one described may repeat."""
     return [kinds[min(position, len(kinds) - 1)] if kinds else "" for position in range(number)]
 
 

@@ -1,4 +1,4 @@
-"""The dtype that each node of a float32 graph is to compute in, by a policy: before anybody converts the graph."""
+"""The dtypes that the nodes of a float32 graph are to compute in by a policy, before conversion."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class PlannedGraph(NamedTuple):
     Attributes:
         float32: the nodes that are to stay in float32.
         rest: the others.
-        unclear: the nodes of which the file does not say enough, each with the reason; they stay in
-            float32.
+        unclear: the nodes of which the file says too little, with reasons; they stay in float32.
         unmatched: the patterns of rules for layers that match no layer of the graph.
     """
 
@@ -108,12 +107,15 @@ class _Planner:
                 self.wide.add(number)
 
     def _yields(self, number: int) -> bool:
-        """Return whether a stored value takes the dtype of what it meets: a single number, or any where nobody says whose."""
+        """Return whether a stored value takes the dtype of the values that it meets.
+
+        A single number does; where the exporter names no layers, any stored value does.
+        """
         numbers = self._graph.values[number].numbers
         return numbers is not None and (numbers == 1 or not self._labelled)
 
     def _expected(self, node: Node, possible: list[Policy]) -> set[str | None]:
-        """Return the dtypes that the policies which may hold say for a node, over the operations that it may be."""
+        """Return a node's dtypes under its possible policies, over the operations it may be."""
         sources = {dtype for each in node.inputs if (dtype := self._dtypes[each]) in ELIGIBLE}
         found = {
             _dtype(policy, op, {*map(str, sources)})

@@ -1,4 +1,4 @@
-"""ONNX files, read as from strangers: the nodes of a graph with the dtypes of all that they take and give.
+"""ONNX files, read as from strangers: a graph's nodes with the dtypes of their values.
 
 Only the file itself is read. What it keeps in others beside it is weights, of which the shape and
 the dtype stand here.
@@ -116,14 +116,16 @@ def read_graph(path: Path) -> Graph:
         from google.protobuf.message import DecodeError
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"reading ONNX files needs {error.name}, which is not installed; pip install 'unamp[onnx]'",
+            f"reading ONNX files needs {error.name}, which is not installed; "
+            "pip install 'unamp[onnx]'",
             name=error.name,
         ) from error
     if path.exists() and not path.is_file():
         raise BadModel("it is no file")
     if path.stat().st_size >= _LARGEST:
         raise BadModel(
-            "it is larger than 2 GiB, which no ONNX file can be; weights belong into a file of their own"
+            "it is larger than 2 GiB, which no ONNX file can be; "
+            "weights belong into a file of their own"
         )
     model = onnx.ModelProto()
     try:
@@ -136,7 +138,10 @@ def read_graph(path: Path) -> Graph:
 
 
 def _all_text(message: Any) -> bool:
-    """Return whether every string of a message is text: of what is no UTF-8, protocol buffers give the bytes."""
+    """Return whether every string of a message is text.
+
+    Where it is no UTF-8, protocol buffers give bytes.
+    """
     for field, found in message.ListFields():
         if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
             values = (
@@ -153,7 +158,7 @@ def _all_text(message: Any) -> bool:
 
 
 class _Place(NamedTuple):
-    """A graph that is being read: its number, what the names in it are so far, their declared dtypes, and what nodes made."""
+    """A graph while it is read: its number, names so far, declared dtypes, and nodes' results."""
 
     number: int
     graph: Any
@@ -184,7 +189,8 @@ class _Reader:
             or not self._model.graph.output
         ):
             raise BadModel(
-                "it is no ONNX model: it has no graph with results, or says no version of ONNX's operators"
+                "it is no ONNX model: it has no graph with results, "
+                "or says no version of ONNX's operators"
             )
         self._read(self._model.graph, {})
         return Graph(self._nodes, self._values, self._results, self._model.producer_name)
@@ -220,7 +226,7 @@ class _Reader:
         given = [None if each is None else self._values[each].dtype for each in inputs]
         dtypes = result_dtypes(node, given, self._opsets, self._dtype)
         if inner:
-            # the first of a loop says whether it goes on
+            # the first result of a loop's body says whether it goes on
             own = inner[0][1:] if node.op_type == "Loop" else inner[0]
             dtypes = [self._values[each].dtype for each in own[: len(dtypes)]] + dtypes[len(own) :]
         number = len(self._nodes)
@@ -322,12 +328,13 @@ class _Reader:
             inside = False
         if not inside:
             raise BadModel(
-                f"tensor {shortened(name)} has its data in {shortened(location)}, outside of the model's folder"
+                f"tensor {shortened(name)} has its data in {shortened(location)}, "
+                "outside of the model's folder"
             )
 
 
 def _constant_numbers(node: Any) -> int | None:
-    """Return the count of numbers of a constant that is a tensor, which has been checked; None for any other node."""
+    """Return the size of a constant tensor, which has been checked; None for any other node."""
     if node.op_type != "Constant" or node.domain not in STANDARD:
         return None
     return next((math.prod(each.t.dims) for each in node.attribute if each.name == "value"), None)
@@ -339,13 +346,14 @@ def _found(name: str, who: str, place: _Place) -> int:
         return place.known[name]
     if any(name in node.output for node in place.graph.node):
         raise BadModel(
-            f"{who} {shortened(name)}, which no node before makes: there is a cycle, or nodes are out of order"
+            f"{who} {shortened(name)}, which no node before makes: "
+            "there is a cycle, or nodes are out of order"
         )
     raise BadModel(f"{who} {shortened(name)}, which nothing makes")
 
 
 def _labels(node: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the layers that a node is in, with its operation's, and the class of each."""
+    """Return the names of the layers that a node is in and of its operation, and their classes."""
     said = {each.key: each.value for each in node.metadata_props}
     scopes, classes = _listed(said.get(_SCOPES, "")), _listed(said.get(_CLASSES, ""))
     return (scopes, classes) if len(scopes) == len(classes) else ((), ())

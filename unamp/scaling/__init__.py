@@ -1,4 +1,7 @@
-"""Loss scaling: `GradScaler`, torch.amp's for every framework, is in `grad_scaler`; the scale and its rules in `loss_scale`."""
+"""Loss scaling: `grad_scaler` has `GradScaler`, `loss_scale` the scale and its rules.
+
+`GradScaler` is torch.amp's, for every framework.
+"""
 
 from unamp.scaling.grad_scaler import GradScaler, NothingChecked, is_unscaled, no_policy
 

@@ -2,8 +2,7 @@
 
 It multiplies losses by the loss scale, so that gradients in float16 do not vanish, divides the
 gradients by it before the optimizer sees them, leaves out the steps whose gradients overflowed, and
-moves the scale. What the scale is, `LossScale` knows; what gradients are, the frameworks' adapters
-do.
+moves the scale. `LossScale` knows the scale, the frameworks' adapters the gradients.
 """
 
 from __future__ import annotations
@@ -26,10 +25,11 @@ from unamp.scaling.loss_scale import SMALLEST, LossScale, number
 _OFF = Policy(enabled=False)
 
 _NO_CLOSURE = (
-    "step() takes no closure: the optimizer would compute gradients anew, scaled and not checked. Where the optimizer calls it "
-    "once (SGD, Adam), call it before: closure(); scaler.step(optimizer). Where it searches with it (LBFGS), no scale can be "
-    "right for all calls: compute in bfloat16 or float32, which need none, and write optimizer.step(closure), or "
-    "unamp.GradScaler(enabled=False)"
+    "step() takes no closure: the optimizer would compute gradients anew, scaled and not checked. "
+    "Where the optimizer calls it once (SGD, Adam), call it before: closure(); "
+    "scaler.step(optimizer). Where it searches with it (LBFGS), no scale can be right for all "
+    "calls: compute in bfloat16 or float32, which need none, and write optimizer.step(closure), "
+    "or unamp.GradScaler(enabled=False)"
 )
 
 
@@ -38,7 +38,7 @@ class NothingChecked(RuntimeError):
 
 
 class _Pending:
-    """An optimizer's place between two updates: its gradients are unscaled, and it may have stepped."""
+    """An optimizer between two updates, with its gradients unscaled; it may have stepped."""
 
     def __init__(self, optimizer: Any, gradients: Gradients, given: Any) -> None:
         self.optimizer = optimizer  # kept, so that its id stays its own
@@ -110,7 +110,8 @@ class GradScaler:
     ) -> None:
         if isinstance(init_scale, str):
             raise TypeError(
-                f"init_scale must be a number, not {init_scale!r}; a scaler needs no device: it serves every one"
+                f"init_scale must be a number, not {init_scale!r}; a scaler needs no device: "
+                "it serves every one"
             )
         self._loss_scale = LossScale(
             init_scale,
@@ -134,7 +135,8 @@ class GradScaler:
     def __getstate__(self) -> dict[str, Any]:
         if self._pending:
             raise RuntimeError(
-                "a scaler can be copied and pickled between update() and the next step, not in between"
+                "a scaler can be copied and pickled between update() and the next step, "
+                "not in between"
             )
         return vars(self) | {"_adapter": None, "_pending": {}}
 
@@ -147,7 +149,7 @@ class GradScaler:
         return self._loss_scale.scale if self._enabled else 1.0
 
     def scale(self, outputs: Any) -> Any:
-        """Return a loss times the scale, or several losses in any nesting of lists, tuples and other iterables.
+        """Return a loss times the scale, or several losses, nested in lists, tuples and the like.
 
         The product is computed outside of every policy.
 
@@ -184,13 +186,14 @@ class GradScaler:
         if pending is not None:
             said = "step() was called before it" if pending.stepped else "it was called already"
             raise RuntimeError(
-                f"unscale_() is called once for each optimizer, before its step; {said} since the last update()"
+                "unscale_() is called once for each optimizer, before its step; "
+                f"{said} since the last update()"
             )
         pending = self._pending[id(optimizer)] = self._unscaled(optimizer, gradients)
         return pending.gradients.values
 
     def step(self, optimizer: Any, *args: Any, gradients: Any = None, **kwargs: Any) -> bool:
-        """Unscale an optimizer's gradients, if `unscale_` has not, and let it take its step where they are finite.
+        """Unscale an optimizer's gradients, unless `unscale_` has, and step where they are finite.
 
         No policy is in force in the step, whatever region is open.
 
@@ -243,7 +246,7 @@ class GradScaler:
         return result
 
     def update(self, new_scale: Any = None) -> None:
-        """Adjust the scale after the steps of an iteration: one overflow in any of them is an overflow.
+        """Adjust the scale after the steps of an iteration; an overflow in any of them counts.
 
         Args:
             new_scale: the scale to set instead: a number, or a tensor that holds one.
@@ -264,7 +267,8 @@ class GradScaler:
             ]
             if not found:
                 raise NothingChecked(
-                    "update() found no gradients that were checked; call step() or unscale_() before it"
+                    "update() found no gradients that were checked; call step() "
+                    "or unscale_() before it"
                 )
             self._loss_scale = self._loss_scale.after(any(found))
         self._pending.clear()
@@ -272,9 +276,10 @@ class GradScaler:
     def first_nonfinite(
         self, optimizer: Any, network: Any = None, gradients: Any = None
     ) -> str | None:
-        """Return the name of the first parameter whose gradient is infinite or NaN, to see where a skipped step went wrong.
+        """Return the name of the first parameter whose gradient is infinite or NaN.
 
-        It looks at the gradients when it is called: call it before they are cleared.
+        It shows where a skipped step went wrong. It looks at the gradients when it is called: call
+        it before they are cleared.
 
         Args:
             optimizer: the optimizer, whose parameters are looked through in its order.
@@ -309,7 +314,7 @@ class GradScaler:
         return state if self._enabled else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state, in any of the forms of `state_dict`. A disabled scaler takes none.
+        """Load a state in any of the forms of `state_dict`; a disabled scaler ignores it.
 
         Raises:
             RuntimeError: for the empty state of a disabled scaler.
@@ -319,7 +324,8 @@ class GradScaler:
             return
         if isinstance(state_dict, Mapping) and not state_dict:
             raise RuntimeError(
-                "the state is empty: it was saved from a scaler that was disabled; nothing was loaded"
+                "the state is empty: it was saved from a scaler that was disabled; "
+                "nothing was loaded"
             )
         self._loss_scale = self._loss_scale.restored(state_dict)
         self._pending.clear()
@@ -353,26 +359,29 @@ class GradScaler:
                 # an optimizer that no step can take, or no gradients: that comes first
                 adapter.gradients(optimizer, given)
             raise RuntimeError(
-                "no loss has been scaled; call scale(loss) and its backward pass first. A compiled function that multiplies "
-                "its loss by get_scale() takes scale(one) instead, one being a tensor that holds 1.0"
+                "no loss has been scaled; call scale(loss) and its backward pass first. A compiled "
+                "function that multiplies its loss by get_scale() takes scale(one) instead, "
+                "one being a tensor that holds 1.0"
             )
         gradients = adapter.gradients(optimizer, given)
         if "float16" in gradients.dtypes():
             raise ValueError(
-                "there are float16 gradients: the optimizer's parameters are low already; keep parameters in float32 and let a "
-                "region cast them, or give the optimizer float32 master weights"
+                "there are float16 gradients: the optimizer's parameters are low already; keep "
+                "parameters in float32 and let a region cast them, "
+                "or give the optimizer float32 master weights"
             )
         with no_policy():
             gradients.unscale(self._loss_scale.scale)
         return _Pending(optimizer, gradients, given)
 
     def _handed_to(self, optimizer: Any) -> dict[str, Any]:
-        """Return the scaler as a keyword argument, for a step that takes it; nothing for any other."""
+        """Return the scaler as a keyword argument, for a step that takes it; nothing for others."""
         if not _takes_scaler(optimizer):
             return {}
         warnings.warn(
-            f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is going to pass no longer; "
-            "let it use the attributes grad_scale and found_inf of the optimizer instead",
+            f"{type(optimizer).__name__}.step takes grad_scaler=, which torch.amp.GradScaler is "
+            "going to pass no longer; let it use the attributes grad_scale and found_inf of the "
+            "optimizer instead",
             FutureWarning,
             stacklevel=4,
         )
@@ -391,7 +400,10 @@ class GradScaler:
     def _stepped(
         self, optimizer: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[bool, Any]:
-        """Do as `step` does. Return whether the step was taken, and the result of the optimizer's own; None where skipped."""
+        """Do as `step` does; return whether the step was taken, and the result of the optimizer's.
+
+        The result is None where the step was skipped.
+        """
         closure = _has_closure(args, kwargs)
         if not self._enabled:
             held = self._adapter_of_optimizer(optimizer).gradients(optimizer, given)
@@ -423,22 +435,24 @@ class GradScaler:
         elif given is not None:
             if pending.gradients.values is None:
                 raise TypeError(
-                    "unscale_() was called without gradients: the optimizer's parameters hold them, and step() takes none"
+                    "unscale_() was called without gradients: "
+                    "the optimizer's parameters hold them, and step() takes none"
                 )
             if _same(given, pending.scaled):
                 raise ValueError(
-                    "step() was given the scaled gradients, which unscale_() left as they were; hand over the ones that it "
-                    "returned: gradients = scaler.unscale_(optimizer, gradients)"
+                    "step() was given the scaled gradients, which unscale_() left as they were; "
+                    "hand over the ones that it returned: "
+                    "gradients = scaler.unscale_(optimizer, gradients)"
                 )
             pending.gradients.values = given
         overflow = pending.gradients.overflow()
         if overflow is None:
             raise NothingChecked(
-                "none of the optimizer's parameters has a gradient; run the backward pass of a scaled loss first"
+                "none of the optimizer's parameters has a gradient; "
+                "run the backward pass of a scaled loss first"
             )
         if given is None:
-            # unscaled where they are, even if the step raises; those handed over now would come
-            # again scaled
+            # unscaled where they are, even if the step raises; those handed over come scaled again
             self._pending[id(optimizer)] = pending
         if overflow:
             self.skipped += 1
@@ -462,26 +476,29 @@ class GradScaler:
         return adapter
 
     def _owner(self, value: Any, knows: Callable[[Adapter], bool]) -> Adapter | None:
-        """Return the adapter that knows a value, if any does; an error where it is not the scaler's."""
+        """Return the adapter that knows a value, if any; refuse any but the scaler's own."""
         own = self._adapter
         if own is not None and knows(own):
             return own
         adapter = next((each for each in registry.adapters_in_use() if knows(each)), None)
         if own is not None and adapter is not None:
             raise TypeError(
-                f"this scaler scales losses of {own.framework}; {type(value).__name__} is {adapter.framework}'s, which needs a "
-                "scaler of its own"
+                f"this scaler scales losses of {own.framework}; {type(value).__name__} is "
+                f"{adapter.framework}'s, which needs a scaler of its own"
             )
         return adapter
 
 
 def is_unscaled(scaler: GradScaler, optimizer: Any) -> bool:
-    """Return whether an optimizer's gradients were unscaled since the last update; of None, whether any optimizer's were."""
+    """Return whether an optimizer's gradients were unscaled since the last update.
+
+    None asks about all optimizers.
+    """
     return bool(scaler._pending) if optimizer is None else id(optimizer) in scaler._pending
 
 
 def _takes_scaler(optimizer: Any) -> bool:
-    """Return whether an optimizer's step scales by itself, and takes the scaler for that: a contract of PyTorch's."""
+    """Return whether an optimizer's step takes the scaler and scales by itself, as in PyTorch."""
     supports = getattr(optimizer, "_step_supports_amp_scaling", False)
     return supports and "grad_scaler" in inspect.signature(optimizer.step).parameters
 
@@ -501,12 +518,16 @@ def _same(gradients: Any, before: Any) -> bool:
 
 
 def _check_once(gradients: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise where a step is given, beside the gradients that the scaler unscales, the same ones as they are: scaled."""
+    """Raise ValueError where a step gets the scaled gradients as an argument of its own, too.
+
+    The scaler unscales only those in ``gradients``.
+    """
     if any(each is gradients for each in (*args, *kwargs.values())):
         raise ValueError(
-            "step() was given the scaled gradients a second time, as an argument of the optimizer's own step, which would use "
-            "them scaled and not checked. Unscale them before: gradients = scaler.unscale_(optimizer, gradients); then hand "
-            "these to step(), as gradients= and as the optimizer's argument"
+            "step() was given the scaled gradients a second time, as an argument of the "
+            "optimizer's own step, which would use them scaled and not checked. Unscale them "
+            "before: gradients = scaler.unscale_(optimizer, gradients); then hand these to step(), "
+            "as gradients= and as the optimizer's argument"
         )
 
 
@@ -518,7 +539,7 @@ def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def no_policy() -> AbstractContextManager[object]:
-    """Compute the scale and steps in the dtypes that they have, whatever region is open; in no trace."""
+    """Compute the scale and steps outside of policies and traces, in the dtypes that they have."""
     inside = policy_region(_OFF) if open_regions() else nullcontext()
     return _aside(inside) if any_trace() else inside
 

@@ -1,4 +1,4 @@
-"""The loss scale: a value that knows what becomes of it after a step that overflowed, and after one that did not."""
+"""The loss scale: a value that returns its successor after a step, with or without overflow."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FORMS: Mapping[str, Mapping[str, str]] = {
 _NOT_FOR_TORCH = {key: field for key, field in _TORCH.items() if key != "_growth_tracker"} | _BESIDE
 _NOT_FOR_TORCH |= {"growth_tracker": "growth_tracker"}
 
-# each with its least
+#: The fields that are counts, each with the least number that it may be.
 _COUNTS = {"growth_interval": 1, "backoff_interval": 1, "growth_tracker": 0, "backoff_tracker": 0}
 
 
@@ -69,8 +69,7 @@ class LossScale(NamedTuple):
 
     Attributes:
         scale: the factor itself, a float32 number.
-        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an
-            overflow.
+        growth_factor: its factor after `growth_interval` updates in a row without an overflow.
         backoff_factor: what it is multiplied by after `backoff_interval` updates in a row with one.
         growth_interval, backoff_interval: see there.
         growth_tracker, backoff_tracker: how many updates in a row there have been.
@@ -90,7 +89,7 @@ class LossScale(NamedTuple):
     maximum: float = math.inf
 
     def checked(self) -> LossScale:
-        """Return the same with its scales as float32 numbers, its factors as floats and its counts as integers.
+        """Return the same with float32 scales, float factors and integer counts.
 
         Raises:
             TypeError: for what is no number.
@@ -166,7 +165,8 @@ class LossScale(NamedTuple):
             for field, value in (_MOVES | _implied(form, self.growth_factor)).items():
                 if field not in FORMS[form].values() and getattr(self, field) != value:
                     raise ValueError(
-                        f"{form}'s scalers go on with {field}={value}; they cannot take over {getattr(self, field)}"
+                        f"{form}'s scalers go on with {field}={value}; "
+                        f"they cannot take over {getattr(self, field)}"
                     )
         plain = all(getattr(self, field) == value for field, value in _MOVES.items())
         keys = FORMS[form] if form != "unamp" or plain else _NOT_FOR_TORCH
@@ -260,5 +260,6 @@ def _form_of(state: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
         f"{what}: {', '.join(sorted(map(repr, keys)))}" for what, keys in different.items() if keys
     ]
     raise ValueError(
-        f"not a scaler's state ({', '.join(FORMS)}): its keys are nearest to {form}'s, {'; '.join(said)}; nothing was loaded"
+        f"not a scaler's state ({', '.join(FORMS)}): its keys are nearest to {form}'s, "
+        f"{'; '.join(said)}; nothing was loaded"
     )

@@ -30,10 +30,9 @@ def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]
             kind are paired, and what lies between two pairs by the second kind, and so on.
 
     First what came up equally often in both is held fast, as far as it came up in the same order
-    (patience diff). What lies
-    between is aligned by a shortest edit script: Myers, An O(ND) difference algorithm and its
-        variations, Algorithmica 1
-    (1986), https://doi.org/10.1007/BF01840446, in windows, so that long runs take linear time.
+    (patience diff). What lies between is aligned by a shortest edit script: Myers, An O(ND)
+    difference algorithm and its variations, Algorithmica 1 (1986),
+    https://doi.org/10.1007/BF01840446, in windows, so that long runs take linear time.
     """
     pairs: list[Pair] = []
     for left, right in keyed:
@@ -49,7 +48,7 @@ def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]
 def _anchors(
     a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int
 ) -> list[Pair]:
-    """Return pairs of what comes up equally often in `a[i:k]` and `b[j:m]`: the most that do not cross."""
+    """Return the most uncrossed pairs of items as frequent in `a[i:k]` as in `b[j:m]`."""
     places_a, places_b = grouped(range(i, k), a.__getitem__), grouped(range(j, m), b.__getitem__)
     pairs = [
         pair
@@ -58,8 +57,7 @@ def _anchors(
         for pair in zip(places, places_b[key], strict=True)
     ]
     pairs.sort()
-    # A longest increasing subsequence: for each length, the pair that ends the one with the
-    # smallest end.
+    # A longest increasing subsequence: by length, the pair that ends the one with the smallest end.
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -104,7 +102,7 @@ def _between(
 
 
 def _shortest_edit(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[Pair], bool]:
-    """Return the pairs that a shortest edit script from `a` to `b` keeps, and whether it goes through to their ends."""
+    """Return the pairs kept by a shortest edit script from `a` to `b`, and whether it is whole."""
     n, m = len(a), len(b)
     furthest = {1: 0}  # how far along `a` each diagonal is reached
     history: list[dict[int, int]] = []

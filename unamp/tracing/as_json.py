@@ -1,4 +1,7 @@
-"""Traces as JSON. The format is described in docs/trace-json.md; a change that a reader could trip over is another version."""
+"""Traces as JSON, in the format of docs/trace-json.md.
+
+A change that a reader could trip over is another version.
+"""
 
 from __future__ import annotations
 
@@ -231,7 +234,8 @@ def _read_call(where: str, data: Any) -> Call:
     )
     if not (_FILE.fullmatch(file) if not left_out else file == ""):
         raise strict.BadJSON(
-            f"{where}, file: must be a name like '000001.safetensors', and empty for what was left out"
+            f"{where}, file: must be a name like '000001.safetensors', "
+            "and empty for what was left out"
         )
     tensors: list[int] = []
     args = [
@@ -343,7 +347,9 @@ def _known(names: frozenset[str], version: int) -> frozenset[str]:
 
 
 _FIELDS = frozenset(
-    "format version unamp frameworks values shadow never_ran policies rank records gradients".split()
+    (
+        "format version unamp frameworks values shadow never_ran policies rank records gradients"
+    ).split()
 )
 _OF_RECORD = frozenset(OpRecord._fields)
 _OF_VALUES = frozenset(Values._fields)

@@ -1,4 +1,4 @@
-"""Two traces side by side: which operation's result moved, by how much, and whether its precision explains that.
+"""Two traces side by side: the results that moved, by how much, and whether precision explains it.
 
 Made for a run in float32 and one in mixed precision, and for one network in two frameworks. The
 ranking by relative error is that of `paddle.amp.debugging.compare_accuracy`:
@@ -67,8 +67,7 @@ class TraceComparison:
 
     Attributes:
         operations: what ran in both, the largest error first.
-        only_in_reference, only_in_other: what ran in one of them alone, and is compared with
-            nothing.
+        only_in_reference, only_in_other: what ran in one alone, and is compared with nothing.
         aside: what ran outside of layers and regions, in a run that has regions: clipping and the
             like. It is not compared.
     """
@@ -87,7 +86,7 @@ class TraceComparison:
 
     @property
     def beyond(self) -> list[Compared]:
-        """The operations whose error is beyond its bound, in the order in which they ran: the first is where it began."""
+        """The operations whose error is beyond its bound, in order; the first is where it began."""
         return sorted((c for c in self.operations if not c.within), key=lambda c: c.position)
 
     @property
@@ -121,7 +120,7 @@ class TraceComparison:
         return "\n".join([text_table(head, rows), *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """Return sentences about the whole: what ran in one run alone, the verdict, and both sides of the first difference."""
+        """Return sentences on the whole: operations in one run alone, verdict, first difference."""
         said = []
         for name, alone in (
             ("the reference", self.only_in_reference),
@@ -129,11 +128,13 @@ class TraceComparison:
         ):
             if alone:
                 said.append(
-                    f"only in {name}, compared with nothing: {', '.join(_counted(record.op for record in alone))}"
+                    f"only in {name}, compared with nothing: "
+                    f"{', '.join(_counted(record.op for record in alone))}"
                 )
         if self.aside:
             said.append(
-                f"outside of layers and regions, not compared: {', '.join(_counted(r.op for r in self.aside))}"
+                "outside of layers and regions, not compared: "
+                f"{', '.join(_counted(r.op for r in self.aside))}"
             )
         count = f"{len(self.operations)} operations ran in both"
         if self.within:
@@ -186,8 +187,7 @@ def compare_traces(
     runs up to that operation: twice the unit roundoff for one that computed low (its inputs and its
     result), eight times for one in float32. That is how independent roundings add up (Higham and
     Mary, A new approach to probabilistic rounding error analysis, 2019,
-    https://doi.org/10.1137/18M1226312); what is beyond it was made larger by the computation
-    itself.
+    https://doi.org/10.1137/18M1226312); whatever is beyond it, the computation made larger itself.
 
     Args:
         reference: what the errors are relative to, the run in float32 say.
@@ -239,7 +239,7 @@ def compare_traces(
 
 
 def propose_layers(reference: Trace, other: Trace) -> LayerMapping:
-    """Return the layers of two runs that are probably the same, for a person to correct: see `LayerMapping.to_toml`.
+    """Return the probable pairs of layers of two runs, to be corrected: see `LayerMapping.to_toml`.
 
     Two layers are held to be the same by the operations that both have, with results of the same
     size; by the order in which both runs had them; and, least, by their names.
@@ -265,12 +265,16 @@ def check_traces(**named: object) -> None:
     for name, each in named.items():
         if not isinstance(each, Trace):
             raise TypeError(
-                f"{name} must be an unamp.Trace, not {type(each).__name__}; read one with Trace.from_json(text)"
+                f"{name} must be an unamp.Trace, not {type(each).__name__}; "
+                "read one with Trace.from_json(text)"
             )
 
 
 def _parted(records: Sequence[OpRecord]) -> tuple[list[int], list[OpRecord]]:
-    """Return the places of what is compared, and what ran outside of layers and regions, in a run that has regions."""
+    """Return the places of the records to compare, and the records left aside.
+
+    Those outside of layers and regions are left aside where the run has regions.
+    """
     regions = any(record.policy is not None for record in records)
     aside = [regions and record.policy is None and record.layer is None for record in records]
     return [n for n, out in enumerate(aside) if not out], [
@@ -317,7 +321,7 @@ def _aligned_at(
 def _by_layer(
     records: Sequence[OpRecord], groups: Mapping[str | None, int]
 ) -> dict[str | int | None, list[int]]:
-    """Return the places of the records of each layer: by the number of its group, else by its own name."""
+    """Return the places of the records of each layer, by its group's number or its own name."""
     return grouped(
         range(len(records)), lambda n: groups.get(layer := records[n].layer, _own_name(layer))
     )
@@ -329,7 +333,9 @@ def _own_name(layer: str | None) -> str | None:
 
 
 def _key(record: OpRecord, steps: float) -> tuple[str, tuple[int, ...] | None, int]:
-    """Return the operation, the shape of its result (axes have another order in other frameworks) and how large it is.
+    """Return the operation, its result's sorted shape, and the magnitude of its numbers.
+
+    The shape is sorted since axes have another order in other frameworks.
 
     Args:
         record: the operation.
@@ -375,8 +381,7 @@ def _error(a: Values | None, b: Values | None) -> float | None:
         for x, y in zip(a.sample, b.sample, strict=True)
         if math.isfinite(x) and math.isfinite(y)
     ]
-    # The sample may have nothing but a ReLU's zeros in it; then what is usual in the whole result
-    # counts.
+    # The sample may have nothing but a ReLU's zeros in it; then the usual of the result counts.
     usual = a.norm / math.sqrt(math.prod(a.shape) or 1) * math.sqrt(len(both))
     errors.append(
         _relative(
@@ -408,7 +413,7 @@ def _row(c: Compared) -> tuple[str, ...]:
 
 
 def _first(c: Compared) -> dict[str, Any]:
-    """Return the first difference for JSON: the operation, and on each side where it ran, in what, and why."""
+    """Return the first difference for JSON: the operation, and each side's place, dtype, rule."""
     sides = {
         name: _rule(record) for name, record in (("reference", c.reference), ("other", c.other))
     }
@@ -436,7 +441,7 @@ def _rule(record: OpRecord) -> dict[str, Any]:
 
 
 def _side(name: str, record: OpRecord) -> str:
-    """Return a sentence about one side of a difference: where it ran, in what, and by which rule."""
+    """Return a sentence about one side of a difference: its place, its dtype, and its rule."""
     said = _rule(record)
     ran = place(f"{record.framework} {record.native}".strip(), record.layer)
     return f"  {name}: {ran}, computed in {_dtype(record)}, rule {said['rule']}: {said['reason']}"

@@ -1,4 +1,4 @@
-"""The table of gradients: of which operation's result, and of which parameter, they vanish in a low dtype or are not finite."""
+"""The table of gradients: those lost in a low dtype or not finite, by operation and parameter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from unamp.tracing.tables import Table, percent
 
 
 class GradientLine(NamedTuple):
-    """The gradients of one operation's results in one layer, or of one parameter, of one dtype, over all backward passes.
+    """The gradients of an operation's results in a layer, or of a parameter, in one dtype.
+
+    They are those of all backward passes.
 
     Attributes:
         layer, op: as in `OpRecord`; of a parameter the layer that holds it, and no operation.
@@ -41,7 +43,7 @@ class GradientLine(NamedTuple):
 
 
 def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
-    """Return the low dtype that was asked for; where none was, that of most gradients that are low, else float16."""
+    """Return the low dtype asked for, else that of most low gradients, else float16."""
     if dtype is not None:
         return low_dtype(dtype)
     counts = Counter(each.dtype for each in gradients if each.dtype in LOW_DTYPES)
@@ -53,8 +55,7 @@ def gradient_lines(
 ) -> list[GradientLine]:
     """Return the gradients by layer and operation, and by parameter.
 
-    Not finite ones stand first, then those with the most underflow; at the end those that were left
-    out.
+    Those not finite stand first, then those with the most underflow; at the end those left out.
     """
 
     def line_of(each: Gradient) -> GradientLine:
@@ -92,12 +93,14 @@ def _filled(line: GradientLine, found: Sequence[Gradient], dtype: str) -> Gradie
 def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> Table:
     """Return the lines as a table."""
     head = (
-        "layer", "operation", "gradient", "largest", "zeros", f"subnormal in {dtype}", "to zero", "not finite", "count"
+        "layer", "operation", "gradient", "largest", "zeros", f"subnormal in {dtype}", "to zero",
+        "not finite", "count",
     )  # fmt: skip
     rows = [
         (
-            line.parameter or line.layer or "-", line.op or "parameter", line.dtype, f"{line.max_abs:.2g}",
-            percent(line.zeros), percent(line.subnormal), percent(line.flushed), str(line.nonfinite or "-"), str(line.times),
+            line.parameter or line.layer or "-", line.op or "parameter", line.dtype,
+            f"{line.max_abs:.2g}", percent(line.zeros), percent(line.subnormal),
+            percent(line.flushed), str(line.nonfinite or "-"), str(line.times),
         )
         for line in lines if not line.left_out
     ]  # fmt: skip
@@ -107,11 +110,12 @@ def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> Table:
 def gradient_remarks(
     records: Sequence[OpRecord], gradients: Sequence[Gradient], dtype: str
 ) -> list[str]:
-    """Return sentences about all gradients: which first was not finite, which layers lose most, under which loss scale."""
+    """Return sentences on all gradients: first not finite, layers that lose most, loss scale."""
     known = [each for each in gradients if each.values is not None]
     if not known:
         return [
-            "no gradient of a result was seen: no backward pass ran while the trace was open, or nothing needed one"
+            "no gradient of a result was seen: no backward pass ran while the trace was open, "
+            "or nothing needed one"
         ]
     said = []
     if (
@@ -119,8 +123,7 @@ def gradient_remarks(
             (n for n, each in enumerate(known) if each.values and each.values.nonfinite), None
         )
     ) is not None:
-        # The backward pass goes from result to result: what a parameter got on the way made
-        # nothing.
+        # The backward pass goes from result to result: a parameter's gradient on the way made none.
         last = next((each for each in reversed(known[:place]) if each.record is not None), None)
         before = (
             ", the first of all"
@@ -137,7 +140,8 @@ def gradient_remarks(
     scales = sorted({each.scale for each in known if each.scale is not None})
     if scales:
         said.append(
-            f"gradients are multiplied by the loss scale, {' and '.join(f'{scale:g}' for scale in scales[:3])}"
+            "gradients are multiplied by the loss scale, "
+            f"{' and '.join(f'{scale:g}' for scale in scales[:3])}"
         )
     return said
 
@@ -153,7 +157,7 @@ def _named(records: Sequence[OpRecord], gradient: Gradient) -> str:
 def _by_layer(
     records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str
 ) -> dict[str | None, float]:
-    """Return, for each layer, the share of all numbers of its gradients that a low dtype loses digits of, or all of them."""
+    """Return by layer the share of its gradients' numbers that a low dtype loses, even partly."""
     counts: dict[str | None, tuple[float, int]] = {}
     for each in gradients:
         assert each.values is not None

@@ -1,4 +1,4 @@
-"""The layers of two runs that are the same, where their names differ: proposed, and read from a file that a person corrects.
+"""Pairs of layers of two runs whose names differ: proposed, and read from a corrected file.
 
 The format of the file is described in docs/tracing.md.
 """
@@ -43,7 +43,7 @@ class LayerMapping:
     alone: tuple[tuple[Layer, ...], tuple[Layer, ...]] = field(default=((), ()), compare=False)
 
     def groups(self) -> tuple[dict[Layer, int], dict[Layer, int]]:
-        """Return the number of the group that each layer of the reference, and of the other, belongs to."""
+        """Return the group number of each layer: of the reference's, and of the other run's."""
         groups: tuple[dict[Layer, int], dict[Layer, int]] = ({}, {})
         for new, (left, right) in enumerate(self.pairs):
             joined = {groups[0].get(left, new), groups[1].get(right, new)}
@@ -80,8 +80,14 @@ class LayerMapping:
             ValueError: for a layer whose name a file cannot hold.
         """
         lines = [
-            "# Which layer of the reference (left) is which of the other run (right). A layer that is several has a list.",
-            '# "-" is what ran outside of layers. Layers that are not named here are matched by their own names.',
+            (
+                "# Which layer of the reference (left) is which of the other run (right). "
+                "A layer that is several has a list."
+            ),
+            (
+                '# "-" is what ran outside of layers. '
+                "Layers that are not named here are matched by their own names."
+            ),
             f"format = {_quoted(FORMAT)}",
             f"version = {VERSION}",
             "",
@@ -134,7 +140,8 @@ def _read(data: dict[str, Any]) -> tuple[Pair, ...]:
     if len(set(pairs)) < len(pairs):
         twice = next(pair for pair, count in Counter(pairs).items() if count > 1)
         raise strict.BadJSON(
-            f"layers, {shortened(_spelled(twice[0]), 40)}: names {shortened(_spelled(twice[1]), 40)} twice"
+            f"layers, {shortened(_spelled(twice[0]), 40)}: names "
+            f"{shortened(_spelled(twice[1]), 40)} twice"
         )
     return tuple(pairs)
 
@@ -174,7 +181,7 @@ class _Candidate(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Return the sum of all three. Names count least: those of two frameworks may be alike by chance."""
+        """Return the sum of all three; names count least, since they may be alike by chance."""
         return self.alike + self.in_order + 0.5 * self.named
 
 
@@ -239,7 +246,7 @@ def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping
 
 
 def _key(record: OpRecord) -> tuple[str, tuple[int, ...]]:
-    """Return the operation, and the sizes of its result, in the order in which no two frameworks differ."""
+    """Return the operation and its result's sorted sizes: frameworks order axes differently."""
     return record.op, tuple(sorted(size or 0 for size in record.output_shape or ()))
 
 

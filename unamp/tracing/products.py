@@ -1,4 +1,4 @@
-"""How many products of two numbers an operation multiplies, from the shapes of its inputs and of its result.
+"""The number of products of two numbers in an operation, from the shapes of inputs and result.
 
 A rule for each canonical name that multiplies more than it reads: `COUNTED`. What is not in it
 (sums, norms, functions of one number) is bound by the bytes that it moves, and counts no product.
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from unamp.adapter.records import OpRecord
 
 Sizes = tuple[int, ...]
-#: Counts the products of one call, given the shapes of its inputs, that of its result, and the
-#: record.
+#: Counts the products of one call, given its inputs' shapes, its result's shape, and the record.
 Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]
 
 #: Frameworks whose convolutions have the channels of the result last in their weights, as Keras'
@@ -29,7 +28,7 @@ _BEFORE_HEADS = frozenset({"jax", "paddle", "tensorflow"})
 
 
 def products(record: OpRecord) -> int | None:
-    """Return the number of products in an operation; None where a dimension is not known, or its shapes are unusual."""
+    """Return an operation's number of products; None for unknown dimensions or unusual shapes."""
     rule = COUNTED.get(record.op)
     if rule is None:
         return 0
@@ -184,7 +183,7 @@ def _attention(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 
 
 def _attention_layer(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    """Count each weight once for each place of the sequence, and one attention of the sequence to itself."""
+    """Count each weight once per position, and one attention of the sequence to itself."""
     given = inputs[0]
     if record.native.startswith(_KERAS):  # its biases have an axis for the heads, too
         value, (to_query, to_key, to_value, output) = (
@@ -231,7 +230,9 @@ _RULES: Mapping[Rule, str] = {
     _depthwise: "depthwise_conv2d",
     _largest_input: "dot linalg_vecdot vdot",
     _einsum: "einsum",
-    _attention_layer: "fused_attention multi_head_attention transformer_decoder_layer transformer_encoder_layer",
+    _attention_layer: (
+        "fused_attention multi_head_attention transformer_decoder_layer transformer_encoder_layer"
+    ),
     _feedforward: "fused_feedforward point_cloud_mlp",
     _inner: "grouped_mm inner weight_only_linear",
     _recurrent: "gru gru_cell lstm lstm_cell rnn rnn_cell",

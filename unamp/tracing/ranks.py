@@ -20,7 +20,7 @@ _VARIABLES = (
 
 
 def current_rank() -> int:
-    """Return the number that a framework or else a launcher gave this process; 0 where nobody gave it any."""
+    """Return the rank that a framework, or else a launcher, gave this process; 0 without one."""
     for adapter in registry.adapters_in_use():
         if isinstance(adapter, KnowsRanks) and (rank := adapter.rank()) is not None:
             return rank

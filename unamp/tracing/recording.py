@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """Everything that ran while it was open, in this thread, in every framework that was imported when it was opened.
+    """A record of everything that ran in this thread while it was open, in every framework.
 
-    It may be opened again, and goes on. Traces nest: an outer one gets what an inner one does. They
-    close in reverse order.
+    It covers the frameworks that were imported when it was opened. It may be opened again, and goes
+    on. Traces nest: an outer one gets what an inner one does. They close in reverse order.
 
     Args:
         values: whether to keep statistics of every result (see `unamp.adapter.records.Values`):
@@ -65,8 +65,7 @@ class Trace:
         keep: a folder, which is made: what every operation was called with is written there, and
             what came out, so that each can run again alone (see `unamp.tracing.replay`). Write
             `to_json` into that folder, too.
-        keep_limit: how many bytes of tensors are kept at most; what runs after that is recorded
-            without.
+        keep_limit: how many bytes of tensors are kept at most; what runs later is recorded without.
 
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
@@ -122,7 +121,8 @@ class Trace:
     def __enter__(self) -> Trace:
         if self._open and self._thread != threading.get_ident():
             raise RuntimeError(
-                "this trace is open in another thread, whose operations it records; make one for each thread"
+                "this trace is open in another thread, whose operations it records; "
+                "make one for each thread"
             )
         self._thread = threading.get_ident()
         outer: Trace | None = traces.innermost
@@ -155,7 +155,8 @@ class Trace:
     ) -> None:
         if not self._open or traces.innermost is not self:
             raise RuntimeError(
-                f"{self!r} is not the innermost open trace of this thread; traces close in reverse order"
+                f"{self!r} is not the innermost open trace of this thread; "
+                "traces close in reverse order"
             )
         self._open.pop().close()
         if not self._open:
@@ -168,20 +169,23 @@ class Trace:
                 amp_warnings.no_step(self._step)
 
     def step(self) -> None:
-        """End a step: what runs from here on belongs to the next one. Call it last in the loop, after the optimizer's step.
+        """End a step: operations from here on belong to the next one.
+
+        Call it last in the loop, after the optimizer's step.
 
         Raises:
             RuntimeError: where the trace is not open.
         """
         if not self._open:
             raise RuntimeError(
-                "step() ends a step of an open trace; call it inside of `with unamp.trace(...) as trace:`"
+                "step() ends a step of an open trace; call it inside of "
+                "`with unamp.trace(...) as trace:`"
             )
         self._step += 1
 
     @property
     def recording(self) -> bool:
-        """Return whether it, or a trace around it, records what runs now: whether the step and the rank are chosen."""
+        """Return whether this trace or one around it records now: its step and rank are chosen."""
         return any(each._chosen for each in self._nest)
 
     @property
@@ -203,7 +207,9 @@ class Trace:
             trace._scale = scale
 
     def parameter_hook(self, name: str, parameter: object = None) -> GradientHook | None:
-        """Return the hook that takes a parameter's gradients, for this trace and those around it; None where none wants them.
+        """Return the hook for a parameter's gradients in this trace and those around it.
+
+        It is None where no trace wants them.
 
         Args:
             name: the parameter's layer and its name there.
@@ -262,7 +268,7 @@ class Trace:
 
     @property
     def shadow(self) -> str | None:
-        """Return the low dtype in which operations were computed a second time; None where they were not."""
+        """Return the low dtype in which operations were computed a second time, or None."""
         return self._shadow
 
     @property
@@ -272,7 +278,7 @@ class Trace:
 
     @property
     def never_ran(self) -> tuple[str, ...]:
-        """The operations that a policy in force allowed by name and that nothing under such a policy ran."""
+        """The operations that a policy allowed by name and that never ran under such a policy."""
         missing, known = set(self._never_ran), vocabulary()
         for policy, ran in self._ran_under.items():
             # One that is registered no more has no members, and did not run either.
@@ -289,7 +295,7 @@ class Trace:
 
     @property
     def nonfinite(self) -> list[OpRecord]:
-        """The records with an infinity or NaN in their result, in order; the first is where it began.
+        """The records whose result has an infinity or NaN, in order; the first is where it began.
 
         Raises:
             ValueError: where the trace kept no values.
@@ -302,7 +308,7 @@ class Trace:
         ]
 
     def underflow(self, dtype: str) -> list[OpRecord]:
-        """Return the records with numbers in their result that are too small for a low dtype, the largest share first.
+        """Return the records whose results underflow in a low dtype, the largest share first.
 
         Raises:
             ValueError: where the trace kept no values, and for what is no low dtype.
@@ -321,10 +327,9 @@ class Trace:
 
     @property
     def nonfinite_gradients(self) -> list[Gradient]:
-        """The gradients with an infinity or NaN, in the order in which backward passes computed them.
+        """The gradients with an infinity or NaN, in the order of the backward passes.
 
-        The backward pass of an operation that used the first one's result, or the parameter, made
-        it.
+        The backward pass of an operation that used the first one's result or parameter made it.
 
         Raises:
             ValueError: where the trace kept no gradients.
@@ -371,15 +376,15 @@ class Trace:
 
     @property
     def work(self) -> Work:
-        """Return the work of everything that ran: products and bytes, of all records that tell their shapes."""
+        """Return the work of all records that tell their shapes: products and bytes."""
         return total_work(self.records)
 
     def summary(self) -> list[Line]:
-        """Return the records with equal ones counted together, in the order in which each first ran."""
+        """Return the records with equal ones counted together, in the order of their first run."""
         return summarised(self.records)
 
     def shadow_summary(self) -> list[ShadowLine]:
-        """Return the error of each operation of each layer in the low dtype of the shadow: the worst first.
+        """Return each operation's error in the shadow's low dtype, by layer, the worst first.
 
         What overflows is worse than any error; what was left out stands at the end, with the
         reason.
@@ -408,13 +413,14 @@ class Trace:
         return "\n".join([str(summary_table(self.summary())), *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """Return sentences about the whole: what first was not finite, what underflows, what was allowed and never ran."""
+        """Return sentences on the whole: what is not finite first, underflows, or never ran."""
         said = []
         if self._values and (found := self.nonfinite):
             first = found[0]
             number = self.records.index(first) + 1
             said.append(
-                f"first result that is not finite: {place(first.op, first.layer)}, operation {number}"
+                f"first result that is not finite: {place(first.op, first.layer)}, "
+                f"operation {number}"
             )
         for low in sorted(
             {r.compute for r in self.records if r.compute in LOW_DTYPES} if self._values else ()
@@ -435,7 +441,7 @@ class Trace:
         return said
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return the trace as JSON; `from_json` reads it again. See docs/trace-json.md for the format."""
+        """Return the trace as JSON for `from_json`; docs/trace-json.md is the format."""
         # it needs `json`, which is slow to import, and `import unamp` must stay cheap
         from unamp.tracing import as_json
 
@@ -463,7 +469,7 @@ class Trace:
         return trace
 
     def to_html(self, *, title: str = "unamp trace") -> str:
-        """Return the trace as one page that needs no other file: a picture of precision along the network, and the table.
+        """Return the trace as one self-contained page: precision along the network, and the table.
 
         Raises:
             ModuleNotFoundError: where jinja2 is not installed.
@@ -491,7 +497,10 @@ def _too_small(record: OpRecord, low: str) -> str:
     lost = record.values.underflow_in(low) if record.values is not None else None
     assert lost is not None
     where = place(record.op, record.layer)
-    return f"most underflow in {low}: {where}, {lost.subnormal:.1%} subnormal and {lost.flushed:.1%} zero in it"
+    return (
+        f"most underflow in {low}: {where}, "
+        f"{lost.subnormal:.1%} subnormal and {lost.flushed:.1%} zero in it"
+    )
 
 
 def _with_left_out(table: Table, head: str, said: list[str]) -> str:
@@ -500,7 +509,7 @@ def _with_left_out(table: Table, head: str, said: list[str]) -> str:
 
 @contextmanager
 def _asking(what: str, wanted: object, refusal: str) -> Iterator[None]:
-    """Ask something of this thread's adapters, by its name in `traces`; None leaves what a trace around asks for."""
+    """Set an attribute of `traces` for this thread's adapters; None keeps the outer trace's."""
     before = getattr(traces, what)
     if wanted is not None and before is not None and wanted != before:
         raise ValueError(refusal.format(before=before, wanted=wanted))
@@ -511,7 +520,10 @@ def _asking(what: str, wanted: object, refusal: str) -> Iterator[None]:
         setattr(traces, what, before)
 
 
-_ONE_SHADOW = "a trace around this one has shadow={before!r}; one thread computes no second shadow, in {wanted!r}"
+_ONE_SHADOW = (
+    "a trace around this one has shadow={before!r}; "
+    "one thread computes no second shadow, in {wanted!r}"
+)
 _ONE_KEEPER = "a trace around this one keeps calls already; one thread keeps each call once"
 
 
@@ -536,7 +548,8 @@ def _numbers(name: str, given: Iterable[int] | None) -> Collection[int] | None:
         )
     if not numbers or min(numbers) < 0:
         raise ValueError(
-            f"{name} must be at least one whole number, each 0 or more, as in {name}={example}; not {given!r:.40}"
+            f"{name} must be at least one whole number, each 0 or more, "
+            f"as in {name}={example}; not {given!r:.40}"
         )
     return frozenset(numbers)
 
@@ -551,7 +564,7 @@ def trace(
     keep: str | PathLike[str] | None = None,
     keep_limit: int = LIMIT,
 ) -> Trace:
-    """Return a context manager that records every operation that this thread runs inside it; see `Trace`."""
+    """Return a context manager that records this thread's operations inside it; see `Trace`."""
     return Trace(
         values=values,
         shadow=shadow,
@@ -564,13 +577,12 @@ def trace(
 
 
 def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
-    """Return the counts of each operation of a trace under each policy, for `unamp.explaining.changes`.
+    """Return the counts of a trace's operations under each policy, for `unamp.explaining.changes`.
 
     Args:
         trace: the trace. What ran outside of regions, or where mixed precision was off, counts as
             under the default policy.
-        stated: arguments of `Policy.replace` that go before those of the policies that were in
-            force.
+        stated: arguments of `Policy.replace` that go before those of the policies in force.
     """
     ran: dict[tuple[Policy, str], int] = {}
     for record in trace.records:

@@ -1,7 +1,8 @@
-"""One operation of a trace again, alone: from the inputs that it had, in float64, float32 and low, in any framework.
+"""Replay of one recorded operation on its own inputs: in float64, float32 and low.
 
-Some frameworks have no kernels in float64 for some operations, or kernels that take float64 and
-compute in float32. There, float32 is what the other results are held against.
+It runs alone, in any framework. Some frameworks have no kernels in float64 for some operations, or
+kernels that take float64 and compute in float32. There, the other results are compared with
+float32.
 """
 
 from __future__ import annotations
@@ -45,8 +46,7 @@ class Replayed(NamedTuple):
     Attributes:
         dtype: the dtype that it was computed in.
         error: the largest difference to the exact result, relative to its largest magnitude;
-            infinite where a number is not finite that is finite there. None where it could not be
-            computed.
+            infinite where a number is finite there alone. None where it could not be computed.
         finite: the share of its numbers that are finite.
         failed: why it could not be computed; empty where it was.
     """
@@ -81,7 +81,7 @@ class Replay(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Return whether the result of the run is what the operation gives, as far as its precision goes."""
+        """Return whether the recorded result is right, as far as its precision goes."""
         return self.original.error is not None and self.original.error <= self.bound
 
     def table(self) -> str:
@@ -129,12 +129,11 @@ class Replay(NamedTuple):
 def replay(
     trace: Trace, number: int, folder: str | Path, *, framework: str | None = None
 ) -> Replay:
-    """Return the results of one operation of a trace that runs again, alone, from the inputs that it had.
+    """Run one operation of a trace again, alone, on the inputs that it had, and return its results.
 
     It runs in float64, in float32, and in each low dtype under a region that allows it. The
     framework must be imported. This asks for the adapter's namespace of operations, which may set
-    what PyTorch computes matrix products in: do it in a process of its own, as ``unamp replay``
-    does.
+    what PyTorch computes matrix products in: use a process of its own, as ``unamp replay`` does.
 
     Args:
         trace: a trace that was opened with ``keep=``.
@@ -199,7 +198,7 @@ def replay(
 
 
 def _exact(call: _Again, cannot: str) -> tuple[np.ndarray, list[Replayed]]:
-    """Return the result that others are held against, after the rows of the dtypes in which there is none.
+    """Return the result that others are compared with, and the rows of the dtypes that failed.
 
     Raises:
         ValueError: where there is none at all; its message begins with `cannot`.
@@ -248,7 +247,10 @@ class _Again:
         return Replayed(dtype, _error(result, exact), _finite_share(result))
 
     def run(self, dtype: str) -> np.ndarray:
-        """Return the first floating result in float64; a low dtype is that of a region that allows the operation."""
+        """Return the first floating result in float64.
+
+        A low dtype is computed in a region that allows the operation.
+        """
         low = dtype in LOW_DTYPES
         args, kwargs = (
             self._decode(each, FLOAT32 if low else dtype)
@@ -256,7 +258,7 @@ class _Again:
         )
         if low:
             with warnings.catch_warnings():
-                # that a low dtype is slow here is no news for one operation
+                # the warning that a low dtype is slow here does not matter for one operation
                 warnings.simplefilter("ignore", AmpWarning)
                 with autocast(level="OD", dtype=dtype, allow=[self.op]):
                     result = self.function(*args, **kwargs)
@@ -270,7 +272,7 @@ class _Again:
         return self.operations.numpy(first).astype(_EXACT[0])
 
     def check_exact(self, result: np.ndarray) -> None:
-        """Check that a result in float64 was computed in float64: a kernel may compute in float32 all the same.
+        """Check that a float64 result was computed in float64; a kernel may compute in float32.
 
         From inputs that float32 cannot hold such a kernel gives numbers that it can, and another
         one others.
@@ -343,7 +345,8 @@ def _load(folder: Path, call: Call) -> Arrays:
         dtype = _DTYPES.get(str(part["dtype"]))
         if dtype is None:
             raise ValueError(
-                f"{path}: {shortened(name, 20)} has the dtype {part['dtype']}; valid: {', '.join(_DTYPES)}"
+                f"{path}: {shortened(name, 20)} has the dtype {part['dtype']}; "
+                f"valid: {', '.join(_DTYPES)}"
             )
         kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
         arrays[name] = np.frombuffer(bytes(part["data"]), kind).reshape(part["shape"])
@@ -383,7 +386,10 @@ def _error(result: np.ndarray, exact: np.ndarray) -> float:
 
 
 def _held_in_float32(result: np.ndarray) -> bool:
-    """Return whether float32 holds the numbers of a result; false where they are all whole, which says nothing."""
+    """Return whether float32 holds a result's numbers; False where all are whole.
+
+    Whole numbers say nothing: float32 holds those of a float64 kernel, too.
+    """
     import numpy as np
 
     numbers = result[np.isfinite(result)]

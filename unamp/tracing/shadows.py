@@ -1,4 +1,4 @@
-"""The table of a shadow run: which operation loses what in a low dtype, by layer, the worst first."""
+"""The table of a shadow run: each operation's losses in a low dtype, by layer, the worst first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class ShadowLine(NamedTuple):
 
 
 def shadow_lines(records: Iterable[OpRecord]) -> list[ShadowLine]:
-    """Return the error of each operation of each layer: first those that overflow, then by error; at the end those left out."""
+    """Return the error of each operation in each layer, the worst first.
+
+    Those that overflow come before all others; those that were left out are at the end.
+    """
     shadowed = ((record, record.shadow) for record in records if record.shadow is not None)
     groups = grouped(
         shadowed, lambda pair: ShadowLine(pair[0].layer, pair[0].op, left_out=pair[1].left_out)
@@ -67,8 +70,8 @@ def shadow_table(dtype: str, lines: Sequence[ShadowLine]) -> Table:
     head = ("layer", "operation", f"error in {dtype}", "overflow", "subnormal", "to zero", "count")
     rows = [
         (
-            line.layer or "-", line.op, f"{line.error:.2g}", str(line.overflow or "-"), percent(line.subnormal),
-            percent(line.flushed), str(line.times),
+            line.layer or "-", line.op, f"{line.error:.2g}", str(line.overflow or "-"),
+            percent(line.subnormal), percent(line.flushed), str(line.times),
         )
         for line in lines if not line.left_out
     ]  # fmt: skip
@@ -76,7 +79,7 @@ def shadow_table(dtype: str, lines: Sequence[ShadowLine]) -> Table:
 
 
 def left_out(lines: Iterable[ShadowLine | GradientLine]) -> list[str]:
-    """Return a sentence for each line that was left out, with its reason; for all that are no product only one."""
+    """Return a sentence with the reason for each line left out; one for all that are no product."""
     found = [line for line in lines if line.left_out]
     said = [
         f"{_place(line)}{f' ({line.times} times)' if line.times > 1 else ''}: {line.left_out}"

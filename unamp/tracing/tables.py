@@ -90,7 +90,8 @@ def summary_table(lines: Sequence[Line]) -> Table:
         (
             line.layer or "-", line.op, line.rule.value, dtypes(line.inputs),
             f"{line.compute or '-'}{' (emulated)' if line.emulated else ''}", line.output or "-",
-            str(line.casts or "-"), size(line.cast_bytes) if line.casts else "-", percent(work), str(line.times),
+            str(line.casts or "-"), size(line.cast_bytes) if line.casts else "-", percent(work),
+            str(line.times),
         )
         for line, work in zip(lines, works, strict=True)
     ]  # fmt: skip

@@ -43,7 +43,7 @@ class Work(NamedTuple):
 
 
 def work_of(record: OpRecord) -> Work | None:
-    """Return the work that an operation was; None where a record does not tell its shapes, or a dimension is not known."""
+    """Return the work of an operation; None where a record lacks its shapes or a dimension."""
     multiplied, moved = products(record), _bytes(record)
     return None if multiplied is None or moved is None else Work(multiplied, moved)
 
@@ -68,7 +68,7 @@ def share(part: Work, whole: Work) -> float:
 
 
 def _bytes(record: OpRecord) -> int | None:
-    """Return the bytes of an operation: of its inputs, in the dtype that it computes in, and of its results."""
+    """Return the bytes of an operation: inputs, in the dtype it computes in, and results."""
     written = 0
     if record.output is not None:
         if record.output_shape is None or (count := _count(record.output_shape)) is None:

@@ -1,4 +1,4 @@
-"""Checks before a search: bad arguments, runs that cannot be repeated, and what a search could not mend."""
+"""Checks before a search: bad arguments, unrepeatable runs, and faults that no search can mend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def check_arguments(
         )
     if not isinstance(batches, (list, tuple)):
         raise TypeError(
-            f"batches must be a list of batches, each for one call of run; not {type(batches).__name__}"
+            "batches must be a list of batches, each for one call of run; "
+            f"not {type(batches).__name__}"
         )
     if not batches:
         raise ValueError(
@@ -47,7 +48,8 @@ def check_arguments(
             raise TypeError(f"{name} must be a number, not {shortened(value)}")
         if not (above < value <= up_to and math.isfinite(value)):
             raise ValueError(
-                f"{name} must be above {above:g}{f' and at most {up_to:g}' if up_to < math.inf else ''}, not {value}"
+                f"{name} must be above "
+                f"{above:g}{f' and at most {up_to:g}' if up_to < math.inf else ''}, not {value}"
             )
     if by not in BY:
         raise ValueError(unknown("by", by, BY))
@@ -76,7 +78,8 @@ def base_policy(base: object, dtype: DtypeLike | None) -> Policy:
         )
     if preset(base.preset).delegates:
         raise ValueError(
-            f"base must be a policy with lists; preset {base.preset!r} is the framework's own AMP, which takes none"
+            f"base must be a policy with lists; preset {base.preset!r} is the framework's own AMP, "
+            "which takes none"
         )
     return base
 
@@ -94,13 +97,14 @@ def check_repeatable(
             raise ValueError(f"the float32 run gives NaN{_where(one[1])}; no policy can mend that")
     elif measuring.same_objects(one[0], other[0]):
         raise ValueError(
-            "run returned the same tensor twice, so that every run would overwrite the first; return a copy"
+            "run returned the same tensor twice, so that every run would overwrite the first; "
+            "return a copy"
         )
     apart = subject.difference(one[0], other[0])
     if apart > limit / 10:
         raise ValueError(
-            f"two float32 runs of the same batch are {apart:.1e} apart, so no error could be measured: {_reason(subject)}"
-            f"{_first_difference(one[1], other[1])}"
+            f"two float32 runs of the same batch are {apart:.1e} apart, so no error could be "
+            f"measured: {_reason(subject)}{_first_difference(one[1], other[1])}"
         )
 
 
@@ -111,7 +115,7 @@ def warn_of_statistics(subject: Subject) -> None:
 
 
 def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
-    """Return layers with their classes: of a kind, and in a mode; None is for layers that know no mode."""
+    """Return layers of a kind and in a mode, with their classes; None: layers that know no mode."""
     return [
         f"{name or 'the network'} ({type(layer).__name__})"
         for name, layer in subject.names.layers.items()
@@ -122,8 +126,7 @@ def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
 def _mode(layer: Any) -> bool | None:
     """Return whether a layer is in training mode; None for one that knows no mode.
 
-    Keras' layers are told by each call. On PyTorch they have the attribute of a module all the
-    same.
+    Keras' layers are told by each call. On PyTorch they have a module's attribute all the same.
     """
     return None if hasattr(layer, "dtype_policy") else getattr(layer, "training", None)
 
@@ -136,7 +139,10 @@ def _reason(subject: Subject) -> str:
         return f"there is dropout in {_some(dropping)}; call the network with training=False"
     if _layers(subject, "", training=True):
         return f"the network is in training mode; {evaluate}"
-    return "run draws random numbers, or changes what it reads; seed it, and have it begin from the same state each time"
+    return (
+        "run draws random numbers, or changes what it reads; "
+        "seed it, and have it begin from the same state each time"
+    )
 
 
 def _first_difference(one: Trace, other: Trace) -> str:
@@ -144,7 +150,10 @@ def _first_difference(one: Trace, other: Trace) -> str:
         return " (the second run did not run the same operations)"
     for before, after in zip(one.records, other.records, strict=True):
         if before.values != after.values:
-            return f" (what {before.op}{f' of {before.layer}' if before.layer else ''} gives is the first to differ)"
+            return (
+                f" (what {before.op}{f' of {before.layer}' if before.layer else ''} gives "
+                "is the first to differ)"
+            )
     return ""
 
 
@@ -152,7 +161,10 @@ def _where(ran: Trace) -> str:
     first = next(iter(ran.nonfinite), None)
     if first is None:
         return ""
-    return f", and {first.op}{f' of {first.layer}' if first.layer else ''} is the first whose result is not finite"
+    return (
+        f", and {first.op}{f' of {first.layer}' if first.layer else ''} "
+        "is the first whose result is not finite"
+    )
 
 
 def _some(names: list[str]) -> str:

@@ -38,8 +38,9 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
     reasons |= {place.op: reason for place, reason in ordered.items() if not place.layer}
     report = TuneReport(
         network=subject.title, framework=subject.framework(), base=subject.base, by=search.by,
-        effort=search.effort, tolerance=search.tolerance, limit=search.limit, batches=len(search.batches), error=error,
-        held_out=fresh, all_low=search.all_low, spread=search.spread, low=low, places=_places(search, ordered),
+        effort=search.effort, tolerance=search.tolerance, limit=search.limit,
+        batches=len(search.batches), error=error, held_out=fresh, all_low=search.all_low,
+        spread=search.spread, low=low, places=_places(search, ordered),
         tried=_tried(search), presets=tuple(presets), runs=subject.runs,
         seconds=time.perf_counter() - search.began, stopped=search.stopped,
         remarks=tuple(remarks),
@@ -50,7 +51,7 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
 def _errors_and_share(
     search: Search, held: frozenset[Unit], places: frozenset[Place], interrupted: bool
 ) -> tuple[float, float | None, float]:
-    """Return the error, the one of the batch that was held out, and the share of the work that is low, from a last run."""
+    """Return the error, the held-out batch's, and the low share of the work, from a last run."""
     error = search.trials.error(held)
     if interrupted:
         return error, None, search.low(held)

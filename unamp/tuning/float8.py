@@ -1,4 +1,7 @@
-"""`unamp.tune` with a dtype of float8: which layers would bear such products, and at what error. A study, and no mode."""
+"""`unamp.tune` in float8: the layers that would bear such products, and at what error.
+
+It is a study, and no mode.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,7 @@ class Float8Layer(NamedTuple):
         layer: its name in the network.
         own: the largest error of its own products in float8, from the same inputs: the norm of the
             difference, relative.
-        alone: the error of the network's results with this layer alone in float8; None where it was
-            not tried.
+        alone: the error of the network's results with this layer alone in float8; None if untried.
         work: its share of the products of two numbers in all of the network.
         why: why it stays as it is; empty where it would bear float8.
     """
@@ -45,7 +47,7 @@ class Float8Layer(NamedTuple):
 
 
 class Float8Study:
-    """The layers that would bear products in float8 together, and the lists that those take who run them.
+    """The layers that would bear products in float8 together, and the lists for tools to run them.
 
     Attributes:
         dtype: the dtype of the factors that was tried; gradients were in float8_e5m2.
@@ -81,20 +83,23 @@ class Float8Study:
         head = ("layer", "products", "own error", "results, it alone", "float8")
         rows = [
             (
-                each.layer, f"{each.work:.1%}", f"{each.own:.2g}", "-" if each.alone is None else f"{each.alone:.2g}",
-                each.why or "yes",
+                each.layer, f"{each.work:.1%}", f"{each.own:.2g}",
+                "-" if each.alone is None else f"{each.alone:.2g}", each.why or "yes",
             )
             for each in self.layers
         ]  # fmt: skip
         work = sum(each.work for each in self.layers if not each.why)
         said = (
-            f"{len(self.names)} of {len(self.layers)} layers would bear {self.dtype}, {work:.1%} of the products: "
-            f"error {self.error:.2g} of {self.tolerance:.2g} allowed, {self.runs} runs"
+            f"{len(self.names)} of {len(self.layers)} layers would bear {self.dtype}, {work:.1%} "
+            f"of the products: error {self.error:.2g} of {self.tolerance:.2g} allowed, "
+            f"{self.runs} runs"
         )
         return "\n".join([text_table(head, rows), said])
 
     def module_filter_fn(self, module: Any, name: str) -> bool:
-        """Return whether a module would bear float8: the ``module_filter_fn`` of torchao's ``convert_to_float8_training``.
+        """Return whether a module would bear float8.
+
+        It is the ``module_filter_fn`` of torchao's ``convert_to_float8_training``.
 
         Args:
             module: the module, which is not looked at: torchao converts linear layers alone.
@@ -103,17 +108,17 @@ class Float8Study:
         return name in self.names
 
     def keras_filters(self) -> list[str]:
-        """Return the ``filters`` of Keras' ``model.quantize("float8", filters=...)``: a pattern for each layer's own name.
+        """Return the ``filters`` of Keras' ``model.quantize("float8", filters=...)``.
 
-        Where a layer that is to stay has the same name inside of another layer, that one is left
-        out.
+        They are a pattern for each layer's own name. Where a layer that is to stay has the same
+        name inside of another layer, that one is left out.
         """
         own = {name: name.rpartition(".")[2] for name in (each.layer for each in self.layers)}
         stay = {own[each.layer] for each in self.layers if each.why}
         return [f"^{re.escape(own[name])}$" for name in self.names if own[name] not in stay]
 
     def transformer_engine(self) -> str:
-        """Return the text of a YAML file for Transformer Engine's debug tools: FP8 is off in the layers that are to stay.
+        """Return a YAML file for Transformer Engine's debug tools, with FP8 off in layers to keep.
 
         Transformer Engine has all of its layers in FP8 inside of its own context. They must have
         the names of the network's.
@@ -148,9 +153,10 @@ def study(
     tolerance: float,
     measure: Callable[[Any, Any], Any] | None,
 ) -> Float8Study:
-    """Return the study of `unamp.tune` with a dtype of float8; its arguments are those, and are checked.
+    """Return the study of `unamp.tune` for a dtype of float8.
 
-    Each layer is tried alone, and then all together but for the worst.
+    The arguments are those of `unamp.tune`, and are checked. Each layer is tried alone, and then
+    all together but for the worst.
 
     Raises:
         ValueError: where two float32 runs differ, and where no layer multiplies matrices.
@@ -245,7 +251,9 @@ class _Study:
         ]
 
     def _error(self, layers: Collection[str]) -> float:
-        """Return the largest error of the batches with the products of some layers in float8; infinite where `run` raises.
+        """Return the largest error over the batches with some layers' products in float8.
+
+        It is infinite where `run` raises.
 
         Raises:
             NotExpressible: where the adapter computed none so.
@@ -264,7 +272,7 @@ class _Study:
         return worst
 
     def _most(self, ranked: Sequence[str], tolerance: float) -> tuple[int, float]:
-        """Return the number of layers that, the best first, stay within a tolerance together, and their error."""
+        """Return the number of best layers within a tolerance together, and their error."""
         low, high, error = 0, len(ranked), 0.0  # so many are within; more than so many are not
         count = high
         while low < high:
@@ -309,8 +317,8 @@ def _sizes_of_weight(layer: Any, records: Sequence[OpRecord]) -> list[int] | Non
     )
     if weight is not None:
         return [int(size) for size in weight.shape]
-    # A layer of JAX is a place that holds nothing. Where its class is the operation, that was given
-    # the weight.
+    # A layer of JAX is a place that holds nothing. Where its class is the operation, the operation
+    # was given the weight.
     called = (
         r
         for r in records

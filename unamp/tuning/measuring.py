@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from unamp.adapter import Operations
 
-#: The results of a run, in float64: each of them as one row, or as several where it is a list or a
-#: mapping itself.
+#: The results of a run, in float64: each as one row, or as several if it is a list or a mapping.
 Results = list[list["np.ndarray"]]
 
 
@@ -31,10 +30,11 @@ def results_of(value: Any) -> Results:
 
 
 def worst_error(reference: Results, other: Results) -> float:
-    """Return the largest relative error of all results, by norms; infinite where one is finite in the reference alone.
+    """Return the largest relative error of all results, by norms.
 
-    A list or a mapping among the results (a network's gradients) counts as one: the norm is that of
-    all in it. Results of other sizes are as far as can be, too.
+    It is infinite where a result is finite in the reference alone. A list or a mapping among the
+    results (a network's gradients) counts as one: the norm is that of all in it. Results of other
+    sizes are as far as can be, too.
     """
     shapes = [[[len(row) for row in rows] for rows in results] for results in (reference, other)]
     if shapes[0] != shapes[1]:
@@ -59,7 +59,7 @@ def has_nan(results: Results) -> bool:
 
 
 def norms(results: Results) -> list[float]:
-    """Return the norm of the finite numbers of each result, by which a later process knows them again."""
+    """Return the norm of each result's finite numbers, by which a later process recognises it."""
     return [
         math.sqrt(sum(float((row[abs(row) < math.inf] ** 2).sum()) for row in rows))
         for rows in results
@@ -82,7 +82,7 @@ def single_number(measured: Any) -> float:
 
 
 def same_objects(one: Any, other: Any) -> bool:
-    """Return whether two runs gave the same tensor or array: the second has overwritten what the first gave."""
+    """Return whether two runs gave the same tensor or array, which the second has overwritten."""
     return not {
         id(leaf) for leaf in _leaves(one) if not isinstance(leaf, (bool, int, float))
     }.isdisjoint(map(id, _leaves(other)))
@@ -112,8 +112,9 @@ def _row(leaf: Any) -> np.ndarray:
         array = numpy.asarray(leaf)
     if not hasattr(array, "astype") or getattr(array, "dtype", None) is None:
         raise TypeError(
-            f"run gave a {type(leaf).__name__}, which has no error of itself; return tensors, arrays or numbers (in lists or "
-            "mappings), or give measure=, which is handed what run returns"
+            f"run gave a {type(leaf).__name__}, which has no error of itself; return tensors, "
+            "arrays or numbers (in lists or mappings), or give measure=, "
+            "which is handed what run returns"
         )
     row: np.ndarray = array.astype("float64").reshape(-1)
     return row

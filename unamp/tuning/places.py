@@ -52,7 +52,10 @@ def place_of(record: OpRecord, names: LayerNames) -> Place:
 
 
 def _scope(path: Sequence[str], names: Mapping[str, str]) -> str:
-    """Return the layer that named scopes are; a trace has those around the call of the function, too, and some of JAX' own."""
+    """Return the layer that named scopes stand for.
+
+    A trace has the scopes around the function's call, too, and some of JAX' own.
+    """
     inner = (
         ".".join(path[start:end])
         for start in range(len(path))
@@ -66,7 +69,7 @@ _LOW = (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
 
 
 def low_places(records: Iterable[OpRecord], dtype: str, names: LayerNames) -> list[Place]:
-    """Return the places that computed low because a policy had them, in the order in which they first ran."""
+    """Return the places that computed low by a policy, in the order in which they first ran."""
     ran = (record for record in records if record.computed_in == dtype and record.rule in _LOW)
     return list(dict.fromkeys(place_of(record, names) for record in ran))
 

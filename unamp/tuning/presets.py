@@ -17,7 +17,7 @@ _LITTLE = 0.02
 
 
 def preset_reports(search: Search) -> list[PresetReport]:
-    """Return the trials of the usual policies at O1: that of unamp, and that of the framework's own lists."""
+    """Return the trials of the usual policies at O1: unamp's, and that of the framework's lists."""
     subject = search.subject
     if subject.base.level != "O3":
         return []
@@ -31,7 +31,7 @@ def preset_reports(search: Search) -> list[PresetReport]:
 
 
 def _report(search: Search, policy: Policy) -> PresetReport | None:
-    """Return the trial of a policy; None where the budget ends before, and where it cannot run the network at all."""
+    """Return the trial of a policy; None where the budget ends first or the network cannot run."""
     subject, ran, errors = search.subject, trace(), list[float]()
     for batch, reference in zip(search.batches, search.references, strict=True):
         if not search.budget.left(subject.runs):
@@ -55,6 +55,7 @@ def trivial(
         return [f"everything may run in {dtype}: no exception is needed"]
     good = [found for found in presets if found.holds and found.low >= low - _LITTLE]
     return [
-        f"O1 of the preset {found.policy.preset} already holds, with {found.low:.1%} of the work low: it needs no rules"
+        f"O1 of the preset {found.policy.preset} already holds, "
+        f"with {found.low:.1%} of the work low: it needs no rules"
         for found in sorted(good, key=lambda found: -found.low)[:1]
     ]

@@ -26,7 +26,10 @@ class Step(NamedTuple):
     low: float
 
     def __str__(self) -> str:
-        return f"{self.runs} runs; best so far: {self.held} of {self.units} in float32, {self.low:.1%} of the work low"
+        return (
+            f"{self.runs} runs; best so far: {self.held} of {self.units} in float32, "
+            f"{self.low:.1%} of the work low"
+        )
 
 
 Progress = Callable[[Step], None]

@@ -1,4 +1,4 @@
-"""How a search went: every place, everything that was tried, and what there is to say about the whole."""
+"""The report of a search: every place, everything that was tried, and remarks on the whole."""
 
 from __future__ import annotations
 
@@ -71,8 +71,7 @@ class TuneReport(NamedTuple):
         limit: the largest error that the search allowed itself: the tolerance times the margin.
         batches: how many batches it searched with.
         error: the error on those.
-        held_out: the error on the batch that was held out; None where none was, or the search was
-            interrupted.
+        held_out: the error on the held-out batch; None without one, or after an interruption.
         all_low: the error without any exception.
         spread: how much errors differ from batch to batch (their standard deviation, for their
             mean), which the search allowed for; 0 where it could not be seen.
@@ -137,7 +136,10 @@ class TuneReport(NamedTuple):
         )
         return [
             f"{name}{self.low:.1%} of the work in {dtype}; {held}",
-            f"error {self.error:.2g} {within} on {batches}, {fresh}; everything in {dtype}: {self.all_low:.2g}",
+            (
+                f"error {self.error:.2g} {within} on {batches}, {fresh}; "
+                f"everything in {dtype}: {self.all_low:.2g}"
+            ),
             f"{self.runs} runs, {self.seconds:.1f} s{f'; {self.stopped}' if self.stopped else ''}",
             *spread,
             *self.remarks,

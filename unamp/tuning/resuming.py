@@ -1,4 +1,4 @@
-"""The file of a search that goes on later: what was tried, and with which errors. docs/tune.md is the format."""
+"""The file of a search to resume: what was tried, with its errors. docs/tune.md is the format."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ class Memory(NamedTuple):
     Attributes:
         setting: what has to be the same for errors to be the same.
         places: all places, in order.
-        results: for each batch the norms of the float32 results, by which a changed network is
-            noticed.
-        tried: the sets of places that were held, by their numbers, with their errors batch by
-            batch.
+        results: each batch's norms of the float32 results, by which a changed network is noticed.
+        tried: the sets of places that were held, by their numbers, with their errors by batch.
     """
 
     setting: Mapping[str, str]

@@ -50,7 +50,8 @@ class Search:
         needed = 3 * len(batches) + 1 + 2 * (self.fresh is not None)
         if self.budget.runs < needed:
             raise ValueError(
-                f"a budget of {self.budget.runs} runs ends before the search begins, which takes {needed}"
+                f"a budget of {self.budget.runs} runs ends before the search begins, "
+                f"which takes {needed}"
             )
         subject.learn_layers()  # what is no network is refused before anything runs
         first = subject.exact(batches[0])
@@ -71,8 +72,8 @@ class Search:
         self.all_low = max(errors)
         if not subject.places:
             raise ValueError(
-                f"nothing ran that {subject.base!r} would have low: run must call the network eagerly, on floating tensors "
-                "(a graph that is compiled is not seen)"
+                f"nothing ran that {subject.base!r} would have low: run must call the network "
+                "eagerly, on floating tensors (a graph that is compiled is not seen)"
             )
         self.units = units_of(subject.places, self.by)
         self.work = {
@@ -103,20 +104,22 @@ class Search:
         best = self.trials.best(self.work)
         if best is None:
             raise ValueError(
-                "the search was ended before it found anything within the tolerance; give it a larger budget"
+                "the search was ended before it found anything within the tolerance; "
+                "give it a larger budget"
             )
         return best
 
     def _out_of_reach(self, everything: frozenset[Unit]) -> ValueError:
         raised = self.subject.raised
         return ValueError(
-            f"with every place in float32 the error is still {self.trials.known(everything):.2g}, and the search may use "
-            f"{min(self.limit, self.trials.mean_limit):.2g}: no policy is in reach; allow a larger tolerance, or look for "
-            f"what is low by itself{'' if raised is None else f' (run raised {type(raised).__name__})'}"
+            f"with every place in float32 the error is still {self.trials.known(everything):.2g}, "
+            f"and the search may use {min(self.limit, self.trials.mean_limit):.2g}: no policy is "
+            "in reach; allow a larger tolerance, or look for what is low by "
+            f"itself{'' if raised is None else f' (run raised {type(raised).__name__})'}"
         )
 
     def _safe(self) -> bool:
-        """Return whether everything may be low, as far as the errors of the batches alone can tell."""
+        """Return whether everything may be low, as far as the errors of the batches can tell."""
         errors = self.trials.errors[frozenset()]
         return (
             math.fsum(errors) / len(errors) * allowance(spread_of([errors]), len(errors))
@@ -124,7 +127,10 @@ class Search:
         )
 
     def _allow_for_spread(self) -> None:
-        """Tighten the limit where errors differ between batches: by those of sets that nobody has chosen for their errors."""
+        """Tighten the limit where errors differ between batches.
+
+        The spread is that of sets that nobody has chosen for their errors.
+        """
         if len(self.batches) == 1 or math.isinf(self.all_low):
             return
         unchosen = [frozenset(), frozenset(self.units[::2]), frozenset(self.units[1::2])]

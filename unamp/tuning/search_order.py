@@ -1,7 +1,7 @@
-"""The order in which a search gives units back to the low dtype, and which of them it leaves. It knows no framework.
+"""The order in which a search gives units back to the low dtype, and the units it leaves.
 
-Everything held is known to hold. What a search returns holds too, and no single unit of it can be
-given back.
+It knows no framework. Everything held is known to hold. What a search returns holds too, and no
+single unit of it can be given back.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import TypeVar
 U = TypeVar("U", bound=Hashable)
 Holds = Callable[[frozenset[U]], bool]
 
-#: The names of the searches: delta debugging, and with a run for each unit before it, for a
-#: ranking.
+#: The names of the searches: delta debugging, and the same after a run for each unit, to rank.
 EFFORTS = ("halves", "ranked")
 
 
 def at_first(
     units: Iterable[U], overflows: Callable[[U], bool], work: Mapping[U, float]
 ) -> list[U]:
-    """Return units in the order in which they are tried: those that do not overflow before, and much work before little."""
+    """Return units in the order to try: overflowing ones last, and more work first."""
     return sorted(units, key=lambda unit: (overflows(unit), -work[unit]))
 
 
 def halves(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
-    """Return the units that stay held when halves, quarters, ... and at last single ones are given back.
+    """Return the units that stay held when halves, quarters, ... and single ones are given back.
 
     Args:
         order: the units that are held at first, the first to give back first.
@@ -47,7 +46,9 @@ def halves(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
 
 
 def ranked(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
-    """Return the units that stay held of the shortest end of a ranking that is enough, less what can be given back.
+    """Return the units that stay held of the shortest end of a ranking that is enough.
+
+    Of that end, whatever can be given back is given back.
 
     Args:
         order: the units, the first to give back first: those of least harm.
@@ -65,7 +66,7 @@ def ranked(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
 
 
 def by_harm(units: Sequence[U], harm: Mapping[U, float], work: Mapping[U, float]) -> list[U]:
-    """Return units, the first to give back first: by the square of the error that each adds, for its work.
+    """Return units, the first to give back first: by the squared error that each adds, per work.
 
     Squares, because errors of independent roundings add up like that.
     """

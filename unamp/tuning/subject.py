@@ -1,4 +1,4 @@
-"""A network as a search runs it: in float32, and with places held in float32 while the rest is low."""
+"""A network as a search runs it: in float32, and with places held in float32, the rest low."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Subject:
         return self._kept(given), ran
 
     def learn_layers(self) -> None:
-        """Find the network's layers: after a first run, since some frameworks build them only then."""
+        """Find the network's layers, after a first run: some frameworks build them only then."""
         if self._late is not None:
             self.names = LayerNames((), {name: name for name in self._late[0].layers}, {})
         elif self.network is not None:
@@ -102,7 +102,10 @@ class Subject:
                 self.peak[place] = max(self.peak.get(place, 0.0), record.values.max_abs)
 
     def learn_places(self, low: Trace, exact: Trace) -> None:
-        """Add the places that were low in a run without exceptions; where that did not come to its end, as the policy says."""
+        """Add the places that were low in a run without exceptions.
+
+        Where the run did not come to its end, the policy says which further places are low.
+        """
         found = low_places(low.records, self.base.dtype, self.names)
         if self.raised is not None:
             found += places_to_be_low(exact.records, self.base, self.names)
@@ -143,7 +146,10 @@ class Subject:
         reference: Any,
         ran: Trace | None = None,
     ) -> float:
-        """Run a batch under a policy and rules, and return its error: infinite where `run` raises, as some do at a NaN."""
+        """Run a batch under a policy and rules, and return its error.
+
+        It is infinite where `run` raises, as some do at a NaN.
+        """
         self.runs += 1
         self.raised = None
         with in_force(self.network, policy, rules), nullcontext() if ran is None else ran:
@@ -193,7 +199,10 @@ class Subject:
 
 
 def _widened_work(record: OpRecord) -> Work:
-    """Return the work that an operation is in float32, so that low runs and float32 runs agree; none where it is not known."""
+    """Return an operation's work as if in float32, so that low and float32 runs agree.
+
+    Work that is not known counts as none.
+    """
     wide = record._replace(
         inputs=tuple(map(_wide, record.inputs)),
         compute=_wide(record.compute) if record.compute else None,

@@ -1,4 +1,7 @@
-"""The trials of a search: each set of held units is run once for each batch, and remembered. A budget ends them."""
+"""The trials of a search: each set of held units runs once per batch, and is remembered.
+
+A budget ends them.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ def budget_of(said: object) -> Budget:
         found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|m|h)?", said)
         if found is None:
             raise ValueError(
-                f"budget {shortened(said)} is none; say a number of runs (200), or a time ('90s', '10min', '1.5h')"
+                f"budget {shortened(said)} is none; say a number of runs (200), "
+                "or a time ('90s', '10min', '1.5h')"
             )
         number, unit = found.groups()
         if unit is not None:
@@ -128,7 +132,10 @@ class Trials(Generic[U]):
         )
 
     def known(self, held: frozenset[U]) -> float | None:
-        """Return the largest error of a set that was seen: of all batches, or one that is beyond the limit; else None."""
+        """Return the largest known error of a set.
+
+        It is that of all batches, or one that is beyond the limit; None where neither was seen.
+        """
         errors = self.errors.get(held, [])
         worst = max(errors, default=0.0)
         return worst if len(errors) == self.batches or worst > self.limit else None
@@ -153,7 +160,7 @@ class Trials(Generic[U]):
 
 
 def spread_of(errors: Iterable[Sequence[float]]) -> float:
-    """Return the spread of errors from batch to batch: their standard deviation, for their mean, over some sets together."""
+    """Return the relative standard deviation of errors from batch to batch, over sets together."""
     squares, free = 0.0, 0
     for each in errors:
         mean = fmean(each)
@@ -164,7 +171,7 @@ def spread_of(errors: Iterable[Sequence[float]]) -> float:
 
 
 def allowance(spread: float, batches: int) -> float:
-    """Return the number of times that the mean of some batches' errors has to fit into the allowed one.
+    """Return the number of times that some batches' mean error has to fit into the allowed one.
 
     1.65 standard deviations above the mean are 19 of 20 fresh batches; where few places are left to
     err, errors scatter more than they did on average, by up to two fifths: 2.3. And the mean of a
@@ -181,8 +188,7 @@ class Trial(NamedTuple):
     Attributes:
         held: how many units were held in float32.
         low: the share of the work that was low.
-        error: the largest error that was seen; where it is beyond the limit, of the batches up to
-            that one.
+        error: the largest error that was seen; if beyond the limit, that of the batches so far.
         holds: whether it is within the limits on all batches.
     """
 

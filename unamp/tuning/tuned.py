@@ -47,13 +47,13 @@ class Tuned:
         return Precision(self.policy, self.layers, reason=reason, reasons=self._reasons)
 
     def region(self, network: Any = None) -> AbstractContextManager[None]:
-        """Return a context manager that puts the rules on a network, and the policy in force; on exit both are undone."""
+        """Return a context manager with the rules on a network and the policy in force inside."""
         if network is None and len(self.layers):
             raise ValueError("there are rules for layers: name the network, region(network)")
         return in_force(network, self.policy, list(self.layers))
 
     def table(self) -> str:
-        """Return the exceptions as plain text, and below them what there is to say about the whole."""
+        """Return the exceptions as plain text, and below them the remarks on the whole."""
         rows = [
             (place.layer or "-", place.op, f"{place.share:.1%}", place.why)
             for place in self.report.held

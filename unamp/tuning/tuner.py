@@ -20,8 +20,7 @@ from unamp.tuning.tuned import Tuned
 from unamp.typing import DtypeLike, Float8Name
 
 
-# The dtype as a literal tells which it will be; in a variable it is any string, and hardly one of
-# float8.
+# A literal dtype tells which it will be; in a variable it is any string, and hardly one of float8.
 @overload
 def tune(
     run: Callable[[Any], Any],
@@ -71,10 +70,10 @@ def tune(
     resume: str | os.PathLike[str] | None = None,
     progress: bool | Progress | None = None,
 ) -> Tuned | Float8Study:
-    """Find the operations that must stay in float32 for a network's results to stay within a tolerance; all else runs low.
+    """Find the operations to keep in float32 so that results stay within a tolerance.
 
-    The network is run in float32, and then with some of its operations held in float32 and the
-    others low, again and again.
+    Everything else runs low. The network is run in float32, and then with some of its operations
+    held in float32 and the others low, again and again.
 
     Args:
         run: takes a batch, runs the network, and returns results: tensors, arrays or numbers, in

@@ -1,4 +1,6 @@
-"""The monitor of a training: loss scale, underflow, updates that rounding swallows, layers that get no gradient.
+"""The monitor of a training.
+
+It watches the loss scale, underflow, updates that rounding swallows, and layers without a gradient.
 
 `unamp.watch` is the function that makes one; the package cannot have its name.
 """

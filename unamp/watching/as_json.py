@@ -30,7 +30,7 @@ def dump(contents: Contents, *, indent: int | None) -> str:
 
 
 def _layer(layer: LayerSample) -> dict[str, Any]:
-    """Return a layer without the fields that say nothing; six digits are more than anybody reads."""
+    """Return a layer without the fields that say nothing, its numbers with six digits."""
     said = {
         name: float(f"{value:.6g}") if isinstance(value, float) else value
         for name, value in layer._asdict().items()

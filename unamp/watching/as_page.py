@@ -12,8 +12,7 @@ from unamp.watching.samples import Contents, LayerSample, LayerSummary, Sample, 
 #: The drawing of the loss scale, in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 220.0, 56.0, 12.0, 14.0, 30.0
 
-#: A strip shows no more cells than a phone has room for; of the samples of one cell the worst is
-#: shown.
+#: A strip has no more cells than a phone has room for; each shows the worst of its samples.
 _CELLS = 60
 
 

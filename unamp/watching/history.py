@@ -23,19 +23,23 @@ _HEAD = (
 
 
 class History(Contents):
-    """The history of a training, as a monitor kept it; see `unamp.watching.samples.Contents` for its fields."""
+    """The history of a training, with the fields of `unamp.watching.samples.Contents`."""
 
     __slots__ = ()
 
     def findings(self) -> list[str]:
-        """Return a sentence for each layer that something is wrong with: underflow, swallowed updates, dead, not finite."""
+        """Return a sentence on each fault of a layer.
+
+        Faults are underflow, swallowed updates, a dead layer, and gradients that are not finite.
+        """
         return findings(self)
 
     def table(self) -> str:
-        """Return the layers as plain text: means over the samples, and in how many of them a layer was dead."""
+        """Return the layers as plain text: means over the samples, and how often each was dead."""
         rows = [
             (
-                each.layer, str(each.size), f"{each.zero:.1%}", f"{each.subnormal:.1%}", f"{each.flushed:.1%}",
+                each.layer, str(each.size),
+                f"{each.zero:.1%}", f"{each.subnormal:.1%}", f"{each.flushed:.1%}",
                 "-" if each.swallowed is None else f"{each.swallowed:.1%}",
                 "-" if each.update is None else f"{each.update:.1e}",
                 f"{each.nonfinite} of {each.samples}" if each.nonfinite else "-",
@@ -45,7 +49,8 @@ class History(Contents):
         ]  # fmt: skip
         last = f"; the loss scale is {self.samples[-1].scale:g}" if self.samples else ""
         head = (
-            f"{self.steps} steps of {self.framework}, {self.skipped} skipped, {len(self.samples)} samples{last}\n"
+            f"{self.steps} steps of {self.framework}, {self.skipped} skipped, {len(self.samples)} "
+            f"samples{last}\n"
             f"gradients as the backward pass left them, against {self.dtype}"
         )
         return f"{head}\n\n{text_table(_HEAD, rows)}"
@@ -76,7 +81,8 @@ class History(Contents):
         file = Path(path)
         if file.suffix not in (".html", ".json"):
             raise ValueError(
-                f"save() writes a page to a name that ends in .html, and JSON to one in .json; not {file.name!r}"
+                "save() writes a page to a name that ends in .html, and JSON to one in .json; "
+                f"not {file.name!r}"
             )
         file.write_text(
             self.to_html() if file.suffix == ".html" else self.to_json(indent=1), "utf-8"

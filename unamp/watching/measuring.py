@@ -1,4 +1,4 @@
-"""One step, measured where its tensors are: sums on the device, which are fetched at once when the step is over."""
+"""One step, measured where its tensors are: sums on the device, fetched together at its end."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ class Measurement:
 
     Args:
         adapter: the framework's adapter.
-        gradients: the parameters with their gradients, as `NamesGradients.named_gradients` gives
-            them.
+        gradients: the parameters with their gradients, as from `NamesGradients.named_gradients`.
         low: the low dtype that the gradients are held against.
         updates: whether low parameters are stepped as they are, without master weights.
     """
@@ -92,7 +91,8 @@ class Measurement:
         """
         if len(parameters) != len(self._names):
             raise ValueError(
-                f"there are {len(parameters)} parameters after the step, and {len(self._names)} before it"
+                f"there are {len(parameters)} parameters after the step, "
+                f"and {len(self._names)} before it"
             )
 
     def layers(
@@ -115,7 +115,11 @@ class Measurement:
         return tuple(self._layer(name, inner, counted, steps) for name, inner in places.items())
 
     def _moved(self, updated: Sequence[Any] | None) -> dict[int, list[Any]]:
-        """Return for each low parameter: how many numbers should move, how many did not, the step's squares, its own."""
+        """Return the sums over each low parameter's numbers.
+
+        They are how many numbers should move, how many of these did not, the step's squares, and
+        the parameter's own squares.
+        """
         found = {}
         for low in self._low:
             after = self._adapter.numbers(low.parameter if updated is None else updated[low.place])

@@ -51,8 +51,7 @@ def watch(
     Args:
         network: the network; in JAX also a pytree of parameters.
         optimizer: its optimizer. Without, nothing is told of the updates of low parameters.
-        scaler: the `unamp.GradScaler` in use, if any: for the loss scale and the steps that are
-            skipped.
+        scaler: the `unamp.GradScaler` in use, if any: for the loss scale and the skipped steps.
         every: of how many steps one is looked at; the first is.
         dtype: the low dtype that gradients are held against: the one of the regions.
         to: where samples go besides: what has ``add_scalar(tag, value, step)`` (a writer of
@@ -102,10 +101,10 @@ class Watch:
     def step(
         self, gradients: Any = None, *, parameters: Any = None, scale: Any = None
     ) -> WatchedStep:
-        """Return the context manager to put around one step: from the backward pass to the optimizer's step and `update`.
+        """Return the context manager for one step, from the backward pass to `update`.
 
-        What unscales or clips gradients belongs into it: they are looked at as the backward pass
-        left them.
+        The optimizer's step is inside, too. What unscales or clips gradients belongs into it: they
+        are looked at as the backward pass left them.
 
         Args:
             gradients: the gradients, in a framework where they are values: the scaled ones, as the
@@ -131,7 +130,8 @@ class Watch:
             )
         if not self._adapter.holds_gradients and gradients is None:
             raise TypeError(
-                f"{self._adapter.framework}'s gradients are values: hand them over, as in step(gradients)"
+                f"{self._adapter.framework}'s gradients are values: hand them over, "
+                "as in step(gradients)"
             )
         if parameters is not None and self._adapter.holds_gradients:
             raise TypeError(
@@ -170,7 +170,7 @@ class Watch:
         return line(self._samples[-1], self._dtype) if self._samples else "no step yet"
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the history to a file: a page for ``.html``, JSON for ``.json``; see `History.save`."""
+        """Write the history as a page (``.html``) or as JSON (``.json``); see `History.save`."""
         self.history.save(path)
 
     def _skipped(self) -> int:
@@ -180,12 +180,14 @@ class Watch:
         """Return the measurement of the step that begins."""
         if self._scaler is not None and is_unscaled(self._scaler, self._optimizer):
             raise RuntimeError(
-                "the gradients are unscaled already; write scaler.unscale_() inside of: with watch.step(): ..."
+                "the gradients are unscaled already; write scaler.unscale_() inside of: "
+                "with watch.step(): ..."
             )
         found = self._named(gradients)
         if not any(gradient is not None for _, _, gradient in found):
             raise ValueError(
-                "no parameter has a gradient; the backward pass comes before step(), and zero_grad() after it"
+                "no parameter has a gradient; the backward pass comes before step(), "
+                "and zero_grad() after it"
             )
         if parameters is not None:
             found = _with_parameters(found, self._named(parameters))
@@ -201,7 +203,10 @@ class Watch:
         return self._adapter.named_gradients(self._network, self._optimizer, values)
 
     def _steps_low(self, gradients: Any) -> bool:
-        """Return whether the optimizer steps low parameters as they are: with master weights its gradients are float32."""
+        """Return whether the optimizer steps the low parameters themselves, not master weights.
+
+        With master weights its gradients are float32.
+        """
         try:
             return (
                 not self._adapter.gradients(self._optimizer, gradients)
@@ -252,7 +257,8 @@ class WatchedStep:
         """
         if self._parameters is None:
             raise RuntimeError(
-                "updated() needs the parameters before the step: watch.step(gradients, parameters=...)"
+                "updated() needs the parameters before the step: "
+                "watch.step(gradients, parameters=...)"
             )
         self._told = True
         if self._measurement is not None:
@@ -288,8 +294,10 @@ class WatchedStep:
             return
         if self._parameters is not None and not self._told:
             self._watch._open = None
-            raise RuntimeError("step() was given parameters; say what became of them: with watch.step(...) as step: "
-                               "...; step.updated(parameters)")  # fmt: skip
+            raise RuntimeError(
+                "step() was given parameters; say what became of them: with watch.step(...) as "
+                "step: ...; step.updated(parameters)"
+            )
         self._watch._ended(self._sample() if self._measurement is not None else None)
 
     def _sample(self) -> Sample:
@@ -321,11 +329,13 @@ def _adapter(network: Any, optimizer: Any) -> Adapter:
         )
     if optimizer is not None and not found.is_optimizer(optimizer):
         raise TypeError(
-            f"{type(optimizer).__name__} is no optimizer of {found.framework}, which the network is of"
+            f"{type(optimizer).__name__} is no optimizer of {found.framework}, "
+            "which the network is of"
         )
     if not isinstance(found, NamesGradients):
         raise NotExpressible(
-            f"the adapter for {found.framework} does not tell gradients by name, which unamp.watch needs"
+            f"the adapter for {found.framework} does not tell gradients by name, "
+            "which unamp.watch needs"
         )
     return found
 

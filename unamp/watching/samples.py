@@ -1,4 +1,4 @@
-"""Samples of a training: the numbers that the monitor keeps. No framework and no tensor is in them."""
+"""Samples of a training: the numbers that the monitor keeps, without framework or tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _SUBNORMAL, _SWALLOWED = 0.1, 0.5
 
 
 class LayerSample(NamedTuple):
-    """The gradients of one layer's own parameters at one step, as the backward pass left them: scaled.
+    """The gradients of a layer's own parameters at one step, as the backward pass left them.
+
+    They are scaled where the loss was.
 
     Attributes:
         layer: its name; of a parameter outside of layers the parameter's.
@@ -90,8 +92,7 @@ class LayerSummary(NamedTuple):
 
     Attributes:
         layer, size: as in `LayerSample`.
-        zero, subnormal, flushed, swallowed, update: the means over the samples whose gradients were
-            finite.
+        zero, subnormal, flushed, swallowed, update: the means over samples with finite gradients.
         nonfinite, dead, samples: in how many samples a gradient was not finite, in how many the
             layer was dead, of how many.
     """
@@ -153,16 +154,18 @@ def findings(contents: Contents) -> list[str]:
     for each in summarised(contents.samples):
         if each.dead == each.samples:
             found.append(
-                f"{each.layer}: dead, its gradients are all zero or missing (nothing reaches it, or all underflow)"
+                f"{each.layer}: dead, its gradients are all zero or missing (nothing reaches it, "
+                "or all underflow)"
             )
         if each.subnormal >= _SUBNORMAL:
             found.append(
-                f"{each.layer}: underflow, {each.subnormal:.0%} of its gradients are subnormal in {contents.dtype}, "
-                f"and {each.zero:.0%} zero"
+                f"{each.layer}: underflow, {each.subnormal:.0%} of its gradients are subnormal in "
+                f"{contents.dtype}, and {each.zero:.0%} zero"
             )
         if each.swallowed is not None and each.swallowed >= _SWALLOWED:
             found.append(
-                f"{each.layer}: rounding swallows {each.swallowed:.0%} of the updates of its low parameters"
+                f"{each.layer}: rounding swallows {each.swallowed:.0%} of the updates of its low "
+                "parameters"
             )
         if each.nonfinite == each.samples:
             found.append(

@@ -35,8 +35,9 @@ def sink(writer: Any, dtype: str) -> Callable[[Sample], None]:
     if callable(writer):
         return lambda sample: writer(line(sample, dtype))
     raise TypeError(
-        f"to= takes what has add_scalar(tag, value, step) (TensorBoard), log({{...}}, step=) (wandb), a logger, or a function "
-        f"of one line of text, such as print; not {type(writer).__name__}"
+        f"to= takes what has add_scalar(tag, value, step) (TensorBoard), log({{...}}, step=) "
+        "(wandb), a logger, or a function of one line of text, such as print; "
+        f"not {type(writer).__name__}"
     )
 
 

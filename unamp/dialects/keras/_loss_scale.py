@@ -75,7 +75,8 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         adapter = owner(inner_optimizer, "optimizer")
         if adapter is None:
             raise TypeError(
-                f"inner_optimizer must be an optimizer of a framework in use, not {type(inner_optimizer).__name__}"
+                "inner_optimizer must be an optimizer of a framework in use, "
+                f"not {type(inner_optimizer).__name__}"
             )
         self.inner_optimizer = inner_optimizer
         self.initial_scale = initial_scale
@@ -100,7 +101,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         return self.scaler.scale(loss)
 
     def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
-        """Unscale the gradients of a scaled loss, take a step where they are finite, and move the scale.
+        """Unscale the gradients of a scaled loss, step where they are finite, and update the scale.
 
         Args:
             grads: the gradients.
@@ -134,9 +135,10 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Any:
-        """Return an optimizer from `get_config`; one around another framework's needs that optimizer beside it.
+        """Return an optimizer from `get_config`.
 
-        As in ``LossScaleOptimizer.from_config({**config, "inner_optimizer": optimizer})``.
+        Around another framework's optimizer, put that optimizer beside the config:
+        ``LossScaleOptimizer.from_config({**config, "inner_optimizer": optimizer})``.
 
         Args:
             config: the arguments. An inner optimizer of Keras may be one that Keras has saved.
@@ -152,13 +154,17 @@ class LossScaleOptimizer(metaclass=KerasOwn):
             return keras.mixed_precision.LossScaleOptimizer.from_config(given, custom_objects)
         if "inner_optimizer" not in given:
             raise ValueError(
-                "config has no 'inner_optimizer', since only Keras saves its optimizers; add yours, as in "
+                "config has no 'inner_optimizer', since only Keras saves its optimizers; "
+                "add yours, as in "
                 "LossScaleOptimizer.from_config({**config, 'inner_optimizer': optimizer})"
             )
         return cls(given.pop("inner_optimizer"), **given)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save of the scale, by the names of Keras' variables; Keras' own has no such method."""
+        """Return the scale's state under the names of Keras' variables.
+
+        Keras' own optimizer has no such method.
+        """
         return self.scaler.state_dict("keras")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -168,7 +174,8 @@ class LossScaleOptimizer(metaclass=KerasOwn):
     def _hold(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None) -> None:
         if trainable_variables is None:
             raise TypeError(
-                f"parameters of {self._framework} hold their gradients: say whose these are, as in apply(gradients, parameters)"
+                f"parameters of {self._framework} hold their gradients: say whose these are, "
+                "as in apply(gradients, parameters)"
             )
         for parameter, gradient in zip(trainable_variables, grads, strict=True):
             if parameter.grad is not gradient:
@@ -178,12 +185,14 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 def _check_rest(given: dict[str, Any]) -> None:
     if not given.pop("dynamic", True):
         raise ValueError(
-            "LossScaleOptimizer no longer supports `dynamic=False`; unamp.GradScaler(dynamic=False) does"
+            "LossScaleOptimizer no longer supports `dynamic=False`; "
+            "unamp.GradScaler(dynamic=False) does"
         )
     for name, usual in _INNER.items():
         if given.pop(name, usual) != usual:
             raise ValueError(
-                f"LossScaleOptimizer does not support `{name}`. Instead, set it on the `inner_optimizer`."
+                f"LossScaleOptimizer does not support `{name}`. "
+                "Instead, set it on the `inner_optimizer`."
             )
     if given:
         raise ValueError(f"LossScaleOptimizer does not support arguments: {', '.join(given)}.")

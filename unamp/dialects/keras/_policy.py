@@ -9,7 +9,8 @@ from unamp.errors import NotExpressible
 
 _MIXED = {"mixed_float16": ("float16", "float32"), "mixed_bfloat16": ("bfloat16", "float32")}
 _DTYPES = frozenset(
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 float8_e4m3fn float8_e5m2 "
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 "
+    "float8_e4m3fn float8_e5m2 "
     "complex64 complex128".split()
 )
 
@@ -27,8 +28,7 @@ class DTypePolicy(metaclass=KerasOwn):
     """`keras.DTypePolicy`. Where Keras is imported, what is made is Keras' own.
 
     Args:
-        name: ``"mixed_float16"``, ``"mixed_bfloat16"`` or a dtype's name; None is the global
-            policy's.
+        name: ``"mixed_float16"``, ``"mixed_bfloat16"`` or a dtype's name; None: the global one's.
 
     Raises:
         TypeError: where the name is no string.
@@ -111,16 +111,18 @@ def set_dtype_policy(policy: Any) -> None:
     if made.name != "float32":
         low = made.compute_dtype if made.name in _MIXED else "bfloat16"
         raise NotExpressible(
-            f"the policy {made.name!r} would govern Keras' layers, and Keras is not imported: import it before, or open a "
-            f"region around what computes: `with unamp.autocast(level='O2', dtype={low!r}):`"
+            f"the policy {made.name!r} would govern Keras' layers, and Keras is not imported: "
+            "import it before, or open a region around what computes: "
+            f"`with unamp.autocast(level='O2', dtype={low!r}):`"
         )
 
 
 def _made(policy: object) -> Any:
     if not isinstance(policy, str):
         raise ValueError(
-            "Invalid `policy` argument. Expected the string name of a policy (such as 'mixed_float16') or a `DTypePolicy` "
-            f"instance. Received: policy={policy} (of type {type(policy)})"
+            "Invalid `policy` argument. Expected the string name of a policy (such as "
+            "'mixed_float16') or a `DTypePolicy` instance. Received: "
+            f"policy={policy} (of type {type(policy)})"
         )
     return DTypePolicy(policy)
 
@@ -128,13 +130,14 @@ def _made(policy: object) -> Any:
 def _parsed(name: object) -> tuple[str, str]:
     if not isinstance(name, str):
         raise TypeError(
-            f"'name' must be a string, such as 'mixed_float16'. Received: name={name} (of type {type(name)})"
+            "'name' must be a string, such as 'mixed_float16'. Received: "
+            f"name={name} (of type {type(name)})"
         )
     if name in _MIXED:
         return _MIXED[name]
     if name not in _DTYPES:
         raise ValueError(
-            f"Cannot convert {name!r} to a mixed precision DTypePolicy. Valid policies include 'mixed_float16', "
-            "'mixed_bfloat16', and the name of any float dtype such as 'float32'."
+            f"Cannot convert {name!r} to a mixed precision DTypePolicy. Valid policies include "
+            "'mixed_float16', 'mixed_bfloat16', and the name of any float dtype such as 'float32'."
         )
     return name, name

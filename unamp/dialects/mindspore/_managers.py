@@ -1,4 +1,4 @@
-"""`DynamicLossScaleManager` and `FixedLossScaleManager`: how `build_train_network` is told to scale."""
+"""`DynamicLossScaleManager` and `FixedLossScaleManager`, the scaling of `build_train_network`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from unamp.dialects.mindspore._scalers import check_count
 
 
 class LossScaleManager:
-    """The methods of a manager. MindSpore's own managers are understood too, by what they answer."""
+    """The methods of a manager.
+
+    MindSpore's own managers are understood too, by the values that they return.
+    """
 
     def get_loss_scale(self) -> Any:
         """Return the loss scale."""

@@ -1,7 +1,6 @@
 """Networks under MindSpore's lists: `auto_mixed_precision`, `custom_mixed_precision` and the lists.
 
-As MindSpore's own, they convert the network that they are given; what they return has the same
-parameters.
+As MindSpore's own, they convert the given network; what they return has the same parameters.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ def auto_mixed_precision(
     amp_level: Literal["O0", "O1", "O2", "O3", "auto"] = "O0",
     dtype: DtypeLike = "float16",
 ) -> Any:
-    """Convert a network to MindSpore's lists, and return one that returns float32; see `unamp.auto_mixed_precision`.
+    """Convert a network to MindSpore's lists and return one whose results are float32.
 
-    As in MindSpore, the network itself computes under the lists from now on, called by whoever
-    holds it. At O2 and O3 its results are low then, and only those of the network that is returned
-    are float32.
+    See `unamp.auto_mixed_precision`. As in MindSpore, the network itself computes under the lists
+    from now on, called by whoever holds it. At O2 and O3 its results are low then, and only those
+    of the network that is returned are float32.
 
     Args:
         network: a network of a framework that is imported; at the level ``"auto"`` a function, too.
@@ -39,8 +38,8 @@ def auto_mixed_precision(
 
     Returns:
         At O1, O2 and O3 a second network with the same parameters; at O0 and ``"auto"`` the network
-        itself; of a function a
-        second one. JAX's modules are values: there what is returned is all that is converted.
+        itself; of a function a second one. JAX's modules are values: there what is returned is all
+        that is converted.
 
     Raises:
         TypeError: where ``network`` is no network.
@@ -71,12 +70,11 @@ def _auto(network: Any, dtype: object) -> Any:
     adapter = owner(network, "network")
     if adapter is None and not (inspect.isfunction(network) or inspect.ismethod(network)):
         raise TypeError(
-            "For amp_level 'auto', the network type should be Cell, or another framework's network, or function; not "
-            f"{type(network).__name__}."
+            "For amp_level 'auto', the network type should be Cell, or another framework's "
+            f"network, or function; not {type(network).__name__}."
         )
     lists = load_table("presets/mindspore.toml")
-    # What MindSpore promotes (`promote_auto`) takes the widest dtype here like everything that no
-    # list names.
+    # What MindSpore promotes (`promote_auto`) takes the widest dtype here, like all unlisted.
     policy = Policy("O1", low_dtype_of(dtype), lists["allow_auto"], lists["deny_auto"], "none")
     if adapter is None:
         return unamp.policy_region(policy)(network)
@@ -90,7 +88,9 @@ def custom_mixed_precision(
     black_list: list[Any] | None = None,
     dtype: object = "float16",
 ) -> Any:
-    """Convert a network to a list of one's own, and return one that returns float32, as `auto_mixed_precision` does.
+    """Convert a network to a list of one's own and return one whose results are float32.
+
+    It converts as `auto_mixed_precision` does.
 
     Args:
         network: a network of a framework that is imported.
@@ -109,7 +109,8 @@ def custom_mixed_precision(
     _check_network(network, "The network type should be Cell")
     if (white_list is None) is (black_list is None):
         raise ValueError(
-            "For custom_mixed_precision, one of white_list and black_list must be provided, and not both."
+            "For custom_mixed_precision, one of white_list and black_list must be provided, "
+            "and not both."
         )
     low = low_dtype_of(dtype)
     if white_list is not None:
@@ -120,12 +121,18 @@ def custom_mixed_precision(
 
 
 def get_white_list() -> list[Any]:
-    """Return MindSpore's white list, as a new list: its classes where MindSpore is imported, else their names."""
+    """Return a copy of MindSpore's white list.
+
+    It holds classes where MindSpore is imported, else their names.
+    """
     return _classes("AMP_WHITE_LIST")
 
 
 def get_black_list() -> list[Any]:
-    """Return MindSpore's black list, as a new list: its classes where MindSpore is imported, else their names."""
+    """Return a copy of MindSpore's black list.
+
+    It holds classes where MindSpore is imported, else their names.
+    """
     return _classes("AMP_BLACK_LIST")
 
 

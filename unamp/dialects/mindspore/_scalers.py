@@ -1,4 +1,4 @@
-"""`StaticLossScaler`, `DynamicLossScaler` and `all_finite`: loss scaling for gradients that are values."""
+"""`StaticLossScaler`, `DynamicLossScaler`, `all_finite`: scaling for gradients that are values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ class LossScaler(ABC):
 
 
 class Scaling(LossScaler):
-    """Scaling by a `LossScale`. Inputs are tensors of any framework, and tuples and lists of them; they keep their dtypes."""
+    """A loss scaler that keeps its scale in a `LossScale`.
+
+    Inputs are tensors of any framework, and tuples and lists of them; they keep their dtypes.
+    """
 
     _state: LossScale
     #: What holds the scale once a compiled graph does: an adapter's, with `read` and `write`.
@@ -146,7 +149,7 @@ class DynamicLossScaler(Scaling):
 
     @property
     def counter(self) -> int:
-        """How many finite steps in a row there have been since the scale last changed; it can be set."""
+        """The number of finite steps in a row since the scale last changed; it can be set."""
         return self._loss_scale.growth_tracker
 
     @counter.setter
@@ -167,7 +170,10 @@ class DynamicLossScaler(Scaling):
         return finite
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save, by the names of MindSpore's attributes; MindSpore's own has no such method."""
+        """Return the state to save, under the names of MindSpore's attributes.
+
+        MindSpore's own scaler has no such method.
+        """
         return self._loss_scale.state("mindspore")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`build_train_network`: a network, its loss, a policy, loss scaling and an optimizer, as one call for each step."""
+"""`build_train_network`: network, loss, policy, loss scaling and optimizer as one call per step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def build_train_network(
     boost_level: str = "O0",
     **kwargs: Any,
 ) -> TrainNetwork:
-    """Return a trainer: called with a batch, it computes the loss under a policy, scales it, and takes a step.
+    """Return a trainer that runs one training step on each batch it is called with.
+
+    It computes the loss under a policy, scales it, and takes an optimizer step.
 
     Args:
         network: a network of a framework that is imported.
@@ -57,17 +59,20 @@ def build_train_network(
     adapter = owner(network, "network")
     if adapter is None:
         raise TypeError(
-            f"network should be a Cell, or another framework's network, not {type(network).__name__}"
+            "network should be a Cell, or another framework's network, "
+            f"not {type(network).__name__}"
         )
     if not adapter.is_optimizer(optimizer):
         raise TypeError(
-            f"The type of 'optimizer' should be an optimizer of {adapter.framework}, not {type(optimizer).__name__}"
+            f"The type of 'optimizer' should be an optimizer of {adapter.framework}, "
+            f"not {type(optimizer).__name__}"
         )
     _check_level(level, boost_level)
     _check_options(kwargs)
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(
-            f"The type of 'loss_fn' should be 'Cell', or a function, but got {type(loss_fn).__name__!r}."
+            "The type of 'loss_fn' should be 'Cell', or a function, "
+            f"but got {type(loss_fn).__name__!r}."
         )
     manager = kwargs.get("loss_scale_manager", DynamicLossScaleManager() if level == "O2" else None)
     kind = _cell_class() if adapter.framework == "mindspore" else TrainNetwork
@@ -99,7 +104,10 @@ class TrainNetwork:
         self._loss_fn: Callable[..., Any] | None = loss_fn
 
     def __call__(self, *inputs: Any) -> Any:
-        """Take a step with a batch: the data and the label, or whatever the network takes where it has the loss inside."""
+        """Take a step with a batch.
+
+        The batch is the data and the label, or the network's inputs where it has the loss inside.
+        """
         _set_train(self.network)
         return self._step(*inputs)
 
@@ -137,7 +145,10 @@ class TrainNetwork:
         return self._loss_fn(*(reversed(both) if _is_keras_loss(self._loss_fn) else both))
 
     def _step_with_all(self, gradients: Any) -> None:
-        """Take a step whatever the gradients are. An optimizer with a loss scale of its own (MindSpore's) unscales itself."""
+        """Take a step whatever the gradients are.
+
+        An optimizer with a loss scale of its own (MindSpore's) unscales them itself.
+        """
         held = self._adapter.gradients(self.optimizer, gradients)
         assert self._fixed_scale is not None
         if getattr(self.optimizer, "loss_scale", None) != self._fixed_scale:
@@ -162,16 +173,15 @@ def _cell_class() -> type[TrainNetwork]:
             self.set_train()
 
         def __call__(self, *inputs: Any) -> Any:
-            # Regions and Python's control flow are not compiled: a step runs as in PyNative mode,
-            # whatever the mode.
+            # Regions and Python's control flow are not compiled: a step runs as in PyNative mode.
             if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
                 return self._step(*inputs)
             return mindspore.nn.Cell.__call__(self, *inputs)
 
         @not_compiled(
-            "a train network of unamp.dialects.mindspore takes its steps as in PyNative mode, and cannot be part of a graph; "
-            "call it, in either mode, or compile a step with amp.DynamicLossScaler, amp.all_finite and "
-            "amp.auto_mixed_precision"
+            "a train network of unamp.dialects.mindspore takes its steps as in PyNative mode, and "
+            "cannot be part of a graph; call it, in either mode, or compile a step with "
+            "amp.DynamicLossScaler, amp.all_finite and amp.auto_mixed_precision"
         )
         def construct(self, *inputs: Any) -> Any:
             return self._step(*inputs)
@@ -237,7 +247,8 @@ def _check_options(options: dict[str, Any]) -> None:
     manager = options.get("loss_scale_manager")
     if manager is not None and not callable(getattr(manager, "get_drop_overflow_update", None)):
         raise TypeError(
-            f"The type of 'loss_scale_manager' should be a LossScaleManager, but got {type(manager).__name__!r}."
+            "The type of 'loss_scale_manager' should be a LossScaleManager, "
+            f"but got {type(manager).__name__!r}."
         )
 
 

@@ -12,10 +12,10 @@ from unamp.scaling import NothingChecked
 
 
 class GradScaler(unamp.scaling.GradScaler):
-    """`torch.amp.GradScaler`, on top of `unamp.GradScaler`: a step returns what the optimizer's step returns.
+    """`torch.amp.GradScaler` on top of `unamp.GradScaler`.
 
-    Where gradients are values (MindSpore, TensorFlow) hand them over: ``step(optimizer,
-    gradients=gradients)``.
+    A step returns the result of the optimizer's step. Where gradients are values (MindSpore,
+    TensorFlow) hand them over: ``step(optimizer, gradients=gradients)``.
 
     Args:
         device: ``"cuda"`` without a GPU warns and disables the scaler, as torch's. Any other serves
@@ -25,8 +25,7 @@ class GradScaler(unamp.scaling.GradScaler):
     Raises:
         TypeError: for a number as the device, which torch takes for one in silence, and keeps the
             usual scale.
-        AssertionError: for factors on the wrong side of 1; later, for calls in another order than
-            torch's.
+        AssertionError: for factors on the wrong side of 1; later, for calls in a wrong order.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
     """
@@ -42,7 +41,8 @@ class GradScaler(unamp.scaling.GradScaler):
     ) -> None:
         if isinstance(device, (int, float)):
             raise TypeError(
-                f"the first argument of torch's GradScaler is the device, not a scale: init_scale={device!r}"
+                "the first argument of torch's GradScaler is the device, "
+                f"not a scale: init_scale={device!r}"
             )
         if enabled and device == "cuda" and not has_gpu():
             warnings.warn(
@@ -79,8 +79,8 @@ class GradScaler(unamp.scaling.GradScaler):
             self._check_begun("unscale_")
             if not self._adapter_of_optimizer(optimizer).holds_gradients:
                 raise TypeError(
-                    "torch's unscale_() takes no gradients, and here they are values: use unamp.GradScaler, "
-                    "whose unscale_(optimizer, gradients) returns them unscaled"
+                    "torch's unscale_() takes no gradients, and here they are values: use "
+                    "unamp.GradScaler, whose unscale_(optimizer, gradients) returns them unscaled"
                 )
         super().unscale_(optimizer)
 
@@ -116,7 +116,10 @@ class GradScaler(unamp.scaling.GradScaler):
             raise AssertionError(str(error)) from None
 
     def get_growth_factor(self) -> float:
-        """Return the factor by which the scale grows after `get_growth_interval` updates in a row without an overflow."""
+        """Return the growth factor of the scale.
+
+        It applies after `get_growth_interval` updates in a row without an overflow.
+        """
         return self._loss_scale.growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -140,11 +143,14 @@ class GradScaler(unamp.scaling.GradScaler):
         self._set(growth_interval=new_interval)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return the state to save, under torch's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them."""
+        """Return the state to save, under torch's keys.
+
+        `unamp.GradScaler.load_state_dict` and every dialect's read them.
+        """
         return super().state_dict("torch")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state, torch's or another framework's; see `unamp.GradScaler.load_state_dict`."""
+        """Load a state, torch's or another framework's; see `unamp.GradScaler.load_state_dict`."""
         super().load_state_dict(state_dict)
 
     def _check_begun(self, name: str) -> None:

@@ -40,7 +40,9 @@ def decorate(
     master_grad: bool = False,
     excluded_layers: Any = None,
 ) -> Any:
-    """Prepare networks and optimizers for pure low precision, on the CPU too; see `unamp.decorate`, which knows O3 as well.
+    """Prepare networks and optimizers for pure low precision, on the CPU too.
+
+    See `unamp.decorate`, which knows O3 as well.
 
     As in Paddle, layer and instance norms keep float32 parameters in float16, and not in bfloat16.
 
@@ -67,7 +69,10 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _norms(models: Any) -> list[type]:
-    """Return the classes of `_NORMS` in the framework of some models; none for what is no model, which another reports."""
+    """Return the classes of `_NORMS` in the models' framework.
+
+    It returns none for what is no model, which `unamp.decorate` reports.
+    """
     adapter = next((found for model in _listed(models) if (found := owner(model, "network"))), None)
     module, names = _NORMS.get(adapter.framework, ("", ())) if adapter else ("", ())
     return [reduce(getattr, name.split("."), framework_in_use(module)) for name in names]

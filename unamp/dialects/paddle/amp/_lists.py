@@ -6,7 +6,7 @@ from unamp._data import load_table
 
 
 def white_list() -> dict[str, dict[str, set[str]]]:
-    """Return Paddle's white lists by dtype and level, in Paddle's names. Changing them changes nothing."""
+    """Return a copy of Paddle's white lists by dtype and level, in Paddle's names."""
     white, only_float16 = _table("WHITE_LIST"), _table("ONLY_FP16_WHITE_LIST")
     by_dtype = {"float16": white | only_float16, "bfloat16": white}
     return {
@@ -16,7 +16,7 @@ def white_list() -> dict[str, dict[str, set[str]]]:
 
 
 def black_list() -> dict[str, dict[str, set[str]]]:
-    """Return Paddle's black lists by dtype and level, in Paddle's names. Changing them changes nothing."""
+    """Return a copy of Paddle's black lists by dtype and level, in Paddle's names."""
     black, extra = _table("FP16_BLACK_LIST"), _table("EXTRA_BLACK_LIST")
     return {
         dtype: {"OD": set(), "O1": black | extra, "O2": set(extra)}

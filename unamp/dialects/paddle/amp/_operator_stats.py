@@ -1,4 +1,4 @@
-"""`paddle.amp.debugging`'s count of operations by dtype, printed as Paddle prints it, and as data."""
+"""`paddle.amp.debugging`'s counts of operations by dtype, printed as in Paddle, and as data."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _state = _ThreadState()
 
 
 def enable_operator_stats_collection() -> None:
-    """Count this thread's operations from here on, by the dtypes that they compute in; what was counted before is forgotten.
+    """Start to count this thread's operations by the dtypes that they compute in.
 
-    Counted is what `unamp.trace` records: every operation that computes, under its canonical name,
-    but no casts.
+    Earlier counts are forgotten. Counted is what `unamp.trace` records: every operation that
+    computes, under its canonical name, but no casts.
     """
     _stop()
     _state.watch = Watch(unamp.trace())
@@ -52,7 +52,10 @@ def disable_operator_stats_collection() -> OperatorStats:
 
 @contextmanager
 def collect_operator_stats() -> Iterator[OperatorStats]:
-    """Count inside, and print the table on the way out; ``as stats`` has it as data from then on."""
+    """Count the operations inside and print the table at the end.
+
+    ``as stats`` holds the counts as data from then on.
+    """
     stats: OperatorStats = {}
     enable_operator_stats_collection()
     try:

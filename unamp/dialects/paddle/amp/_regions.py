@@ -35,8 +35,7 @@ def auto_cast(
         use_promote: see above.
 
     Raises:
-        ValueError: for another level or dtype, and for an operation that is unknown or in both
-            lists.
+        ValueError: for another level or dtype, and for an operation unknown or in both lists.
     """
     level, low = _checked(enable, level, dtype)
     return unamp.auto_cast(enable, custom_white_list, custom_black_list, level, low, use_promote)
@@ -52,7 +51,10 @@ def autocast(
     enabled: bool = True,
     cache_enabled: bool = True,
 ) -> Any:
-    """Return `auto_cast` with torch's arguments; as in Paddle, ``device_type`` and ``cache_enabled`` have no effect."""
+    """Return `auto_cast` with torch's arguments.
+
+    As in Paddle, ``device_type`` and ``cache_enabled`` have no effect.
+    """
     return auto_cast(enable=enabled, dtype=dtype)
 
 
@@ -62,7 +64,7 @@ def is_autocast_enabled(device_type: object = None) -> bool:
 
 
 def get_autocast_dtype(device_type: object = None) -> str:
-    """Return the low precision in force in this thread; ``"float16"`` where there is none, as in Paddle."""
+    """Return the low precision in this thread; as in Paddle, ``"float16"`` if none is in force."""
     return unamp.get_autocast_dtype() or "float16"
 
 

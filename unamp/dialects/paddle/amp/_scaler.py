@@ -1,4 +1,4 @@
-"""`paddle.amp.GradScaler` and `AmpScaler` for every framework whose parameters hold their gradients."""
+"""`paddle.amp.GradScaler` and `AmpScaler`, for frameworks whose parameters hold their gradients."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ class AmpScaler(unamp.scaling.GradScaler):
         init_loss_scaling: the scale to start with.
         incr_ratio: what the scale is multiplied by after `incr_every_n_steps` updates in a row
             without an overflow.
-        decr_ratio: what it is multiplied by after `decr_every_n_nan_or_inf` updates in a row with
-            one.
+        decr_ratio: its factor after `decr_every_n_nan_or_inf` updates in a row with an overflow.
         incr_every_n_steps, decr_every_n_nan_or_inf: see there.
         use_dynamic_loss_scaling: False keeps the scale where it is.
 
     Raises:
-        TypeError: for an `enable` that is neither True nor False: a scale in its place would be
-            lost.
+        TypeError: for an `enable` that is no bool: a scale in its place would be lost.
         AssertionError: for ratios on the wrong side of 1.
 
     Semantics:
@@ -115,16 +113,16 @@ class AmpScaler(unamp.scaling.GradScaler):
         self._set(backoff_interval=new_decr_every_n_nan_or_inf)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return the state to save, under Paddle's keys; `unamp.GradScaler.load_state_dict` and every dialect's read them.
+        """Return the state to save, under Paddle's keys.
 
-        The scale is a NumPy array with one number, as Paddle's; where NumPy is not imported, a
-        list.
+        `unamp.GradScaler.load_state_dict` and every dialect's read them. The scale is a NumPy array
+        with one number, as Paddle's; where NumPy is not imported, a list.
         """
         state, numpy = super().state_dict("paddle"), framework_in_use("numpy")
         return state | {"scale": numpy.float32(state["scale"])} if state and numpy else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state, Paddle's or another framework's; see `unamp.GradScaler.load_state_dict`."""
+        """Load a state, Paddle's or another framework's; see `unamp.GradScaler.load_state_dict`."""
         super().load_state_dict(state_dict)
         if self._enabled:
             self._init_loss_scaling = self._loss_scale.scale
@@ -133,14 +131,14 @@ class AmpScaler(unamp.scaling.GradScaler):
         adapter = super()._adapter_of_optimizer(optimizer)
         if not adapter.holds_gradients:
             raise TypeError(
-                f"gradients of {adapter.framework} are values, and Paddle's scaler takes none: use unamp.GradScaler, "
-                "as in step(optimizer, gradients=gradients)"
+                f"gradients of {adapter.framework} are values, and Paddle's scaler takes none: use "
+                "unamp.GradScaler, as in step(optimizer, gradients=gradients)"
             )
         return adapter
 
 
 class GradScaler(AmpScaler):
-    """`paddle.amp.GradScaler`: an `AmpScaler` with other defaults, and with `step` and `update` by themselves."""
+    """`paddle.amp.GradScaler`: an `AmpScaler` with other defaults and with `step` and `update`."""
 
     def __init__(
         self,
@@ -184,6 +182,7 @@ def _check_enable(enable: object) -> None:
     # NumPy's own truth values have another class, and know no other value.
     if type(enable).__name__ not in ("bool", "bool_"):
         raise TypeError(
-            f"enable must be True or False, not {shortened(enable)}: the first argument switches the scaler on or off, as in "
-            "Paddle; name the scale to start with: init_loss_scaling=..."
+            f"enable must be True or False, not {shortened(enable)}: the first argument switches "
+            "the scaler on or off, as in Paddle; name the scale to start with: "
+            "init_loss_scaling=..."
         )

@@ -7,7 +7,7 @@ from unamp.dialects._in_use import framework_in_use, has_gpu
 
 
 def is_float16_supported(device: str | None = None) -> bool:
-    """Return whether a device computes in float16 by itself; where it does not, a region emulates it.
+    """Return whether a device computes in float16 natively; otherwise a region emulates it.
 
     Where Paddle is imported, the answer is Paddle's.
 

@@ -1,4 +1,4 @@
-"""`paddle.amp.debugging`'s checks of what operations result in: infinities, NaN, and what float16 could not hold.
+"""`paddle.amp.debugging`'s checks of results: infinities, NaN, and overflow of float16.
 
 The operations are those that `unamp.trace` records, in every framework: the forward pass, by
 canonical names and layers.
@@ -45,8 +45,7 @@ class TensorCheckerConfig:
         skipped_op_list: operations to leave out.
         debug_step: the first step that is checked and the first that is not any more; a step is a
             call of `enable_tensor_checker`.
-        stack_height_limit: has no effect: the error that aborts is raised where the operation is
-            called.
+        stack_height_limit: has no effect: the error that aborts is raised at the operation's call.
 
     Raises:
         ValueError: for lists that are none, and operations and modes that are unknown.
@@ -79,7 +78,8 @@ class TensorCheckerConfig:
         if self.debug_step is not None:
             if len(self.debug_step) != 2 or self.debug_step[1] <= self.debug_step[0]:
                 raise AssertionError(
-                    f"debug_step should be [first, end], the end above the first, not {self.debug_step!r}"
+                    "debug_step should be [first, end], the end above the first, "
+                    f"not {self.debug_step!r}"
                 )
             self.start_step, self.end_step = max(self.debug_step[0], 0), self.debug_step[1]
 
@@ -173,8 +173,8 @@ def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a layer's ``forward``, so that a result in it that is not finite raises.
 
     Raises:
-        RuntimeError: for a call without arguments, or whose first is no tensor; and for what is not
-            finite.
+        RuntimeError: for a call without arguments, or whose first is no tensor; and for NaN and
+            infinities.
     """
 
     @functools.wraps(func)
@@ -207,7 +207,10 @@ def _tell(record: OpRecord, mode: DebugMode) -> None:
     place = (
         f"framework={record.framework}, op={record.op}, layer={record.layer}, dtype={record.output}"
     )
-    found = f"numel={math.prod(values.shape)}, nonfinite={values.nonfinite}, max_abs={values.max_abs:.6e}, mean={values.mean:.6e}"
+    found = (
+        f"numel={math.prod(values.shape)}, nonfinite={values.nonfinite}, "
+        f"max_abs={values.max_abs:.6e}, mean={values.mean:.6e}"
+    )
     print(f"[PRECISION] {'[ERROR] ' if values.nonfinite or overflow else ''}in [{place}], {found}")
     if values.nonfinite and mode is DebugMode.CHECK_NAN_INF_AND_ABORT:
         raise RuntimeError(f"There are NAN or INF ({values.nonfinite} of them) in [{place}].")
@@ -217,7 +220,8 @@ def _mode(given: Any) -> DebugMode:
     name = str(getattr(given, "name", None))
     if name not in DebugMode.__members__:
         raise ValueError(
-            f"debug_mode should be one of DebugMode ({', '.join(DebugMode.__members__)}), not {given!r}"
+            f"debug_mode should be one of DebugMode ({', '.join(DebugMode.__members__)}), "
+            f"not {given!r}"
         )
     return DebugMode[name]
 

@@ -30,8 +30,9 @@ class Watch(Generic[TraceT]):
         """
         if self._within != (open_regions(), innermost_region()):
             raise RuntimeError(
-                "this was enabled outside of the region that is open now, or inside of one that is closed; disable it where it "
-                "was enabled: both before the region, or both inside of it"
+                "this was enabled outside of the region that is open now, or inside of one that is "
+                "closed; disable it where it was enabled: both before the region, "
+                "or both inside of it"
             )
         self._trace.__exit__(None, None, None)
         return self._trace

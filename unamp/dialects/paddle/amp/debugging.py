@@ -44,18 +44,17 @@ __all__ = [
 def check_numerics(
     tensor: Any, op_type: str, var_name: str, debug_mode: Any = DebugMode.CHECK_NAN_INF_AND_ABORT
 ) -> Any:
-    """Return the counts of NaN, infinite and zero numbers of a Paddle tensor, and the largest, the smallest and the mean.
+    """Return the counts of NaN, infinities and zeros in a Paddle tensor, and its max, min and mean.
 
     Raises:
-        TypeError: for a tensor of another framework, for which `unamp.trace(values=True)` tells of
-            results.
+        TypeError: for another framework's tensor; `unamp.trace(values=True)` tells of its results.
         RuntimeError: where there are NaN or infinities and the mode says to abort.
     """
     paddle = framework_in_use("paddle")
     if paddle is None or not isinstance(tensor, paddle.Tensor):
         raise TypeError(
-            f"check_numerics takes tensors of PaddlePaddle, not {type(tensor).__name__}: unamp.trace(values=True) tells of the "
-            "results of operations in every framework"
+            f"check_numerics takes tensors of PaddlePaddle, not {type(tensor).__name__}: "
+            "unamp.trace(values=True) tells of the results of operations in every framework"
         )
     own = paddle.amp.debugging
     return own.check_numerics(tensor, op_type, var_name, own.DebugMode[debug_mode.name])
@@ -68,7 +67,7 @@ def compare_accuracy(
     loss_scale: float = 1,
     dump_all_tensors: bool = False,
 ) -> None:
-    """Write a table of what two runs have in common, the largest error first; see `unamp.compare_traces`.
+    """Write a table that compares two runs, the largest error first; see `unamp.compare_traces`.
 
     Args:
         dump_path: the `output_dir` of one run, in float32, say.
@@ -92,7 +91,8 @@ def _loaded(folder: Path) -> unamp.Trace:
     paths = sorted(folder.glob("worker_*.json"), key=lambda path: int(path.suffixes[0][1:]))
     if not paths:
         raise FileNotFoundError(
-            f"{folder} holds no worker_*.json, which disable_tensor_checker() writes for TensorCheckerConfig(output_dir=...)"
+            f"{folder} holds no worker_*.json, which disable_tensor_checker() writes for "
+            "TensorCheckerConfig(output_dir=...)"
         )
     traces = [unamp.Trace.from_json(path.read_text("utf-8")) for path in paths]
     traces[0].records = [record for trace in traces for record in trace.records]

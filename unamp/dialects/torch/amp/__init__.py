@@ -38,12 +38,17 @@ _DEVICES = {"cpu": "cpu", "cuda": "gpu"}  # torch's word, and ours
 
 #: What torch knows as devices beside them.
 _OTHER_DEVICES = frozenset(
-    "ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu mtia privateuseone".split()
+    (
+        "ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu mtia "
+        "privateuseone"
+    ).split()
 )
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Return whether `autocast` takes a device: ``"cpu"``, ``"cuda"`` and, where torch is imported, those that its own takes.
+    """Return whether `autocast` takes a device.
+
+    It takes ``"cpu"``, ``"cuda"`` and, where torch is imported, those of torch's `autocast`.
 
     Raises:
         TypeError: for what is no string.
@@ -56,7 +61,9 @@ def is_autocast_available(device_type: str) -> bool:
 
 
 class autocast:  # noqa: N801 - torch's name
-    """A region in which tensors on one kind of device compute under torch's rules; a context manager and a decorator.
+    """A region in which tensors on one kind of device compute under torch's rules.
+
+    It is a context manager and a decorator.
 
     Args:
         device_type: ``"cpu"`` or ``"cuda"``. Without a GPU a region for ``"cuda"`` warns and does
@@ -115,13 +122,13 @@ class autocast:  # noqa: N801 - torch's name
         """
         if not callable(func):
             raise TypeError(
-                f"autocast()(func) requires a callable, but got {type(func).__name__}; as a context manager it is "
-                "`with autocast(device_type=...):`"
+                f"autocast()(func) requires a callable, but got {type(func).__name__}; as a "
+                "context manager it is `with autocast(device_type=...):`"
             )
         return decorate(self._again, func, self, _check_given)
 
     def regions(self) -> list[Any]:
-        """Return the regions that open together, the innermost last, for the frameworks that are in use by now."""
+        """Return the regions to open together, innermost last, for the frameworks now in use."""
         return _regions(*self._arguments)
 
     def _again(self) -> autocast:
@@ -133,7 +140,9 @@ class autocast:  # noqa: N801 - torch's name
 def custom_fwd(
     fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: DtypeLike | None = None
 ) -> Callable[..., Any]:
-    """Decorate the ``forward`` of a custom autograd function; see `unamp.custom_fwd`, which looks at no device.
+    """Decorate a custom autograd function's ``forward``; see `unamp.custom_fwd`.
+
+    `unamp.custom_fwd` covers every device; ``device_type`` is only checked to be a string.
 
     Raises:
         ValueError: where ``device_type`` is no string.
@@ -145,7 +154,7 @@ def custom_fwd(
 
 
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
-    """Decorate the ``backward`` of a function whose ``forward`` has `custom_fwd`; see `unamp.custom_bwd`.
+    """Decorate the ``backward`` that goes with a `custom_fwd`; see `unamp.custom_bwd`.
 
     Raises:
         ValueError: where ``device_type`` is no string.
@@ -199,13 +208,13 @@ def _in_use() -> tuple[str, ...]:
 def _settings(
     device_type: object, dtype: DtypeLike | None, enabled: bool, cache_enabled: bool | None
 ) -> tuple[str | None, str, bool, bool]:
-    """Return the device (None where there is none of its kind), low precision, and whether region and cache are on."""
+    """Return the device (None if absent), the low dtype, and whether region and cache are on."""
     _check_string(device_type)
     kind = _known(device_type)
     if kind not in _DEVICES and not _has_autocast(kind):
         raise RuntimeError(
-            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and 'cuda', and with torch "
-            "imported the devices of torch.autocast"
+            f"unsupported autocast device_type {device_type!r}; unamp's regions cover 'cpu' and "
+            "'cuda', and with torch imported the devices of torch.autocast"
         )
     device = _DEVICES.get(kind, kind)
     around = innermost_region()
@@ -221,10 +230,11 @@ def _settings(
     )
     if enabled and missing:
         _warn(f"{kind.upper()} is not available. Disabling autocast.")
+    # only CUDA's checks no dtype
     elif enabled and low not in (POLICY_DTYPES if kind == "cuda" else LOW_DTYPES):
-        # only CUDA's checks no dtype
         _warn(
-            f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. Disabling autocast."
+            f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. "
+            "Disabling autocast."
         )
         enabled = False
     return (
@@ -269,7 +279,8 @@ def _known(device_type: Any) -> str:
     own = set() if torch is None else {torch._C._get_privateuse1_backend_name()}
     if kind not in _DEVICES.keys() | _OTHER_DEVICES | own or not (index or "0").isdigit():
         raise RuntimeError(
-            f"unknown device_type {device_type!r}; torch's devices are named cpu, cuda and so on, in small letters"
+            f"unknown device_type {device_type!r}; "
+            "torch's devices are named cpu, cuda and so on, in small letters"
         )
     return kind
 

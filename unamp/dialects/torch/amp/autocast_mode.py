@@ -11,5 +11,5 @@ __all__ = ["autocast", "autocast_decorator", "custom_bwd", "custom_fwd", "is_aut
 
 
 def autocast_decorator(autocast_instance: autocast, func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose body runs inside a region, as the region itself does when it decorates."""
+    """Return a function whose body runs inside a region, as the region does as a decorator."""
     return autocast_instance(func)

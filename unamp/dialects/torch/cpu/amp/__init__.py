@@ -1,4 +1,7 @@
-"""`torch.cpu.amp`: `unamp.dialects.torch.amp` with the device ``"cpu"``. Without torch's warnings: here they stay."""
+"""`torch.cpu.amp`: `unamp.dialects.torch.amp` with the device ``"cpu"``.
+
+torch deprecates these names with warnings; here they stay, without warnings.
+"""
 
 from __future__ import annotations
 

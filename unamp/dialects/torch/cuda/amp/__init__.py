@@ -1,4 +1,7 @@
-"""`torch.cuda.amp`: `unamp.dialects.torch.amp` with the device ``"cuda"``. Without torch's warnings: here they stay."""
+"""`torch.cuda.amp`: `unamp.dialects.torch.amp` with the device ``"cuda"``.
+
+torch deprecates these names with warnings; here they stay, without warnings.
+"""
 
 from __future__ import annotations
 
