@@ -1,4 +1,4 @@
-"""The adapter for JAX: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+"""The adapter for JAX: the contract of `unamp.adapter`, carried out by the modules beside it."""
 
 from __future__ import annotations
 

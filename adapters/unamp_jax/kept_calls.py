@@ -38,7 +38,7 @@ from unamp_jax.casting import with_numbers
 def before(
     op: str, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Kept | None:
-    """Return the arguments of a call of a function or a layer, before it runs; None where no trace keeps calls."""
+    """Return a function's or layer's arguments before the call; None where no trace keeps calls."""
     if not operator.layer:
         return kept(_CALLS, op, operator.name, args, kwargs)
     of_keras = getattr(args[0], "dtype_policy", None) is not None
@@ -48,7 +48,7 @@ def before(
 def before_primitive(
     op: str, name: str, args: Sequence[Any], params: Mapping[str, Any]
 ) -> Kept | None:
-    """Return the arguments of a call of a primitive, before it runs; None where no trace keeps calls."""
+    """Return a primitive's arguments before the call; None where no trace keeps calls."""
     return kept(_PRIMITIVES, op, name, args, params)
 
 
@@ -76,7 +76,7 @@ def _product(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Arguments:
-    """Return a product; its caller may state the precision, which is no argument of the operation's."""
+    """Return a product's arguments; a stated precision is no argument of the operation."""
     if preferred_element_type is not None:
         raise LeftOut(NAMED)
     return product(a, b)
@@ -132,7 +132,7 @@ _FUNCTIONS: Signatures = {
 
 
 def _held(layer: Any, *names: str) -> list[Any]:
-    """Return the parameters and statistics that a layer of flax holds under some names; None for one that it has not."""
+    """Return a flax layer's parameters and statistics by their names; None for a missing one."""
     if getattr(layer, "scope", None) is None:
         return [getattr(layer, name, None) for name in names]
     # linen

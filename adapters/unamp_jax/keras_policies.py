@@ -1,4 +1,4 @@
-"""Keras in a region, where it computes with JAX: a layer of mixed precision is a float32 layer, losses add up in float32."""
+"""Keras on JAX in a region: mixed-precision layers are float32, losses add up in float32."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Rules for single layers of flax and equinox, whose networks are values: copies of a layer come and go.
+"""Rules for single layers of flax and equinox, whose networks are values.
 
-A rule is about a name in a network of one structure: a copy of it, or what a transformation made
-again of its leaves, has the rule too. The rules of the process are a part of the key of JAX's
-caches, as the plan is, and so are the network and, in linen, the rules inside of the layer where a
-thread is: no program is found that was traced under other rules.
+Copies of a layer come and go. A rule is about a name in a network of one structure: a copy of it,
+or what a transformation made again of its leaves, has the rule too. The rules of the process are a
+part of the key of JAX's caches, as the plan is, and so are the network and, in linen, the rules
+inside of the layer where a thread is: no program is found that was traced under other rules.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ _KEY: Any = jax.make_user_context(None)
 
 
 class _Layer:
-    """The place of a layer in every network of one structure; rules are put on it. The network itself has the name ``""``."""
+    """The place of a layer in every network of one structure; rules are put on it.
+
+    The network itself has the name ``""``.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,10 @@ _networks: WeakValueDictionary[Structure, _Layer] = WeakValueDictionary()
 
 
 class JaxLayers(KerasLayers):
-    """See `unamp.adapter.layers.Layered`. Layers of Keras are objects that stay, and have their rules themselves."""
+    """See `unamp.adapter.layers.Layered`.
+
+    Layers of Keras are objects that stay, and have their rules themselves.
+    """
 
     def __init__(self) -> None:
         super().__init__(_in_force.put_keras)
@@ -173,7 +179,7 @@ class _InForce:
         self._keras = RulesInForce()
 
     def put(self, place: _Layer, region: LayerRegion | None) -> None:
-        """Have a layer of every network of one structure run in a region from now on; None: as it is written."""
+        """Have a layer of every network of one structure run in a region; None: as written."""
         before = bool(self._places)
         self._places.pop(place, None)
         if region is not None:
@@ -262,7 +268,7 @@ class _Network:
         return self._names[id(layer)]
 
     def _name_in_scopes(self, layer: Any) -> str | None:
-        """Return the name of a layer of linen: its path from the network on, where that is the one it is in.
+        """Return the name of a layer of linen: its path from the network, if it is in that one.
 
         The path alone does not tell: a network that is applied inside of another begins anew.
         """
@@ -279,7 +285,10 @@ class _Network:
         return ".".join(layer.path[len(start) :])
 
     def _copied(self, layer: Any) -> None:
-        """Note the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
+        """Note the name of the layer that another one is a copy of.
+
+        A transformation makes its arguments anew.
+        """
         like = structure_of(layer)
         alike = [
             (name, own)
@@ -309,7 +318,7 @@ class _Network:
         self._kept.append(layer)
 
     def is_stranger(self, layer: Any) -> bool:
-        """Return whether a layer that is none of the network's has none of its layers inside, nor copies of them."""
+        """Return whether a foreign layer has none of the network's layers inside, nor copies."""
         if is_linen(layer):
             return False
         own = {id(array) for array in arrays_of(self._network)}
@@ -320,7 +329,7 @@ class _Network:
         )
 
     def within(self, name: str) -> Relative:
-        """Return the regions of a layer and of those inside, by what their names are relative to its own."""
+        """Return the regions of a layer and of those inside, by their names relative to its own."""
         return frozenset(
             (own[len(name) :], region)
             for own, region in self._rules.items()
@@ -369,7 +378,7 @@ def _following(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 
 def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a layer outside of every network with rules, with a warning where it may be a layer of one."""
+    """Call a layer outside of every network with rules; warn where it may be a layer of one."""
     kind = type(args[0])
     if not is_layer(kind):
         return original(*args, **kwargs)
@@ -383,7 +392,10 @@ def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager[Any]:
-    """Return the context in which a layer is called; `inside` tells layers apart that a cache of traces takes for one."""
+    """Return the context of a layer's call.
+
+    `inside` tells layers apart that a cache of traces takes for one.
+    """
     made: AbstractContextManager[Any] = _KEY((_KEY._obj.get_global(), network.structure, inside))
     return made
 

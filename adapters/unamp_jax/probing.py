@@ -1,7 +1,7 @@
-"""Rules seen at work before the first region: names and signatures of what is patched do not tell whether JAX still asks it.
+"""Rules seen at work before the first region.
 
-Small functions are traced under a policy, once in a process; nothing is compiled, and nothing
-computed.
+Names and signatures of what is patched do not tell whether JAX still asks it. Small functions are
+traced under a policy, once in a process; nothing is compiled, and nothing computed.
 """
 
 from __future__ import annotations

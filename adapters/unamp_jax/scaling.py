@@ -1,4 +1,4 @@
-"""Scaled losses, and the gradients that are handed to an optimizer which changes what it steps: nnx's, or Keras's."""
+"""Scaled losses, and gradients for an optimizer that changes what it steps: nnx's or Keras's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unamp_jax.state import CONTEXT
 
 
 def is_optimizer(value: object) -> bool:
-    """Return whether a value is an optimizer of nnx's, of Keras's where it computes with JAX, or an optax transformation."""
+    """Return whether a value is an optimizer of nnx, of Keras on JAX, or an optax transformation."""
     return is_of(value, "flax.nnx", "Optimizer") or _is_keras(value) or is_transformation(value)
 
 
@@ -39,7 +39,10 @@ def scale_loss(loss: Any, scale: float) -> Any:
 
 
 def _is_staged(tracer: Any) -> bool:
-    """Return whether a tracer stands for a number that is not there yet, below the transformations that have theirs."""
+    """Return whether a tracer stands for a number that is not there yet.
+
+    Transformations that have their numbers are looked through.
+    """
     trace = tracer._trace
     while trace is not None:
         if isinstance(trace, partial_eval.DynamicJaxprTrace):
@@ -64,7 +67,10 @@ def _is_floating(leaf: Any) -> bool:
 
 
 class JaxGradients:
-    """See `unamp.adapter.Gradients`. They are a pytree: for nnx of the parameters' own form, for Keras a list."""
+    """See `unamp.adapter.Gradients`.
+
+    They are a pytree: for nnx of the parameters' own form, for Keras a list.
+    """
 
     def __init__(self, optimizer: Any, given: Any) -> None:
         if is_transformation(optimizer):

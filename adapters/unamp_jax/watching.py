@@ -16,10 +16,11 @@ from unamp_jax.state import CONTEXT
 
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
-    """See `unamp.adapter.NamesGradients.named_gradients`. Names are the paths in the gradients' pytree.
+    """See `unamp.adapter.NamesGradients.named_gradients`.
 
-    Only nnx has parameters that change where they are. Of other libraries, and of a list that
-    Keras's optimizer takes, whoever has the parameters hands them over.
+    Names are the paths in the gradients' pytree. Only nnx has parameters that change where they
+    are. Of other libraries, and of a list that Keras's optimizer takes, whoever has the parameters
+    hands them over.
     """
     if isinstance(given, (list, tuple)) and hasattr(network, "trainable_variables"):
         return _of_keras(network, given)
@@ -47,7 +48,7 @@ def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
 
 
 def _held(network: Any) -> Iterator[tuple[str, Any]]:
-    """Give the variables of an nnx module by the paths that they have in the gradients of `nnx.grad`."""
+    """Yield the variables of an nnx module by their paths in the gradients of `nnx.grad`."""
     nnx = find("flax", "nnx")
     if nnx is not None and isinstance(network, nnx.Module):
         yield from (

@@ -1,4 +1,4 @@
-"""The kernels that stand between a caller and an operator whose rule PyTorch does not follow by itself.
+"""The kernels between a caller and an operator whose rule PyTorch does not follow by itself.
 
 One call, from top to bottom: the dispatcher calls a kernel (`kernel_of`), which looks up what the
 plan in force does about the operator (`_run`). That is an action (`low`, `in_float32`, ...), which
@@ -108,7 +108,7 @@ def low_widened(
 def emulated(
     operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> Any:
-    """Apply LOW without a low kernel: round the inputs to low, compute in float32, round the result to low."""
+    """Apply LOW without a low kernel: round inputs to low, compute in float32, round the result."""
     thread.emulated = True
     args, kwargs = operator.eligible.convert(dtype, args, kwargs, keep=True)
     return cast_floats(_call_widened(operator, args, kwargs), dtype)
@@ -140,7 +140,7 @@ def in_float32(
 def in_widest(
     operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> Any:
-    """Apply WIDEST, for operators that do not promote by themselves, or have no kernel for the dtype they agree in."""
+    """Apply WIDEST, for operators that do not promote, or have no kernel for the common dtype."""
     dtypes = {t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE}
     if len(dtypes) > 1 or (operator.eligible.parameters and torch.float32 in dtypes):
         return _call_widened(operator, args, kwargs)
@@ -156,7 +156,7 @@ def in_widest(
 def in_narrowest(
     operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> Any:
-    """Apply NARROWEST: low where inputs differ, as LOW in the dtype of the low ones; else as WIDEST."""
+    """Apply NARROWEST: where inputs differ, as LOW in the low ones' dtype; else as WIDEST."""
     dtypes = [t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE]
     if (
         len({*dtypes}) > 1
@@ -233,7 +233,7 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
 
 
 def _is_reported(operator: Operator) -> bool:
-    """Return whether `unamp.trace` reports an operator here: one that computes, or that the policy in force has a rule for.
+    """Return whether `unamp.trace` reports an operator: one that computes or has a rule in force.
 
     A backward pass is not reported: it follows no rule, and inside a region no kernel of ours is
     called in it.
@@ -285,7 +285,7 @@ def refuse_on_meta() -> NoReturn:
 
 
 def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Return the tensor that says on which device the call is, the first one; None where there is none."""
+    """Return the tensor that says on which device the call is, the first one; None without any."""
     for position in operator.eligible.positions:
         if position < len(args) and isinstance(first := args[position], torch.Tensor):
             return first

@@ -1,4 +1,4 @@
-"""Modules with low parameters, and the optimizers that train them, which get a class derived from their own."""
+"""Modules with low parameters, and their optimizers, which get a class derived from their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def decorate(
     optimizers: Sequence[torch.optim.Optimizer],
     decoration: Decoration,
 ) -> None:
-    """Cast the parameters of networks, and have optimizers step master weights; see `unamp.adapter.Adapter.decorate`."""
+    """Cast networks' parameters, and have optimizers step master weights.
+
+    See `unamp.adapter.Adapter.decorate`.
+    """
     modules, models = _apart(networks, keras.is_layer)
     own, of_keras = _apart(optimizers, keras.is_optimizer)
     chosen = _to_cast(modules, decoration.excluded if modules else ())
@@ -248,7 +251,10 @@ def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
 
 def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a step that somebody has put on one optimizer; a cycle of references would keep its network in memory."""
+    """Wrap a step that somebody has put on one optimizer.
+
+    A cycle of references would keep its network in memory.
+    """
 
     @functools.wraps(step)
     def exchanged(*args: Any, **kwargs: Any) -> Any:

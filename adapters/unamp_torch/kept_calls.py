@@ -1,4 +1,4 @@
-"""Keeping the arguments of calls, in the canonical signature of its operation, for `unamp.trace(keep=...)`."""
+"""The arguments of calls in canonical signatures, kept for `unamp.trace(keep=...)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for single modules, those of Keras among them: a module with a rule gets a class derived from its own."""
+"""Rules for single modules, those of Keras too: a module with a rule gets a derived class."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _derived(plain: type) -> type:
 
 
 def _method(kind: type[nn.Module]) -> str:
-    """Return the method that PyTorch calls when a module runs; some classes have a way of their own."""
+    """Return the method that PyTorch calls when a module runs; some classes have their own way."""
     return "forward" if kind.__call__ is nn.Module.__call__ else "__call__"
 
 

@@ -1,4 +1,4 @@
-"""The places where PyTorch's own Python code must know about regions, patched while a region is open.
+"""Places where PyTorch's Python code must know about regions, patched while a region is open.
 
 Each is a module attribute that PyTorch looks up at every call (`HOOKS`). `acquire` patches them
 with the first open region of the process, `release` undoes it with the last. A patched function
@@ -70,7 +70,7 @@ class Hook(NamedTuple):
     needed_with: str | None = None
 
     def awaited(self) -> str | None:
-        """Return the name of a module that is not imported yet, without which nothing is patched; None where all are there."""
+        """Return the name of a module that must be imported before patching; None where all are."""
         return next(
             (
                 name
@@ -235,7 +235,10 @@ def _replace_anew(place: int) -> None:
 
 
 def _forget_other_threads() -> None:
-    """Undo the patches in a forked process: no other thread that had a region open exists, and this one has closed its own."""
+    """Undo the patches in a forked process.
+
+    No other thread that had a region open exists, and this one has closed its own.
+    """
     global _open
     if library is not None:
         library.forget_other_threads()
@@ -271,7 +274,10 @@ class _AsInARegion:
 
 
 def kept_for_keras() -> Patches:
-    """Return the patches of an open region, for programs of Keras' layers that run with none open: dynamo's guards see them."""
+    """Return an open region's patches, for Keras layers' programs that run with none open.
+
+    Dynamo's guards see them.
+    """
     patch = _AsInARegion()
     return Patches(lambda: (patch,), patch.forget)
 
@@ -323,7 +329,10 @@ _imports = _Imports()
 
 
 def _exporting_flag() -> tuple[dict[str, Any] | None, str]:
-    """Return the place where `torch.compiler.is_exporting` looks, and for what; None where this version does more than that."""
+    """Return the place where `torch.compiler.is_exporting` looks, and for what.
+
+    The place is None where this version does more than that.
+    """
     asked = torch.compiler.is_exporting
     names, space = asked.__code__.co_names, asked.__globals__
     looks = len(names) == 1 and isinstance(space.get(names[0]), bool)

@@ -1,4 +1,4 @@
-"""A look at the effect of a region: a PyTorch that no longer calls a kernel would lose rules in silence."""
+"""A look at a region's effect: a PyTorch that no longer calls a kernel would lose rules in silence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _POLICY = Policy("O1", "bfloat16")
 
 
 def probe_effects() -> None:
-    """Compute a product and a softmax in a region, but where something records the thread's operations; look at steps.
+    """Compute a product and a softmax in a region, and look at steps.
+
+    Where something records the thread's operations, nothing is computed.
 
     Raises:
         FrameworkNotSupported: naming the version of PyTorch and the operation that does not follow

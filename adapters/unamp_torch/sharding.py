@@ -1,4 +1,4 @@
-"""Agreement among ranks that have a part each of a network's parameters (`torch.distributed.fsdp`)."""
+"""Agreement among ranks that each have a part of the parameters (`torch.distributed.fsdp`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_sharded(parameter: torch.Tensor) -> bool:
 
 
 def _is_flattened(parameter: torch.Tensor) -> bool:
-    """Return whether a parameter is what `FullyShardedDataParallel` has made of several, or a part of that."""
+    """Return whether `FullyShardedDataParallel` made a parameter of several, or a part of one."""
     home = "torch.distributed.fsdp._common_utils"
     # Where it is not imported, nobody can have made one.
     return home in sys.modules and bool(HOOKS.load(home)._is_fsdp_flattened(parameter))

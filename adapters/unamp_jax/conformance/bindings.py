@@ -51,7 +51,7 @@ def _ctc_loss(
 
 
 def _kl_div(input: Array, target: Array, *, reduction: str) -> Array:
-    """Return each element's share: optax adds up the last axis, so each element is a row of its own."""
+    """Return each element's share: optax adds up the last axis, so an element is its own row."""
     return optax.kl_divergence(input[..., None], target[..., None])
 
 
@@ -86,7 +86,10 @@ def _columns(input: Array, index: Array) -> tuple[Any, Any]:
 
 
 def _scattered(function: Function) -> Function:
-    """Return a function that scatters rows of numbers into columns: ``x.at[...]`` casts what is stored by itself."""
+    """Return a function that scatters rows of numbers into columns.
+
+    ``x.at[...]`` by itself casts what is stored.
+    """
     numbers = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
 
     def scatter(input: Array, dim: int, index: Array, source: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Training with Keras' optimizers on PyTorch: their gradients, and the master weights that they step."""
+"""Training with Keras' optimizers on PyTorch: their gradients, and the master weights they step."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def trained_parameters(network: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 class KerasGradients:
-    """See `unamp.adapter.Gradients`: those that an optimizer's variables hold, or those that are handed over.
+    """See `unamp.adapter.Gradients`: those in an optimizer's variables, or those handed over.
 
     They are in the order of the optimizer's variables; None where there is none.
     """
@@ -200,7 +200,7 @@ def lower(
 
 
 def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Tensor]) -> None:
-    """Have Keras' optimizers step master weights, which start from what parameters were before they became low."""
+    """Have Keras' optimizers step master weights, which start from parameters before the cast."""
     steppers = [inner for optimizer in optimizers for inner in with_inner(optimizer)]
     for optimizer in steppers:
         give_master_weights(optimizer, TorchMasters, ())

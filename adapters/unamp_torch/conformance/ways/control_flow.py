@@ -18,7 +18,10 @@ Runs = Callable[[Function, Sequence[Any]], Any]
 
 
 def _afresh(runs: Runs, function: Function, inputs: Sequence[Any]) -> Any:
-    """Run with nothing compiled before: these operators are compiled, and other shapes than before are compiled as dynamic."""
+    """Run with nothing compiled before.
+
+    These operators are compiled, and other shapes than before are compiled as dynamic.
+    """
     torch._dynamo.reset()
     return runs(function, inputs)
 
