@@ -109,7 +109,8 @@ def _perform(
                 raise LeftOut(NAMED)
             if dtype in FLOAT8:
                 raise LeftOut(
-                    "it is bound as a primitive; float8 is for products by jax.lax.dot_general and what calls it"
+                    "it is bound as a primitive; "
+                    "float8 is for products by jax.lax.dot_general and what calls it"
                 )
             return run(DTYPES[dtype])
 

@@ -82,7 +82,7 @@ def narrowed(value: Any, found: Any, dtype: Any) -> Array:
 
 
 def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
-    """Return an argument or a result with its tensors cast, in lists, tuples and dictionaries too."""
+    """Return an argument or a result with its tensors cast, in lists, tuples and dicts too."""
     kind = type(value)
     if kind is list or kind is tuple:
         return kind([mapped(to, dtype, item) for item in value])

@@ -1,4 +1,4 @@
-"""One call of a composite operation: a function of Python code that is one operation of the vocabulary.
+"""One call of a composite operation: Python code that is one operation of the vocabulary.
 
 `jax.nn.softmax` is six primitives: its own rule holds for all of them. Its inputs are cast, and it
 runs with no policy in force. `unamp.adapter.performing.Performer` carries it out; what it needs to

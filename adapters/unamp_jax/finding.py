@@ -29,8 +29,8 @@ _taken: set[int] = set()
 def patches_of(library: str) -> tuple[Patch, ...]:
     """Return the patches of a library's functions and of its layers' methods.
 
-    A function with two names is patched under the first. Each patch is made once: made again while it
-    is applied, it would take what stands in for the original.
+    A function with two names is patched under the first. Each patch is made once: made again while
+    it is applied, it would take what stands in for the original.
 
     Args:
         library: one of `unamp_jax.spellings.libraries`.

@@ -88,8 +88,8 @@ def _dot(a: Any, b: Any, **attributes: Any) -> Arguments:
 
 
 def _reduction(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None, promote_integers: bool = True,
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False,
+    initial: Any = None, where: Any = None, promote_integers: bool = True,
 ) -> Arguments:  # fmt: skip
     if dtype is not None:
         raise LeftOut(NAMED)

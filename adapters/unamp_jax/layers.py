@@ -67,7 +67,8 @@ class _Layer:
         """The class of the layers that are there, which patterns ask for."""
         if self.kind is None:
             raise NotExpressible(
-                "layers of flax.linen have no class before they are called; name them, as a trace does: '**.Dense_*'"
+                "layers of flax.linen have no class before they are called; "
+                "name them, as a trace does: '**.Dense_*'"
             )
         return self.kind
 
@@ -149,8 +150,8 @@ def _layers(structure: Structure, network: Any, known: Known) -> list[tuple[str,
 def _linen_layers(structure: Structure, network: Any, known: Known) -> list[tuple[str, _Layer]]:
     if network.scope is None:
         raise NotExpressible(
-            f"a {type(network).__name__} of flax.linen has no layers before it has variables; give layer_policies "
-            "network.bind(variables), and call the network as before"
+            f"a {type(network).__name__} of flax.linen has no layers before it has variables; "
+            "give layer_policies network.bind(variables), and call the network as before"
         )
     paths: dict[str, None] = {}
     for collection in network.variables.values():
@@ -301,9 +302,10 @@ class _Network:
         names = [name for name, own in alike if may_be_copy(layer, own, self._older)]
         if len({self.within(name) for name in names}) > 1:
             raise NotExpressible(
-                f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a transformation of JAX that is handed "
-                "the layer nobody can tell which of them it is; transform the whole network's call, close over the layer, or "
-                "give them one rule"
+                f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a "
+                "transformation of JAX that is handed the layer nobody can tell which of them it "
+                "is; transform the whole network's call, close over the layer, "
+                "or give them one rule"
             )
         ruled = next((name for name, _ in alike if self.within(name)), None)
         if not names and ruled is not None and not self.strangers:

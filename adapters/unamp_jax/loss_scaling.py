@@ -137,8 +137,8 @@ def unscale(state: LossScaleState, gradients: Any) -> tuple[Any, Array]:
     """
     if any(str(leaf.dtype) == "float16" for leaf in jax.tree.leaves(gradients)):
         raise ValueError(
-            "there are float16 gradients: the parameters are low already; keep them in float32 and let a region cast them, "
-            "or differentiate with respect to the float32 master weights"
+            "there are float16 gradients: the parameters are low already; keep them in float32 and "
+            "let a region cast them, or differentiate with respect to the float32 master weights"
         )
     with CONTEXT(None):
         inverse = 1.0 / state.scale

@@ -79,7 +79,8 @@ def with_master_weights(transformation: Any, masters: Any = None) -> Any:
     def update(gradients: Any, state: MasterWeightsState, params: Any = None, **extra: Any) -> Any:
         if params is None:
             raise ValueError(
-                "a transformation with master weights needs the parameters: update(gradients, state, parameters)"
+                "a transformation with master weights needs the parameters: "
+                "update(gradients, state, parameters)"
             )
         with CONTEXT(None):
             steps, after = inner.update(

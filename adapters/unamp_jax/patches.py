@@ -250,7 +250,8 @@ def probe() -> None:
         ("self", "trace", "args", "avals", "params"),
     }:
         raise _missing(
-            f"method Primitive.bind_with_trace of the arguments that are known; it has {', '.join(names)}"
+            "method Primitive.bind_with_trace of the arguments that are known; "
+            f"it has {', '.join(names)}"
         )
     for kind, fields in (
         (custom_derivatives.custom_jvp, ("jvp",)),

@@ -17,8 +17,8 @@ from unamp_jax.state import Plan
 def plan(policy: Policy) -> Plan | None:
     """Return the plan for a policy; None where nothing is to be done.
 
-    JAX has no AMP of its own that ``native`` could mean. The plan is another one once another library
-    is imported: what was traced before knew nothing of that library's functions.
+    JAX has no AMP of its own that ``native`` could mean. The plan is another one once another
+    library is imported: what was traced before knew nothing of that library's functions.
     """
     if not policy.active or preset(policy.preset).delegates:
         return None

@@ -77,7 +77,8 @@ def _effects() -> Iterator[tuple[str, Any, Any]]:
 
 #: Parameters of a product of matrices.
 _PRODUCT = {
-    "dimension_numbers": (((1,), (0,)), ((), ())), "precision": None, "preferred_element_type": None, "out_sharding": None,
+    "dimension_numbers": (((1,), (0,)), ((), ())), "precision": None,
+    "preferred_element_type": None, "out_sharding": None,
 }  # fmt: skip
 
 

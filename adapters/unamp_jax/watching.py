@@ -29,7 +29,8 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     for name, leaf in named_leaves(given):
         if isinstance(leaf, jax.core.Tracer):
             raise NotExpressible(
-                "unamp.watch looks at numbers, which are not there while JAX traces: step() is for outside jit"
+                "unamp.watch looks at numbers, which are not there while JAX traces: "
+                "step() is for outside jit"
             )
         found.append((name, held.get(name), leaf))
     return found
@@ -39,7 +40,8 @@ def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
     variables = named_variables(network)
     if len(variables) != len(given):
         raise ValueError(
-            f"there are {len(given)} gradients for {len(variables)} trainable variables of the network"
+            f"there are {len(given)} gradients "
+            f"for {len(variables)} trainable variables of the network"
         )
     return [
         (name, variable, gradient)

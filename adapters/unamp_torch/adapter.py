@@ -50,8 +50,8 @@ class TorchAdapter(BaseAdapter):
     dtypes = state.DTYPES
     holds_gradients = True
     dtype_errors = (
-        "dtype|scalar ?type|ScalarType|same type|type .* should be the same|not implemented for '|can't be cast|"
-        "cannot be converted to type|c10::"
+        "dtype|scalar ?type|ScalarType|same type|type .* should be the same|"
+        "not implemented for '|can't be cast|cannot be converted to type|c10::"
     )
 
     # names were looked at when this package was imported

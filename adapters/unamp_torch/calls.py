@@ -279,8 +279,8 @@ def refuse_on_meta() -> NoReturn:
         NotExpressible: always.
     """
     raise NotExpressible(
-        "under torch.inference_mode a region that names no device does not reach meta tensors: open it with "
-        'unamp.autocast("meta"), or use torch.no_grad'
+        "under torch.inference_mode a region that names no device does not reach meta tensors: "
+        'open it with unamp.autocast("meta"), or use torch.no_grad'
     )
 
 

@@ -71,8 +71,9 @@ def guard(what: object) -> Guard:
             found = next(_new_guards(), None)
             if found is None:
                 raise NotExpressible(
-                    f"{len(_guards)} different policies in one process: torch.compile cannot tell more apart; call "
-                    "torch.compiler.reset() in a new process, or use fewer policies"
+                    f"{len(_guards)} different policies in one process: torch.compile cannot tell "
+                    "more apart; call torch.compiler.reset() in a new process, "
+                    "or use fewer policies"
                 )
             _guards[what] = found
         return _guards[what]
@@ -167,7 +168,8 @@ def compiling() -> bool:
         return True
     if is_fx_symbolic_tracing() and not _records_operators():
         raise NotExpressible(
-            "torch.fx.symbolic_trace records no region: open it around the graph where that is called"
+            "torch.fx.symbolic_trace records no region: "
+            "open it around the graph where that is called"
         )
     return False
 

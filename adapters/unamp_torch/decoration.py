@@ -77,12 +77,13 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
                 continue
             if is_lazy(parameter):
                 raise ValueError(
-                    f"parameter {name} has no shape yet: call the network once before it is decorated"
+                    f"parameter {name} has no shape yet: "
+                    "call the network once before it is decorated"
                 )
             if parameter.dtype in LOW:
                 raise ValueError(
-                    f"parameter {name} is {dtype_name(parameter.dtype)} already: decorate makes parameters "
-                    "low itself, and keeps what they were as master weights"
+                    f"parameter {name} is {dtype_name(parameter.dtype)} already: decorate makes "
+                    "parameters low itself, and keeps what they were as master weights"
                 )
             if parameter.dtype is torch.float32:
                 chosen[parameter] = None
@@ -98,12 +99,13 @@ def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
     for network in networks:
         if any(isinstance(module, DistributedDataParallel) for module in network.modules()):
             raise ValueError(
-                "the network is distributed already: decorate the module, then make DistributedDataParallel of it"
+                "the network is distributed already: "
+                "decorate the module, then make DistributedDataParallel of it"
             )
         if any(map(sharding.is_sharded, network.parameters())):
             raise ValueError(
-                "the network is distributed already, in parts: torch.distributed.fsdp keeps float32 parameters and casts them "
-                "by its own MixedPrecision"
+                "the network is distributed already, in parts: torch.distributed.fsdp keeps "
+                "float32 parameters and casts them by its own MixedPrecision"
             )
 
 
@@ -132,7 +134,8 @@ def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
         not isinstance(own, dict) or float(own.get("step", 1)) for own in optimizer.state.values()
     ):
         raise ValueError(
-            f"this {type(optimizer).__name__} has taken steps, or has loaded some: decorate it as it is made, and load after"
+            f"this {type(optimizer).__name__} has taken steps, or has loaded some: "
+            "decorate it as it is made, and load after"
         )
 
 

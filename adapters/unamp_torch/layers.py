@@ -72,13 +72,13 @@ class TorchLayers(Layered):
         name = type(layer).__name__
         if isinstance(layer, _FIXED):
             raise NotExpressible(
-                f"{name} is made of code that PyTorch has generated, where no rule can be put; put it on the module first, and "
-                "script, trace or export then"
+                f"{name} is made of code that PyTorch has generated, where no rule can be put; put "
+                "it on the module first, and script, trace or export then"
             )
         if "forward" in vars(layer) and _method(type(layer)) == "forward":
             raise NotExpressible(
-                f"this {name} has a forward of its own, put on the instance, which goes past its class; put rules on first, or "
-                "name the layers inside or around it"
+                f"this {name} has a forward of its own, put on the instance, which goes past its "
+                "class; put rules on first, or name the layers inside or around it"
             )
 
     def put(self, layer: nn.Module, region: LayerRegion | None) -> None:
@@ -111,16 +111,18 @@ def _method(kind: type[nn.Module]) -> str:
 
 def _refuse(module: nn.Module) -> Any:
     raise NotExpressible(
-        f"torch.jit.script compiles a module's source, which no rule for layers is part of: the rule on this "
-        f"{type(module).__name__} would be lost; use torch.compile, torch.export or torch.jit.trace, or remove the rules before"
+        "torch.jit.script compiles a module's source, which no rule for layers is part of: the "
+        f"rule on this {type(module).__name__} would be lost; use torch.compile, torch.export or "
+        "torch.jit.trace, or remove the rules before"
     )
 
 
 def _check_not_symbolic(module: nn.Module, *args: Any, **kwargs: Any) -> None:
     if any(isinstance(value, Proxy) for value in (*args, *kwargs.values())):
         raise NotExpressible(
-            f"torch.fx.symbolic_trace writes down what a {type(module).__name__} calls, and no region: its rule would be lost; "
-            "make it a leaf of your Tracer (is_leaf_module), or use torch.export"
+            f"torch.fx.symbolic_trace writes down what a {type(module).__name__} calls, and no "
+            "region: its rule would be lost; make it a leaf of your Tracer (is_leaf_module), or "
+            "use torch.export"
         )
 
 

@@ -160,7 +160,8 @@ class Masters:
             weight = found[parameter] = own[MASTER_WEIGHT]
             if weight.shape != parameter.shape:
                 raise ValueError(
-                    f"the loaded master weight of parameter {place} has the shape {tuple(weight.shape)}, "
+                    f"the loaded master weight of parameter {place} "
+                    f"has the shape {tuple(weight.shape)}, "
                     f"the parameter has {tuple(parameter.shape)}"
                 )
             # An optimizer takes a state that is not empty for one that it has made.

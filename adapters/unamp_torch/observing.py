@@ -40,9 +40,10 @@ from unamp_torch.state import (
 #: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's
 #: autograd keys.
 _NOT_COMPUTING = frozenset(
-    "_to_copy alias as_strided clone contiguous copy copy_ detach diagonal empty empty_like empty_strided expand fill_ full "
-    "full_like lift_fresh new_empty new_zeros ones_like permute reshape select set_ slice split split_with_sizes squeeze t "
-    "transpose unbind unfold unsqueeze view zero_ zeros zeros_like _unsafe_view _reshape_alias _local_scalar_dense".split()
+    "_to_copy alias as_strided clone contiguous copy copy_ detach diagonal empty empty_like "
+    "empty_strided expand fill_ full full_like lift_fresh new_empty new_zeros ones_like permute "
+    "reshape select set_ slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze "
+    "view zero_ zeros zeros_like _unsafe_view _reshape_alias _local_scalar_dense".split()
 )
 
 _TO_COPY = torch.ops.aten._to_copy.default
@@ -231,7 +232,8 @@ def _record(
     )
     casts, moved = (0, 0) if plan is None else spy.casts(rule, plan.low, emulated=emulated)
     return OpRecord(
-        operator.op, operator.name, rule, reporter.dtypes(given), compute, next(iter(reporter.dtypes(found)), None), emulated,
+        operator.op, operator.name, rule, reporter.dtypes(given), compute,
+        next(iter(reporter.dtypes(found)), None), emulated,
         casts=casts, cast_bytes=moved, input_shapes=reporter.shapes(given),
         output_shape=next(iter(reporter.shapes(found)), None),
     )  # fmt: skip

@@ -89,7 +89,8 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
         native = tuple(each for each in covered if autocast_key(each) is not None)
         if not native or not all(map(torch.amp.is_autocast_available, native)):
             raise NotExpressible(
-                f"PyTorch's own AMP, which the preset {policy.preset!r} stands for, does nothing on {device!r}"
+                f"PyTorch's own AMP, which the preset {policy.preset!r} stands for, "
+                f"does nothing on {device!r}"
             )
         install((), FEW)
         for kind in native:
@@ -140,7 +141,7 @@ def forget() -> None:
 
 @lru_cache(KEPT_POLICIES)
 def nested(outer: state.Plan, inner: Plan) -> Plan:
-    """Return the plan in force inside another: the inner, and the outer on devices it leaves out."""
+    """Return the plan in force inside another: the inner; the outer on devices it leaves out."""
     left = tuple(device for device in outer.devices if device not in inner.devices)
     if not left or not outer.autocast:
         return inner

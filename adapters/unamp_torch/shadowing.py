@@ -164,7 +164,8 @@ def check_seen(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         if not has_numbers(tensor) or _keys_of(tensor).has(_PYTHON):
             raise LeftOut(
-                "it has a tensor without plain numbers (sparse, nested, without data, transformed, a subclass)"
+                "it has a tensor without plain numbers "
+                "(sparse, nested, without data, transformed, a subclass)"
             )
 
 

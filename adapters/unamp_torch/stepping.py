@@ -30,8 +30,8 @@ from unamp_torch.state import include_kernels, thread
 _STEP = "Optimizer.step#"
 
 _CLOSURE = (
-    "an optimizer's step inside a region computes with no policy in force, and its closure with the region's: "
-    "call step(closure) outside of the compiled function"
+    "an optimizer's step inside a region computes with no policy in force, and its closure with "
+    "the region's: call step(closure) outside of the compiled function"
 )
 
 

@@ -63,8 +63,8 @@ def _convolution(
 ) -> Array:  # fmt: skip
     rank = weight.ndim - 2
     layer = linen.Conv(
-        weight.shape[0], weight.shape[2:], strides=stride, padding=[(padding, padding)] * rank, use_bias=bias is not None,
-        kernel_dilation=dilation, feature_group_count=groups,
+        weight.shape[0], weight.shape[2:], strides=stride, padding=[(padding, padding)] * rank,
+        use_bias=bias is not None, kernel_dilation=dilation, feature_group_count=groups,
     )  # fmt: skip
     return first(_applied(layer, {"kernel": _kernel(weight), "bias": bias}, last(input)))
 
@@ -74,8 +74,8 @@ def _transposed(
 ) -> Array:
     rank = weight.ndim - 2
     layer = linen.ConvTranspose(
-        weight.shape[1], weight.shape[2:], strides=(stride,) * rank, padding="VALID", use_bias=bias is not None,
-        transpose_kernel=True,
+        weight.shape[1], weight.shape[2:], strides=(stride,) * rank, padding="VALID",
+        use_bias=bias is not None, transpose_kernel=True,
     )  # fmt: skip
     kernel = jnp.transpose(weight, (*range(2, weight.ndim), 1, 0))
     return first(_applied(layer, {"kernel": kernel, "bias": bias}, last(input)))

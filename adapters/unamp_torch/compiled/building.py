@@ -197,8 +197,8 @@ def build_hint(*, on_gpu: bool) -> str | None:
         return None
     waiting = ", and this machine's GPU waits for it" if on_gpu else ""
     return (
-        f"unamp's part of PyTorch's regions and operations is in Python here, several times slower than in C++{waiting}: "
-        f"{_COMMAND} builds it, once, in half a minute"
+        "unamp's part of PyTorch's regions and operations is in Python here, several times slower "
+        f"than in C++{waiting}: {_COMMAND} builds it, once, in half a minute"
     )
 
 

@@ -74,8 +74,9 @@ class KerasGradients:
         self._held = given is None
         if given is None and not optimizer.built:
             raise RuntimeError(
-                f"{optimizer.name} does not know its variables yet: call optimizer.build(model.trainable_variables) before the "
-                "first step, or hand the gradients over, as in step(optimizer, variables, gradients=gradients)"
+                f"{optimizer.name} does not know its variables yet: call "
+                "optimizer.build(model.trainable_variables) before the first step, or hand the "
+                "gradients over, as in step(optimizer, variables, gradients=gradients)"
             )
         self._given = self._of_variables() if given is None else _listed(given)
         self._widened = has_master_weights(optimizer)

@@ -87,7 +87,8 @@ def ways() -> Iterator[Way]:
     # Backward passes of loops have a plan of their own for what is kept and what is computed again:
     # one rounding apart.
     mutating = {
-        "residual": "it refuses functions that change an input in place, as batch norm does its statistics"
+        "residual": "it refuses functions that change an input in place, "
+        "as batch norm does its statistics"
     }
     dynamic = (
         "where the branches of an export run, they are compiled for shapes that convolutions refuse"

@@ -82,7 +82,7 @@ def _compiling(backend: str) -> Callable[[Function, Sequence[Any]], Any]:
 
 
 def _made_outside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Compile a function whose region the compiler has not seen made: it leaves the graph for it."""
+    """Compile a function whose region the compiler has not seen made: it leaves the graph."""
     torch._dynamo.reset()
     opened = region()
 
