@@ -75,8 +75,7 @@ def _perform(
     if rule is Rule.LOW and "precision" in params:
         rule = stated_rule(params["precision"]) or rule
     found = [aval.dtype for aval in given]
-    # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would
-    # raise.
+    # Nothing below `jax.numpy` promotes: operands that a rule leaves differing would raise.
     followed = Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule
     mixed = any(dtype is not found[0] for dtype in found)
     wanted = (

@@ -43,8 +43,8 @@ def dtype_of(tensor: Any) -> str:
 def eligible_dtype(value: Any) -> Any:
     """Return the dtype of a tensor that rules are about; None for anything else.
 
-    Numbers of Python's are weakly typed scalars once JAX has them: they take the dtype of what they
-    meet.
+    Numbers of Python's are weakly typed scalars once JAX has them, and take the dtype of what
+    they meet.
     """
     if not isinstance(value, _KINDS) and getattr(type(value), "__jax_array__", None) is None:
         return None

@@ -56,8 +56,8 @@ class Composite(Operator):
 
     Attributes:
         draws: whether it draws random numbers, which low parameters would bias.
-        widens: whether operands that differ are widened where no rule reaches them: it does not
-            promote.
+        widens: whether differing operands are widened where no rule reaches them, since it
+            does not promote.
     """
 
     __slots__ = ("_ranks", "draws", "widens")
@@ -130,8 +130,7 @@ class Composite(Operator):
             else None
         )
         if wide is not None:
-            # JAX cannot differentiate a convolution whose result has another dtype than its
-            # operands.
+            # JAX cannot differentiate a convolution of one dtype with a result of another.
             place = self.places[_PREFERRED]
             if place < len(args):
                 args = (*args[:place], None, *args[place + 1 :])

@@ -1,8 +1,8 @@
 """Loops, branches and solvers: what a loop carries keeps its dtype, and branches agree in theirs.
 
 JAX refuses a body that returns other dtypes than it was given. So a body is wrapped, and the
-wrapped one is kept for as long as the body lives: JAX remembers by function what it has traced and
-compiled.
+wrapped one is kept for as long as the body lives: JAX remembers by function what it has traced
+and compiled.
 """
 
 from __future__ import annotations

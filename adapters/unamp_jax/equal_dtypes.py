@@ -55,7 +55,6 @@ def _is_jaxs(computation: Any) -> bool:
 
     `jax.lax.add` is such a function; of any other JAX calls the user's function.
     """
-    # else it calls a function of the user's
     named = "<locals>" not in getattr(computation, "__qualname__", "")
     return named and str(getattr(computation, "__module__", "")).startswith("jax.")
 

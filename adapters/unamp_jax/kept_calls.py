@@ -1,8 +1,8 @@
 """JAX's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`.
 
 Layers of flax and of equinox have a table here, those of Keras in `unamp.adapter.keras_calls`.
-Inside of `jax.grad` a tensor has its numbers; inside of `jax.vmap` it has none, and the call says
-so.
+Inside of `jax.grad` a tensor has its numbers; inside of `jax.vmap` it has none, and the
+call says so.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _held(layer: Any, *names: str) -> list[Any]:
     """Return a flax layer's parameters and statistics by their names; None for a missing one."""
     if getattr(layer, "scope", None) is None:
         return [getattr(layer, name, None) for name in names]
-    # linen
+    # a module of linen
     held = {name: value for group in layer.variables.values() for name, value in group.items()}
     refuse_unless(bool(held), "no parameters yet")
     return [held.get(name) for name in names]

@@ -39,8 +39,8 @@ def patches() -> Iterator[Patch]:
 def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]:
     """Return the patches by which a trace tells what a model of Keras's runs.
 
-    What Keras runs only to see shapes is kept out, and a training step calls the model by another
-    method.
+    What Keras runs only to see shapes is kept out, and a training step calls the model by
+    another method.
 
     Args:
         follow: returns the replacement of a method that calls a layer.

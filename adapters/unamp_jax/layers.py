@@ -39,8 +39,8 @@ from unamp_jax.training import layer_calls
 Rules = Mapping[Structure, Mapping[str, LayerRegion]]
 Relative = frozenset[tuple[str, LayerRegion]]
 
-#: Rules as a part of every key: the process' rules, or inside a network with rules also where the
-#: thread is.
+#: Rules as a part of every key: the process' rules, or inside a network with rules also
+#: where the thread is.
 _KEY: Any = jax.make_user_context(None)
 
 
@@ -231,8 +231,8 @@ class _Network:
     """One call of a network with rules.
 
     Attributes:
-        strangers: how many calls of layers it is inside of, one in another, that are none of the
-            network's.
+        strangers: how many calls of layers that are none of the network's it is inside of,
+            one in another.
     """
 
     def __init__(
@@ -406,6 +406,6 @@ def _homes() -> list[Any]:
     return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
 
 
-#: The patches that follow the calls of layers while there are rules: of the classes that exist
-#: then.
+#: The patches that follow the calls of layers while there are rules: of the classes that
+#: exist then.
 _calls = layer_calls(_homes, _following)

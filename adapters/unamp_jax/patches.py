@@ -92,8 +92,8 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.lax.lax", "_variadic_reduction_jaxpr", equal_dtypes.combination),
 )
 
-#: The same in modules that may be imported later, or never, by library: a kernel is typed by its
-#: references.
+#: The same in modules that may be imported later, or never, by library: a kernel is typed
+#: by its references.
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
     PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),

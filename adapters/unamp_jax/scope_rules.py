@@ -56,7 +56,7 @@ def _inside_of_jit(value: Any) -> types.FunctionType | None:
         if isinstance(value, types.FunctionType):
             return value
         if isinstance(value, (custom_jvp, custom_vjp, types.MethodType)):
-            # more than one function; every object's
+            # The first two are of several functions, a method's function is every object's.
             return None
         value = getattr(value, "__wrapped__", None)
     return None

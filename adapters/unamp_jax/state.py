@@ -44,8 +44,8 @@ CONTEXT: Any = jax.make_user_context(None)
 #: The rule for a primitive: its operation, the rule, and whether it is reported.
 PrimitiveRule: TypeAlias = "tuple[str, Rule, bool]"
 
-#: Groups that keep their meaning inside of a layer. (Moving its parameters about is a part of the
-#: layer.)
+#: Groups that keep their meaning inside of a layer. (Moving its parameters about
+#: is a part of the layer.)
 _UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
 
 

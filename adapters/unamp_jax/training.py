@@ -34,7 +34,7 @@ def patches(library: str) -> Iterator[Patch]:
         # of parameters; new in flax 0.12
         yield code_patch(averages.update, suspending(thread))
     if library == "flax.nnx" and (setter := find("flax.nnx", "Variable.set_value")) is not None:
-        # likewise
+        # new in flax 0.12, too
         yield code_patch(setter, nnx_variable_set)
     if library == "haiku":
         # likewise, and the parameters of its layers have the dtypes of what they are first given
@@ -77,8 +77,8 @@ def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 def converting(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for `equinox.filter_closure_convert`.
 
-    A function that is traced as a module is made is no initial value: linear operators are such
-    modules.
+    A function that is traced as a module is made is no initial value: linear operators
+    are such modules.
     """
     plan = thread.made_under if thread.plan is None else thread.plan
     with CONTEXT(plan):

@@ -30,8 +30,8 @@ _OFF = Policy(enabled=False)
 def suspended() -> Iterator[None]:
     """Have no policy in force in this thread, and native autocast off, while the context is open.
 
-    Nothing looks at writes to parameters meanwhile: casts that were made before are not used
-    afterwards.
+    Nothing looks at writes to parameters meanwhile: casts that were made before are not
+    used afterwards.
     """
     plan, thread.plan = thread.plan, None
     for each in KERNEL_KEYS:

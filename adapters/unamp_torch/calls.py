@@ -225,8 +225,8 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
     if not (operator.eligible.positions or operator.eligible.keywords):
         chosen: Callable[..., Any] = kernel_of_a_factory
     else:
-        # Only what is made of other operators needs the keyset (`_pass_on`), and to receive it
-        # takes time.
+        # Only what is made of other operators needs the keyset (`_pass_on`), and
+        # to receive it takes time.
         chosen = kernel if operator.composite else kernel_without_keyset
     run_uncompiled(chosen)
     return chosen
@@ -353,8 +353,8 @@ _BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keys
     TRACED.key
 )
 
-#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch does not
-#: take them.
+#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch
+#: does not take them.
 _NUMBERS = frozenset({int, float, bool, complex})
 
 

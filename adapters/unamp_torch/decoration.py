@@ -93,8 +93,8 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
 def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
     """Raise an error where a network is distributed already.
 
-    `DistributedDataParallel` has made its buckets for gradients by then, in the dtypes of the
-    parameters.
+    `DistributedDataParallel` has made its buckets for gradients by then, in the dtypes of
+    the parameters.
     """
     for network in networks:
         if any(isinstance(module, DistributedDataParallel) for module in network.modules()):
@@ -192,8 +192,8 @@ def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradi
 class _Decorated:
     """The base that a decorated optimizer's class has before the optimizer's own class.
 
-    A derived class, and not a wrapper: `isinstance`, schedules, hooks, copies and pickles go on
-    working.
+    A derived class, and not a wrapper: `isinstance`, schedules, hooks, copies and pickles
+    go on working.
     """
 
     _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class

@@ -61,8 +61,7 @@ _FILLING = "filling"
 _KINDS = {
     # A scaled float16 loss would overflow, and fused optimizers refuse what was found.
     _SCALING: _Kind((), ("add", "mul")),
-    # A learning rate that is a tensor is computed from the last one: low, it would stay where it
-    # is.
+    # A learning rate that is a tensor is computed from the last one: low, it would not change.
     _SCHEDULING: _Kind((), ("add", "div", "mul", "pow", "sub")),
     # The norm of all gradients would overflow, and clipped by it they would all be zero.
     _CLIPPING: _Kind(
@@ -112,11 +111,11 @@ _KINDS = {
             "where",
         ),
     ),
-    # Parameters become pieces of a vector that something else computes, and have its dtype from
-    # then on.
+    # Parameters become pieces of a vector that something else computes, and have its dtype
+    # from then on.
     _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
-    # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN, and stay
-    # so.
+    # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN,
+    # and stay so.
     "iterating": _Kind(
         (SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method),
         ("clamp", "div"),

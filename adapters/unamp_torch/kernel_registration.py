@@ -113,8 +113,8 @@ def install_on_meta(wanted: Iterable[Operator]) -> None:
 def let_autocast_pass(device_type: str) -> None:
     """Let operators pass native autocast's key where a device type's backend says nothing of it.
 
-    That key tells whether somebody inside a region switched mixed precision off by PyTorch's own
-    means.
+    That key tells whether somebody inside a region switched mixed precision off by PyTorch's
+    own means.
     """
     key = autocast_key(device_type)
     with _lock:

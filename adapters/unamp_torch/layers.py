@@ -52,8 +52,7 @@ class TorchLayers(Layered):
             self._in_fast.update(
                 (id(each), each) for each in layer._modules.values() if each is not None
             )
-        # The last projection of an attention is a holder of parameters, which its functional form
-        # takes.
+        # The last projection of an attention only holds parameters for its functional form.
         return (
             (name, each)
             for name, each in within(layer)

@@ -135,8 +135,8 @@ def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
     """Return the overloads through which an operation is reached; none where PyTorch lacks it.
 
     In-place variants and those with an explicit output are left out: no rule touches them. So are
-    overloads that exist for TorchScript alone, and, unless asked for, operators that are no entry
-    points.
+    overloads that exist for TorchScript alone, and, unless asked for, operators that are no
+    entry points.
     """
     return tuple(_overloads(op, inner))
 
@@ -144,8 +144,8 @@ def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
 def _overloads(op: str, inner: bool) -> Iterator[Operator]:
     entry = vocabulary()[op]
     if entry.group == "cast":
-        # an explicit cast keeps its meaning, and `detach` from Python would break the making of
-        # parameters
+        # an explicit cast keeps its meaning, and `detach` from Python would break the making
+        # of parameters
         return
     for name in entry.spellings.get("torch", ()):
         packet = None if "." in name else packet_of(name)
@@ -155,8 +155,8 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
             if not _is_for_callers(overload):
                 continue
             operator = Operator(op, overload, activation_only=entry.group in _ACTIVATION_ONLY)
-            # What makes a tensor of none is ours where it is computed with operations that rules
-            # would reach.
+            # What makes a tensor of none is ours where it is computed with operations
+            # that rules would reach.
             made_of_others = entry.group == "creation" and op in facts().made_of
             if operator.eligible.positions or operator.eligible.keywords or made_of_others:
                 yield operator

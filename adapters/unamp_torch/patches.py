@@ -81,8 +81,8 @@ class Hook(NamedTuple):
         )
 
 
-# From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on
-# to it.
+# From 2.15 on torch calls the one with `_impl`; the other is left for older callers,
+# and passes on to it.
 _GENERATOR = "_checkpoint_without_reentrant_generator_impl"
 if not hasattr(torch.utils.checkpoint, _GENERATOR):
     _GENERATOR = "_checkpoint_without_reentrant_generator"
@@ -130,8 +130,8 @@ compiling.patched_names.update(hook.name for hook in HOOKS)
 _lock = lock()
 _open = 0
 
-#: The hooks whose module is imported: the module's namespace, the name, the original, and the
-#: replacement.
+#: The hooks whose module is imported: the module's namespace, the name, the original,
+#: and the replacement.
 _ready: list[Ready] = []
 
 #: The others, and the names of the modules that they wait for. The first region finds one that is
@@ -186,8 +186,8 @@ def _undo() -> None:
     if LASTING.applied:
         LASTING.undo()
     for namespace, name, original, replacement in _ready:
-        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside
-        # regions.
+        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing
+        # outside regions.
         if namespace.get(name) is replacement:
             namespace[name] = original
     finders = sys.meta_path

@@ -399,8 +399,8 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
         dtype for kind, dtype in operator.no_kernel if kind == (CPU if device == META else device)
     ]
     if rule is Rule.LOW:
-        # Native autocast casts a norm's parameters as well, which stay in float32 here, and does
-        # not emulate.
+        # Native autocast casts a norm's parameters as well, which stay in float32 here,
+        # and does not emulate.
         followed = (
             native is Rule.LOW
             and vocabulary()[operator.op].group != "norm"

@@ -60,8 +60,8 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
     return tuple(function for path in paths if (function := at_path(torch, path)) is not None)
 
 
-#: Functions and layers that make a tensor of their input's dtype: a result to write into, or random
-#: noise.
+#: Functions and layers that make a tensor of their input's dtype: a result to write into,
+#: or random noise.
 _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 
 

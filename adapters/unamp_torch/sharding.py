@@ -22,8 +22,8 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
         return found
     if not found:  # small parameters may lie on other ranks altogether
         found = [torch.zeros((), device=sharded.device)]
-    # One exchange, whichever devices this rank has gradients on: every rank must take part in as
-    # many.
+    # One exchange, whichever devices this rank has gradients on: every rank must take
+    # part in as many.
     together = torch.stack([each.to(sharded.device) for each in found]).amax()
     torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
     return [together]

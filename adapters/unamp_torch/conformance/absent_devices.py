@@ -60,8 +60,8 @@ _REASONS = {
     "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
 
-#: What a kernel that asks for the device itself says: in a build without it, and where there is
-#: none.
+#: What a kernel that asks for the device itself says: in a build without it, and where
+#: there is none.
 _ASKS = (
     "not compiled with",
     "not linked with",

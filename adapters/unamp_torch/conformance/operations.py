@@ -61,8 +61,8 @@ class TorchOperations(NamedOperations):
     def __init__(self) -> None:
         super().__init__("torch", _find)
         # A probe tells float32 from float16 by their significands; TF32, which rounds inputs to ten
-        # bits, would pass for float16. Only conformance asks for this namespace, in a process of
-        # its own.
+        # bits, would pass for float16. Only conformance asks for this namespace, in a
+        # process of its own.
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.deterministic = True  # else two runs differ in bits, by themselves

@@ -2,8 +2,8 @@
 
 It is a backend of the kind that strangers bring (PrivateUse1). A policy means the same on every
 device. Where there is no GPU, this one shows it: to PyTorch, and to the adapter, it is an
-accelerator like any other, with no list of its own for autocast. What it computes, the CPU
-computes.
+accelerator like any other, with no list of its own for autocast. What it computes, the
+CPU computes.
 
 See https://docs.pytorch.org/tutorials/advanced/python_extension_autoload.html for backends that
 bring themselves along.

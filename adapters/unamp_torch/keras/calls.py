@@ -50,8 +50,8 @@ class _Inside(threading.local):
             alone.
         casts: those that were cast already, by their ids, each with its cast.
         whole: whether what it is made of has no rules of its own.
-        around: what the policy is made of under which losses are being added up; None outside of
-            that.
+        around: what the policy is made of under which losses are being added up; None
+            outside of that.
     """
 
     def __init__(self) -> None:

@@ -23,8 +23,8 @@ from unamp_torch.conformance.ways.opening import Function, Holding, both
 _NO_COMPILER = "" if shutil.which("c++") else "inductor needs a C++ compiler, and there is none"
 _NO_ONNX = ", ".join(name for name in ("onnx", "onnxscript") if not find_spec(name))
 
-#: Makes a function of a function and inputs, as a tracer does: what it returns is run on the inputs
-#: afterwards.
+#: Makes a function of a function and inputs, as a tracer does: what it returns is run on the
+#: inputs afterwards.
 Makes = Callable[[Function, Sequence[Any]], Function]
 
 
