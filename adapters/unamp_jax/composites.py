@@ -56,8 +56,8 @@ class Composite(Operator):
 
     Attributes:
         draws: whether it draws random numbers, which low parameters would bias.
-        widens: whether differing operands are widened where no rule reaches them, since it
-            does not promote.
+        widens: whether differing operands are widened where no rule reaches them,
+            since the operation does not promote.
     """
 
     __slots__ = ("_ranks", "draws", "widens")

@@ -40,7 +40,7 @@ def reduction(
 def combination(original: Function, computation: Any, *args: Any) -> Any:
     """Trace how a reduction or a scatter combines two numbers, and keep their dtype.
 
-    JAX's own is a part of the operation: no policy is in force in it.
+    JAX's own function is a part of the operation: no policy is in force in it.
     """
     if _is_jaxs(computation):
         with CONTEXT(None):

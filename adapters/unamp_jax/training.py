@@ -37,7 +37,7 @@ def patches(library: str) -> Iterator[Patch]:
         # new in flax 0.12, too
         yield code_patch(setter, nnx_variable_set)
     if library == "haiku":
-        # likewise, and the parameters of its layers have the dtypes of what they are first given
+        # Tuples of closures, too; a layer's parameters have the dtypes of its first inputs.
         for kind in (
             "Transformed",
             "TransformedWithState",

@@ -60,7 +60,7 @@ _PATCHES = {module: _patches_of(module, function) for module, function in _MAKIN
 def let_pass(key: KernelKey) -> None:
     """Have operators that take functions go on from one of our keys to the next.
 
-    It is for good, as the kernels there are. Where this version of PyTorch keeps them elsewhere
+    That is for good, as the kernels there are. Where this version of PyTorch keeps them elsewhere
     nothing is done, and it raises for them in a region.
     """
     known: Mapping[str, Any] = getattr(torch._ops, "_higher_order_ops", {})

@@ -21,7 +21,7 @@ def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def follow(parameter: torch.Tensor, master: torch.Tensor) -> None:
-    """Have a master weight take over the numbers of a parameter that are not its rounded own."""
+    """Have a master weight take over a parameter's numbers that are not its own, rounded."""
     master.copy_(torch.where(master.to(parameter.dtype) == parameter, master, parameter))
 
 

@@ -75,7 +75,7 @@ class Casts:
     def _memory(self, n: int, gradient: torch.Tensor) -> torch.Tensor:
         """Return a tensor for a float32 gradient.
 
-        It takes the memory of the last step's where nobody has that any more.
+        It takes the memory of the last step's gradient where nobody has that any more.
         """
         kept = self._kept[n]
         if kept is not None and gradient.is_contiguous() and _holders(kept._cdata) == 1:

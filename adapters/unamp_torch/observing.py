@@ -303,7 +303,7 @@ class _Spy(TorchDispatchMode):
         )
 
     def compute(self) -> str | None:
-        """Return the dtype that the operation computed in; None where no step got a floating one.
+        """Return the dtype computed in; None where nothing that computes got a floating tensor.
 
         An operation counts as low if it was called in low or any of its steps was low: that is
         where its precision went. (Some kernels widen what they are given to accumulate.)

@@ -68,8 +68,8 @@ def one_program() -> Iterator[None]:
 class _Programs:
     """The programs that XLA has compiled, kept by what they say.
 
-    This is for a process that runs the suite and nothing else. JAX keeps them by what asked for
-    them: what runs forward and backward, or in two functions, it compiles twice.
+    This is for a process that runs the suite and nothing else. JAX keeps programs by what
+    asked for them: what runs forward and backward, or in two functions, it compiles twice.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class _Programs:
     def compile_fast(self) -> None:
         """Keep programs, and tell XLA not to optimise what runs a few times.
 
-        XLA is told nothing where the environment says what it is to do. JAX keeps none of them in
+        XLA is told nothing where the environment says what it is to do. JAX keeps no programs in
         files: their keys would take a tenth of the time. All are written in one context of MLIR:
         making one for each, as JAX does, takes a quarter.
         """

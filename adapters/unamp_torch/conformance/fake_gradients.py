@@ -170,7 +170,7 @@ def gradients(
 
 
 def _as_noted(gradient: Tensor, noted: Any) -> Tensor:
-    """Return a gradient in the tensor's shape and dtype that a node noted, as the engine does."""
+    """Return a gradient in the shape and dtype that its node noted, as the engine does."""
     summed = (
         gradient
         if gradient.shape == tuple(noted.shape)

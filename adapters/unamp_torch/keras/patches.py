@@ -31,7 +31,8 @@ from unamp_torch.python_functions import FunctionPatch
 from unamp_torch.state import thread
 
 #: Groups of operations whose layers and functions are left to what they call: PyTorch's own
-#: operators, which follow their rules by themselves, or keep what they are given whatever it is.
+#: operators, which follow their rules by themselves, or keep what they are given,
+#: whatever the rule.
 _LEFT = frozenset({"shape", "creation", "random", "cast"})
 
 
