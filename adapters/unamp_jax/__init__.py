@@ -1,4 +1,6 @@
-"""JAX for unamp, with flax, equinox, optax and Keras on it; found through the entry point ``jax`` of ``unamp.adapters``.
+"""JAX for unamp, with flax, equinox, optax and Keras on it.
+
+Found through the entry point ``jax`` of ``unamp.adapters``.
 
 What JAX's own idiom asks for besides: `loss_scaling`, pure functions for `jax.jit`, and for
 parameters that are values `low_parameters` and `with_master_weights`.

@@ -1,4 +1,4 @@
-"""The adapter for JAX: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+"""The adapter for JAX: the contract of `unamp.adapter`, carried out by the modules beside it."""
 
 from __future__ import annotations
 
@@ -102,8 +102,9 @@ class JaxAdapter(BaseAdapter):
         self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
     ) -> tuple[Any, Any]:
         raise NotExpressible(
-            "JAX differentiates functions of their arguments, and a loss that closes over its network has no gradient; "
-            "take jax.grad or nnx.grad of a function of the parameters, and hand its gradients to step(gradients=...)"
+            "JAX differentiates functions of their arguments, and a loss that closes over its "
+            "network has no gradient; take jax.grad or nnx.grad of a function of the parameters, "
+            "and hand its gradients to step(gradients=...)"
         )
 
     def layered(self) -> Layered:

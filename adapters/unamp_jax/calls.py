@@ -1,8 +1,9 @@
-"""One call of a primitive: `Primitive.bind_with_trace`, which stands between every function of JAX's and every transformation.
+"""One call of a primitive: `Primitive.bind_with_trace`.
 
-The inputs are cast by the same trace that the primitive is bound by, then the original runs with no
-policy in force: rules of differentiation and of batching, and kernels, run in the dtypes that were
-decided here, and no rule is carried out twice.
+It stands between every function of JAX's and every transformation. The inputs are cast by the same
+trace that the primitive is bound by, then the original runs with no policy in force: rules of
+differentiation and of batching, and kernels, run in the dtypes that were decided here, and no rule
+is carried out twice.
 
 A primitive that the vocabulary does not have is left to `primitives_without_rule`.
 """
@@ -74,8 +75,7 @@ def _perform(
     if rule is Rule.LOW and "precision" in params:
         rule = stated_rule(params["precision"]) or rule
     found = [aval.dtype for aval in given]
-    # Nothing below `jax.numpy` promotes: where a rule leaves differing operands alone, they would
-    # raise.
+    # Nothing below `jax.numpy` promotes: operands that a rule leaves differing would raise.
     followed = Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule
     mixed = any(dtype is not found[0] for dtype in found)
     wanted = (
@@ -108,7 +108,8 @@ def _perform(
                 raise LeftOut(NAMED)
             if dtype in FLOAT8:
                 raise LeftOut(
-                    "it is bound as a primitive; float8 is for products by jax.lax.dot_general and what calls it"
+                    "it is bound as a primitive; "
+                    "float8 is for products by jax.lax.dot_general and what calls it"
                 )
             return run(DTYPES[dtype])
 
@@ -148,7 +149,7 @@ def _in_dtype(
 
 
 def _without_preferred(rest: Any) -> tuple[Any, Any]:
-    """Return the dtype that a convolution's result shall have beside its operands', if any, and the call without it.
+    """Return a convolution's ``preferred_element_type``, if any, and the call without it.
 
     JAX cannot differentiate a convolution whose result has another dtype than its operands.
     """
@@ -157,7 +158,10 @@ def _without_preferred(rest: Any) -> tuple[Any, Any]:
 
 
 def _converted(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan) -> Any:
-    """Carry out a cast, which keeps its meaning: one from bfloat16 to float32 starts from a number that was rounded."""
+    """Carry out a cast.
+
+    One from bfloat16 to float32 keeps its meaning: it starts from a number that was rounded.
+    """
     result = original(primitive, trace, args, *rest)
     (value,), params = args, rest[-1]
     if plan.policy.active and params["new_dtype"] == FLOAT32 and isinstance(result, core.Tracer):

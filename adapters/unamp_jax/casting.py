@@ -43,8 +43,8 @@ def dtype_of(tensor: Any) -> str:
 def eligible_dtype(value: Any) -> Any:
     """Return the dtype of a tensor that rules are about; None for anything else.
 
-    Numbers of Python's are weakly typed scalars once JAX has them: they take the dtype of what they
-    meet.
+    Numbers of Python's are weakly typed scalars once JAX has them, and take the dtype of what
+    they meet.
     """
     if not isinstance(value, _KINDS) and getattr(type(value), "__jax_array__", None) is None:
         return None
@@ -82,7 +82,7 @@ def narrowed(value: Any, found: Any, dtype: Any) -> Array:
 
 
 def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
-    """Return an argument or a result with its tensors cast: lists, tuples and dictionaries of them stay what they are."""
+    """Return an argument or a result with its tensors cast, in lists, tuples and dicts too."""
     kind = type(value)
     if kind is list or kind is tuple:
         return kind([mapped(to, dtype, item) for item in value])
@@ -107,7 +107,10 @@ def form_of(value: Any) -> Form:
 
 
 def in_form(value: Any, form: Form) -> Any:
-    """Return a pytree with the dtypes of a form; one of another structure, which JAX will refuse, as it is."""
+    """Return a pytree with the dtypes of a form.
+
+    One of another structure, which JAX will refuse, is returned as it is.
+    """
     leaves, structure = jax.tree.flatten(value)
     if structure != form.structure:
         return value

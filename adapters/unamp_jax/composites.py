@@ -1,4 +1,4 @@
-"""One call of a composite operation: a function of Python code that is one operation of the vocabulary.
+"""One call of a composite operation: Python code that is one operation of the vocabulary.
 
 `jax.nn.softmax` is six primitives: its own rule holds for all of them. Its inputs are cast, and it
 runs with no policy in force. `unamp.adapter.performing.Performer` carries it out; what it needs to
@@ -56,8 +56,8 @@ class Composite(Operator):
 
     Attributes:
         draws: whether it draws random numbers, which low parameters would bias.
-        widens: whether operands that differ are widened where no rule reaches them: it does not
-            promote.
+        widens: whether differing operands are widened where no rule reaches them,
+            since the operation does not promote.
     """
 
     __slots__ = ("_ranks", "draws", "widens")
@@ -80,7 +80,7 @@ class Composite(Operator):
         )
 
     def _of_rank(self, plan: Plan, args: Args) -> Composite:
-        """Return the operation that a call is; the one for every rank where a user's list names that."""
+        """Return the operation of a call; the one for every rank where a user's list names that."""
         if not self._ranks or not args or is_listed(plan.policy, self.op):
             return self
         made = copy.copy(self)
@@ -102,7 +102,7 @@ class Composite(Operator):
         return self.stated_rule(args, kwargs) or rule if rule is Rule.LOW else rule
 
     def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
-        """Return the rule that a product's precision comes to; None where its caller states none."""
+        """Return the rule that a product's precision means; None where the caller states none."""
         return (
             stated_rule(self.argument("precision", args, kwargs))
             if "precision" in self.places
@@ -110,7 +110,10 @@ class Composite(Operator):
         )
 
     def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
-        """Return the dtype that the caller named: an explicit cast, which no rule changes; None where there is none."""
+        """Return the dtype that the caller named; None where there is none.
+
+        It is an explicit cast, which no rule changes.
+        """
         named, preferred = (
             self.argument(_DTYPE, args, kwargs),
             self.argument(_PREFERRED, args, kwargs),
@@ -118,7 +121,7 @@ class Composite(Operator):
         return preferred if named is None and not wide_result(preferred) else named
 
     def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call the original, with inputs that are cast to a dtype; None where they are what they were."""
+        """Call the original with inputs cast to a dtype; None: they stay as they are."""
         if self.widens and _FILL not in self.places:
             args, kwargs = _with_numbers_alike(args, kwargs)
         wide = (
@@ -127,8 +130,7 @@ class Composite(Operator):
             else None
         )
         if wide is not None:
-            # JAX cannot differentiate a convolution whose result has another dtype than its
-            # operands.
+            # JAX cannot differentiate a convolution of one dtype with a result of another.
             place = self.places[_PREFERRED]
             if place < len(args):
                 args = (*args[:place], None, *args[place + 1 :])
@@ -143,7 +145,7 @@ class Composite(Operator):
         return performer.carry_out_rule(plan, self, Rule.LOW, args, kwargs)[0]
 
     def run_unchanged(self, args: Args, kwargs: Kwargs) -> Any:
-        """Return the result of the call as the function has it, a second time, with no policy in force."""
+        """Call the function a second time, as it is and with no policy in force."""
         return self.call(*args, **kwargs)
 
     def state(self, args: Args) -> list[Any]:
@@ -152,7 +154,7 @@ class Composite(Operator):
 
 
 def _with_numbers_alike(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Return the arguments of a function of `jax.lax` with plain numbers in the dtype of its low tensors.
+    """Return the arguments of a `jax.lax` function with plain numbers in its low tensors' dtype.
 
     A number becomes float32 there, which is what the tensors are outside of regions.
     """
@@ -336,7 +338,10 @@ performer = _Performer(
 
 
 def _ending_low(value: Any, low: Any) -> Any:
-    """Return a result in a low dtype, of float64 too: where JAX has that, constants of a library make results of it."""
+    """Return a result in a low dtype, one of float64 too.
+
+    Where JAX has float64, a library's constants make results float64.
+    """
     if str(getattr(value, "dtype", "")) == "float64":
         return lax.convert_element_type(value, low)
     return cast(value, low)
@@ -349,7 +354,9 @@ def emulates(op: str) -> bool:
 
 
 def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:
-    """Return the maker of a random draw's replacement: low parameters are widened, and no rule reaches what it does.
+    """Return the maker of a random draw's replacement, which widens low parameters.
+
+    No rule reaches what the draw does.
 
     Args:
         function: the function that draws.
@@ -380,7 +387,10 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable
 
 
 def code_patch(function: types.FunctionType, replacement: Callable[[Any], Any]) -> CodePatch:
-    """Return a patch whose code has the function's own signature: JAX binds arguments by it at every call."""
+    """Return a patch whose code has the function's own signature.
+
+    JAX binds arguments by it at every call.
+    """
 
     def stand_in(original: Any) -> types.CodeType:
         return forwarding(function, "CALL", {"CALL": replacement(original)})

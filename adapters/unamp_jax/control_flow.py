@@ -1,8 +1,8 @@
 """Loops, branches and solvers: what a loop carries keeps its dtype, and branches agree in theirs.
 
 JAX refuses a body that returns other dtypes than it was given. So a body is wrapped, and the
-wrapped one is kept for as long as the body lives: JAX remembers by function what it has traced and
-compiled.
+wrapped one is kept for as long as the body lives: JAX remembers by function what it has traced
+and compiled.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def scan(original: Function, f: Any, *args: Any, **kwargs: Any) -> Any:
 
 @_in_regions
 def while_loop(original: Function, cond_fun: Any, body_fun: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `jax.lax.while_loop`, which `fori_loop` comes to, or equinox's, with a body that keeps the dtypes of its value."""
+    """Call `jax.lax.while_loop`, or equinox's, with a body that keeps the dtypes of its value.
+
+    `jax.lax.fori_loop` comes to it, too.
+    """
     return original(
         cond_fun,
         wrapped(body_fun, _while_body) if callable(body_fun) else body_fun,
@@ -141,7 +144,10 @@ def _agreeing(branches: tuple[Function, ...], operands: tuple[Any, ...]) -> tupl
 
 
 def _result_form(branch: Function, operands: tuple[Any, ...]) -> Form:
-    """Return the form of a branch's result. A branch is traced once for operands of a kind, as by JAX itself."""
+    """Return the form of a branch's result.
+
+    A branch is traced once for operands of a kind, as by JAX itself.
+    """
     leaves, structure = jax.tree.flatten(operands)
     kinds = tuple(map(jax.typeof, leaves))
     if all(type(kind) is jax.core.ShapedArray for kind in kinds):
@@ -156,7 +162,10 @@ def _result_form(branch: Function, operands: tuple[Any, ...]) -> Form:
 
 @weakref_lru_cache  # type: ignore[untyped-decorator]
 def _remembered_form(branch: Function, structure: Any, kinds: tuple[Any, ...]) -> Form:
-    """Return the form of a branch's result; the policy in force is a part of the key, as of all of JAX's caches of traces."""
+    """Return the form of a branch's result.
+
+    The policy in force is a part of the key, as of all of JAX's caches of traces.
+    """
     return form_of(jax.eval_shape(branch, *structure.unflatten(kinds)))
 
 
@@ -178,7 +187,10 @@ def custom_linear_solve(
     symmetric: Any = False,
     has_aux: Any = False,
 ) -> Any:
-    """Call `jax.lax.custom_linear_solve` with functions whose products and solutions have the dtypes of ``b``."""
+    """Call `jax.lax.custom_linear_solve`.
+
+    The functions' products and solutions have the dtypes of ``b``.
+    """
     form = form_of(b)
     back = None if transpose_solve is None else wrapped(transpose_solve, _solving, form, has_aux)
     product, inner = wrapped(matvec, ending, form), wrapped(solve, _solving, form, has_aux)
@@ -194,7 +206,7 @@ def custom_root(
     tangent_solve: Any,
     has_aux: Any = False,
 ) -> Any:
-    """Call `jax.lax.custom_root` with functions whose solutions have the dtypes of the first guess."""
+    """Call `jax.lax.custom_root` with functions whose solutions have the first guess's dtypes."""
     form = form_of(initial_guess)
     inner, tangent = wrapped(solve, _solving, form, has_aux), wrapped(tangent_solve, ending, form)
     return original(wrapped(f, ending, form), initial_guess, inner, tangent, has_aux)

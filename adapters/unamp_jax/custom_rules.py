@@ -31,8 +31,8 @@ def jvp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
     Args:
         composites: those functions with rules of their own that are operations of the vocabulary,
             by their ids.
-        held: applies the patches while the context is open: a rule may run after the last region is
-            closed.
+        held: applies the patches while the context is open: a rule may run after the last
+            region is closed.
     """
 
     def ruled(plan: Plan, function: Any, args: Any, kwargs: Any) -> Any:
@@ -63,7 +63,10 @@ def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
 def _calling(
     composites: Mapping[int, Composite], ruled: Function
 ) -> Callable[[Function], Function]:
-    """Return the maker of a replacement of `__call__`; `ruled` returns a function whose rules run under the plan."""
+    """Return the maker of a replacement of `__call__`.
+
+    `ruled` returns a function whose rules run under the plan.
+    """
 
     @standing_in
     def call(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:

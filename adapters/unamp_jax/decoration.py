@@ -24,8 +24,9 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
     for value in (*networks, *optimizers):
         if nnx is None or not isinstance(value, (nnx.Module, nnx.Optimizer)):
             raise NotExpressible(
-                f"{type(value).__name__} has no parameters that can be changed where they are; unamp_jax.low_parameters "
-                "returns low ones, and unamp_jax.with_master_weights wraps an optax transformation"
+                f"{type(value).__name__} has no parameters that can be changed where they are; "
+                "unamp_jax.low_parameters returns low ones, and unamp_jax.with_master_weights "
+                "wraps an optax transformation"
             )
     if decoration.master_grad:
         raise NotExpressible(
@@ -33,7 +34,8 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
         )
     if decoration.save_dtype not in (None, decoration.dtype):
         raise NotExpressible(
-            "JAX's parameters are values: cast the state where you save it, and leave save_dtype out"
+            "JAX's parameters are values: cast the state where you save it, "
+            "and leave save_dtype out"
         )
     variables = list(_variables(networks, decoration, nnx))
     pairs = _pairs(networks, optimizers)
@@ -69,7 +71,8 @@ def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Ite
             name = str(getattr(value, "dtype", ""))
             if name in LOW_DTYPES and id(variable) not in kept:
                 raise ValueError(
-                    f"a parameter is {name} already; decorate a network whose parameters are float32"
+                    f"a parameter is {name} already; "
+                    "decorate a network whose parameters are float32"
                 )
             if name == "float32" and id(variable) not in kept | taken:
                 taken.add(id(variable))
@@ -92,7 +95,8 @@ def _pairs(networks: Sequence[Any], optimizers: Sequence[Any]) -> list[tuple[Any
     """Return each optimizer with the network whose parameters it steps, which it does not hold."""
     if len(networks) != 1 and len(networks) != len(optimizers) and optimizers:
         raise NotExpressible(
-            "an optimizer of nnx does not hold its network: give one network, or one for each optimizer, in order"
+            "an optimizer of nnx does not hold its network: give one network, or one for each "
+            "optimizer, in order"
         )
     for optimizer in optimizers:
         if has_master_weights(optimizer):

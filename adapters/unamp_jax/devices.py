@@ -1,4 +1,7 @@
-"""JAX's words and objects for devices: ``"cpu"``, ``"gpu"``, ``"tpu"``, `jax.Device`, with an index or without."""
+"""JAX's words and objects for devices.
+
+They are ``"cpu"``, ``"gpu"``, ``"tpu"`` and `jax.Device`, with an index or without.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ _KINDS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "gpu"
 
 
 def names() -> Mapping[str, str]:
-    """Return JAX's word for every device that is there, by its kind: the CPU always is, beside what JAX computes on."""
+    """Return JAX's word for every device that is there, by its kind.
+
+    The CPU is always there, beside what JAX computes on.
+    """
     backend = jax.default_backend()
     return {"cpu": "cpu", **({} if _KINDS.get(backend, "gpu") == "cpu" else {"gpu": backend})}
 
 
 def kind_of(device: object) -> str | None:
-    """Return the kind of a device: of ``"gpu:0"``, of a `jax.Device`; None for what is none of JAX's.
+    """Return the kind of a device, ``"gpu:0"`` or a `jax.Device`; None for what is none of JAX's.
 
     A device that is not there is a kind of its own.
     """

@@ -1,4 +1,4 @@
-"""Places where JAX, and libraries on it, want two dtypes to be one, and a region may have made one of them low."""
+"""Places where JAX and libraries on it want two equal dtypes, and a region may lower one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _in_regions = in_regions(thread)
 def reduction(
     original: Function, operands: Any, init_values: Any, computation: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call `jax.lax.reduce` or `reduce_window` with operands of the dtypes of their first values."""
+    """Call `jax.lax.reduce` or `reduce_window` with operands and first values of equal dtypes."""
     if jax.tree.structure(operands) == jax.tree.structure(init_values):
         values, first = form_of(operands), form_of(init_values)
         wide = Form(values.structure, tuple(map(widest, values.dtypes, first.dtypes)))
@@ -38,9 +38,9 @@ def reduction(
 
 @_in_regions
 def combination(original: Function, computation: Any, *args: Any) -> Any:
-    """Call the function of JAX's that traces how a reduction or a scatter combines two numbers; it keeps their dtype.
+    """Trace how a reduction or a scatter combines two numbers, and keep their dtype.
 
-    JAX's own is a part of the operation: no policy is in force in it.
+    JAX's own function is a part of the operation: no policy is in force in it.
     """
     if _is_jaxs(computation):
         with CONTEXT(None):
@@ -51,8 +51,10 @@ def combination(original: Function, computation: Any, *args: Any) -> Any:
 
 
 def _is_jaxs(computation: Any) -> bool:
-    """Return whether JAX knows a reduction by its function, `jax.lax.add` say, and has an operation of its own for it."""
-    # else it calls a function of the user's
+    """Return whether JAX knows a reduction by its function, and has its own operation for it.
+
+    `jax.lax.add` is such a function; of any other JAX calls the user's function.
+    """
     named = "<locals>" not in getattr(computation, "__qualname__", "")
     return named and str(getattr(computation, "__module__", "")).startswith("jax.")
 
@@ -69,7 +71,10 @@ def scatter_update(original: Function, x: Any, idx: Any, y: Any, *args: Any, **k
 
 @_in_regions
 def whole_update(original: Function, self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``x.at[...].divide`` or ``power``, which JAX computes of the whole array, so that the array keeps its dtype."""
+    """Call ``x.at[...].divide`` or ``power`` so that the array keeps its dtype.
+
+    JAX computes them of the whole array.
+    """
     if self.array.dtype in ELIGIBLE:
         with CONTEXT(None):
             return original(self, cast(values, self.array.dtype), *args, **kwargs)
@@ -99,7 +104,10 @@ def older_pullback(
 
 @_in_regions
 def linear_transpose(original: Function, fun: Any, *primals: Any, **kwargs: Any) -> Any:
-    """Call `jax.linear_transpose`; the function that it returns takes cotangents in the dtypes of the function's results."""
+    """Call `jax.linear_transpose`.
+
+    The function that it returns takes cotangents in the dtypes of the results of ``fun``.
+    """
     transposed, form = original(fun, *primals, **kwargs), form_of(jax.eval_shape(fun, *primals))
     return jax.tree_util.Partial(functools.partial(_transposed, form), transposed)
 
@@ -121,14 +129,17 @@ def unraveled(
 
 @_in_regions
 def converted_closure(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that `equinox.filter_closure_convert` returned with the dtypes that it was converted for."""
+    """Call a function of `equinox.filter_closure_convert` with the dtypes it was converted for."""
     args, kwargs = in_form((args, kwargs), form_of(self.in_struct))
     return original(self, *args, **kwargs)
 
 
 @_in_regions
 def variable_put(original: Function, self: Any, col: Any, name: Any, value: Any) -> Any:
-    """Call `flax.core.Scope.put_variable`, by which linen's variables are set, with a value in the dtypes of the one before."""
+    """Call `flax.core.Scope.put_variable` with a value in the dtypes of the one before.
+
+    Linen's variables are set by it.
+    """
     before = self.get_variable(col, name)
     return original(self, col, name, value if before is None else in_form(value, form_of(before)))
 

@@ -1,4 +1,7 @@
-"""Facts about the functions, primitives and layers of JAX and its libraries; `data/operators.toml` holds them."""
+"""Facts about the functions, primitives and layers of JAX and its libraries.
+
+`data/operators.toml` holds them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from unamp.adapter.facts import read_facts
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about functions, primitives and layers: each is a key of the data file, which explains it."""
+    """Facts about functions, primitives and layers, each by a key of the data file.
+
+    The file explains its keys.
+    """
 
     left: frozenset[str]
     transparent: frozenset[str]

@@ -1,4 +1,4 @@
-"""The composite operations and layers that the spellings lead to, in JAX and in the libraries on it that are imported."""
+"""The composite operations and layers that spellings lead to, in JAX and imported libraries."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _taken: set[int] = set()
 
 @cache
 def patches_of(library: str) -> tuple[Patch, ...]:
-    """Return the patches of a library's functions and of its layers' methods; of a function with two names, under the first.
+    """Return the patches of a library's functions and of its layers' methods.
 
-    Each is made once: made again while it is applied, it would take what stands in for the
-    original.
+    A function with two names is patched under the first. Each patch is made once: made again while
+    it is applied, it would take what stands in for the original.
 
     Args:
         library: one of `unamp_jax.spellings.libraries`.
@@ -69,7 +69,7 @@ def _of_function(op: str, path: str, inner: Any) -> Iterator[Patch]:
 
 
 def innermost(value: Any) -> Any:
-    """Return the function of Python code under `jax.jit` and wrappers, or the object with rules that is there."""
+    """Return the Python function under `jax.jit` and wrappers, or the object with rules there."""
     for _ in range(8):
         if isinstance(value, (custom_jvp, custom_vjp)):
             return value
@@ -83,7 +83,7 @@ def innermost(value: Any) -> Any:
 
 
 def hook(library: str, module: str, path: str) -> Any:
-    """Return a private part of a library on JAX; None, with a warning, where the imported version has none.
+    """Return a private part of a library; None, with a warning, if the imported version has none.
 
     A module that is not imported yet has nothing that anybody could call.
 

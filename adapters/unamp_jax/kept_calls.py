@@ -1,8 +1,8 @@
 """JAX's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`.
 
 Layers of flax and of equinox have a table here, those of Keras in `unamp.adapter.keras_calls`.
-Inside of `jax.grad` a tensor has its numbers; inside of `jax.vmap` it has none, and the call says
-so.
+Inside of `jax.grad` a tensor has its numbers; inside of `jax.vmap` it has none, and the
+call says so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from unamp_jax.casting import with_numbers
 def before(
     op: str, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Kept | None:
-    """Return the arguments of a call of a function or a layer, before it runs; None where no trace keeps calls."""
+    """Return a function's or layer's arguments before the call; None where no trace keeps calls."""
     if not operator.layer:
         return kept(_CALLS, op, operator.name, args, kwargs)
     of_keras = getattr(args[0], "dtype_policy", None) is not None
@@ -48,7 +48,7 @@ def before(
 def before_primitive(
     op: str, name: str, args: Sequence[Any], params: Mapping[str, Any]
 ) -> Kept | None:
-    """Return the arguments of a call of a primitive, before it runs; None where no trace keeps calls."""
+    """Return a primitive's arguments before the call; None where no trace keeps calls."""
     return kept(_PRIMITIVES, op, name, args, params)
 
 
@@ -76,7 +76,7 @@ def _product(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Arguments:
-    """Return a product; its caller may state the precision, which is no argument of the operation's."""
+    """Return a product's arguments; a stated precision is no argument of the operation."""
     if preferred_element_type is not None:
         raise LeftOut(NAMED)
     return product(a, b)
@@ -88,8 +88,8 @@ def _dot(a: Any, b: Any, **attributes: Any) -> Arguments:
 
 
 def _reduction(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, initial: Any = None,
-    where: Any = None, promote_integers: bool = True,
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False,
+    initial: Any = None, where: Any = None, promote_integers: bool = True,
 ) -> Arguments:  # fmt: skip
     if dtype is not None:
         raise LeftOut(NAMED)
@@ -132,10 +132,10 @@ _FUNCTIONS: Signatures = {
 
 
 def _held(layer: Any, *names: str) -> list[Any]:
-    """Return the parameters and statistics that a layer of flax holds under some names; None for one that it has not."""
+    """Return a flax layer's parameters and statistics by their names; None for a missing one."""
     if getattr(layer, "scope", None) is None:
         return [getattr(layer, name, None) for name in names]
-    # linen
+    # a module of linen
     held = {name: value for group in layer.variables.values() for name, value in group.items()}
     refuse_unless(bool(held), "no parameters yet")
     return [held.get(name) for name in names]

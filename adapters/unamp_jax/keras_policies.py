@@ -1,4 +1,4 @@
-"""Keras in a region, where it computes with JAX: a layer of mixed precision is a float32 layer, losses add up in float32."""
+"""Keras on JAX in a region: mixed-precision layers are float32, losses add up in float32."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def patches() -> Iterator[Patch]:
 def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]:
     """Return the patches by which a trace tells what a model of Keras's runs.
 
-    What Keras runs only to see shapes is kept out, and a training step calls the model by another
-    method.
+    What Keras runs only to see shapes is kept out, and a training step calls the model by
+    another method.
 
     Args:
         follow: returns the replacement of a method that calls a layer.

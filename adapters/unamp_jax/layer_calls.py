@@ -170,13 +170,16 @@ def _parameters(layer: Any) -> list[Any]:
 
 
 def _stated_dtype(layer: Any) -> Any:
-    """Return the dtype that a layer of flax's was made to compute in; None where it was not told."""
+    """Return the dtype that a flax layer was made to compute in; None where none was stated."""
     stated = getattr(layer, "dtype", None) if type(layer).__module__.startswith("flax.") else None
     return None if stated is None else np.dtype(stated)
 
 
 def _of_rank(op: str, layer: Any, policy: Policy) -> str:
-    """Return the operation that a layer is where its class serves every rank, unless a user's list names that of all."""
+    """Return the operation that a layer is, for its rank where its class serves every rank.
+
+    Where a user's list names the operation of all ranks, it is that.
+    """
     ranks = facts().ranks.get(op)
     if ranks is None or is_listed(policy, op):
         return op

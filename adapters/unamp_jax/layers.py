@@ -1,9 +1,9 @@
-"""Rules for single layers of flax and equinox, whose networks are values: copies of a layer come and go.
+"""Rules for single layers of flax and equinox, whose networks are values.
 
-A rule is about a name in a network of one structure: a copy of it, or what a transformation made
-again of its leaves, has the rule too. The rules of the process are a part of the key of JAX's
-caches, as the plan is, and so are the network and, in linen, the rules inside of the layer where a
-thread is: no program is found that was traced under other rules.
+Copies of a layer come and go. A rule is about a name in a network of one structure: a copy of it,
+or what a transformation made again of its leaves, has the rule too. The rules of the process are a
+part of the key of JAX's caches, as the plan is, and so are the network and, in linen, the rules
+inside of the layer where a thread is: no program is found that was traced under other rules.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ from unamp_jax.training import layer_calls
 Rules = Mapping[Structure, Mapping[str, LayerRegion]]
 Relative = frozenset[tuple[str, LayerRegion]]
 
-#: Rules as a part of every key: the process' rules, or inside a network with rules also where the
-#: thread is.
+#: Rules as a part of every key: the process' rules, or inside a network with rules also
+#: where the thread is.
 _KEY: Any = jax.make_user_context(None)
 
 
 class _Layer:
-    """The place of a layer in every network of one structure; rules are put on it. The network itself has the name ``""``."""
+    """The place of a layer in every network of one structure; rules are put on it.
+
+    The network itself has the name ``""``.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,8 @@ class _Layer:
         """The class of the layers that are there, which patterns ask for."""
         if self.kind is None:
             raise NotExpressible(
-                "layers of flax.linen have no class before they are called; name them, as a trace does: '**.Dense_*'"
+                "layers of flax.linen have no class before they are called; "
+                "name them, as a trace does: '**.Dense_*'"
             )
         return self.kind
 
@@ -74,7 +78,10 @@ _networks: WeakValueDictionary[Structure, _Layer] = WeakValueDictionary()
 
 
 class JaxLayers(KerasLayers):
-    """See `unamp.adapter.layers.Layered`. Layers of Keras are objects that stay, and have their rules themselves."""
+    """See `unamp.adapter.layers.Layered`.
+
+    Layers of Keras are objects that stay, and have their rules themselves.
+    """
 
     def __init__(self) -> None:
         super().__init__(_in_force.put_keras)
@@ -143,8 +150,8 @@ def _layers(structure: Structure, network: Any, known: Known) -> list[tuple[str,
 def _linen_layers(structure: Structure, network: Any, known: Known) -> list[tuple[str, _Layer]]:
     if network.scope is None:
         raise NotExpressible(
-            f"a {type(network).__name__} of flax.linen has no layers before it has variables; give layer_policies "
-            "network.bind(variables), and call the network as before"
+            f"a {type(network).__name__} of flax.linen has no layers before it has variables; "
+            "give layer_policies network.bind(variables), and call the network as before"
         )
     paths: dict[str, None] = {}
     for collection in network.variables.values():
@@ -173,7 +180,7 @@ class _InForce:
         self._keras = RulesInForce()
 
     def put(self, place: _Layer, region: LayerRegion | None) -> None:
-        """Have a layer of every network of one structure run in a region from now on; None: as it is written."""
+        """Have a layer of every network of one structure run in a region; None: as written."""
         before = bool(self._places)
         self._places.pop(place, None)
         if region is not None:
@@ -224,8 +231,8 @@ class _Network:
     """One call of a network with rules.
 
     Attributes:
-        strangers: how many calls of layers it is inside of, one in another, that are none of the
-            network's.
+        strangers: how many calls of layers that are none of the network's it is inside of,
+            one in another.
     """
 
     def __init__(
@@ -262,7 +269,7 @@ class _Network:
         return self._names[id(layer)]
 
     def _name_in_scopes(self, layer: Any) -> str | None:
-        """Return the name of a layer of linen: its path from the network on, where that is the one it is in.
+        """Return the name of a layer of linen: its path from the network, if it is in that one.
 
         The path alone does not tell: a network that is applied inside of another begins anew.
         """
@@ -279,7 +286,10 @@ class _Network:
         return ".".join(layer.path[len(start) :])
 
     def _copied(self, layer: Any) -> None:
-        """Note the name of the layer that another one is a copy of: a transformation makes its arguments anew."""
+        """Note the name of the layer that another one is a copy of.
+
+        A transformation makes its arguments anew.
+        """
         like = structure_of(layer)
         alike = [
             (name, own)
@@ -292,9 +302,10 @@ class _Network:
         names = [name for name, own in alike if may_be_copy(layer, own, self._older)]
         if len({self.within(name) for name in names}) > 1:
             raise NotExpressible(
-                f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a transformation of JAX that is handed "
-                "the layer nobody can tell which of them it is; transform the whole network's call, close over the layer, or "
-                "give them one rule"
+                f"{' and '.join(map(repr, names[:3]))} have different rules, and inside a "
+                "transformation of JAX that is handed the layer nobody can tell which of them it "
+                "is; transform the whole network's call, close over the layer, "
+                "or give them one rule"
             )
         ruled = next((name for name, _ in alike if self.within(name)), None)
         if not names and ruled is not None and not self.strangers:
@@ -309,7 +320,7 @@ class _Network:
         self._kept.append(layer)
 
     def is_stranger(self, layer: Any) -> bool:
-        """Return whether a layer that is none of the network's has none of its layers inside, nor copies of them."""
+        """Return whether a foreign layer has none of the network's layers inside, nor copies."""
         if is_linen(layer):
             return False
         own = {id(array) for array in arrays_of(self._network)}
@@ -320,7 +331,7 @@ class _Network:
         )
 
     def within(self, name: str) -> Relative:
-        """Return the regions of a layer and of those inside, by what their names are relative to its own."""
+        """Return the regions of a layer and of those inside, by their names relative to its own."""
         return frozenset(
             (own[len(name) :], region)
             for own, region in self._rules.items()
@@ -369,7 +380,7 @@ def _following(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 
 def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a layer outside of every network with rules, with a warning where it may be a layer of one."""
+    """Call a layer outside of every network with rules; warn where it may be a layer of one."""
     kind = type(args[0])
     if not is_layer(kind):
         return original(*args, **kwargs)
@@ -383,7 +394,10 @@ def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager[Any]:
-    """Return the context in which a layer is called; `inside` tells layers apart that a cache of traces takes for one."""
+    """Return the context of a layer's call.
+
+    `inside` tells layers apart that a cache of traces takes for one.
+    """
     made: AbstractContextManager[Any] = _KEY((_KEY._obj.get_global(), network.structure, inside))
     return made
 
@@ -392,6 +406,6 @@ def _homes() -> list[Any]:
     return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
 
 
-#: The patches that follow the calls of layers while there are rules: of the classes that exist
-#: then.
+#: The patches that follow the calls of layers while there are rules: of the classes that
+#: exist then.
 _calls = layer_calls(_homes, _following)

@@ -1,4 +1,6 @@
-"""Loss scaling as pure functions, for `jax.jit`: a state that is a pytree, and the arithmetic of `unamp.GradScaler`.
+"""Loss scaling as pure functions, for `jax.jit`.
+
+The state is a pytree, the arithmetic that of `unamp.GradScaler`.
 
     state = loss_scaling.init()
 
@@ -112,14 +114,19 @@ def of(loss_scale: LossScale) -> LossScaleState:
 
 
 def scale(state: LossScaleState, loss: Array) -> Array:
-    """Return a loss times the scale; a low one is float32 then. The gradient flows back through the product."""
+    """Return a loss times the scale; a low one is float32 then.
+
+    The gradient flows back through the product.
+    """
     with CONTEXT(None):
         wide = loss.astype(jnp.float32) if str(loss.dtype) in LOW_DTYPES else loss
         return wide * state.scale.astype(wide.dtype)
 
 
 def unscale(state: LossScaleState, gradients: Any) -> tuple[Any, Array]:
-    """Return gradients divided by the scale (in float32 where they are low), and whether all of them are finite.
+    """Return gradients divided by the scale, and whether all of them are finite.
+
+    Low gradients are divided in float32.
 
     Args:
         state: the state that the loss was scaled with.
@@ -130,8 +137,8 @@ def unscale(state: LossScaleState, gradients: Any) -> tuple[Any, Array]:
     """
     if any(str(leaf.dtype) == "float16" for leaf in jax.tree.leaves(gradients)):
         raise ValueError(
-            "there are float16 gradients: the parameters are low already; keep them in float32 and let a region cast them, "
-            "or differentiate with respect to the float32 master weights"
+            "there are float16 gradients: the parameters are low already; keep them in float32 and "
+            "let a region cast them, or differentiate with respect to the float32 master weights"
         )
     with CONTEXT(None):
         inverse = 1.0 / state.scale
@@ -192,7 +199,7 @@ def step(
     parameters: Any,
     **extra: Any,
 ) -> tuple[Any, Any]:
-    """Return parameters and state of an optax transformation after its step, or as they were where it is skipped.
+    """Return parameters and optax state after a step, or as they were where it is skipped.
 
     Args:
         transformation: the optax transformation.

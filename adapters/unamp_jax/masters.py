@@ -1,4 +1,7 @@
-"""Low parameters with float32 master weights, in optax's way: a transformation whose state holds them."""
+"""Low parameters with float32 master weights, in optax's way.
+
+A transformation's state holds the master weights.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,8 @@ def with_master_weights(transformation: Any, masters: Any = None) -> Any:
     def update(gradients: Any, state: MasterWeightsState, params: Any = None, **extra: Any) -> Any:
         if params is None:
             raise ValueError(
-                "a transformation with master weights needs the parameters: update(gradients, state, parameters)"
+                "a transformation with master weights needs the parameters: "
+                "update(gradients, state, parameters)"
             )
         with CONTEXT(None):
             steps, after = inner.update(
@@ -113,7 +117,7 @@ def _wide(leaf: Any) -> Any:
 
 
 def _difference(master: Any, parameter: Any) -> Any:
-    """Return the difference between a parameter and its rounded master weight, in float32, whatever dtype it has."""
+    """Return a parameter's difference from its rounded master weight, in float32 for any dtype."""
     if str(parameter.dtype) not in LOW_DTYPES:
         return master - parameter
     return _wide(jnp.asarray(narrowed(master, FLOAT32, parameter.dtype))) - _wide(parameter)

@@ -1,4 +1,4 @@
-"""Networks that compute under a policy by themselves: functions, modules of flax and equinox, models of Keras."""
+"""Networks that compute under a policy: functions, modules of flax and equinox, Keras models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def wrap(adapter: Adapter, network: Any, policy: Policy) -> Any:
 
 
 def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
-    """Return a linen module whose `apply` opens the region: its ``__call__`` runs only inside of that."""
+    """Return a linen module whose `apply` opens the region.
+
+    Its ``__call__`` runs only inside of that.
+    """
     made = network.clone()
 
     def apply(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +60,10 @@ def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
 
 
 def named_layers(network: Any) -> Iterable[tuple[str, Any]]:
-    """Return the layers inside a network, with their names; those of linen are named by the scopes that they open."""
+    """Return the layers inside a network, with their names.
+
+    Those of linen are named by the scopes that they open.
+    """
     if is_of(network, "flax.nnx", "Module"):
         return [
             (".".join(map(str, path)), layer)
@@ -69,7 +75,10 @@ def named_layers(network: Any) -> Iterable[tuple[str, Any]]:
 
 
 def inner_modules(network: Any, nnx: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the modules inside a module of nnx, and itself, with their paths; flax has a function for it since 0.12.1."""
+    """Yield a module of nnx and the modules inside it, with their paths.
+
+    flax has a function for it since 0.12.1.
+    """
     for path, each in nnx.iter_graph(network):
         if isinstance(each, nnx.Module):
             yield path, each
@@ -90,7 +99,10 @@ def _inside(value: Any, path: str, kind: type) -> Iterable[tuple[str, Any]]:
 
 
 def is_layer(kind: type) -> bool:
-    """Return whether a class of modules is one of layers: `equinox.filter_jit` and its like return modules, too."""
+    """Return whether a class of modules is one of layers.
+
+    `equinox.filter_jit` and its like return modules, too.
+    """
     return not kind.__module__.startswith("equinox.") or kind.__module__.startswith("equinox.nn.")
 
 
@@ -100,10 +112,10 @@ def is_linen(layer: object) -> bool:
 
 
 def structure_of(network: Any) -> Structure:
-    """Return a value that is equal for copies of a network: its class, and the classes of its layers by their names.
+    """Return a value that is equal for copies of a network.
 
-    The layers of linen come into being when they are called; such a network is its class and its
-    fields.
+    It holds the network's class, and the classes of its layers by their names. The layers of linen
+    come into being when they are called; such a network is its class and its fields.
     """
     if is_linen(network):
         fields = [
@@ -123,7 +135,7 @@ def arrays_of(layer: Any) -> list[Any]:
 
 
 def may_be_copy(layer: Any, own: Any, older: Container[Any] = ()) -> bool:
-    """Return whether a layer may be another one that a transformation of JAX made again of its arrays.
+    """Return whether a layer may be another one that a transformation made again of its arrays.
 
     Its arrays say so: one of them is the other's, or they are tracers, or a scan that is not
     compiled handed slices of them on.

@@ -40,12 +40,18 @@ class JaxLayers(Layers):
 
     @property
     def path(self) -> str | None:
-        """Where the thread is, with the innermost layer's name; None outside of layers and of named scopes."""
+        """The place of the thread, with the innermost layer's name.
+
+        None outside of layers and of named scopes.
+        """
         inside = super().path
         return inside or _scope()
 
     def _unnamed(self, layer: Any) -> str:
-        """Return the name of a layer; of the one that it is a copy of, since transformations make their arguments anew."""
+        """Return the name of a layer, or of the one that it is a copy of.
+
+        Transformations make their arguments anew.
+        """
         named = [(name, own) for name, own in self._names.values() if type(own) is type(layer)]
         like = structure_of(layer) if named else None
         alike = {
@@ -60,7 +66,7 @@ class JaxLayers(Layers):
 
 
 def _scope() -> str | None:
-    """Return the named scopes that the thread is in, without the names of the transformations around them."""
+    """Return the thread's named scopes, without the names of the transformations around them."""
     names = re.sub(r"\w+\(|\)", "", str(source_info_util.current_name_stack()))
     return ".".join(filter(None, names.split("/"))) or None
 
@@ -134,7 +140,9 @@ def report(
     low: Callable[[str], Any],
     kept: Kept | None,
 ) -> Any:
-    """Report one operation, and return the result to go on with, whose gradient is told where a trace wants it.
+    """Report one operation, and return the result to go on with.
+
+    Its gradient is told where a trace wants it.
 
     Args:
         given: the tensors that the rule is about, or what stands for them with a dtype and a shape.
@@ -173,7 +181,9 @@ def report(
 
 
 class _Reporter(Reporter):
-    """Reports operations of JAX. What tells of a gradient is bound before the numbers are there, and with them the record.
+    """The reporter of JAX's operations.
+
+    What tells of a gradient is bound before the numbers are there, and with them the record.
 
     Args:
         through: binds a primitive to a result.
@@ -215,7 +225,10 @@ def _numbers(tensor: Any) -> Any:
 
 
 def check_state(before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Leave an operation out that has replaced arrays of its layer: a second run would do so again."""
+    """Raise `LeftOut` where an operation has replaced arrays of its layer.
+
+    A second run would do so again.
+    """
     if len(before) != len(after) or any(
         old is not new for old, new in zip(before, after, strict=True)
     ):
@@ -226,18 +239,27 @@ report_registered = _Reporter(bind).report_registered
 
 
 def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
-    """Give the function that runs a registered operation again; see `unamp.adapter.registered`. Arrays do not change."""
+    """Give the function that runs a registered operation again.
+
+    See `unamp.adapter.registered`. Arrays do not change.
+    """
     return nullcontext(lambda call: call())
 
 
 def opened(value: Any) -> Opened | None:
-    """Return the leaves of a pytree, modules of flax and equinox among them; see `unamp.adapter.registered`."""
+    """Return the leaves of a pytree, modules of flax and equinox among them.
+
+    See `unamp.adapter.registered`.
+    """
     leaves, form = jax.tree.flatten(value)
     return None if jax.tree_util.treedef_is_leaf(form) else (leaves, form.unflatten)
 
 
 def unchanged(value: Any) -> Callable[[], bool]:
-    """Return the function that tells whether a pytree is unchanged: one of flax's holds state, which calls replace."""
+    """Return the function that tells whether a pytree is unchanged.
+
+    One of flax's holds state, which calls replace.
+    """
     before, form = jax.tree.flatten(value)
 
     def is_unchanged() -> bool:

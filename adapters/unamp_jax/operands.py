@@ -1,4 +1,4 @@
-"""The operands of a primitive: their abstract values, and casts by the trace that the primitive is bound by."""
+"""The operands of a primitive: their abstract values, and casts by the primitive's own trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def abstract_values(args: Any, rest: Any) -> Any:
 def cast(
     trace: Any, args: Any, rest: Any, avals: Any, places: list[int], wanted: Any
 ) -> tuple[Any, Any]:
-    """Return the arguments of a call of `Primitive.bind_with_trace` with the operands at some places in another dtype."""
+    """Return the arguments of a `bind_with_trace` call with some operands in another dtype."""
     given = list(args)
     for n in places:
         if avals[n].dtype is not wanted:
@@ -41,7 +41,7 @@ def convert(trace: Any, value: Any, found: Any, wanted: Any) -> Any:
 
 
 def rounded(trace: Any, value: Any) -> Any:
-    """Return a float32 number that came from bfloat16, so that no compiler leaves out the rounding between the two."""
+    """Round a float32 number that came from bfloat16: no compiler leaves this rounding out."""
     return bind(trace, lax.reduce_precision_p, value, {"exponent_bits": 8, "mantissa_bits": 7})
 
 

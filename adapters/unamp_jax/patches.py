@@ -1,4 +1,4 @@
-"""The patches: the places where JAX's code must know about regions, and what stands there while a region is open.
+"""The patches: places where JAX must know about regions, and what stands there while one is open.
 
 `acquire` applies them with the first open region of the process, `release` undoes them with the
 last. What stands in asks first whether a policy is in force in the calling thread, so that other
@@ -92,8 +92,8 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.lax.lax", "_variadic_reduction_jaxpr", equal_dtypes.combination),
 )
 
-#: The same in modules that may be imported later, or never, by library: a kernel is typed by its
-#: references.
+#: The same in modules that may be imported later, or never, by library: a kernel is typed
+#: by its references.
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
     PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
@@ -204,7 +204,10 @@ def _home(module: str) -> str:
 
 
 def _drawn() -> Iterator[Patch]:
-    """Yield the patches of random draws that are no operations of the vocabulary, whose rules would say the same."""
+    """Yield the patches of random draws that are no operations of the vocabulary.
+
+    An operation's rules would say the same.
+    """
     taken = {patch.function for patch in patches_of("jax") if isinstance(patch, CodePatch)}
     for name, parameters in facts().drawn.items():
         function = innermost(find("jax.random", name))
@@ -215,7 +218,10 @@ def _drawn() -> Iterator[Patch]:
 
 @cache
 def layer_patches(known: tuple[str, ...]) -> Patches | None:
-    """Return the patches that tell an observer which layer is called; None where no library of layers is imported."""
+    """Return the patches that tell an observer which layer is called.
+
+    None where no library of layers is imported.
+    """
     homes = [
         find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module"),
         find("keras.src.layers.layer", "Layer") if "keras" in known else None,
@@ -244,7 +250,8 @@ def probe() -> None:
         ("self", "trace", "args", "avals", "params"),
     }:
         raise _missing(
-            f"method Primitive.bind_with_trace of the arguments that are known; it has {', '.join(names)}"
+            "method Primitive.bind_with_trace of the arguments that are known; "
+            f"it has {', '.join(names)}"
         )
     for kind, fields in (
         (custom_derivatives.custom_jvp, ("jvp",)),

@@ -58,5 +58,8 @@ def stated_rule(precision: Any) -> Rule | None:
 
 
 def wide_result(preferred: Any) -> bool:
-    """Return whether a caller wants a result that is no low one: low operands are what the argument is for."""
+    """Return whether a caller wants a result that is not low.
+
+    Low operands are what the argument is for.
+    """
     return preferred is not None and str(np.dtype(preferred)) not in LOW_DTYPES

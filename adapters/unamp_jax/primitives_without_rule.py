@@ -34,7 +34,10 @@ def carry_out(original: Any, primitive: Any, trace: Any, args: Any, rest: Any, p
 
 
 def _takes(primitive: Any, avals: Any, params: Any) -> bool:
-    """Return whether a primitive's own abstract evaluation takes operands of these dtypes; one without any takes all."""
+    """Return whether a primitive's own abstract evaluation takes operands of these dtypes.
+
+    A primitive without any takes all.
+    """
     try:
         primitive.abstract_eval(*avals, **params)
     except NotImplementedError:

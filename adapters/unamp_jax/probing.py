@@ -1,7 +1,7 @@
-"""Rules seen at work before the first region: names and signatures of what is patched do not tell whether JAX still asks it.
+"""Rules seen at work before the first region.
 
-Small functions are traced under a policy, once in a process; nothing is compiled, and nothing
-computed.
+Names and signatures of what is patched do not tell whether JAX still asks it. Small functions are
+traced under a policy, once in a process; nothing is compiled, and nothing computed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def _effects() -> Iterator[tuple[str, Any, Any]]:
 
 #: Parameters of a product of matrices.
 _PRODUCT = {
-    "dimension_numbers": (((1,), (0,)), ((), ())), "precision": None, "preferred_element_type": None, "out_sharding": None,
+    "dimension_numbers": (((1,), (0,)), ((), ())), "precision": None,
+    "preferred_element_type": None, "out_sharding": None,
 }  # fmt: skip
 
 

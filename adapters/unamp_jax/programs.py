@@ -1,4 +1,4 @@
-"""Functions of the user's that a primitive carries, and runs later: when it is batched, or divided among devices.
+"""User functions that a primitive carries, and runs when it is batched or divided among devices.
 
 Programs of another kind need nothing: what a primitive carries as a jaxpr was traced under the
 policy before it was bound.
@@ -20,7 +20,10 @@ Function = Callable[..., Any]
 
 
 def followed(primitive: str, params: Mapping[str, Any], plan: Plan) -> Any:
-    """Return the parameters of a primitive with the user's functions in them under a policy; the same ones without any."""
+    """Return a primitive's parameters with the user's functions in them under a policy.
+
+    Without such functions they are the same parameters.
+    """
     if primitive == "custom_vmap_call":
         return {**params, "rule": _batching_rule(params["rule"], plan, params["call"].out_avals)}
     if primitive == "custom_partitioning":

@@ -1,4 +1,4 @@
-"""Scaled losses, and the gradients that are handed to an optimizer which changes what it steps: nnx's, or Keras's."""
+"""Scaled losses, and gradients for an optimizer that changes what it steps: nnx's or Keras's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unamp_jax.state import CONTEXT
 
 
 def is_optimizer(value: object) -> bool:
-    """Return whether a value is an optimizer of nnx's, of Keras's where it computes with JAX, or an optax transformation."""
+    """Return whether a value is an nnx optimizer, Keras's on JAX, or an optax transformation."""
     return is_of(value, "flax.nnx", "Optimizer") or _is_keras(value) or is_transformation(value)
 
 
@@ -30,8 +30,9 @@ def scale_loss(loss: Any, scale: float) -> Any:
     """See `unamp.adapter.Adapter.scale_loss`."""
     if isinstance(loss, core.Tracer) and _is_staged(loss):
         raise NotExpressible(
-            "jax.jit would make the loss scale a constant of its program; use unamp_jax.loss_scaling inside of it, "
-            "or hand it scaler.scale(jnp.float32(1.0)) to multiply the loss by"
+            "jax.jit would make the loss scale a constant of its program; use "
+            "unamp_jax.loss_scaling inside of it, or hand it scaler.scale(jnp.float32(1.0)) to "
+            "multiply the loss by"
         )
     with CONTEXT(None):
         wide = loss.astype(jnp.float32) if str(loss.dtype) in LOW_DTYPES else jnp.asarray(loss)
@@ -39,7 +40,10 @@ def scale_loss(loss: Any, scale: float) -> Any:
 
 
 def _is_staged(tracer: Any) -> bool:
-    """Return whether a tracer stands for a number that is not there yet, below the transformations that have theirs."""
+    """Return whether a tracer stands for a number that is not there yet.
+
+    Transformations that have their numbers are looked through.
+    """
     trace = tracer._trace
     while trace is not None:
         if isinstance(trace, partial_eval.DynamicJaxprTrace):
@@ -64,22 +68,28 @@ def _is_floating(leaf: Any) -> bool:
 
 
 class JaxGradients:
-    """See `unamp.adapter.Gradients`. They are a pytree: for nnx of the parameters' own form, for Keras a list."""
+    """See `unamp.adapter.Gradients`.
+
+    They are a pytree: for nnx of the parameters' own form, for Keras a list.
+    """
 
     def __init__(self, optimizer: Any, given: Any) -> None:
         if is_transformation(optimizer):
             raise NotExpressible(
-                "an optax transformation returns what it steps, and GradScaler.step returns whether it stepped; "
-                "unamp_jax.loss_scaling has scale, unscale, adjust and step as pure functions, inside jax.jit and outside"
+                "an optax transformation returns what it steps, and GradScaler.step returns "
+                "whether it stepped; unamp_jax.loss_scaling has scale, unscale, adjust and step as "
+                "pure functions, inside jax.jit and outside"
             )
         if given is None:
             raise TypeError(
-                "JAX's gradients are values: hand them over, as in step(optimizer, model, gradients=gradients)"
+                "JAX's gradients are values: hand them over, "
+                "as in step(optimizer, model, gradients=gradients)"
             )
         wrong = next((leaf for leaf in jax.tree.leaves(given) if not hasattr(leaf, "dtype")), None)
         if wrong is not None:
             raise TypeError(
-                f"gradients must be a pytree of arrays, as jax.grad returns it; got a {type(wrong).__name__} in it"
+                "gradients must be a pytree of arrays, as jax.grad returns it; "
+                f"got a {type(wrong).__name__} in it"
             )
         self.values = given
         self._optimizer = optimizer

@@ -1,9 +1,9 @@
-"""Rules for the named scopes of a function: those of `jax.named_scope`, which haiku opens for the calls of its modules, too.
+"""Rules for the named scopes of a function.
 
-A function is a network here. While it has rules it runs other code, which follows the scopes that
-open inside. The rules of the process are a part of the key of JAX's caches, and inside such a
-function so is where a thread is: no program is found that was traced under other rules, or in
-another scope.
+`jax.named_scope` opens them; haiku does so for the calls of its modules, too. A function is a
+network here. While it has rules it runs other code, which follows the scopes that open inside. The
+rules of the process are a part of the key of JAX's caches, and inside such a function so is where a
+thread is: no program is found that was traced under other rules, or in another scope.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAME = re.compile(r"(?!rematted_computation$)[\w.~-]+")
 
 
 def function_of(value: object) -> _Function | None:
-    """Return the network that a function, a jitted one, or what `haiku.transform` returned is; None for anything else."""
+    """Return the network of a function, jitted or not, or of a `haiku.transform`; else None."""
     name = getattr(value, "__name__", None)
     if _is_transformed(value):
         name, value = f"{type(value).__name__}.apply", value.apply  # type: ignore[attr-defined]
@@ -51,12 +51,12 @@ def function_of(value: object) -> _Function | None:
 
 
 def _inside_of_jit(value: Any) -> types.FunctionType | None:
-    """Return the function of Python code that a callable is, or has under `jax.jit`; None where it has none of its own."""
+    """Return a callable's own Python function, or the one under `jax.jit`; None without one."""
     for _ in range(8):
         if isinstance(value, types.FunctionType):
             return value
         if isinstance(value, (custom_jvp, custom_vjp, types.MethodType)):
-            # more than one function; every object's
+            # The first two are of several functions, a method's function is every object's.
             return None
         value = getattr(value, "__wrapped__", None)
     return None

@@ -1,4 +1,4 @@
-"""Products of matrices computed from float8, for `unamp.trace(shadow=...)` and the study of `unamp.tune`.
+"""Products of matrices from float8, for `unamp.trace(shadow=...)` and the study of `unamp.tune`.
 
 Every function and layer that multiplies matrices comes to `jax.lax.dot_general`, which says along
 which axes it sums.
@@ -67,7 +67,7 @@ def dot_general(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Wrap `jax.lax.dot_general` so that it computes from float8 where that is asked for, and as ever elsewhere.
+    """Wrap `jax.lax.dot_general` so that it computes from float8 where that is asked for.
 
     It computes in float32, and so does its backward pass, in which the gradient of the result is as
     float8_e5m2 holds it, and the factors as they were here.

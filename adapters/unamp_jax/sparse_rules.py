@@ -1,4 +1,4 @@
-"""The sparse rule of `jax.experimental.sparse` for the rounding that a cast from bfloat16 to float32 begins with."""
+"""The rule of `jax.experimental.sparse` for the rounding of casts from bfloat16 to float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from unamp_jax.spellings import SPARSE
 
 @cache
 def teach() -> None:
-    """Give sparse matrices a rule for `jax.lax.reduce_precision`, where they have none: it leaves zeros as they are."""
+    """Give sparse matrices a rule for `jax.lax.reduce_precision`, where they have none.
+
+    It leaves zeros as they are.
+    """
     made = find(SPARSE, "_zero_preserving_unary_op")
     for name in ("sparse_rules_bcoo", "sparse_rules_bcsr"):
         find(SPARSE, name).setdefault(

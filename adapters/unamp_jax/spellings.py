@@ -68,7 +68,7 @@ def library_of(path: str) -> str:
 
 
 def named(path: str) -> Any:
-    """Return the object that a spelling stands for; None where there is nothing, or its library is not imported."""
+    """Return the object of a spelling; None if it does not exist or its library is not imported."""
     library = library_of(path)
     if library == "jax":
         return at_path(jax, path) if "." in path else None
@@ -81,7 +81,7 @@ def named(path: str) -> Any:
 
 @cache
 def spelled() -> tuple[tuple[str, str], ...]:
-    """Return every operation with each of its spellings, and with those that Keras has on any backend."""
+    """Return every operation with each of its spellings, and those of Keras on any backend."""
     found = []
     for op in vocabulary().values():
         if op.group == "cast" or op.name == "control_flow":
@@ -94,7 +94,7 @@ def spelled() -> tuple[tuple[str, str], ...]:
 
 
 def _is_of_keras(path: str) -> bool:
-    """Return whether a spelling of TensorFlow's is a layer of Keras', or one of the functions that losses call."""
+    """Return whether a spelling of TensorFlow's is a Keras layer or a function that losses call."""
     return path.startswith("keras.layers.") or (path.startswith("keras.losses.") and path.islower())
 
 
@@ -105,7 +105,7 @@ def primitives() -> Mapping[str, str]:
 
 
 def spelling(value: object) -> str | None:
-    """Return the name of a function or layer class, with the framework in front; None for anything else."""
+    """Return the name of a function or layer class, with the framework in front; else None."""
     return _names(libraries()).spelling(value)
 
 

@@ -1,4 +1,4 @@
-"""The state of a thread, which is a part of the key of every cache of traces that JAX has, and the plan that it holds.
+"""The thread's state, a part of the key of all of JAX's trace caches, and the plan that it holds.
 
 `CONTEXT` holds the plan in force, or None. What is traced under a plan is filed under it; what is
 traced while a plan is suspended is filed under None: there is no flag beside the key that could
@@ -44,8 +44,8 @@ CONTEXT: Any = jax.make_user_context(None)
 #: The rule for a primitive: its operation, the rule, and whether it is reported.
 PrimitiveRule: TypeAlias = "tuple[str, Rule, bool]"
 
-#: Groups that keep their meaning inside of a layer. (Moving its parameters about is a part of the
-#: layer.)
+#: Groups that keep their meaning inside of a layer. (Moving its parameters about
+#: is a part of the layer.)
 _UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
 
 
@@ -112,7 +112,9 @@ class Plan(BasePlan):
         return Plan(self.policy, self.rules, key=(*self._parts, "observed"), reporting=True)
 
     def within(self, op: str, rule: Rule, activated: bool = False) -> Plan:
-        """Return the plan inside a layer that is one operation, whose parameters are not among its arguments.
+        """Return the plan inside a layer that is one operation.
+
+        The layer's parameters are not among its arguments.
 
         Args:
             rule: the rule for what the layer is made of.

@@ -1,4 +1,4 @@
-"""Patches for code that no rule reaches: optimizers made of closures, initial values, and a layer's name."""
+"""Patches for code that no rule reaches: optimizers of closures, initial values, layer names."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def patches(library: str) -> Iterator[Patch]:
         # of parameters; new in flax 0.12
         yield code_patch(averages.update, suspending(thread))
     if library == "flax.nnx" and (setter := find("flax.nnx", "Variable.set_value")) is not None:
-        # likewise
+        # new in flax 0.12, too
         yield code_patch(setter, nnx_variable_set)
     if library == "haiku":
-        # likewise, and the parameters of its layers have the dtypes of what they are first given
+        # Tuples of closures, too; a layer's parameters have the dtypes of its first inputs.
         for kind in (
             "Transformed",
             "TransformedWithState",
@@ -61,7 +61,7 @@ _MADE_BY = {
 
 @standing_in
 def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for what makes a layer: no policy is in force, but for the functions that it converts."""
+    """Stand in for what makes a layer: no policy is in force, but for the functions it converts."""
     plan = thread.plan
     if plan is None:
         return original(*args, **kwargs)
@@ -77,8 +77,8 @@ def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 def converting(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for `equinox.filter_closure_convert`.
 
-    A function that is traced as a module is made is no initial value: linear operators are such
-    modules.
+    A function that is traced as a module is made is no initial value: linear operators
+    are such modules.
     """
     plan = thread.made_under if thread.plan is None else thread.plan
     with CONTEXT(plan):
@@ -101,7 +101,7 @@ def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return named arguments of a step in which functions, which compute the loss, run under the policy in force now."""
+    """Return a step's named arguments with loss functions under the policy in force now."""
     plan = thread.plan
     # Modules, which hold parameters, can be called too.
     functions = {
@@ -150,7 +150,7 @@ def layer_calls(
     which: Callable[[type], bool] = lambda kind: True,
     others: Iterable[Patch] = (),
 ) -> Patches:
-    """Return the patches by which calls of layers are followed, of the base classes of layers that there are.
+    """Return the patches by which calls of layers are followed, given their base classes.
 
     The classes that exist then are patched, each by its own method: the base classes have none that
     is always called.

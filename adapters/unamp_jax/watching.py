@@ -16,10 +16,11 @@ from unamp_jax.state import CONTEXT
 
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
-    """See `unamp.adapter.NamesGradients.named_gradients`. Names are the paths in the gradients' pytree.
+    """See `unamp.adapter.NamesGradients.named_gradients`.
 
-    Only nnx has parameters that change where they are. Of other libraries, and of a list that
-    Keras's optimizer takes, whoever has the parameters hands them over.
+    Names are the paths in the gradients' pytree. Only nnx has parameters that change where they
+    are. Of other libraries, and of a list that Keras's optimizer takes, whoever has the parameters
+    hands them over.
     """
     if isinstance(given, (list, tuple)) and hasattr(network, "trainable_variables"):
         return _of_keras(network, given)
@@ -28,7 +29,8 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     for name, leaf in named_leaves(given):
         if isinstance(leaf, jax.core.Tracer):
             raise NotExpressible(
-                "unamp.watch looks at numbers, which are not there while JAX traces: step() is for outside jit"
+                "unamp.watch looks at numbers, which are not there while JAX traces: "
+                "step() is for outside jit"
             )
         found.append((name, held.get(name), leaf))
     return found
@@ -38,7 +40,8 @@ def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
     variables = named_variables(network)
     if len(variables) != len(given):
         raise ValueError(
-            f"there are {len(given)} gradients for {len(variables)} trainable variables of the network"
+            f"there are {len(given)} gradients "
+            f"for {len(variables)} trainable variables of the network"
         )
     return [
         (name, variable, gradient)
@@ -47,7 +50,7 @@ def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
 
 
 def _held(network: Any) -> Iterator[tuple[str, Any]]:
-    """Give the variables of an nnx module by the paths that they have in the gradients of `nnx.grad`."""
+    """Yield the variables of an nnx module by their paths in the gradients of `nnx.grad`."""
     nnx = find("flax", "nnx")
     if nnx is not None and isinstance(network, nnx.Module):
         yield from (

@@ -1,4 +1,7 @@
-"""``python -m unamp_torch``: build the C++ kernels for the PyTorch that is installed; see `unamp_torch.compiled`."""
+"""``python -m unamp_torch``: build the C++ kernels for the installed PyTorch.
+
+See `unamp_torch.compiled`.
+"""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""Putting a plan in force in the calling thread, and taking it back. In C++ it is `compiled/regions.h`."""
+"""Putting a plan in force in the calling thread, and taking it back.
+
+In C++ it is `compiled/regions.h`.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ class _Before(NamedTuple):
 
 
 class Activation:
-    """A plan, put in force by settings of native autocast and of the dispatcher; see `unamp.adapter.Realisation`."""
+    """A plan, put in force by settings of native autocast and of the dispatcher.
+
+    See `unamp.adapter.Realisation`.
+    """
 
     __slots__ = ("_native", "plan")
 
@@ -165,7 +171,7 @@ def _switch(plan: state.Plan, *, on: bool) -> None:
 
 
 class _Replacing:
-    """An activation of a policy that names functions of Python code, which are replaced meanwhile."""
+    """An activation of a policy that names Python functions, which are replaced meanwhile."""
 
     __slots__ = ("_activation", "_policy")
 
@@ -192,7 +198,7 @@ def _replacing(activation: Realisation, policy: Policy) -> Realisation:
 
 
 def activation(plan: plans.Plan) -> Realisation:
-    """Return the realisation of a plan: compiled, where that is built and can carry the plan out."""
+    """Return the realisation of a plan: compiled, where that is built and can carry it out."""
     in_python = Activation(plan)
     if library is None or plan.key is TRACED or not {CPU, CUDA, META}.issuperset(plan.devices):
         return _replacing(in_python, plan.policy)

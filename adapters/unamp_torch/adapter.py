@@ -50,8 +50,8 @@ class TorchAdapter(BaseAdapter):
     dtypes = state.DTYPES
     holds_gradients = True
     dtype_errors = (
-        "dtype|scalar ?type|ScalarType|same type|type .* should be the same|not implemented for '|can't be cast|"
-        "cannot be converted to type|c10::"
+        "dtype|scalar ?type|ScalarType|same type|type .* should be the same|"
+        "not implemented for '|can't be cast|cannot be converted to type|c10::"
     )
 
     # names were looked at when this package was imported
@@ -85,7 +85,10 @@ class TorchAdapter(BaseAdapter):
         return torch.distributed.get_rank()
 
     def kernels(self, device: str, dtype: str) -> Support:
-        """Return native for the CPU (where single operators are emulated), and for a GPU what CUDA says."""
+        """Return native for the CPU, and for a GPU what CUDA says.
+
+        On the CPU single operators are emulated.
+        """
         if device == "cpu":
             return Support.NATIVE
         if devices.accelerator() is None:
@@ -98,7 +101,7 @@ class TorchAdapter(BaseAdapter):
         return Support.EMULATED if emulated else Support.NATIVE
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """Return 1 where the CPU has instructions for the dtype and oneDNN uses them; else how slow a fallback is."""
+        """Return 1 where oneDNN uses CPU instructions for the dtype; else a fallback's slowdown."""
         return (
             _WITHOUT_INSTRUCTIONS[dtype]
             if device == "cpu" and devices.has_instructions(dtype) is False
@@ -106,10 +109,11 @@ class TorchAdapter(BaseAdapter):
         )
 
     def runtime(self) -> Mapping[str, Fact]:
-        """``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this adapter's are written.
+        """Return the facts about PyTorch's instructions and this adapter's kernels.
 
-        ``kernels_in_wheel`` says which versions of PyTorch those are for that an installed wheel
-        brings.
+        ``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this
+        adapter's are written. ``kernels_in_wheel`` says which versions of PyTorch those are for
+        that an installed wheel brings.
         """
         asked = {dtype: devices.has_instructions(dtype) for dtype in _WITHOUT_INSTRUCTIONS}
         return {

@@ -1,4 +1,4 @@
-"""Regions and the backward pass, which runs in the dtypes of its forward, whether a region is open around it or not.
+"""Regions and the backward pass, which runs in its forward's dtypes, in a region or outside.
 
 Checkpointing is the exception: it runs the forward once more in the backward pass, under the region
 of the first time.
@@ -30,8 +30,8 @@ _OFF = Policy(enabled=False)
 def suspended() -> Iterator[None]:
     """Have no policy in force in this thread, and native autocast off, while the context is open.
 
-    Nothing looks at writes to parameters meanwhile: casts that were made before are not used
-    afterwards.
+    Nothing looks at writes to parameters meanwhile: casts that were made before are not
+    used afterwards.
     """
     plan, thread.plan = thread.plan, None
     for each in KERNEL_KEYS:
@@ -79,7 +79,7 @@ def suspending(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 def checkpointing(
     original: Callable[..., Any], /, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Wrap a function that checkpoints another, given as its first argument, so that it is run again under the same region.
+    """Wrap a function that checkpoints its first argument, to run that again under the same region.
 
     Checkpointing itself remembers native autocast's state for that, and not ours.
     """
@@ -87,7 +87,10 @@ def checkpointing(
 
 
 def recomputing(original: Any) -> Any:
-    """Replace as `checkpointing` does, for reentrant checkpointing, which is a class of `torch.autograd.Function`."""
+    """Replace as `checkpointing` does, for reentrant checkpointing.
+
+    Reentrant checkpointing is a class of `torch.autograd.Function`.
+    """
 
     class CheckpointFunction(original):  # type: ignore[misc]
         @classmethod

@@ -1,4 +1,4 @@
-"""The kernels that stand between a caller and an operator whose rule PyTorch does not follow by itself.
+"""The kernels between a caller and an operator whose rule PyTorch does not follow by itself.
 
 One call, from top to bottom: the dispatcher calls a kernel (`kernel_of`), which looks up what the
 plan in force does about the operator (`_run`). That is an action (`low`, `in_float32`, ...), which
@@ -108,7 +108,7 @@ def low_widened(
 def emulated(
     operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> Any:
-    """Apply LOW without a low kernel: round the inputs to low, compute in float32, round the result to low."""
+    """Apply LOW without a low kernel: round inputs to low, compute in float32, round the result."""
     thread.emulated = True
     args, kwargs = operator.eligible.convert(dtype, args, kwargs, keep=True)
     return cast_floats(_call_widened(operator, args, kwargs), dtype)
@@ -140,7 +140,7 @@ def in_float32(
 def in_widest(
     operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> Any:
-    """Apply WIDEST, for operators that do not promote by themselves, or have no kernel for the dtype they agree in."""
+    """Apply WIDEST, for operators that do not promote, or have no kernel for the common dtype."""
     dtypes = {t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE}
     if len(dtypes) > 1 or (operator.eligible.parameters and torch.float32 in dtypes):
         return _call_widened(operator, args, kwargs)
@@ -156,7 +156,7 @@ def in_widest(
 def in_narrowest(
     operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> Any:
-    """Apply NARROWEST: low where inputs differ, as LOW in the dtype of the low ones; else as WIDEST."""
+    """Apply NARROWEST: where inputs differ, as LOW in the low ones' dtype; else as WIDEST."""
     dtypes = [t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE]
     if (
         len({*dtypes}) > 1
@@ -225,15 +225,15 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
     if not (operator.eligible.positions or operator.eligible.keywords):
         chosen: Callable[..., Any] = kernel_of_a_factory
     else:
-        # Only what is made of other operators needs the keyset (`_pass_on`), and to receive it
-        # takes time.
+        # Only what is made of other operators needs the keyset (`_pass_on`), and
+        # to receive it takes time.
         chosen = kernel if operator.composite else kernel_without_keyset
     run_uncompiled(chosen)
     return chosen
 
 
 def _is_reported(operator: Operator) -> bool:
-    """Return whether `unamp.trace` reports an operator here: one that computes, or that the policy in force has a rule for.
+    """Return whether `unamp.trace` reports an operator: one that computes or has a rule in force.
 
     A backward pass is not reported: it follows no rule, and inside a region no kernel of ours is
     called in it.
@@ -279,13 +279,13 @@ def refuse_on_meta() -> NoReturn:
         NotExpressible: always.
     """
     raise NotExpressible(
-        "under torch.inference_mode a region that names no device does not reach meta tensors: open it with "
-        'unamp.autocast("meta"), or use torch.no_grad'
+        "under torch.inference_mode a region that names no device does not reach meta tensors: "
+        'open it with unamp.autocast("meta"), or use torch.no_grad'
     )
 
 
 def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Return the tensor that says on which device the call is, the first one; None where there is none."""
+    """Return the tensor that says on which device the call is, the first one; None without any."""
     for position in operator.eligible.positions:
         if position < len(args) and isinstance(first := args[position], torch.Tensor):
             return first
@@ -353,8 +353,8 @@ _BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keys
     TRACED.key
 )
 
-#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch does not
-#: take them.
+#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch
+#: does not take them.
 _NUMBERS = frozenset({int, float, bool, complex})
 
 

@@ -74,7 +74,7 @@ def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Eligible:
-    """The arguments of an operator that a rule casts: its tensors and lists of tensors, by position and keyword.
+    """The arguments of an operator that a rule casts, by position and keyword: tensors and lists.
 
     Args:
         schema: the operator's schema.
@@ -125,14 +125,17 @@ class Eligible:
                 yield from (item for item in value if isinstance(item, torch.Tensor))
 
     def device(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-        """Return the device type whose kernels count: that of the first of those, and the CPU for a meta tensor."""
+        """Return the device type whose kernels count: the first tensor's; the CPU for meta."""
         found = next((tensor.device.type for tensor in self.tensors(args, kwargs)), CPU)
         return CPU if found == META else found
 
     def convert(
         self, dtype: torch.dtype, args: Sequence[Any], kwargs: dict[str, Any], *, keep: bool = False
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments with those tensors in `dtype`; with `keep`, casts of parameters are kept (`cast_weight`)."""
+        """Return the arguments with those tensors in `dtype`.
+
+        With `keep`, casts of parameters are kept (`cast_weight`).
+        """
         to = cast_weight if keep else cast
         converted = list(args)
         for i in (
@@ -169,5 +172,8 @@ def _convert(
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
-    """Return a value with its eligible tensors in `dtype`: a tensor, or tuples, lists and dictionaries of them."""
+    """Return a value with its eligible tensors in `dtype`.
+
+    It is a tensor, or tuples, lists and dictionaries of them.
+    """
     return mapped(value, torch.is_tensor, lambda tensor: cast(tensor, dtype))

@@ -45,7 +45,10 @@ _guards: dict[object, Guard] = {}
 
 @functools.cache
 def _new_guards() -> Iterator[Guard]:
-    """Return the guards that no plan has yet, the cheapest first: to switch a device type on costs less than to set a dtype."""
+    """Yield the guards that no plan has yet, the cheapest first.
+
+    To switch a device type on costs less than to set a dtype.
+    """
     dtypes = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
     keys = [
         (device, dispatch_key(f"Autocast{device.upper()}"), torch.get_autocast_dtype(device))
@@ -68,8 +71,9 @@ def guard(what: object) -> Guard:
             found = next(_new_guards(), None)
             if found is None:
                 raise NotExpressible(
-                    f"{len(_guards)} different policies in one process: torch.compile cannot tell more apart; call "
-                    "torch.compiler.reset() in a new process, or use fewer policies"
+                    f"{len(_guards)} different policies in one process: torch.compile cannot tell "
+                    "more apart; call torch.compiler.reset() in a new process, "
+                    "or use fewer policies"
                 )
             _guards[what] = found
         return _guards[what]
@@ -90,7 +94,7 @@ def _digest(policy: Policy) -> str:
 
 
 def run_uncompiled(function: Callable[..., Any]) -> None:
-    """Keep dynamo from compiling a function, and what it calls, where it meets it as a frame of its own.
+    """Keep dynamo from compiling a function, and what it calls, as a frame of its own.
 
     After a graph break dynamo compiles every frame that runs next: ours change the state of the
     thread, behind its back. (It still follows what it traces into them.)
@@ -134,7 +138,7 @@ def call_registered_while_tracing() -> None:
 
 
 def calling_registered(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function of dynamo's, as soon as that is imported: it learns of registered operations then."""
+    """Wrap a function of dynamo's once that is imported: it learns of registered operations."""
     call_registered_while_tracing()
 
     @functools.wraps(original)
@@ -164,13 +168,14 @@ def compiling() -> bool:
         return True
     if is_fx_symbolic_tracing() and not _records_operators():
         raise NotExpressible(
-            "torch.fx.symbolic_trace records no region: open it around the graph where that is called"
+            "torch.fx.symbolic_trace records no region: "
+            "open it around the graph where that is called"
         )
     return False
 
 
 def is_recorded() -> bool:
-    """Return whether something records what this thread computes: a compiler, an export, or a mode of PyTorch's."""
+    """Return whether a compiler, an export or a PyTorch mode records what this thread computes."""
     if torch._C._get_tracing_state() is not None:
         return True
     return is_compiling() or is_fx_symbolic_tracing() or torch._C._len_torch_dispatch_stack() > 0
@@ -183,7 +188,7 @@ def _records_operators() -> bool:
 
 
 def make_capturable(region: _Region) -> int:
-    """Return a number under which a graph can open a region; regions that a graph may open are kept for good."""
+    """Return a number by which a graph can open a region; such regions are kept for good."""
     _allow_in_graph()
     with _lock:
         if region not in _captured:
@@ -207,7 +212,7 @@ def leave(key: int) -> None:
 
 
 def trace_again() -> None:
-    """Have dynamo begin anew where it is tracing: it has met functions that have been patched since."""
+    """Have dynamo begin anew where it is tracing, as functions that it met were patched since."""
     if _tracing_now() is not None:
         # with the plain `RestartAnalysis` it keeps to its way
         from torch._dynamo.exc import UnspecializeRestartAnalysis
@@ -216,13 +221,16 @@ def trace_again() -> None:
 
 
 def _tracing_now() -> Any:
-    """Return dynamo's translator of the function that it is tracing; None where it is not tracing."""
+    """Return dynamo's translator of the function that it traces; None where it traces none."""
     translation = sys.modules.get("torch._dynamo.symbolic_convert")
     return getattr(translation.tls, "current_tx", None) if translation is not None else None
 
 
 def _forget_what_was_patched(known: Any) -> None:
-    """Have dynamo look again at what the region has patched: from 2.13 on it knows what it has met by the place alone."""
+    """Have dynamo look again at what the region has patched.
+
+    From 2.13 on it knows what it has met by the place alone.
+    """
     if isinstance(known, dict):
         for source in [
             source for source in known if getattr(source, "member", None) in patched_names

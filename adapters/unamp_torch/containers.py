@@ -1,4 +1,7 @@
-"""Containers that users tell PyTorch of (`torch.utils._pytree.register_pytree_node`), or optree, which is as widely used."""
+"""Containers that users have registered with PyTorch, or with optree.
+
+PyTorch's are those of `torch.utils._pytree.register_pytree_node`; optree is as widely used.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from unamp.adapter.arguments import Opened
 
 
 def opened(value: Any) -> Opened | None:
-    """Return the leaves of a registered container; see `unamp.adapter.registered`. optree's are those of no namespace."""
+    """Return the leaves of a registered container; optree's are those of no namespace.
+
+    See `unamp.adapter.registered`.
+    """
     leaves, form = tree_flatten(value)
     if not (len(leaves) == 1 and leaves[0] is value):
         return leaves, lambda others: tree_unflatten(others, form)

@@ -41,7 +41,7 @@ _MAKING_GRAPHS = (
 
 
 def _patches_of(module: str, function: str) -> Patches | None:
-    """Return the patches of a module; None where this version of PyTorch does not have it, or has other names in it."""
+    """Return the patches of a module; None where PyTorch lacks it, or has other names in it."""
     home = importlib.import_module(module) if importlib.util.find_spec(module) else None
     if not (hasattr(home, function) and hasattr(home, "materialize_as_graph")):
         return None
@@ -58,10 +58,10 @@ _PATCHES = {module: _patches_of(module, function) for module, function in _MAKIN
 
 
 def let_pass(key: KernelKey) -> None:
-    """Have operators that take functions go on from one of our keys to the next; for good, as the kernels there.
+    """Have operators that take functions go on from one of our keys to the next.
 
-    Where this version of PyTorch keeps them elsewhere nothing is done, and it raises for them in a
-    region.
+    That is for good, as the kernels there are. Where this version of PyTorch keeps them elsewhere
+    nothing is done, and it raises for them in a region.
     """
     known: Mapping[str, Any] = getattr(torch._ops, "_higher_order_ops", {})
     of_later_ones: list[Any] = getattr(
@@ -101,7 +101,10 @@ def _patched(operator: Any, patches: Patches) -> Callable[..., Any]:
 
 
 def _leave_alone_between(operator: Any) -> None:
-    """Have rules reach into an operator's functions only: not to where it stacks or splits what these take and return."""
+    """Have rules reach into an operator's functions only.
+
+    They do not reach where it stacks or splits what these take and return.
+    """
     kernels = getattr(operator, "py_kernels", {})
     kernel = kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
     if kernel is not None and not hasattr(kernel, "of_unamp"):
@@ -109,7 +112,10 @@ def _leave_alone_between(operator: Any) -> None:
 
 
 def _inside(region: Region, function: Callable[..., R]) -> Callable[..., R]:
-    """Return a function that runs another in a region, not asking whether a graph is made: what runs here is not recorded."""
+    """Return a function that runs another in a region.
+
+    It does not ask whether a graph is made: what runs here is not recorded.
+    """
 
     def inside(*args: Any, **kwargs: Any) -> R:
         with region:
@@ -135,7 +141,10 @@ def _between(kernel: Callable[..., R]) -> Callable[..., R]:
 
 @functools.cache
 def _remembering(patches: Patches, original: Any) -> Any:
-    """Wrap an operator's `torch.autograd.Function`: its backward pass knows the region of its forward, and has the patches."""
+    """Wrap an operator's `torch.autograd.Function`.
+
+    Its backward pass knows the region of its forward, and has the patches.
+    """
 
     def forward(ctx: Any, *args: Any) -> Any:
         plan = thread.plan
@@ -161,6 +170,9 @@ def _remembering(patches: Patches, original: Any) -> Any:
 @functools.cache
 @standing_in
 def _graphing(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap the function that makes the graph: in such a backward pass it does so in the region of the forward."""
+    """Wrap the function that makes the graph.
+
+    In such a backward pass it does so in the region of the forward.
+    """
     with thread.forward_region or nullcontext():
         return original(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Modules with low parameters, and the optimizers that train them, which get a class derived from their own."""
+"""Modules with low parameters, and their optimizers, which get a class derived from their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def decorate(
     optimizers: Sequence[torch.optim.Optimizer],
     decoration: Decoration,
 ) -> None:
-    """Cast the parameters of networks, and have optimizers step master weights; see `unamp.adapter.Adapter.decorate`."""
+    """Cast networks' parameters, and have optimizers step master weights.
+
+    See `unamp.adapter.Adapter.decorate`.
+    """
     modules, models = _apart(networks, keras.is_layer)
     own, of_keras = _apart(optimizers, keras.is_optimizer)
     chosen = _to_cast(modules, decoration.excluded if modules else ())
@@ -74,12 +77,13 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
                 continue
             if is_lazy(parameter):
                 raise ValueError(
-                    f"parameter {name} has no shape yet: call the network once before it is decorated"
+                    f"parameter {name} has no shape yet: "
+                    "call the network once before it is decorated"
                 )
             if parameter.dtype in LOW:
                 raise ValueError(
-                    f"parameter {name} is {dtype_name(parameter.dtype)} already: decorate makes parameters "
-                    "low itself, and keeps what they were as master weights"
+                    f"parameter {name} is {dtype_name(parameter.dtype)} already: decorate makes "
+                    "parameters low itself, and keeps what they were as master weights"
                 )
             if parameter.dtype is torch.float32:
                 chosen[parameter] = None
@@ -89,18 +93,19 @@ def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> 
 def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
     """Raise an error where a network is distributed already.
 
-    `DistributedDataParallel` has made its buckets for gradients by then, in the dtypes of the
-    parameters.
+    `DistributedDataParallel` has made its buckets for gradients by then, in the dtypes of
+    the parameters.
     """
     for network in networks:
         if any(isinstance(module, DistributedDataParallel) for module in network.modules()):
             raise ValueError(
-                "the network is distributed already: decorate the module, then make DistributedDataParallel of it"
+                "the network is distributed already: "
+                "decorate the module, then make DistributedDataParallel of it"
             )
         if any(map(sharding.is_sharded, network.parameters())):
             raise ValueError(
-                "the network is distributed already, in parts: torch.distributed.fsdp keeps float32 parameters and casts them "
-                "by its own MixedPrecision"
+                "the network is distributed already, in parts: torch.distributed.fsdp keeps "
+                "float32 parameters and casts them by its own MixedPrecision"
             )
 
 
@@ -129,7 +134,8 @@ def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
         not isinstance(own, dict) or float(own.get("step", 1)) for own in optimizer.state.values()
     ):
         raise ValueError(
-            f"this {type(optimizer).__name__} has taken steps, or has loaded some: decorate it as it is made, and load after"
+            f"this {type(optimizer).__name__} has taken steps, or has loaded some: "
+            "decorate it as it is made, and load after"
         )
 
 
@@ -186,8 +192,8 @@ def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradi
 class _Decorated:
     """The base that a decorated optimizer's class has before the optimizer's own class.
 
-    A derived class, and not a wrapper: `isinstance`, schedules, hooks, copies and pickles go on
-    working.
+    A derived class, and not a wrapper: `isinstance`, schedules, hooks, copies and pickles
+    go on working.
     """
 
     _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class
@@ -248,7 +254,10 @@ def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
 
 def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a step that somebody has put on one optimizer; a cycle of references would keep its network in memory."""
+    """Wrap a step that somebody has put on one optimizer.
+
+    A cycle of references would keep its network in memory.
+    """
 
     @functools.wraps(step)
     def exchanged(*args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ _HAS_INSTRUCTIONS = {
 
 @cache
 def has_instructions(dtype: str) -> bool | None:
-    """Return whether oneDNN finds instructions of this CPU for a dtype; None where it cannot be asked."""
+    """Return whether oneDNN finds CPU instructions for a dtype; None where it cannot be asked."""
     ask = getattr(torch.ops.mkldnn, _HAS_INSTRUCTIONS[dtype], None)
     if ask is None:
         return None
@@ -39,7 +39,7 @@ def accelerator() -> str | None:
 
 
 def device_type(kind: str) -> str:
-    """Return PyTorch's device type for a kind of device: ``"gpu"`` is whatever accelerator there is."""
+    """Return PyTorch's device type for a kind of device; ``"gpu"`` is any accelerator there is."""
     return (accelerator() or CUDA) if kind == "gpu" else kind
 
 

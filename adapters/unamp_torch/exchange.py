@@ -21,7 +21,7 @@ def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def follow(parameter: torch.Tensor, master: torch.Tensor) -> None:
-    """Have a master weight take over, number by number, what is not its own rounded value in the parameter."""
+    """Have a master weight take over a parameter's numbers that are not its own, rounded."""
     master.copy_(torch.where(master.to(parameter.dtype) == parameter, master, parameter))
 
 
@@ -60,7 +60,7 @@ class Exchange:
 
 
 def _replace(optimizer: torch.optim.Optimizer, others: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Put others in the places of parameters: in the lists of the groups, and as the keys of the state."""
+    """Put others in the places of parameters: in the groups' lists, and as keys of the state."""
     for group in optimizer.param_groups:
         # in place: optimizers hold the lists, too
         group["params"][:] = [others.get(each, each) for each in group["params"]]

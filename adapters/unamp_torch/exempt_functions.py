@@ -61,8 +61,7 @@ _FILLING = "filling"
 _KINDS = {
     # A scaled float16 loss would overflow, and fused optimizers refuse what was found.
     _SCALING: _Kind((), ("add", "mul")),
-    # A learning rate that is a tensor is computed from the last one: low, it would stay where it
-    # is.
+    # A learning rate that is a tensor is computed from the last one: low, it would not change.
     _SCHEDULING: _Kind((), ("add", "div", "mul", "pow", "sub")),
     # The norm of all gradients would overflow, and clipped by it they would all be zero.
     _CLIPPING: _Kind(
@@ -112,11 +111,11 @@ _KINDS = {
             "where",
         ),
     ),
-    # Parameters become pieces of a vector that something else computes, and have its dtype from
-    # then on.
+    # Parameters become pieces of a vector that something else computes, and have its dtype
+    # from then on.
     _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
-    # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN, and stay
-    # so.
+    # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN,
+    # and stay so.
     "iterating": _Kind(
         (SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method),
         ("clamp", "div"),
@@ -150,7 +149,7 @@ _LATER = (
 
 
 def functions(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
-    """Return the functions that must run with no policy in force under a policy, each with the word for its kind."""
+    """Return the functions that a policy must not reach, each with the word for its kind."""
     kinds, known = _reached(policy)
     methods = (pair for word in _METHODS if word in kinds for pair in _of_classes(word))
     return (*known, *methods, *_imported_later(kinds))
@@ -163,7 +162,10 @@ def reaches(policy: Policy) -> bool:
 
 @functools.lru_cache(KEPT_POLICIES)
 def _reached(policy: Policy) -> tuple[frozenset[str], tuple[tuple[str, FunctionType], ...]]:
-    """Return the kinds of functions that a policy would make compute low, and those of them that are always there."""
+    """Return the kinds of functions that a policy would make compute low.
+
+    With them come those functions of theirs that are always there.
+    """
     if not policy.active or preset(policy.preset).delegates:
         return frozenset(), ()
     low = {op for op, rule in policy.rules.items() if rule in (Rule.LOW, Rule.NARROWEST)}
@@ -175,7 +177,10 @@ def _reached(policy: Policy) -> tuple[frozenset[str], tuple[tuple[str, FunctionT
 def _of_kind(
     word: str, functions: Iterable[Callable[..., Any]]
 ) -> Iterator[tuple[str, FunctionType]]:
-    """Yield functions that have code to be replaced: what somebody has put in the place of one may be something else."""
+    """Yield functions that have code to be replaced.
+
+    What somebody has put in the place of one may be something else.
+    """
     for function in map(inspect.unwrap, functions):
         if isinstance(function, FunctionType):
             yield word, function
@@ -189,7 +194,10 @@ def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]
 
 
 def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
-    """Yield the methods of a class and of those derived from it: FSDP's scaler is one of PyTorch's, once it is imported."""
+    """Yield the methods of a class and of those derived from it.
+
+    FSDP's scaler is one of PyTorch's, once it is imported.
+    """
     base, names = _METHODS[word]
     kinds = [base]
     for kind in kinds:
@@ -202,7 +210,7 @@ def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
 
 
 def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of a method of PyTorch's scaler: the same, with no policy in force but for closures."""
+    """Return the replacement of a scaler's method: no policy is in force but for closures."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -218,7 +226,7 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of another function: the same, with no policy in force, also as a part of a graph."""
+    """Return the replacement of another function: no policy is in force, also in a graph."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -231,7 +239,10 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of `vector_to_parameters`: in a region it takes the vector in the dtype of the parameters."""
+    """Return the replacement of `vector_to_parameters`.
+
+    In a region it takes the vector in the dtype of the parameters.
+    """
 
     @functools.wraps(original)
     def replacement(vec: Tensor, parameters: Iterable[Tensor]) -> Any:

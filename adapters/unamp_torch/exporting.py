@@ -1,8 +1,9 @@
-"""Regions and what makes programs of functions: `torch.export`, `make_fx`, `torch.jit.trace` and `torch.jit.freeze`.
+"""Regions and what makes programs of functions.
 
-Export, and `make_fx` with `pre_dispatch`, record operators above autocast: the program would lose a
-policy. While one of them runs in a region, each operator of the vocabulary therefore gets a handler
-on the key where they record, which carries the rule out first, so that its casts are recorded too.
+That is `torch.export`, `make_fx`, `torch.jit.trace` and `torch.jit.freeze`. Export, and `make_fx`
+with `pre_dispatch`, record operators above autocast: the program would lose a policy. While one of
+them runs in a region, each operator of the vocabulary therefore gets a handler on the key where
+they record, which carries the rule out first, so that its casts are recorded too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def records_above() -> bool:
 def recording(
     original: Callable[..., Any], f: Any, tensors: Any, tracer: Any, pre_dispatch: bool
 ) -> Callable[..., Any]:
-    """Wrap the function that makes, for `make_fx`, the function to record: above autocast, in a region, it has the handlers."""
+    """Wrap the function that makes, for `make_fx`, the function to record.
+
+    Above autocast, in a region, the function to record has the handlers.
+    """
     recorded: Callable[..., Any] = original(f, tensors, tracer, pre_dispatch)
     if not pre_dispatch or thread.plan is None:
         return recorded
@@ -57,7 +61,7 @@ def recording(
 def exporting(
     original: Callable[..., Any], /, mod: torch.nn.Module, *args: Any, **kwargs: Any
 ) -> Any:
-    """Wrap `torch.export`'s entry: for a call inside a region, the region is opened in the module's forward."""
+    """Wrap `torch.export`'s entry: inside a region, that is opened in the module's forward."""
     region = innermost_region()
     if region is None or thread.plan is None:
         return original(mod, *args, **kwargs)
@@ -67,7 +71,7 @@ def exporting(
 
 @standing_in
 def to_onnx(original: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Wrap `torch.onnx.export`: for a call inside a region, the region is opened in the module's forward, and nowhere else.
+    """Wrap `torch.onnx.export`: inside a region, that is opened in the module's forward alone.
 
     What rewrites the program afterwards runs its operators again, and would follow the rules anew.
     """
@@ -110,7 +114,10 @@ def tracing(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Handlers(dict[Any, Any]):
-    """An operator's handlers, by dispatch key, with ours among them; PyTorch takes single ones or all out now and then."""
+    """An operator's handlers, by dispatch key, with ours among them.
+
+    PyTorch takes single ones or all out now and then.
+    """
 
     def __init__(self, handlers: dict[Any, Any], ours: Callable[..., Any]) -> None:
         super().__init__(handlers)

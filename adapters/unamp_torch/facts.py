@@ -42,14 +42,14 @@ class Facts:
 
     @cached_property
     def answering(self) -> frozenset[str]:
-        """The operations that answer in another dtype than the widest in the version that is installed."""
+        """The operations that answer in another dtype than the widest in the installed version."""
         return self.answers | {
             op for op, version in self.answers_before.items() if _is_older_than(version)
         }
 
     @cached_property
     def lacking(self) -> Mapping[tuple[str, str], frozenset[str]]:
-        """For each device type and low dtype, the operations without a kernel for it in the version that is installed."""
+        """The operations that the installed version has no kernel for, by device and dtype."""
         found = {}
         for device, dtypes in self.no_kernel.items():
             for dtype, ops in dtypes.items():
@@ -61,7 +61,10 @@ class Facts:
 
 
 def follows_parts(policy: Policy, op: str) -> bool:
-    """Return whether an operation only chooses between others, by an argument, whose rules hold: `pad`, by its mode."""
+    """Return whether an operation only chooses others by an argument, as `pad` by its mode.
+
+    The rules of the others hold then.
+    """
     chosen = facts().chooses.get(op, ())
     return any(policy.rules[other] is not policy.rules[op] for other in chosen) and not is_listed(
         policy, op

@@ -1,4 +1,7 @@
-"""Telling a trace of gradients, for `unamp.trace(gradients=True)`: PyTorch's own hooks on results and parameters."""
+"""Telling a trace of gradients, for `unamp.trace(gradients=True)`.
+
+PyTorch's own hooks on results and parameters do it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from unamp_torch.state import TRACED, dtype_name, thread, without_kernels
 
 
 def follow_parameters(path: str, network: torch.nn.Module) -> None:
-    """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
+    """Put hooks on the parameters of a network, where their gradients are wanted.
+
+    See `unamp.adapter.observer.Layers`.
+    """
     for name, parameter in named_parameters(network):
         trained = (
             not is_lazy(parameter)

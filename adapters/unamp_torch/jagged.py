@@ -1,4 +1,4 @@
-"""Regions and jagged tensors, whose attention PyTorch writes in Python, with casts of its own in front.
+"""Regions and jagged tensors, whose attention PyTorch writes in Python, with casts in front.
 
 Those ask native autocast whether it is on, and not what the policy says of attention. What is
 behind them follows it: ``_scaled_dot_product_attention_math`` is an operator that is called past
@@ -17,7 +17,7 @@ from unamp_torch.state import thread
 
 @standing_in
 def casting(original: Callable[..., Any], *inputs: Any) -> Any:
-    """Wrap the function that casts the inputs of attention: where a policy in force runs it otherwise than low, they stay."""
+    """Wrap the function that casts attention's inputs: they stay where its rule is not LOW."""
     plan = thread.plan
     if plan is None or plan.delegated or plan.rule("scaled_dot_product_attention") is Rule.LOW:
         return original(*inputs)

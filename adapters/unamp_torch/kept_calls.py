@@ -1,4 +1,4 @@
-"""Keeping the arguments of calls, in the canonical signature of its operation, for `unamp.trace(keep=...)`."""
+"""The arguments of calls in canonical signatures, kept for `unamp.trace(keep=...)`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
     if operator.name.startswith("aten::rsub"):
         given = {**given, names[0]: given[names[1]], names[1]: given[names[0]]}
     if operator.op == "rms_norm" and given.get("eps") is None:
-        # that of its sums
+        # the epsilon of the dtype that it sums in
         given["eps"] = torch.finfo(torch.promote_types(given["input"].dtype, torch.float32)).eps
     if "pool" in operator.op and one_number(given.get("stride")) == one_number(
         given.get("kernel_size")

@@ -1,4 +1,4 @@
-"""The registration of kernels with PyTorch's dispatcher, and what the compiled ones have to be told."""
+"""The registration of kernels with PyTorch's dispatcher, and what the compiled ones are told."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _installed: set[tuple[str, str]] = set()  # operators with a kernel on a key, by
 
 @cache
 def _registrations(key: str, namespace: str) -> torch.library.Library:
-    """Return PyTorch's own object for kernels on a key, which is kept for good: with it they would be gone."""
+    """Return PyTorch's own object for kernels on a key.
+
+    It is kept for good: with it they would be gone.
+    """
     return torch.library.Library(namespace, "IMPL", key)
 
 
@@ -55,9 +58,10 @@ def _new(wanted: Iterable[Operator], key: str) -> Iterator[Operator]:
 
 
 def install(wanted: Iterable[Operator], key: KernelKey) -> None:
-    """Register kernels for operators, once and for good: taking a kernel away under running threads crashes PyTorch.
+    """Register kernels for operators, once and for good.
 
-    With the first of a key come those for operators that write to a tensor.
+    Taking a kernel away under running threads crashes PyTorch. With the first kernel on a key come
+    those for operators that write to a tensor.
     """
     with _lock:
         _begin(key)
@@ -74,7 +78,10 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
 
 @cache
 def _begin(key: KernelKey) -> None:
-    """Have every other operator pass a key of ours, and register the kernels there of those that write to a tensor."""
+    """Have every other operator pass a key of ours.
+
+    Register the kernels on it of operators that write to a tensor.
+    """
     _let_others_pass(key.name)
     let_pass(key)
     for name, positions in writes.operators().items():
@@ -88,7 +95,7 @@ def _begin(key: KernelKey) -> None:
 
 
 def install_on_meta(wanted: Iterable[Operator]) -> None:
-    """Register kernels that meta tensors alone reach, so that every other tensor's operators stay as fast as they are.
+    """Register kernels that only meta tensors reach, so that all other tensors stay as fast.
 
     In C++ a kernel asks for a region first, and goes on where there is none: it finds what is in
     Python on another key.
@@ -104,10 +111,10 @@ def install_on_meta(wanted: Iterable[Operator]) -> None:
 
 
 def let_autocast_pass(device_type: str) -> None:
-    """Let operators pass native autocast's key for a device type, where its backend says nothing of autocast.
+    """Let operators pass native autocast's key where a device type's backend says nothing of it.
 
-    That key tells whether somebody inside a region switched mixed precision off by PyTorch's own
-    means.
+    That key tells whether somebody inside a region switched mixed precision off by PyTorch's
+    own means.
     """
     key = autocast_key(device_type)
     with _lock:
@@ -163,7 +170,7 @@ def _add(library: Library, operator: Operator) -> int:
 
 
 def compiled_plan(library: Library, plan: Plan) -> object:
-    """Return the compiled form of what a plan does on each kind of device; its operators must be installed."""
+    """Return the compiled form of a plan's actions by device; its operators must be installed."""
     tables, advice = (
         {device: bytearray(max(_numbers.values(), default=-1) + 1) for device in _DEVICE_NUMBERS},
         {},

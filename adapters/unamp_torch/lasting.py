@@ -1,7 +1,6 @@
-"""Patches that few regions need: applied when something in a region first needs them, they stay until the last region closes.
+"""Patches that few regions need, applied when first needed, until the last region closes.
 
-`unamp_torch.patches` undoes them then. (The compiled kernels look at the list whether there are
-any.)
+`unamp_torch.patches` undoes them then. (The compiled kernels look in the list for any.)
 """
 
 from __future__ import annotations

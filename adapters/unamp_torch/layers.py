@@ -1,4 +1,4 @@
-"""Rules for single modules, those of Keras among them: a module with a rule gets a class derived from its own."""
+"""Rules for single modules, those of Keras too: a module with a rule gets a derived class."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ class TorchLayers(Layered):
             self._in_fast.update(
                 (id(each), each) for each in layer._modules.values() if each is not None
             )
-        # The last projection of an attention is a holder of parameters, which its functional form
-        # takes.
+        # The last projection of an attention only holds parameters for its functional form.
         return (
             (name, each)
             for name, each in within(layer)
@@ -72,13 +71,13 @@ class TorchLayers(Layered):
         name = type(layer).__name__
         if isinstance(layer, _FIXED):
             raise NotExpressible(
-                f"{name} is made of code that PyTorch has generated, where no rule can be put; put it on the module first, and "
-                "script, trace or export then"
+                f"{name} is made of code that PyTorch has generated, where no rule can be put; put "
+                "it on the module first, and script, trace or export then"
             )
         if "forward" in vars(layer) and _method(type(layer)) == "forward":
             raise NotExpressible(
-                f"this {name} has a forward of its own, put on the instance, which goes past its class; put rules on first, or "
-                "name the layers inside or around it"
+                f"this {name} has a forward of its own, put on the instance, which goes past its "
+                "class; put rules on first, or name the layers inside or around it"
             )
 
     def put(self, layer: nn.Module, region: LayerRegion | None) -> None:
@@ -105,22 +104,24 @@ def _derived(plain: type) -> type:
 
 
 def _method(kind: type[nn.Module]) -> str:
-    """Return the method that PyTorch calls when a module runs; some classes have a way of their own."""
+    """Return the method that PyTorch calls when a module runs; some classes have their own way."""
     return "forward" if kind.__call__ is nn.Module.__call__ else "__call__"
 
 
 def _refuse(module: nn.Module) -> Any:
     raise NotExpressible(
-        f"torch.jit.script compiles a module's source, which no rule for layers is part of: the rule on this "
-        f"{type(module).__name__} would be lost; use torch.compile, torch.export or torch.jit.trace, or remove the rules before"
+        "torch.jit.script compiles a module's source, which no rule for layers is part of: the "
+        f"rule on this {type(module).__name__} would be lost; use torch.compile, torch.export or "
+        "torch.jit.trace, or remove the rules before"
     )
 
 
 def _check_not_symbolic(module: nn.Module, *args: Any, **kwargs: Any) -> None:
     if any(isinstance(value, Proxy) for value in (*args, *kwargs.values())):
         raise NotExpressible(
-            f"torch.fx.symbolic_trace writes down what a {type(module).__name__} calls, and no region: its rule would be lost; "
-            "make it a leaf of your Tracer (is_leaf_module), or use torch.export"
+            f"torch.fx.symbolic_trace writes down what a {type(module).__name__} calls, and no "
+            "region: its rule would be lost; make it a leaf of your Tracer (is_leaf_module), or "
+            "use torch.export"
         )
 
 

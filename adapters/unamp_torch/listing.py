@@ -94,7 +94,7 @@ class Operator:
         return other
 
     def keeps_explicit_dtype(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        """Return whether the caller named the result's dtype: an explicit cast, which no rule changes."""
+        """Return whether the caller named the dtype: an explicit cast, which no rule changes."""
         if self.dtype_position is None:
             return False
         return kwargs.get("dtype") is not None or (
@@ -132,11 +132,11 @@ def _binding(overload: Any) -> Callable[..., Any]:
 
 @cache
 def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
-    """Return the overloads through which an operation of the vocabulary is reached; none where PyTorch does not have it.
+    """Return the overloads through which an operation is reached; none where PyTorch lacks it.
 
     In-place variants and those with an explicit output are left out: no rule touches them. So are
-    overloads that exist for TorchScript alone, and, unless asked for, operators that are no entry
-    points.
+    overloads that exist for TorchScript alone, and, unless asked for, operators that are no
+    entry points.
     """
     return tuple(_overloads(op, inner))
 
@@ -144,8 +144,8 @@ def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
 def _overloads(op: str, inner: bool) -> Iterator[Operator]:
     entry = vocabulary()[op]
     if entry.group == "cast":
-        # an explicit cast keeps its meaning, and `detach` from Python would break the making of
-        # parameters
+        # an explicit cast keeps its meaning, and `detach` from Python would break the making
+        # of parameters
         return
     for name in entry.spellings.get("torch", ()):
         packet = None if "." in name else packet_of(name)
@@ -155,15 +155,15 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
             if not _is_for_callers(overload):
                 continue
             operator = Operator(op, overload, activation_only=entry.group in _ACTIVATION_ONLY)
-            # What makes a tensor of none is ours where it is computed with operations that rules
-            # would reach.
+            # What makes a tensor of none is ours where it is computed with operations
+            # that rules would reach.
             made_of_others = entry.group == "creation" and op in facts().made_of
             if operator.eligible.positions or operator.eligible.keywords or made_of_others:
                 yield operator
 
 
 def name_operators_of_libraries() -> None:
-    """Have the vocabulary know every operator that somebody's library has added to PyTorch, for `unamp.trace`."""
+    """Give the vocabulary every operator that libraries added to PyTorch, for `unamp.trace`."""
     known = vocabulary()
     own, named = facts().own_namespaces, known.spelled("torch")
     for name in {full.partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}:
@@ -172,7 +172,7 @@ def name_operators_of_libraries() -> None:
 
 
 def packet_of(name: str) -> Any:
-    """Return PyTorch's object for an operator, ``"add"`` of its own or ``"library::name"``; None where there is none."""
+    """Return PyTorch's object for an operator, ``"add"`` or ``"library::name"``; else None."""
     namespace, _, own = name.rpartition("::")
     found = getattr(getattr(torch.ops, namespace or "aten"), own, None)
     return found if isinstance(found, torch._ops.OpOverloadPacket) else None

@@ -1,4 +1,6 @@
-"""Casts between low parameters and their master weights, all of an optimizer's at a time; `compiled/masters.h` has them in C++.
+"""Casts between low parameters and their master weights, all of an optimizer's at a time.
+
+In C++ they are in `compiled/masters.h`.
 
 What is kept in memory from one step to the next:
 
@@ -40,7 +42,7 @@ class Casts:
         self._versions: list[int] = []
 
     def changed(self) -> list[int]:
-        """Return the places of parameters that somebody else may have changed since they were given their values."""
+        """Return the places of parameters that others may have changed since they were set."""
         return [
             n
             for n, ((parameter, _), copy) in enumerate(zip(self._pairs, self._copies, strict=True))
@@ -71,7 +73,10 @@ class Casts:
         self._versions = [master._version for _, master in self._pairs]
 
     def _memory(self, n: int, gradient: torch.Tensor) -> torch.Tensor:
-        """Return a tensor for a float32 gradient, in the memory of the last step's where nobody has that any more."""
+        """Return a tensor for a float32 gradient.
+
+        It takes the memory of the last step's gradient where nobody has that any more.
+        """
         kept = self._kept[n]
         if kept is not None and gradient.is_contiguous() and _holders(kept._cdata) == 1:
             return torch.empty(0, dtype=torch.float32).set_(

@@ -60,7 +60,10 @@ class Masters:
 
     @contextmanager
     def exchanged(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Have master weights with float32 gradients stand in for low parameters, and no policy in force, while it is open."""
+        """Have master weights with float32 gradients stand in for low parameters while open.
+
+        No policy is in force meanwhile.
+        """
         if self._in_place:
             yield
             return
@@ -83,7 +86,10 @@ class Masters:
     def _for_step(
         self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None
     ) -> Any:
-        """Return an argument of a step; a closure, which computes the loss, sees low parameters and the caller's policy."""
+        """Return an argument of a step.
+
+        A closure, which computes the loss, sees low parameters and the caller's policy.
+        """
         if not callable(argument):
             return argument
 
@@ -113,7 +119,10 @@ class Masters:
                 parameter.grad = parameter.grad.to(parameter.dtype)
 
     def mark(self) -> None:
-        """Have gradients added up in float32, where they are to be: copied and unpickled parameters do not know it."""
+        """Have gradients added up in float32, where they are to be.
+
+        Copied and unpickled parameters do not know it.
+        """
         if self._keep_gradients:
             for parameter in self.weights:
                 if parameter.grad is None:
@@ -138,7 +147,7 @@ class Masters:
         optimizer: torch.optim.Optimizer,
         state_dict: dict[str, Any],
     ) -> dict[str, Any]:
-        """Return an optimizer's ``state_dict`` without the master weights, which are added to `found`.
+        """Return an optimizer's ``state_dict`` without master weights, which are added to `found`.
 
         Raises:
             ValueError: for one of another shape.
@@ -151,7 +160,8 @@ class Masters:
             weight = found[parameter] = own[MASTER_WEIGHT]
             if weight.shape != parameter.shape:
                 raise ValueError(
-                    f"the loaded master weight of parameter {place} has the shape {tuple(weight.shape)}, "
+                    f"the loaded master weight of parameter {place} "
+                    f"has the shape {tuple(weight.shape)}, "
                     f"the parameter has {tuple(parameter.shape)}"
                 )
             # An optimizer takes a state that is not empty for one that it has made.

@@ -1,4 +1,4 @@
-"""Native autocast's cache of cast parameters, which all threads of a process share, whatever dtype each casts to."""
+"""Native autocast's cache of cast parameters, which all threads share, whatever they cast to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _sharing: dict[
 
 
 def start_sharing(dtype: torch.dtype, /) -> bool:
-    """Use the cache for casts to `dtype` from now on, and return True; return False where it cannot be used."""
+    """Use the cache for casts to `dtype` from now on; return whether it can be used."""
     with _lock:
         if _KEEPS_WITHOUT_GRADIENT or (_sharing and dtype not in _sharing):
             return False

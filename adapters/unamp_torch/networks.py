@@ -1,4 +1,7 @@
-"""The layers of a network by their names: PyTorch's modules by their attributes, and layers of Keras by the names they have."""
+"""The layers of a network by their names.
+
+PyTorch's modules are named by their attributes, layers of Keras by the names they have.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ def within(layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 
 
 def named_parameters(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of a network by their layers and names; to PyTorch a network of Keras is one list of them."""
+    """Yield the parameters of a network by their layers and names.
+
+    To PyTorch a network of Keras is one list of them.
+    """
     if not is_layer(network, "torch"):
         yield from network.named_parameters()
         return

@@ -40,9 +40,10 @@ from unamp_torch.state import (
 #: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's
 #: autograd keys.
 _NOT_COMPUTING = frozenset(
-    "_to_copy alias as_strided clone contiguous copy copy_ detach diagonal empty empty_like empty_strided expand fill_ full "
-    "full_like lift_fresh new_empty new_zeros ones_like permute reshape select set_ slice split split_with_sizes squeeze t "
-    "transpose unbind unfold unsqueeze view zero_ zeros zeros_like _unsafe_view _reshape_alias _local_scalar_dense".split()
+    "_to_copy alias as_strided clone contiguous copy copy_ detach diagonal empty empty_like "
+    "empty_strided expand fill_ full full_like lift_fresh new_empty new_zeros ones_like permute "
+    "reshape select set_ slice split split_with_sizes squeeze t transpose unbind unfold unsqueeze "
+    "view zero_ zeros zeros_like _unsafe_view _reshape_alias _local_scalar_dense".split()
 )
 
 _TO_COPY = torch.ops.aten._to_copy.default
@@ -65,7 +66,7 @@ def _leave_layer(module: torch.nn.Module, args: Any, result: Any) -> None:
 
 
 class _LayerHooks:
-    """PyTorch's own hooks on every module's forward, as a patch: nothing of PyTorch's is replaced."""
+    """PyTorch's own hooks on every module's forward, as a patch; nothing of it is replaced."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -84,16 +85,16 @@ _layers = Patches(lambda: (_layer_hooks,))
 
 
 def _own_name(layer: torch.nn.Module) -> str:
-    """Return the name that a layer has which its network does not hold: in Keras its own, else its class."""
+    """Return the name of a layer that its network does not hold: Keras's own, else its class."""
     return str(layer.name) if is_layer(layer, "torch") else type(layer).__name__
 
 
 @contextmanager
 def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[None]:
-    """Report the operations of this thread to `sink`; an outer observer waits. See `unamp.adapter.Adapter.observe`.
+    """Report the operations of this thread to `sink`; an outer observer waits.
 
-    The kernels on `TRACED` must be installed for every operator: they ask for the observer of their
-    thread.
+    See `unamp.adapter.Adapter.observe`. The kernels on `TRACED` must be installed for every
+    operator: they ask for the observer of their thread.
 
     Args:
         needed: the patches without which something would not be reported as it is.
@@ -110,7 +111,7 @@ def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[Non
 
 @contextmanager
 def reporting(observer: Observer | None) -> Iterator[None]:
-    """Report the operations of this thread to another observer, or to none, by the kernels that this takes."""
+    """Report this thread's operations to another observer or to none, by the kernels this takes."""
     try:
         with reporting_to(thread, observer):
             include_kernels(thread.plan)
@@ -231,7 +232,8 @@ def _record(
     )
     casts, moved = (0, 0) if plan is None else spy.casts(rule, plan.low, emulated=emulated)
     return OpRecord(
-        operator.op, operator.name, rule, reporter.dtypes(given), compute, next(iter(reporter.dtypes(found)), None), emulated,
+        operator.op, operator.name, rule, reporter.dtypes(given), compute,
+        next(iter(reporter.dtypes(found)), None), emulated,
         casts=casts, cast_bytes=moved, input_shapes=reporter.shapes(given),
         output_shape=next(iter(reporter.shapes(found)), None),
     )  # fmt: skip
@@ -244,10 +246,10 @@ class _Step(Enum):
 
 
 class _Spy(TorchDispatchMode):
-    """Notes the operators below autograd and autocast that one operation runs, with the tensors that kernels are given.
+    """A mode that notes the operators which one operation runs below autograd and autocast.
 
-    What a rule says need not be what a kernel gets: native autocast casts on its own, and some
-    operators widen inputs.
+    It notes the tensors that kernels are given. What a rule says need not be what a kernel gets:
+    native autocast casts on its own, and some operators widen inputs.
 
     Args:
         inputs: the operation's inputs.
@@ -301,7 +303,7 @@ class _Spy(TorchDispatchMode):
         )
 
     def compute(self) -> str | None:
-        """Return the dtype that the operation computed in; None where nothing that computes got a floating tensor.
+        """Return the dtype computed in; None where nothing that computes got a floating tensor.
 
         An operation counts as low if it was called in low or any of its steps was low: that is
         where its precision went. (Some kernels widen what they are given to accumulate.)
@@ -325,7 +327,7 @@ class _Spy(TorchDispatchMode):
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return the storage that a tensor and its views have in common, and no other tensor has; no number is read."""
+    """Return the storage that a tensor shares with its views alone; no number is read."""
     return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
 
 

@@ -1,4 +1,4 @@
-"""The places where PyTorch's own Python code must know about regions, patched while a region is open.
+"""Places where PyTorch's Python code must know about regions, patched while a region is open.
 
 Each is a module attribute that PyTorch looks up at every call (`HOOKS`). `acquire` patches them
 with the first open region of the process, `release` undoes it with the last. A patched function
@@ -70,7 +70,7 @@ class Hook(NamedTuple):
     needed_with: str | None = None
 
     def awaited(self) -> str | None:
-        """Return the name of a module that is not imported yet, without which nothing is patched; None where all are there."""
+        """Return the name of a module that must be imported before patching; None where all are."""
         return next(
             (
                 name
@@ -81,8 +81,8 @@ class Hook(NamedTuple):
         )
 
 
-# From 2.15 on torch calls the one with `_impl`; the other is left for older callers, and passes on
-# to it.
+# From 2.15 on torch calls the one with `_impl`; the other is left for older callers,
+# and passes on to it.
 _GENERATOR = "_checkpoint_without_reentrant_generator_impl"
 if not hasattr(torch.utils.checkpoint, _GENERATOR):
     _GENERATOR = "_checkpoint_without_reentrant_generator"
@@ -130,8 +130,8 @@ compiling.patched_names.update(hook.name for hook in HOOKS)
 _lock = lock()
 _open = 0
 
-#: The hooks whose module is imported: the module's namespace, the name, the original, and the
-#: replacement.
+#: The hooks whose module is imported: the module's namespace, the name, the original,
+#: and the replacement.
 _ready: list[Ready] = []
 
 #: The others, and the names of the modules that they wait for. The first region finds one that is
@@ -186,8 +186,8 @@ def _undo() -> None:
     if LASTING.applied:
         LASTING.undo()
     for namespace, name, original, replacement in _ready:
-        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing outside
-        # regions.
+        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing
+        # outside regions.
         if namespace.get(name) is replacement:
             namespace[name] = original
     finders = sys.meta_path
@@ -235,7 +235,10 @@ def _replace_anew(place: int) -> None:
 
 
 def _forget_other_threads() -> None:
-    """Undo the patches in a forked process: no other thread that had a region open exists, and this one has closed its own."""
+    """Undo the patches in a forked process.
+
+    No other thread that had a region open exists, and this one has closed its own.
+    """
     global _open
     if library is not None:
         library.forget_other_threads()
@@ -271,7 +274,10 @@ class _AsInARegion:
 
 
 def kept_for_keras() -> Patches:
-    """Return the patches of an open region, for programs of Keras' layers that run with none open: dynamo's guards see them."""
+    """Return an open region's patches, for Keras layers' programs that run with none open.
+
+    Dynamo's guards see them.
+    """
     patch = _AsInARegion()
     return Patches(lambda: (patch,), patch.forget)
 
@@ -323,7 +329,10 @@ _imports = _Imports()
 
 
 def _exporting_flag() -> tuple[dict[str, Any] | None, str]:
-    """Return the place where `torch.compiler.is_exporting` looks, and for what; None where this version does more than that."""
+    """Return the place where `torch.compiler.is_exporting` looks, and for what.
+
+    The place is None where this version does more than that.
+    """
     asked = torch.compiler.is_exporting
     names, space = asked.__code__.co_names, asked.__globals__
     looks = len(names) == 1 and isinstance(space.get(names[0]), bool)

@@ -43,7 +43,7 @@ class Plan(state.Plan):
 
     @cached_property
     def complete(self) -> Plan:
-        """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
+        """The same plan with our kernels for every rule, also where native autocast follows it."""
         if self.is_complete or not self.autocast or self.delegated:
             return self
         actions = {
@@ -66,9 +66,10 @@ class Plan(state.Plan):
 
 
 def plan(policy: Policy, device: str | None) -> Plan:
-    """Return the plan for a policy on a kind of device, ``"cpu"``, ``"gpu"`` or ``"meta"``, or (None) wherever tensors can be.
+    """Return the plan for a policy on a kind of device, or (None) wherever tensors can be.
 
-    The kernels that it needs are installed with it.
+    The kinds are ``"cpu"``, ``"gpu"`` and ``"meta"``. The kernels that the plan needs are installed
+    with it.
 
     Raises:
         NotExpressible: where the policy is PyTorch's own AMP, and the device has none.
@@ -88,7 +89,8 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
         native = tuple(each for each in covered if autocast_key(each) is not None)
         if not native or not all(map(torch.amp.is_autocast_available, native)):
             raise NotExpressible(
-                f"PyTorch's own AMP, which the preset {policy.preset!r} stands for, does nothing on {device!r}"
+                f"PyTorch's own AMP, which the preset {policy.preset!r} stands for, "
+                f"does nothing on {device!r}"
             )
         install((), FEW)
         for kind in native:
@@ -109,7 +111,10 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
 
 
 def _installed(made: Plan, told_by: object) -> Plan:
-    """Return a plan whose kernels are installed; where it needs any, it has the guard of what tells it from others."""
+    """Return a plan with its kernels installed.
+
+    Where it needs any, it has the guard of what tells it from others.
+    """
     install(_named(made.intercepted), made.key)
     return replace(made, guard=guard(told_by)) if made.intercepted else made
 
@@ -136,7 +141,7 @@ def forget() -> None:
 
 @lru_cache(KEPT_POLICIES)
 def nested(outer: state.Plan, inner: Plan) -> Plan:
-    """Return the plan in force where one is entered inside another: the inner one, and the outer on devices it leaves out."""
+    """Return the plan in force inside another: the inner; the outer on devices it leaves out."""
     left = tuple(device for device in outer.devices if device not in inner.devices)
     if not left or not outer.autocast:
         return inner
@@ -152,14 +157,14 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
 
 
 def install_all() -> None:
-    """Install a kernel for every operator that computes something, of libraries too, for `unamp.trace`."""
+    """Install a kernel for every operator that computes, of libraries too, for `unamp.trace`."""
     name_operators_of_libraries()
     install((operator for operator in _all_operators() if operator.computes), TRACED)
 
 
 @cache
 def install_traced(plan: state.Plan) -> None:
-    """Install a kernel for every other operator that a plan has a rule or an action for, for `unamp.trace`."""
+    """Install kernels for all other operators with a rule or action in a plan, for tracing."""
     acted = set().union(*plan.actions.values())
     install(
         (o for o in _all_operators() if o.name in acted or plan.rule(o.op) is not Rule.UNTOUCHED),
@@ -238,7 +243,7 @@ def agree(rules: Mapping[str, Rule], op: str, parts: Iterable[str]) -> bool:
 
 
 def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
-    """Return whether native autocast may carry out another rule than an operation's own for what it is made of.
+    """Return whether native autocast may carry out another rule than an operation's for its parts.
 
     Parts that PyTorch computes below autograd (affine_grid's product, mvlgamma's sum) meet native
     autocast, and no kernel of ours.
@@ -252,7 +257,7 @@ def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str
 
 @cache
 def _bypassing() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
-    """Return the operators that are called past the operation that they belong to, with what they are made of."""
+    """Return the operators that are called past their operation, with what they are made of."""
     return tuple(
         (o, parts)
         for o in _all_operators()
@@ -298,7 +303,10 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
 
 
 def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
-    """Return the actions on meta tensors so that they answer as on the CPU, where a policy is native autocast's own lists."""
+    """Return the actions on meta tensors so that they answer as on the CPU.
+
+    The policy is native autocast's own lists.
+    """
     table = dict(_actions(policy, CPU))
     for op, rule in policy.rules.items():
         for operator in (
@@ -312,7 +320,10 @@ def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
 
 
 def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
-    """Return whether a policy is PyTorch's own lists, and nothing is to be done about an operator that they do not name."""
+    """Return whether a policy is PyTorch's own lists, and leaves an operator alone.
+
+    They do not name the operator, and nothing is to be done about it.
+    """
     unlisted = to_the_letter(policy, device) and not _is_listed(operator, device)
     return unlisted and operator.name not in _actions(policy, device)
 
@@ -338,7 +349,7 @@ def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
-    """Return whether PyTorch follows the rule for a composed operation because it follows those for its parts.
+    """Return whether PyTorch follows the rule for a composed operation through those for its parts.
 
     That is how its lists for CUDA cover operations that they do not name, like softmin: as long as
     nobody changes them. (On the CPU such an operation refuses mixed inputs, or answers in the dtype
@@ -354,7 +365,7 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
 
 
 def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
-    """Return whether native autocast runs an operation in float16, where the policy's low dtype is another."""
+    """Return whether native autocast runs an operation in float16, not the policy's low dtype."""
     return device == CUDA and policy.dtype != "float16" and op in facts().float16_on_cuda
 
 
@@ -374,7 +385,7 @@ _ACTIONS: Mapping[Rule, Action] = {
 
 
 def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Action | None:
-    """Return the action that carries out a rule for an operator; None where PyTorch follows it by itself."""
+    """Return the action that carries out an operator's rule; None where PyTorch follows it."""
     if rule is Rule.BANNED:
         return calls.Banned(ban_message(policy, operator.op))
     if rule is Rule.LOW and policy.widen_results:
@@ -388,8 +399,8 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
         dtype for kind, dtype in operator.no_kernel if kind == (CPU if device == META else device)
     ]
     if rule is Rule.LOW:
-        # Native autocast casts a norm's parameters as well, which stay in float32 here, and does
-        # not emulate.
+        # Native autocast casts a norm's parameters as well, which stay in float32 here,
+        # and does not emulate.
         followed = (
             native is Rule.LOW
             and vocabulary()[operator.op].group != "norm"
@@ -411,14 +422,17 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
 
 
 def action_for(policy: Policy, operator: Operator, device: str) -> Action:
-    """Return the action that carries a rule out all by itself, for where native autocast does not run."""
+    """Return the action that carries out a rule alone, for where native autocast does not run."""
     rule = policy.rules[operator.op]
     return _action(policy, rule, operator, device) or _ACTIONS[rule]
 
 
 @cache
 def _native_rule(operator: Operator, device: str) -> Rule | None:
-    """Return the rule that native autocast follows; None where this version of PyTorch lists it and our tables do not."""
+    """Return the rule that native autocast follows.
+
+    None where this version of PyTorch lists the operator and our tables do not.
+    """
     if vocabulary()[operator.op].group == "recurrent":
         # Only oneDNN's and cuDNN's paths, taken for some calls, are listed; the latter is float16
         # whatever the low dtype.
@@ -435,7 +449,10 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
 
 
 def _listed_rule(operator: Operator, device: str) -> Rule | None:
-    """Return the rule of native autocast's lists for a device; None where it has a kernel and our tables do not."""
+    """Return the rule of native autocast's lists for a device.
+
+    None where it has a kernel for the operator and our tables do not list it.
+    """
     if not _is_listed(operator, device):
         return Rule.UNTOUCHED
     lists = preset(_NATIVE_LISTS[device])
@@ -450,7 +467,10 @@ def _listed_rule(operator: Operator, device: str) -> Rule | None:
 
 @cache
 def _is_listed(operator: Operator, device: str) -> bool:
-    """Return whether native autocast has a kernel for an operator, or for another overload or alias that it is made of."""
+    """Return whether native autocast has a kernel for an operator.
+
+    One for another overload or alias that the operator is made of counts, too.
+    """
     if (found := autocast_key(device)) is None:
         return False
     key = found.name

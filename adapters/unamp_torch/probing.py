@@ -1,4 +1,4 @@
-"""A look at the effect of a region: a PyTorch that no longer calls a kernel would lose rules in silence."""
+"""A look at a region's effect: a PyTorch that stops calling a kernel loses rules in silence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _POLICY = Policy("O1", "bfloat16")
 
 
 def probe_effects() -> None:
-    """Compute a product and a softmax in a region, but where something records the thread's operations; look at steps.
+    """Compute a product and a softmax in a region, and look at steps.
+
+    Where something records the thread's operations, nothing is computed.
 
     Raises:
         FrameworkNotSupported: naming the version of PyTorch and the operation that does not follow
@@ -41,6 +43,6 @@ def probe_effects() -> None:
     ):
         if found is not expected:
             raise FrameworkNotSupported(
-                f"torch {torch.__version__} does not ask {how} for {operation} in a region: it gave {found} where the rule is "
-                f"{expected}; use an older torch, or a newer unamp"
+                f"torch {torch.__version__} does not ask {how} for {operation} in a region: it "
+                f"gave {found} where the rule is {expected}; use an older torch, or a newer unamp"
             )

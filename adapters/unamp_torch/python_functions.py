@@ -41,7 +41,7 @@ Under = Callable[[Policy, str | None], AbstractContextManager[None]]
 
 @cache
 def composed(op: str) -> tuple[FunctionType, ...]:
-    """Return the functions of an operation that is written in Python; none for all other operations."""
+    """Return the functions of an operation that is written in Python; none for all others."""
     entry = vocabulary()[op]
     if op in facts().functions:
         return _present(facts().functions[op])
@@ -60,20 +60,20 @@ def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
     return tuple(function for path in paths if (function := at_path(torch, path)) is not None)
 
 
-#: Functions and layers that make a tensor of their input's dtype: a result to write into, or random
-#: noise.
+#: Functions and layers that make a tensor of their input's dtype: a result to write into,
+#: or random noise.
 _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 
 
 @functools.lru_cache(KEPT_POLICIES)
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
-    """Return the functions that a policy names, with their operations: none for most that start from PyTorch's own lists.
+    """Return the functions that a policy names, with their operations.
 
-    Four kinds count as named. All of them under another framework's lists, which know them as
-    operations. Those that make a tensor of their input's dtype (`_OF_INPUTS_DTYPE`), where all
-    inputs are low. Functions that do without their operator, where the rule for what they use
-    instead is another one. And those that compute with more than their operator, where the rule for
-    that is another one.
+    Most policies that start from PyTorch's own lists name none. Four kinds count as named. All of
+    them under another framework's lists, which know them as operations. Those that make a tensor of
+    their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. Functions that do without
+    their operator, where the rule for what they use instead is another one. And those that compute
+    with more than their operator, where the rule for that is another one.
     """
     if not policy.active or preset(policy.preset).delegates:
         return ()
@@ -131,10 +131,10 @@ Replaced = Sequence[tuple[str, FunctionType]]
 
 
 def acquire(policy: Policy, under: Under) -> Replaced:
-    """Replace the functions that a policy names and return them; `release` puts them back with the last region that needs them.
+    """Replace the functions that a policy names and return them.
 
-    A function keeps its identity and gets other code, so that it is met wherever it was imported to
-    before.
+    `release` puts them back with the last region that needs them. A function keeps its identity and
+    gets other code, so that it is met wherever it was imported to before.
     """
     with _lock:
         needed, done = (*named(policy), *exempt_functions.functions(policy)), 0
@@ -169,7 +169,7 @@ def release(replaced: Replaced) -> None:
 
 
 def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the replacement of a function: the same, with inputs and operations in the dtype of the rule for `op`."""
+    """Return a function's replacement: its inputs and operations have the dtype of `op`'s rule."""
     output = places(original).get("out", sys.maxsize)
 
     @functools.wraps(original)
@@ -204,7 +204,7 @@ def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Call
 
 @cache
 def of_every_operation(rule: Rule, dtype: str) -> Policy:
-    """Return the policy that runs every operation low, every one in float32, or every one in its inputs' dtype."""
+    """Return the policy that runs every operation low, in float32, or in its inputs' dtype."""
     if rule in (Rule.WIDEST, Rule.NARROWEST):
         return Policy(enabled=False)
     if rule is Rule.LOW:

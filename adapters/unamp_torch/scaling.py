@@ -15,7 +15,10 @@ from unamp_torch.state import LOW, dtype_name
 
 
 def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
-    """Return a loss times the scale. PyTorch's own scale is a float32 tensor, which makes a low scalar float32."""
+    """Return a loss times the scale.
+
+    PyTorch's own scale is a float32 tensor, which makes a low scalar float32.
+    """
     return (loss.float() if loss.dim() == 0 and loss.dtype in LOW else loss) * scale
 
 
@@ -30,7 +33,7 @@ def backward(
 
 
 def all_finite(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return whether all numbers of tensors are finite, as a tensor, so that nobody waits for the device."""
+    """Return whether all numbers are finite, as a tensor, so that nobody waits for the device."""
     with torch.no_grad():
         found = [torch.isfinite(_numbers(tensor)).all() for tensor in tensors]
         return (
@@ -124,7 +127,7 @@ class TorchGradients:
         return groups
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Give the parameters by the names that the optimizer was given with them, or by their places."""
+        """Yield the parameters by the names that the optimizer was given, or by their places."""
         for index, group in enumerate(self._optimizer.param_groups):
             places = (
                 f"parameter {place} of group {index}" for place in range(len(group["params"]))

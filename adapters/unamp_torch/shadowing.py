@@ -39,7 +39,9 @@ _PYTHON = torch._C.DispatchKey.Python
 
 
 class SecondRun:
-    """The second run of one operation. It is made before the first, so that it sees whether that draws random numbers.
+    """The second run of one operation.
+
+    It is made before the first, so that it sees whether that draws random numbers.
 
     Args:
         operator: the operator that is called.
@@ -86,7 +88,10 @@ class SecondRun:
         return self._low(operator, *self._copies(), dtype)
 
     def _copies(self) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments with copies of the tensors that are not cast: running statistics change where they are."""
+        """Return the arguments with copies of the tensors that are not cast.
+
+        Running statistics change where they are.
+        """
         eligible, copied = (
             self._operator.eligible,
             partial(mapped, is_tensor=torch.is_tensor, change=torch.clone),
@@ -102,10 +107,10 @@ class SecondRun:
 
 
 def _apart(tensors: Iterable[torch.Tensor]) -> Callable[[Callable[[], R]], R]:
-    """Return the function that runs an operation again, without gradients; made before the first run, for what goes in.
+    """Return the function that runs an operation again, without gradients.
 
-    It raises LeftOut where the first run drew random numbers, and leaves the generators of them as
-    that did.
+    It is made before the first run, for what goes in. The function raises LeftOut where the first
+    run drew random numbers, and leaves the generators of them as that did.
     """
     generators = list(_generators(tensors))
     before = [generator.get_state() for generator in generators]
@@ -126,7 +131,10 @@ def _apart(tensors: Iterable[torch.Tensor]) -> Callable[[Callable[[], R]], R]:
 
 @contextmanager
 def second_run(tensors: Sequence[torch.Tensor]) -> Iterator[registered.SecondRun]:
-    """Watch a registered operation, and give the function that runs it again; see `unamp.adapter.registered`."""
+    """Watch a registered operation, and yield the function that runs it again.
+
+    See `unamp.adapter.registered`.
+    """
     run_apart, same = _apart(tensors), [unchanged(tensor) for tensor in tensors]
 
     def run(call: Callable[[], Any]) -> Any:
@@ -139,7 +147,10 @@ def second_run(tensors: Sequence[torch.Tensor]) -> Iterator[registered.SecondRun
 
 
 def unchanged(value: Any) -> Callable[[], bool]:
-    """Return the function that tells whether a tensor is unchanged; PyTorch counts changes, but for inference's own."""
+    """Return the function that tells whether a tensor is unchanged.
+
+    PyTorch counts changes, but not those of inference tensors.
+    """
     if not isinstance(value, torch.Tensor) or value.is_inference():
         return lambda: True
     version = value._version
@@ -153,15 +164,17 @@ def check_seen(tensors: Iterable[torch.Tensor]) -> None:
     for tensor in tensors:
         if not has_numbers(tensor) or _keys_of(tensor).has(_PYTHON):
             raise LeftOut(
-                "it has a tensor without plain numbers (sparse, nested, without data, transformed, a subclass)"
+                "it has a tensor without plain numbers "
+                "(sparse, nested, without data, transformed, a subclass)"
             )
 
 
 def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a product with its two factors as float8 holds them; it computes in float32, and so does its backward pass.
+    """Call a product with its two factors as float8 holds them.
 
-    In that the gradient of the result is as float8_e5m2 holds it, and the factors as they were
-    here; what was added to the product, a bias, has the gradient as it is.
+    It computes in float32, and so does its backward pass. In that the gradient of the result is as
+    float8_e5m2 holds it, and the factors as they were here; what was added to the product, a bias,
+    has the gradient as it is.
 
     Raises:
         LeftOut: where it does not multiply two tensors, or by rows sums over nothing.
@@ -240,7 +253,7 @@ _ARITHMETIC = Arithmetic(torch.where, _amax)
 
 
 def _generators(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Generator]:
-    """Give the generators that random numbers come from on the devices of some tensors: the CPU's, and those of GPUs."""
+    """Yield the generators of random numbers on the devices of tensors: the CPU's, and GPUs'."""
     yield torch.default_generator
     for index in sorted({tensor.device.index for tensor in tensors if tensor.is_cuda}):
         yield torch.cuda.default_generators[index]

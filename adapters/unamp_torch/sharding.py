@@ -1,4 +1,4 @@
-"""Agreement among ranks that have a part each of a network's parameters (`torch.distributed.fsdp`)."""
+"""Agreement among ranks that each have a part of the parameters (`torch.distributed.fsdp`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
         return found
     if not found:  # small parameters may lie on other ranks altogether
         found = [torch.zeros((), device=sharded.device)]
-    # One exchange, whichever devices this rank has gradients on: every rank must take part in as
-    # many.
+    # One exchange, whichever devices this rank has gradients on: every rank must take
+    # part in as many.
     together = torch.stack([each.to(sharded.device) for each in found]).amax()
     torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
     return [together]
@@ -35,7 +35,7 @@ def is_sharded(parameter: torch.Tensor) -> bool:
 
 
 def _is_flattened(parameter: torch.Tensor) -> bool:
-    """Return whether a parameter is what `FullyShardedDataParallel` has made of several, or a part of that."""
+    """Return whether `FullyShardedDataParallel` made a parameter of several, or a part of one."""
     home = "torch.distributed.fsdp._common_utils"
     # Where it is not imported, nobody can have made one.
     return home in sys.modules and bool(HOOKS.load(home)._is_fsdp_flattened(parameter))

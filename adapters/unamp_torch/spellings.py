@@ -1,4 +1,4 @@
-"""The names of PyTorch's functions, layer classes and operators, for lists that hold the objects themselves."""
+"""The names of PyTorch's functions, layer classes and operators, for lists that hold objects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _NAMES = ObjectNames("torch", _places)
 
 
 def made_by(tensor: torch.Tensor) -> Iterator[str]:
-    """Give the operations that a tensor came from, the last one first, from the graph that autograd recorded."""
+    """Yield the operations that a tensor came from, the last first, from autograd's graph."""
     node = tensor.grad_fn
     while node is not None:
         name = node.name().rstrip("0123456789").removesuffix("Backward").lower()
@@ -60,5 +60,5 @@ def made_by(tensor: torch.Tensor) -> Iterator[str]:
 
 @cache
 def _of_graphs() -> dict[str, str]:
-    """Return operations by the names that autograd has for their operators, but for its capitals."""
+    """Return operations by autograd's names for their operators, without capitals."""
     return {name.replace("_", ""): op for name, op in vocabulary().spelled("torch").items()}

@@ -76,7 +76,7 @@ NATIVE_KEYS = {CPU: torch._C.DispatchKey.AutocastCPU, CUDA: torch._C.DispatchKey
 
 @cache
 def autocast_key(device_type: str) -> torch._C.DispatchKey | None:
-    """Return the dispatch key of native autocast for a device type; None where PyTorch has none for it, as for ``"meta"``."""
+    """Return native autocast's dispatch key of a device type; None where it has none (meta)."""
     if device_type == torch._C._get_privateuse1_backend_name():
         return torch._C._parse_dispatch_key("AutocastPrivateUse1")
     return torch._C._parse_dispatch_key(f"Autocast{device_type.upper()}")
@@ -95,7 +95,7 @@ set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
 
 def without_kernels(key: torch._C.DispatchKey) -> AbstractContextManager[Any]:
-    """Have operators go past the kernels on a dispatch key in this thread while the context is open."""
+    """Have operators skip the kernels on a dispatch key in this thread, while it is open."""
     guard: AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(
         torch._C.DispatchKeySet(key)
     )
@@ -109,7 +109,9 @@ Guard = tuple[tuple[str, torch._C.DispatchKey, torch.dtype, torch.dtype], ...]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A policy made ready for PyTorch, as the modules below `unamp_torch.plans` know it, whose `Plan` is the whole.
+    """A policy made ready for PyTorch, as far as the modules below `unamp_torch.plans` know it.
+
+    The whole is `unamp_torch.plans.Plan`.
 
     Attributes:
         policy: the policy.
@@ -147,12 +149,15 @@ class Plan:
         )
 
     def rule(self, op: str, /) -> Rule:
-        """Return the rule in force for an operation; for PyTorch's own AMP, the rule of its lists for the first device."""
+        """Return the rule in force for an operation.
+
+        For PyTorch's own AMP it is that of its lists for the first device.
+        """
         stated = self.policy.delegated("torch", self.devices[0])
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
 
     def policy_on(self, device: str, /) -> Policy | None:
-        """Return the policy in force on a device type: the plan's, or that of one around it; None where none covers it."""
+        """Return the policy in force on a device type, the plan's or one around it; else None."""
         plan: Plan | None = self
         while plan is not None and device not in plan.devices:
             plan = plan.beside
@@ -160,13 +165,13 @@ class Plan:
 
     @cached_property
     def intercepted(self) -> frozenset[str]:
-        """The operators that need a kernel of ours on the plan's key; those for meta tensors have one of their own."""
+        """The operators that need a kernel on the plan's key; those on meta have their own key."""
         seen = self.actions if self.key is TRACED else NATIVE_KEYS
         return frozenset().union(*(self.actions.get(device, {}) for device in seen))
 
     @property
     def complete(self) -> Plan:
-        """The same plan, with kernels of ours for every rule, those that native autocast follows included."""
+        """The same plan with our kernels for every rule, also where native autocast follows it."""
         raise NotImplementedError
 
     @property
@@ -207,10 +212,10 @@ thread = Thread()
 
 
 def include_kernels(plan: Plan | None) -> None:
-    """Include the key of a plan's kernels in this thread, and no other; while `unamp.trace` is open, that of its own.
+    """Include the key of a plan's kernels in this thread, and no other.
 
-    A plan without actions has one, too: in every region somebody looks at writes to parameters
-    (`unamp_torch.writes`).
+    While `unamp.trace` is open, it is the key of the trace's own. A plan without actions has one,
+    too: in every region somebody looks at writes to parameters (`unamp_torch.writes`).
     """
     if thread.sink is not None:
         wanted: KernelKey | None = TRACED
@@ -229,7 +234,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def lock() -> threading.RLock:
-    """Return a lock that a forked process finds free: nobody but the forking thread holds it at that moment."""
+    """Return a lock that a forked process finds free: only the forking thread holds it then."""
     made = threading.RLock()
     at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)
     return made

@@ -1,4 +1,4 @@
-"""Optimizers that step inside a region: no policy is in force in a step, whatever the optimizer's class.
+"""Optimizers that step inside a region: no policy is in force in a step, whatever their class.
 
 PyTorch wraps the `step` of every class of optimizers when the first object of the class is made
 (`Optimizer.profile_hook_step`). The wrapper looks two functions up at each call: `record_function`,
@@ -30,8 +30,8 @@ from unamp_torch.state import include_kernels, thread
 _STEP = "Optimizer.step#"
 
 _CLOSURE = (
-    "an optimizer's step inside a region computes with no policy in force, and its closure with the region's: "
-    "call step(closure) outside of the compiled function"
+    "an optimizer's step inside a region computes with no policy in force, and its closure with "
+    "the region's: call step(closure) outside of the compiled function"
 )
 
 
@@ -54,7 +54,7 @@ def probe_steps() -> None:
 
 
 class Step(state.Step):
-    """A step in a region, with PyTorch's own context of it, by which the hook that sees closures finds it.
+    """A step in a region, with PyTorch's context, by which the hook that sees closures finds it.
 
     Args:
         recorded: PyTorch's own context of the step.
@@ -128,7 +128,10 @@ def _record(
 def handing_policy_to_closures(
     original: Callable[..., Iterable[Any]],
 ) -> Callable[..., Iterable[Any]]:
-    """Replace `chain` where the hooks of steps are strung together: the last one hands the policy to closures."""
+    """Replace `chain` where the hooks of steps are strung together.
+
+    The last hook hands the policy to closures.
+    """
     if original is itertools.chain:
         return _chain
     chained: Any = functools.partial(_string_together, original)
@@ -152,7 +155,7 @@ def _string_together(
 def _hand_policy_to_closures(
     optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return the arguments of a step with closures that run under the policy around it; None where there are none."""
+    """Return a step's arguments with closures under the policy around it; None without closures."""
     if not any(map(callable, (*args[1:], *kwargs.values()))):
         return None
     if is_compiling():

@@ -28,13 +28,16 @@ from unamp_torch.state import Plan, include_kernels, thread
 
 
 def for_this_level(plan: Plan) -> Plan:
-    """Return the form in force of a plan in this thread now: inside a transform of `torch.func`, its complete form."""
+    """Return the form of a plan in this thread: the complete one in a `torch.func` transform."""
     return plan if torch._C._functorch.maybe_current_level() is None else plan.complete
 
 
 @standing_in
 def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
-    """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on: a plan in force becomes complete."""
+    """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on.
+
+    A plan in force becomes complete.
+    """
     level, plan = original(*args, **kwargs), thread.plan
     if plan is not None and plan.complete is not plan:
         LASTING.add(

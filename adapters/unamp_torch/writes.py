@@ -1,4 +1,4 @@
-"""Writes to the memory of parameters, after which no cast of a parameter that was made before may be used.
+"""Writes to the memory of parameters, after which no earlier cast of a parameter may be used.
 
 Native autocast keeps casts by parameter and never asks whether they still hold, and a parameter's
 version does not tell: fused optimizers and ``parameter.data.add_()`` leave it as it is. So in every
@@ -44,7 +44,7 @@ def drop_casts() -> None:
 
 @standing_in
 def dropping(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap a function that PyTorch calls for a change which no operator makes: in a region, it drops the casts."""
+    """Wrap a function called for a change that no operator makes: in a region, it drops casts."""
     if thread.plan is not None:
         drop_casts()
     return original(*args, **kwargs)
@@ -52,7 +52,7 @@ def dropping(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 @functools.cache
 def operators() -> Mapping[str, tuple[int, ...]]:
-    """Return the operators that write to a tensor by name, each with the positions of those arguments in its schema.
+    """Return the names of operators that write to a tensor, with those arguments' positions.
 
     Those made of others are left out, as the others write.
     """

@@ -1,4 +1,4 @@
-"""Devices that are not here: JAX lowers a function for any platform, and what it would compile there is read.
+"""Devices that are absent: JAX lowers a function for any platform, and the program is read.
 
 A program is StableHLO, in which every value has its dtype. Who compiles it for a device may fuse
 and reorder operations; what is computed in which dtype stays as it is written.
@@ -121,7 +121,10 @@ _Values = dict[Any, Numbers]
 
 
 def operations(module: Any) -> list[Computed]:
-    """Return the operations of a module of MLIR that precision shows in, those of a function at each of its calls."""
+    """Return the operations of an MLIR module that precision shows in.
+
+    Those of a function are given at each of its calls.
+    """
     functions = {op.attributes["sym_name"].value: op.operation for op in module.body}
     return list(_inside(functions["main"], functions, {}, ("", False)))
 
@@ -170,7 +173,10 @@ def _body(
     values: _Values,
     around: tuple[str, bool],
 ) -> Iterator[Computed]:
-    """Yield the operations in the body of another one, whose arguments are the operands: of a function, a loop, a branch."""
+    """Yield the operations in the body of a function, a loop or a branch.
+
+    The body's arguments are the operands.
+    """
     for block in (block for region in operation.regions for block in region):
         for argument, dtypes in zip(block.arguments, entered, strict=False):
             values[argument] = Numbers(*around, dtypes)

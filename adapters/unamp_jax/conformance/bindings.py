@@ -51,7 +51,7 @@ def _ctc_loss(
 
 
 def _kl_div(input: Array, target: Array, *, reduction: str) -> Array:
-    """Return each element's share: optax adds up the last axis, so each element is a row of its own."""
+    """Return each element's share: optax adds up the last axis, so an element is its own row."""
     return optax.kl_divergence(input[..., None], target[..., None])
 
 
@@ -86,7 +86,10 @@ def _columns(input: Array, index: Array) -> tuple[Any, Any]:
 
 
 def _scattered(function: Function) -> Function:
-    """Return a function that scatters rows of numbers into columns: ``x.at[...]`` casts what is stored by itself."""
+    """Return a function that scatters rows of numbers into columns.
+
+    ``x.at[...]`` by itself casts what is stored.
+    """
     numbers = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
 
     def scatter(input: Array, dim: int, index: Array, source: Array) -> Array:
@@ -127,7 +130,8 @@ def _multinomial(input: Array, count: int) -> Array:
 
 def _stft(input: Array, n_fft: int, *, return_complex: bool = True, center: bool = True) -> Array:
     return jax.scipy.signal.stft(
-        input, window="boxcar", nperseg=n_fft, noverlap=n_fft - n_fft // 4, boundary=None, padded=False
+        input, window="boxcar", nperseg=n_fft, noverlap=n_fft - n_fft // 4,
+        boundary=None, padded=False,
     )[2] * n_fft  # fmt: skip
 
 
@@ -159,8 +163,8 @@ def _grouped(input: Array, weight: Array) -> Array:
 _REDUCTIONS: dict[str, Function] = {
     **{
         name: _axis(getattr(jnp, name))
-        for name in "amax amin argmax argmin cumprod cumsum count_nonzero mean median nanmean nanmedian nansum prod sum "
-        "trapezoid cross".split()
+        for name in "amax amin argmax argmin cumprod cumsum count_nonzero mean median nanmean "
+        "nanmedian nansum prod sum trapezoid cross".split()
     },
     **{name: _axis(getattr(jax.nn, name)) for name in ("log_softmax", "logsumexp", "softmax")},
     "all": _axis(jnp.all),
@@ -280,14 +284,18 @@ _OTHERS: dict[str, Function] = {
     "add": lambda a, b: jnp.add(a, b),
     "allclose": lambda a, b, *, rtol, atol: jnp.allclose(a, b, rtol=rtol, atol=atol),
     "bartlett_window": _window(jnp.bartlett),
-    "bitcast": lambda input, dtype: lax.bitcast_convert_type(input, "int32" if input.dtype.itemsize == 4 else dtype),
+    "bitcast": lambda input, dtype: lax.bitcast_convert_type(
+        input, "int32" if input.dtype.itemsize == 4 else dtype
+    ),
     "bitwise_shift": jnp.left_shift,
     "blackman_window": _window(jnp.blackman),
     "bucketize": lambda input, boundaries: jnp.digitize(input, boundaries, right=True),
     "cast": lambda input, dtype: jnp.asarray(input).astype(dtype),
     "clamp": lambda input, min=None, max=None: jnp.clip(input, min, max),
     "detach": lax.stop_gradient,
-    "gelu": lambda input, *, approximate="none": jax.nn.gelu(input, approximate=approximate == "tanh"),
+    "gelu": lambda input, *, approximate="none": jax.nn.gelu(
+        input, approximate=approximate == "tanh"
+    ),
     "hamming_window": _window(jnp.hamming),
     "hann_window": _window(jnp.hanning),
     "histc": _histc,

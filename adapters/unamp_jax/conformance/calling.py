@@ -1,9 +1,10 @@
-"""How the suite calls JAX's functions: so that XLA compiles as little as can be, which is most of a run's time.
+"""How the suite calls JAX's functions: so that XLA compiles as little as can be.
 
-Under a policy a function runs primitive by primitive, and each is compiled once for its dtypes and
-shapes: JAX would compile jitted functions anew for each policy. Under none, where the suite
-computes its predictions, a function is one program. So it is with its gradient where a probe looks
-at it: what differs between policies is traced, what is equal is compiled once.
+Compiling is most of a run's time. Under a policy a function runs primitive by primitive, and each
+is compiled once for its dtypes and shapes: JAX would compile jitted functions anew for each policy.
+Under none, where the suite computes its predictions, a function is one program. So it is with its
+gradient where a probe looks at it: what differs between policies is traced, what is equal is
+compiled once.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def in_float64() -> Iterator[None]:
 
 @contextmanager
 def one_program() -> Iterator[None]:
-    """Have functions traced as JAX has them, loops and jitted parts included: what calls them makes one program of it all."""
+    """Have functions traced as JAX has them, loops and jitted parts included.
+
+    Their caller makes one program of it all.
+    """
     token = _IN_ONE_PROGRAM.set(True)
     try:
         yield
@@ -62,10 +66,10 @@ def one_program() -> Iterator[None]:
 
 
 class _Programs:
-    """The programs that XLA has compiled, kept by what they say, where the process runs the suite and nothing else.
+    """The programs that XLA has compiled, kept by what they say.
 
-    JAX keeps them by what asked for them: what runs forward and backward, or in two functions, it
-    compiles twice.
+    This is for a process that runs the suite and nothing else. JAX keeps programs by what
+    asked for them: what runs forward and backward, or in two functions, it compiles twice.
     """
 
     def __init__(self) -> None:
@@ -73,10 +77,11 @@ class _Programs:
         self._compile: Callable[..., Any] | None = None
 
     def compile_fast(self) -> None:
-        """Keep programs, and tell XLA not to optimise what runs a few times, unless the environment says what it is to do.
+        """Keep programs, and tell XLA not to optimise what runs a few times.
 
-        JAX keeps none of them in files: their keys would take a tenth of the time. All are written
-        in one context of MLIR: making one for each, as JAX does, takes a quarter.
+        XLA is told nothing where the environment says what it is to do. JAX keeps no programs in
+        files: their keys would take a tenth of the time. All are written in one context of MLIR:
+        making one for each, as JAX does, takes a quarter.
         """
         if self._compile is not None:
             return
@@ -117,7 +122,10 @@ PROGRAMS = _Programs()
 
 
 def rounding() -> dict[str, bool]:
-    """Return the options by which a compiler leaves out no rounding to a low dtype, unless ``XLA_FLAGS`` speaks of that."""
+    """Return the options by which a compiler leaves out no rounding to a low dtype.
+
+    There are none where ``XLA_FLAGS`` speaks of that.
+    """
     return {} if _EXCESS in os.environ.get("XLA_FLAGS", "") else {_EXCESS: False}
 
 

@@ -1,4 +1,7 @@
-"""Layers of flax's linen and equinox's in PyTorch's signatures: their code is wanted, the parameters are the caller's."""
+"""Layers of flax's linen and equinox's in PyTorch's signatures.
+
+Their code is wanted, the parameters are the caller's.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,8 @@ def _convolution(
 ) -> Array:  # fmt: skip
     rank = weight.ndim - 2
     layer = linen.Conv(
-        weight.shape[0], weight.shape[2:], strides=stride, padding=[(padding, padding)] * rank, use_bias=bias is not None,
-        kernel_dilation=dilation, feature_group_count=groups,
+        weight.shape[0], weight.shape[2:], strides=stride, padding=[(padding, padding)] * rank,
+        use_bias=bias is not None, kernel_dilation=dilation, feature_group_count=groups,
     )  # fmt: skip
     return first(_applied(layer, {"kernel": _kernel(weight), "bias": bias}, last(input)))
 
@@ -71,8 +74,8 @@ def _transposed(
 ) -> Array:
     rank = weight.ndim - 2
     layer = linen.ConvTranspose(
-        weight.shape[1], weight.shape[2:], strides=(stride,) * rank, padding="VALID", use_bias=bias is not None,
-        transpose_kernel=True,
+        weight.shape[1], weight.shape[2:], strides=(stride,) * rank, padding="VALID",
+        use_bias=bias is not None, transpose_kernel=True,
     )  # fmt: skip
     kernel = jnp.transpose(weight, (*range(2, weight.ndim), 1, 0))
     return first(_applied(layer, {"kernel": kernel, "bias": bias}, last(input)))
@@ -151,9 +154,10 @@ def _dense(prefix: str, names: str, w: Array, b: Array | None) -> dict[str, Any]
 
 
 def _with_bias(input: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
-    """Return an input with a one, and weights with a second bias for it, where flax's layers have room for one only.
+    """Return an input with a one, and weights with a second bias for it.
 
-    The sum of two low biases would be rounded before the layer has begun.
+    Flax's layers have room for one bias only. The sum of two low biases would be rounded before the
+    layer has begun.
     """
     ones = jnp.ones((*input.shape[:-1], 1), input.dtype)
     return jnp.concatenate([input, ones], -1), jnp.concatenate([weight, bias[:, None]], 1)

@@ -1,9 +1,9 @@
-"""JAX's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+"""JAX's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
-Canonical signatures are PyTorch's; `bindings` and `layers` hold the functions whose signatures
-differ. Tensors are channels-first there, and channels-last in flax's layers. The suite predicts in
-float64, which JAX has only where it is told to: every call is made under `jax.enable_x64`, and
-nothing is changed for the process. How calls are made is in `calling`.
+NumPy arrays go in and come out. Canonical signatures are PyTorch's; `bindings` and `layers` hold
+the functions whose signatures differ. Tensors are channels-first there, and channels-last in flax's
+layers. The suite predicts in float64, which JAX has only where it is told to: every call is made
+under `jax.enable_x64`, and nothing is changed for the process. How calls are made is in `calling`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class JaxOperations(NamedOperations):
     def tensor(
         self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
     ) -> Array:
-        """Return an array with the array's values, shape and dtype; `value_and_grad` sees to gradients."""
+        """Return an array with these values, shape and dtype.
+
+        `value_and_grad` sees to gradients.
+        """
         with in_float64():
             return _put(np.asarray(array), device)
 
@@ -83,7 +86,7 @@ class JaxOperations(NamedOperations):
         return tensor_kinds()
 
     def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        """Return a function that steps Adam with a gradient and returns the parameter's values."""
         optimizer, parameter = optax.adam(0.1), self.tensor(array, device=device)
         state = optimizer.init(parameter)
 
@@ -132,7 +135,10 @@ class JaxOperations(NamedOperations):
     def pull_back(
         self, function: Callable[..., tuple[Array, Array]], *, compiled: bool
     ) -> Callable[..., tuple[Array, Sequence[Array]]]:
-        """See `Operations.pull_back`: compiled, forward and backward are one program, which rounds where it says so."""
+        """See `Operations.pull_back`.
+
+        Compiled, forward and backward are one program, which rounds where it says so.
+        """
         program = jax.jit(partial(_forward_and_backward, function), compiler_options=rounding())
         forward = jax.jit(lambda others: function([], others)[1], compiler_options=rounding())
 
@@ -169,7 +175,10 @@ def _forward_and_backward(
 
 
 def _cast(input: Any, dtype: str) -> Any:
-    """Return an array in another dtype, by NumPy where no policy looks on: XLA would compile a program for each shape."""
+    """Return an array in another dtype.
+
+    NumPy casts it where no policy looks on: XLA would compile a program for each shape.
+    """
     if CONTEXT.value is not None or thread.sink is not None or not _is_there(input):
         return _COMPILED_CAST(input, dtype)
     with in_float64():
@@ -190,7 +199,10 @@ def _is_there(value: Any) -> bool:
 
 
 def _there(tensor: Any) -> Any:
-    """Return the array that a tensor of `value_and_grad` stands for, which is there from the start but in `pull_back`."""
+    """Return the array that a tensor of `value_and_grad` stands for.
+
+    It is there from the start, except in `pull_back`.
+    """
     found = tensor.value if isinstance(tensor, Statistic) else tensor
     while isinstance(found, core.Tracer) and hasattr(found, "primal"):
         found = found.primal

@@ -69,7 +69,7 @@ def _kind(
 
 
 def tensor_kinds() -> tuple[TensorKind, ...]:
-    """Return the kinds: sparse matrices, which are made of dense arrays, whose rules are followed."""
+    """Return the kinds: sparse matrices, made of dense arrays, whose rules are followed."""
     return (
         _kind(
             "jax.experimental.sparse.BCOO",

@@ -74,7 +74,10 @@ def _device(array: Any) -> Any:
 
 
 def export_platform(array: Any) -> str:
-    """Return the platform that an array is on, as exporting names it; by itself JAX exports for its default device's."""
+    """Return the platform that an array is on, as exporting names it.
+
+    By itself JAX exports for its default device's platform.
+    """
     return "cpu" if _device(array).platform == "cpu" else export.default_export_platform()
 
 

@@ -1,6 +1,7 @@
-"""The kernels, and the opening and closing of regions, in C++: the same in meaning as in Python, in a fraction of the time.
+"""The kernels, and the opening and closing of regions, in C++.
 
-They are optional, and `building` makes them.
+They mean the same as in Python, and take a fraction of the time. They are optional, and `building`
+makes them.
 """
 
 from unamp_torch.compiled.building import (

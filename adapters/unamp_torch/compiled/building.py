@@ -73,7 +73,10 @@ class Library(Protocol):
         """Register the kernels that meta tensors alone reach, for good."""
 
     def install_writing(self, name: str, key: int, positions: tuple[int, ...], /) -> None:
-        """Register the kernel for an operator that writes to a tensor, for good; see `unamp_torch.writes`."""
+        """Register the kernel for an operator that writes to a tensor, for good.
+
+        See `unamp_torch.writes`.
+        """
 
     def plan(
         self,
@@ -113,7 +116,10 @@ class Library(Protocol):
 
 
 def place() -> Path:
-    """Return the path of the module, built or not: in the user's cache, under everything that it depends on."""
+    """Return the path of the module, built or not.
+
+    It is in the user's cache, under everything that it depends on.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     source = hashlib.sha256(
         b"".join(path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*")))
@@ -127,7 +133,10 @@ def place() -> Path:
 
 
 def place_in_wheel() -> Path | None:
-    """Return the path of the wheel's library for this PyTorch; None for one that was built from a state between releases."""
+    """Return the path of the wheel's library for this PyTorch.
+
+    None for a PyTorch that was built from a state between releases.
+    """
     release = re.match(r"(\d+\.\d+)\.\d+(\+|$)", torch.__version__)
     if release is None or not torch.compiled_with_cxx11_abi():
         return None
@@ -135,7 +144,7 @@ def place_in_wheel() -> Path | None:
 
 
 def build(*, verbose: bool = False, target: Path | None = None) -> Path:
-    """Build the module with PyTorch's own means, put it at `target` or in its place, and return that.
+    """Build the module by PyTorch's means, put it at `target` or in its place, and return the path.
 
     Raises:
         RuntimeError, OSError: what PyTorch's build says where there is no compiler, or no ninja.
@@ -166,7 +175,10 @@ def build(*, verbose: bool = False, target: Path | None = None) -> Path:
 
 
 def in_wheel() -> str | None:
-    """Return the versions that the wheel's kernels are for, and why none is used here; None where it brings none."""
+    """Return the versions that the wheel's kernels are for, and why none is used.
+
+    None where the wheel brings none.
+    """
     if _refusal is not None:
         return f"refused: {_refusal}"
     brought = sorted(
@@ -178,20 +190,20 @@ def in_wheel() -> str | None:
 
 
 def build_hint(*, on_gpu: bool) -> str | None:
-    """Return the command that builds the module, where it is not built and could be; None where it is, or is not wanted."""
+    """Return a hint on building the module; None where it is built, cannot be, or is not wanted."""
     tools = (os.environ.get("CXX", "c++"), "ninja")
     unwanted = os.environ.get(_VARIABLE) == "0"
     if library is not None or unwanted or _built() is not None or not all(map(shutil.which, tools)):
         return None
     waiting = ", and this machine's GPU waits for it" if on_gpu else ""
     return (
-        f"unamp's part of PyTorch's regions and operations is in Python here, several times slower than in C++{waiting}: "
-        f"{_COMMAND} builds it, once, in half a minute"
+        "unamp's part of PyTorch's regions and operations is in Python here, several times slower "
+        f"than in C++{waiting}: {_COMMAND} builds it, once, in half a minute"
     )
 
 
 def _built() -> Path | None:
-    """Return the path of the user's module, else of the wheel's, unless it was refused; None where there is neither."""
+    """Return the path of the user's module, else of the wheel's unless refused, else None."""
     brought = place_in_wheel()
     if place().exists():
         return place()
@@ -199,7 +211,9 @@ def _built() -> Path | None:
 
 
 def load() -> Library | None:
-    """Return the module, the user's or the wheel's; None where there is none or it must not be used, or the wheel's is refused.
+    """Return the module, the user's or the wheel's.
+
+    None where there is none, it must not be used, or the wheel's is refused.
 
     Raises:
         FrameworkNotSupported: nothing is built, and it must be used.

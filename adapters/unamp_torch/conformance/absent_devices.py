@@ -1,8 +1,8 @@
-"""Devices that are not here: fake tensors on them carry device, shape and dtype through PyTorch's dispatcher, and no numbers.
+"""Devices that are absent: fake tensors on them go through PyTorch's dispatcher.
 
-What reaches a kernel is read: autocast, and the kernels of the adapter, have done their work
-before. So it is in the backward pass, whose nodes are called one by one; see
-`unamp_torch.conformance.fake_gradients`.
+They carry device, shape and dtype, and no numbers. What reaches a kernel is read: autocast, and the
+kernels of the adapter, have done their work before. So it is in the backward pass, whose nodes are
+called one by one; see `unamp_torch.conformance.fake_gradients`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _REASONS = {
     "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
 
-#: What a kernel that asks for the device itself says: in a build without it, and where there is
-#: none.
+#: What a kernel that asks for the device itself says: in a build without it, and where
+#: there is none.
 _ASKS = (
     "not compiled with",
     "not linked with",
@@ -212,7 +212,10 @@ class _Kernels(TorchDispatchMode):
 
 
 def _reads_all(kind: Kind) -> bool:
-    """Return whether all tensors tell what an operation computes in: statistics and parameters of a norm stay in float32."""
+    """Return whether all tensors tell what an operation computes in.
+
+    Statistics and parameters of a norm stay in float32.
+    """
     return kind in ("product", "elementwise")
 
 

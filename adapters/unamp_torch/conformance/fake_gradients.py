@@ -1,4 +1,4 @@
-"""The backward pass of fake tensors on a device that is not here: the nodes that autograd noted, called one by one.
+"""The backward pass of fake tensors on an absent device: autograd's nodes, called one by one.
 
 Two things of PyTorch's ask for the device itself. A node notes the stream of its tensors' device as
 it is made, which a build without that device cannot say: there it is given the guard of meta
@@ -33,7 +33,10 @@ _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGua
 
 
 class NoGuard(RuntimeError):
-    """A device that autograd notes nothing of: this build of PyTorch has no guard for it, and cannot be given one."""
+    """A device that autograd notes nothing of.
+
+    This build of PyTorch has no guard for it, and cannot be given one.
+    """
 
 
 class Inexpressible(RuntimeError):
@@ -41,7 +44,7 @@ class Inexpressible(RuntimeError):
 
 
 class Places:
-    """The calls of a function that are being made, and which of them each node of autograd was made in.
+    """The calls of a function that are being made, and the one each node of autograd was made in.
 
     Attributes:
         current: the name of the innermost; empty outside of all.
@@ -71,7 +74,10 @@ class Places:
 
     @contextmanager
     def gradient_of(self, node: Any) -> Iterator[None]:
-        """Compute the gradient of a node inside its place. Of that a graph takes the annotations, by the node's number."""
+        """Compute the gradient of a node inside its place.
+
+        A graph takes the annotations of that, by the node's number.
+        """
         set_grad_fn_seq_nr(node._sequence_nr())
         try:
             with self.named(self.of(node), backward=True):
@@ -91,7 +97,7 @@ class Places:
 
 @cache
 def guard(device: str) -> None:
-    """Give a kind of device that this build of PyTorch does not know a guard that does nothing, for the rest of this process.
+    """Give a device kind unknown to this PyTorch a guard that does nothing, for the whole process.
 
     Args:
         device: the kind of device.
@@ -121,7 +127,7 @@ def gradients(
     *,
     places: Places,
 ) -> list[Tensor | None]:
-    """Return gradients as `torch.autograd.grad` does, each computed in the place that its node was made in.
+    """Return gradients as `torch.autograd.grad` does, each computed in the place of its node.
 
     Args:
         outputs, inputs, grad_outputs, allow_unused: as there.
@@ -164,7 +170,7 @@ def gradients(
 
 
 def _as_noted(gradient: Tensor, noted: Any) -> Tensor:
-    """Return a gradient in the shape and the dtype that a node noted of the tensor, as the engine makes it."""
+    """Return a gradient in the shape and dtype that its node noted, as the engine does."""
     summed = (
         gradient
         if gradient.shape == tuple(noted.shape)

@@ -1,6 +1,7 @@
-"""One step of an LSTM and of a GRU as PyTorch asks it of an accelerator: a single kernel, which a CPU has not.
+"""One step of an LSTM and of a GRU as PyTorch asks it of an accelerator: a single kernel.
 
-As on CUDA each computes in float32 and rounds its results to the dtype of its inputs.
+A CPU has no such kernel. As on CUDA each computes in float32 and rounds its results to the dtype of
+its inputs.
 """
 
 from __future__ import annotations

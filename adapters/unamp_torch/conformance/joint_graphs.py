@@ -1,4 +1,4 @@
-"""The graphs that AOTAutograd traces of a function and its gradients on a device that is not here."""
+"""The graphs that AOTAutograd traces of a function and its gradients on an absent device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""torch's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+"""torch's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
-Most canonical signatures are torch's own, so a name is looked up where torch keeps it; `_WRITTEN`
-holds the rest.
+NumPy arrays go in and come out. Most canonical signatures are torch's own, so a name is looked up
+where torch keeps it; `_WRITTEN` holds the rest.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class TorchOperations(NamedOperations):
     def __init__(self) -> None:
         super().__init__("torch", _find)
         # A probe tells float32 from float16 by their significands; TF32, which rounds inputs to ten
-        # bits, would pass for float16. Only conformance asks for this namespace, in a process of
-        # its own.
+        # bits, would pass for float16. Only conformance asks for this namespace, in a
+        # process of its own.
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.deterministic = True  # else two runs differ in bits, by themselves
@@ -98,7 +98,7 @@ class TorchOperations(NamedOperations):
             parameter.copy_(torch.from_numpy(np.array(array)))
 
     def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        """Return a function that steps Adam with a gradient and returns the parameter's values."""
         parameter = self.parameter(array, device=device)
         optimizer = torch.optim.Adam([parameter], lr=0.1, foreach=False)
 
@@ -122,7 +122,10 @@ class TorchOperations(NamedOperations):
         return tensor.cpu().numpy()
 
     def make_second_device(self) -> bool:
-        """Return True once this process has a second device, see `second_device`; False where it has an accelerator."""
+        """Make a second device, and return True; return False where there is an accelerator.
+
+        See `second_device`.
+        """
         if accelerator() not in (None, second_device.NAME):
             return False
         second_device.register()
@@ -143,7 +146,10 @@ class TorchOperations(NamedOperations):
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return ``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
+        """Return ``function(*inputs)`` and the gradients of its scaled value.
+
+        A gradient is None for an input that the value does not depend on.
+        """
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         value = function(*leaves)
         # Not through `grad_outputs`, which imports half of torch.fx on its first use.
@@ -266,7 +272,10 @@ def _affine_grid(theta: Tensor, size: Sequence[int]) -> Tensor:
 def _adaptive_log_softmax(
     input: Tensor, target: Tensor, head: Tensor, tail_in: Tensor, tail_out: Tensor, *, cutoff: int
 ) -> Tensor:
-    """Run `torch.nn.AdaptiveLogSoftmaxWithLoss` with one tail cluster; return the log probability of each target."""
+    """Run `torch.nn.AdaptiveLogSoftmaxWithLoss` with one tail cluster.
+
+    Return the log probability of each target.
+    """
     width = input.shape[-1]
     layer = _adaptive_layer(width, cutoff + tail_out.shape[0], cutoff, width / tail_in.shape[0])
     values = {"head.weight": head, "tail.0.0.weight": tail_in, "tail.0.1.weight": tail_out}
@@ -280,12 +289,18 @@ def _adaptive_layer(width: int, classes: int, cutoff: int, shrink: float) -> tor
 
 
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    """Run `torch.nn.TransformerDecoderLayer` without dropout, time first; ``weights`` in the order of its parameters."""
+    """Run `torch.nn.TransformerDecoderLayer` without dropout, time first.
+
+    ``weights`` are in the order of its parameters.
+    """
     return _layer(torch.nn.TransformerDecoderLayer, weights, heads, target, memory)
 
 
 def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    """Run `torch.nn.TransformerEncoderLayer` without dropout, time first; ``weights`` in the order of its parameters."""
+    """Run `torch.nn.TransformerEncoderLayer` without dropout, time first.
+
+    ``weights`` are in the order of its parameters.
+    """
     return _layer(torch.nn.TransformerEncoderLayer, weights, heads, input)
 
 

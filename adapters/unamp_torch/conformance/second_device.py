@@ -1,8 +1,9 @@
-"""A second device for PyTorch wherever there is a CPU: a backend of the kind that strangers bring (PrivateUse1), stored there.
+"""A second device for PyTorch wherever there is a CPU, which stores its tensors.
 
-A policy means the same on every device. Where there is no GPU, this one shows it: to PyTorch, and
-to the adapter, it is an accelerator like any other, with no list of its own for autocast. What it
-computes, the CPU computes.
+It is a backend of the kind that strangers bring (PrivateUse1). A policy means the same on every
+device. Where there is no GPU, this one shows it: to PyTorch, and to the adapter, it is an
+accelerator like any other, with no list of its own for autocast. What it computes, the
+CPU computes.
 
 See https://docs.pytorch.org/tutorials/advanced/python_extension_autoload.html for backends that
 bring themselves along.
@@ -90,7 +91,7 @@ def _is_composed(operator: Any) -> bool:
 
 
 def _stored(value: Any) -> Any:
-    """Return an operator's argument with tensors on the CPU in it: a tensor, a list of them, or anything else."""
+    """Return an operator's argument with its tensors, single or in lists, on the CPU."""
     if isinstance(value, _Stored):
         return value.stored
     return [_stored(each) for each in value] if isinstance(value, (list, tuple)) else value

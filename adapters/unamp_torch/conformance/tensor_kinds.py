@@ -54,7 +54,7 @@ def _product(tensor: Tensor) -> Tensor:
 
 
 def _like(tensor: Tensor, dense: Tensor) -> Tensor:
-    """Return a dense tensor on the device and in the dtype of another, so that nothing has to be cast in order to compute."""
+    """Return a dense tensor on another's device and in its dtype, so that no cast is needed."""
     return dense.to(tensor.device, tensor.dtype)
 
 

@@ -50,8 +50,8 @@ class _Inside(threading.local):
             alone.
         casts: those that were cast already, by their ids, each with its cast.
         whole: whether what it is made of has no rules of its own.
-        around: what the policy is made of under which losses are being added up; None outside of
-            that.
+        around: what the policy is made of under which losses are being added up; None
+            outside of that.
     """
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ def _ban(op: str) -> str:
 
 @once_per_trace
 def _for_parts(op: str, dtype: str) -> tuple[Any, ...] | None:
-    """Return the arguments of the policy for a layer's parts; None where they follow the layer's rule by themselves."""
+    """Return the policy arguments for a layer's parts; None where they follow the layer's rule."""
     assert thread.plan is not None
     made = _parts_policy(thread.plan.policy, op, dtype)
     return None if made is None else made._values
@@ -279,7 +279,7 @@ def _parts_policy(policy: Policy, op: str, dtype: str) -> Policy | None:
 
 
 def _dtypes(args: Any, kwargs: Any) -> list[torch.dtype]:
-    """Return the dtypes of the eligible tensors in arguments, and those in which its variables will be read."""
+    """Return the dtypes of eligible tensors in arguments, and of variables as they will be read."""
     read = [
         DTYPES[each._dtype] if inside.dtype is None else inside.dtype
         for each in _variables((args, kwargs))
@@ -337,7 +337,7 @@ def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs:
 
 @contextmanager
 def as_one() -> Iterator[Observer]:
-    """Have nothing reported that an operation is made of; give the observer, to report the whole."""
+    """Have nothing reported that an operation is made of; yield the observer for the whole."""
     observer = thread.sink
     assert observer is not None
     with reporting(None):

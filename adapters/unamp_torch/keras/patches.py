@@ -1,4 +1,4 @@
-"""The patches of Keras while a region is open: layers, what they read, functions, and code that no rule reaches."""
+"""The patches of Keras in a region: layers, variables, functions, and code that no rule reaches."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from unamp_torch.python_functions import FunctionPatch
 from unamp_torch.state import thread
 
 #: Groups of operations whose layers and functions are left to what they call: PyTorch's own
-#: operators, which follow their rules by themselves, or keep what they are given, whatever the
-#: rule.
+#: operators, which follow their rules by themselves, or keep what they are given,
+#: whatever the rule.
 _LEFT = frozenset({"shape", "creation", "random", "cast"})
 
 
 def in_use() -> bool | None:
-    """Return whether Keras computes with PyTorch; None while it is not imported, or in the middle of that."""
+    """Return whether Keras computes with PyTorch; None until Keras has been imported."""
     module = sys.modules.get("keras")
     if module is None or getattr(module.__spec__, "_initializing", False):
         return None
@@ -67,7 +67,10 @@ def all_patches() -> tuple[PatchGroup]:
 
 @cache
 def tracing_patches() -> Patches:
-    """Return the patches that keep out of a trace what Keras runs only to see shapes: no layer is called then."""
+    """Return the patches that keep out of a trace what Keras runs only to see shapes.
+
+    No layer is called then.
+    """
     symbolic = _patch(
         "keras.src.layers.layer", "Layer.__call__", partial(_unreported, of=_is_symbolic)
     )
@@ -76,7 +79,7 @@ def tracing_patches() -> Patches:
 
 
 def _patch(module: str, path: str, replacement: Callable[[Any], Any]) -> Patch:
-    """Return the patch of what a path leads to in a module; of a method, where a class has it from."""
+    """Return the patch of what a path leads to in a module; a method's, in the class it is from."""
     owner, _, name = path.rpartition(".")
     home = find(module, owner) if owner else sys.modules[module]
     if isinstance(home, type):
@@ -85,7 +88,10 @@ def _patch(module: str, path: str, replacement: Callable[[Any], Any]) -> Patch:
 
 
 def _operations() -> Iterator[tuple[str, str, Any]]:
-    """Yield the operations of Keras, each with its spelling and what that is; None where this version has none of that name."""
+    """Yield the operations of Keras, each with its spelling and object.
+
+    The object is None where this version has none of that name.
+    """
     for op in vocabulary().values():
         for path in op.spellings.get("tensorflow", ()):
             if path.startswith("keras.") and op.group not in _LEFT:
@@ -93,9 +99,10 @@ def _operations() -> Iterator[tuple[str, str, Any]]:
 
 
 def _functions() -> Iterator[Patch]:
-    """Yield the patches of `keras.ops`, activations and losses; of a function with two names, under the first.
+    """Yield the patches of `keras.ops`, activations and losses.
 
-    They get other code, since layers hold them.
+    A function with two names is patched under the first. The functions get other code, since layers
+    hold them.
     """
     taken: set[FunctionType] = set()
     for op, path, found in _operations():
@@ -123,7 +130,10 @@ def _layers() -> Iterator[Patch]:
 
 
 def _parameter(original: Function) -> Function:
-    """Return the replacement of the cast of a variable as it is read: in a layer that is one operation, to its dtype."""
+    """Return the replacement of the cast of a variable as it is read.
+
+    In a layer that is one operation, the variable is cast to that operation's dtype.
+    """
 
     def _maybe_autocast(self: Any, value: Any) -> Any:
         dtype = inside.dtype
@@ -145,7 +155,10 @@ def _in_region() -> bool:
 
 
 def _followed() -> bool:
-    """Return whether a region's policy decides here: inside an operation, none is in force for its parts."""
+    """Return whether a region's policy decides here.
+
+    Inside an operation, none is in force for its parts.
+    """
     return inside.whole or _in_region()
 
 
@@ -188,7 +201,10 @@ def _unreported(
 
 
 def _initial(original: Function) -> Function:
-    """Wrap a function that computes initial values: no rule reaches them, and they are no operations of the network."""
+    """Wrap a function that computes initial values.
+
+    No rule reaches them, and they are no operations of the network.
+    """
     return _unreported(_suspending(original))
 
 
@@ -215,7 +231,10 @@ def _policy_values() -> tuple[Any, ...]:
 
 
 class _AddedLosses(AddedLosses):
-    """The hooks of what adds losses up; in a graph, a loss opens a region for the policy around the sum."""
+    """The hooks of what adds losses up.
+
+    In a graph, a loss opens a region for the policy around the sum.
+    """
 
     def adding(self, original: Function) -> Function:
         eagerly = super().adding(original)

@@ -1,4 +1,4 @@
-"""Training with Keras' optimizers on PyTorch: their gradients, and the master weights that they step."""
+"""Training with Keras' optimizers on PyTorch: their gradients, and the master weights they step."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def trained_parameters(network: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 class KerasGradients:
-    """See `unamp.adapter.Gradients`: those that an optimizer's variables hold, or those that are handed over.
+    """See `unamp.adapter.Gradients`: those in an optimizer's variables, or those handed over.
 
     They are in the order of the optimizer's variables; None where there is none.
     """
@@ -74,8 +74,9 @@ class KerasGradients:
         self._held = given is None
         if given is None and not optimizer.built:
             raise RuntimeError(
-                f"{optimizer.name} does not know its variables yet: call optimizer.build(model.trainable_variables) before the "
-                "first step, or hand the gradients over, as in step(optimizer, variables, gradients=gradients)"
+                f"{optimizer.name} does not know its variables yet: call "
+                "optimizer.build(model.trainable_variables) before the first step, or hand the "
+                "gradients over, as in step(optimizer, variables, gradients=gradients)"
             )
         self._given = self._of_variables() if given is None else _listed(given)
         self._widened = has_master_weights(optimizer)
@@ -200,7 +201,7 @@ def lower(
 
 
 def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Tensor]) -> None:
-    """Have Keras' optimizers step master weights, which start from what parameters were before they became low."""
+    """Have Keras' optimizers step master weights, which start from parameters before the cast."""
     steppers = [inner for optimizer in optimizers for inner in with_inner(optimizer)]
     for optimizer in steppers:
         give_master_weights(optimizer, TorchMasters, ())

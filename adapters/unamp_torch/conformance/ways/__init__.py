@@ -16,8 +16,8 @@ def ways(*, second: bool = False) -> tuple[Way, ...]:
     """Return the ways of this version of PyTorch.
 
     Args:
-        second: those in which it runs functions of tensors on the second device, which no graph
-            takes.
+        second: those in which it runs functions of tensors on the second device, which no
+            graph takes.
     """
     if second:
         return tuple(

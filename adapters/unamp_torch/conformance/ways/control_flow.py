@@ -18,7 +18,10 @@ Runs = Callable[[Function, Sequence[Any]], Any]
 
 
 def _afresh(runs: Runs, function: Function, inputs: Sequence[Any]) -> Any:
-    """Run with nothing compiled before: these operators are compiled, and other shapes than before are compiled as dynamic."""
+    """Run with nothing compiled before.
+
+    These operators are compiled, and other shapes than before are compiled as dynamic.
+    """
     torch._dynamo.reset()
     return runs(function, inputs)
 
@@ -84,7 +87,8 @@ def ways() -> Iterator[Way]:
     # Backward passes of loops have a plan of their own for what is kept and what is computed again:
     # one rounding apart.
     mutating = {
-        "residual": "it refuses functions that change an input in place, as batch norm does its statistics"
+        "residual": "it refuses functions that change an input in place, "
+        "as batch norm does its statistics"
     }
     dynamic = (
         "where the branches of an export run, they are compiled for shapes that convolutions refuse"

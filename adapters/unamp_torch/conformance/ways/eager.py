@@ -1,4 +1,7 @@
-"""Functions that are simply called: decorated, in modes and threads, through an operator, and beside PyTorch's own AMP."""
+"""Functions that are simply called.
+
+They are decorated, in modes and threads, through an operator, and beside PyTorch's own AMP.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ def _between(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> A
 
 
 def _custom_forward(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Call the function in the forward of an `autograd.Function` that takes the autocast of its caller."""
+    """Call the function in the forward of an `autograd.Function` with its caller's autocast."""
     device = inputs[0].device.type
 
     def forward(ctx: Any, *given: Any) -> Any:

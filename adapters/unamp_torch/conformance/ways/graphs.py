@@ -23,8 +23,8 @@ from unamp_torch.conformance.ways.opening import Function, Holding, both
 _NO_COMPILER = "" if shutil.which("c++") else "inductor needs a C++ compiler, and there is none"
 _NO_ONNX = ", ".join(name for name in ("onnx", "onnxscript") if not find_spec(name))
 
-#: Makes a function of a function and inputs, as a tracer does: what it returns is run on the inputs
-#: afterwards.
+#: Makes a function of a function and inputs, as a tracer does: what it returns is run on the
+#: inputs afterwards.
 Makes = Callable[[Function, Sequence[Any]], Function]
 
 
@@ -82,7 +82,7 @@ def _compiling(backend: str) -> Callable[[Function, Sequence[Any]], Any]:
 
 
 def _made_outside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Compile a function that opens a region which the compiler has not seen made: it leaves the graph for it."""
+    """Compile a function whose region the compiler has not seen made: it leaves the graph."""
     torch._dynamo.reset()
     opened = region()
 
@@ -103,7 +103,10 @@ def _decorated_around(function: Function, region: OpenRegion, inputs: Sequence[A
 
 
 def _tracing(name: str, kind: str, make: Makes, **promised: Any) -> Iterator[Way]:
-    """Yield two ways: what is made has the region in its function, or around its making. It is run outside of it."""
+    """Yield two ways: what is made has the region in its function, or around its making.
+
+    It is run outside of the region.
+    """
 
     def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
         return make(inside(function, region), inputs)(*inputs)
@@ -133,7 +136,10 @@ def _frozen(function: Function, inputs: Sequence[Any]) -> Function:
 
 
 def _scripted(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Script a function. TorchScript rewrites what runs in a region by lists of its own, unless that is switched off."""
+    """Script a function.
+
+    TorchScript rewrites what runs in a region by lists of its own, unless that is switched off.
+    """
     before = torch._C._jit_set_autocast_mode(False)
     try:
         scripted = torch.jit.script(function)

@@ -34,7 +34,10 @@ def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
 
 
 class Weighed(nn.Module):
-    """A network with some of a function's arguments as parameters; what it is called with stands for the others."""
+    """A network with some of a function's arguments as parameters.
+
+    What it is called with stands for the others.
+    """
 
     def __init__(self, function: Function, inputs: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__()
