@@ -1,0 +1,15 @@
+"""The types of functions of which nothing is known but that they can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+#: Somebody's function, called with whatever it takes.
+Function: TypeAlias = Callable[..., Any]
+
+#: Keyword arguments of such a call.
+Keywords: TypeAlias = dict[str, Any]
+
+#: A function that comes back as what it was: decorated, registered, wrapped.
+F = TypeVar("F", bound=Function)
