@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from unamp._function_types import Function
 from unamp.adapter.arguments import Nesting, leaves
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.observer import traces
@@ -64,7 +65,7 @@ class Composite(Operator):
 
     op: str
 
-    def __init__(self, op: str, path: str, function: Callable[..., Any]) -> None:
+    def __init__(self, op: str, path: str, function: Function) -> None:
         super().__init__(op, path, function)
         self._ranks: Mapping[str, str] = facts().ranks.get(op, {})
         self.draws = path.partition("random.")[2] in facts().drawn

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import jax
 from jax._src.util import weakref_lru_cache
 
+from unamp._function_types import Function
 from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, form_of, in_form
 from unamp_jax.state import ELIGIBLE, FLOAT32, thread
 
-Function = Callable[..., Any]
 #: Gives a function, which it may hold weakly.
 Reference = Callable[[], Any]
 

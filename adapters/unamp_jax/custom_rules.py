@@ -16,12 +16,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import standing_in
 from unamp_jax.casting import cast, eligible_dtype
 from unamp_jax.composites import Composite
 from unamp_jax.state import CONTEXT, ELIGIBLE, Plan
 
-Function = Callable[..., Any]
 Held = Callable[[], AbstractContextManager[None]]
 
 

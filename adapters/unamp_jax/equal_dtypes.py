@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from unamp._function_types import Function
 from unamp.adapter.patching import find
 from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, cast, form_of, in_form
 from unamp_jax.control_flow import ending, widest, wrapped
 from unamp_jax.observing import follow_parameters
 from unamp_jax.state import CONTEXT, ELIGIBLE, thread
-
-Function = Callable[..., Any]
 
 # Each of the decorated functions is called with the one that it replaces, which is the original,
 # and that one's arguments.

@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 
+from unamp._function_types import Function
 from unamp.adapter import keras_metrics
-from unamp.adapter.keras_policies import Function, hooks
+from unamp.adapter.keras_policies import hooks
 from unamp.adapter.patching import Patch, find, missing
 from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.adapter.state import suspended

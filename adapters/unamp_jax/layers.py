@@ -9,7 +9,7 @@ inside of the layer where a thread is: no program is found that was traced under
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import jax
 from jax._src import core
 
+from unamp._function_types import Function
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce
 from unamp.adapter.patching import find
@@ -357,7 +358,7 @@ def _entered(layer: Any) -> _Network | None:
 
 
 @standing_in
-def _following(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _following(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for a layer class's ``__call__``."""
     network = _entered(args[0])
     if network is None:
@@ -379,7 +380,7 @@ def _following(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
     return region.finished(result, args[1:], kwargs)
 
 
-def _apart(original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _apart(original: Function, args: Any, kwargs: Any) -> Any:
     """Call a layer outside of every network with rules; warn where it may be a layer of one."""
     kind = type(args[0])
     if not is_layer(kind):

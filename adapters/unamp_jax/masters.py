@@ -12,6 +12,7 @@ from weakref import WeakSet
 import jax
 import jax.numpy as jnp
 
+from unamp._function_types import Function
 from unamp.dtypes import LOW_DTYPES, low_dtype
 from unamp_jax.casting import narrowed
 from unamp_jax.spellings import is_of
@@ -94,7 +95,7 @@ def with_master_weights(transformation: Any, masters: Any = None) -> Any:
 
 
 #: The steps of transformations that were made here.
-_steps: WeakSet[Callable[..., Any]] = WeakSet()
+_steps: WeakSet[Function] = WeakSet()
 
 
 def is_transformation(value: object) -> bool:

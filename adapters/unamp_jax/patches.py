@@ -13,11 +13,11 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeAlias
 
 import jax
 from jax._src import core, custom_derivatives
 
+from unamp._function_types import Function
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.observing import follow_calls
 from unamp.adapter.patching import Patch, Patches, find, missing
@@ -40,8 +40,6 @@ from unamp_jax.finding import hook, innermost, patches_of, with_rules
 from unamp_jax.networks import is_layer
 from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, libraries
 from unamp_jax.state import thread
-
-Function: TypeAlias = Callable[..., Any]
 
 # --- their life -----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from unamp._function_types import Function
 from unamp.adapter.patching import missing
 from unamp.policy import Policy
 from unamp_jax import patches, plans
@@ -45,7 +46,7 @@ def _effects() -> Iterator[tuple[str, Any, Any]]:
     x = jax.ShapeDtypeStruct((2, 2), FLOAT32)
     rows = jax.ShapeDtypeStruct((1, 2, 2), FLOAT32)
 
-    def dtypes(function: Callable[..., Any], *given: Any) -> Any:
+    def dtypes(function: Function, *given: Any) -> Any:
         return jax.tree.leaves(
             jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(function, *given))
         )

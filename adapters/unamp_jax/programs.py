@@ -6,17 +6,16 @@ policy before it was bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
+from unamp._function_types import Function
 from unamp.adapter.patching import find
 from unamp.adapter.state import in_regions
 from unamp_jax.casting import cast
 from unamp_jax.state import CONTEXT, Plan, thread
-
-Function = Callable[..., Any]
 
 
 def followed(primitive: str, params: Mapping[str, Any], plan: Plan) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from typing import Any
@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary, ref
 import jax
 from jax import custom_jvp, custom_vjp
 
+from unamp._function_types import Function
 from unamp.adapter.layers import LateRules
 from unamp.adapter.patching import Patch, Patches, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, standing_in
@@ -138,7 +139,7 @@ def _keyed() -> Any:
     return _KEY((_KEY._obj.get_global(), tuple(call.key for call in _inside.calls)))
 
 
-def _following(function: _Function, original: Callable[..., Any]) -> Callable[..., Any]:
+def _following(function: _Function, original: Function) -> Function:
     """Return the replacement of a function with rules."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -163,7 +164,7 @@ def _following(function: _Function, original: Callable[..., Any]) -> Callable[..
 
 
 @standing_in
-def _entering(original: Callable[..., Any], self: Any) -> Any:
+def _entering(original: Function, self: Any) -> Any:
     """Stand in for the method by which a named scope opens."""
     if _inside.calls:
         _inside.scopes.append((self, _opened(self.name)))
@@ -171,7 +172,7 @@ def _entering(original: Callable[..., Any], self: Any) -> Any:
 
 
 @standing_in
-def _leaving(original: Callable[..., Any], self: Any, *error: Any) -> Any:
+def _leaving(original: Function, self: Any, *error: Any) -> Any:
     """Stand in for the method by which a named scope closes."""
     # What opened before the call is none of its scopes.
     if _inside.calls and _inside.scopes and _inside.scopes[-1][0] is self:

@@ -7,13 +7,14 @@ which axes it sums.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from unamp._function_types import Function
 from unamp.adapter.float8 import GRADIENTS, Arithmetic, Format, dequantized, format_of
 from unamp.adapter.replacing import standing_in
 from unamp.adapter.shadowing import LeftOut
@@ -59,7 +60,7 @@ def products_in_float8(dtype: str) -> Iterator[None]:
 
 @standing_in
 def dot_general(
-    original: Callable[..., Any],
+    original: Function,
     /,
     lhs: Any,
     rhs: Any,

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from unamp._function_types import Function
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.adapter.state import in_regions, suspended, suspending
@@ -18,8 +19,6 @@ from unamp_jax.composites import code_patch
 from unamp_jax.equal_dtypes import nnx_variable_set
 from unamp_jax.finding import hook
 from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
-
-Function = Callable[..., Any]
 
 _in_regions = in_regions(thread)
 

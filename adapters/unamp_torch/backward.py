@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import set_autocast_dtype as set_dtype
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import standing_in
 from unamp.policy import Policy
 from unamp.regions import innermost_region, policy_region
@@ -56,7 +57,7 @@ def without_policy() -> AbstractContextManager[Any]:
 
 
 @standing_in
-def suspending(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def suspending(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function so that it runs with no policy in force.
 
     Those are the engine that runs backward passes, where the operators that compute gradients would
@@ -76,9 +77,7 @@ def suspending(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 
 @standing_in
-def checkpointing(
-    original: Callable[..., Any], /, function: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
+def checkpointing(original: Function, /, function: Function, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function that checkpoints its first argument, to run that again under the same region.
 
     Checkpointing itself remembers native autocast's state for that, and not ours.
@@ -94,7 +93,7 @@ def recomputing(original: Any) -> Any:
 
     class CheckpointFunction(original):  # type: ignore[misc]
         @classmethod
-        def apply(cls, function: Callable[..., Any], *args: Any) -> Any:
+        def apply(cls, function: Function, *args: Any) -> Any:
             return original.apply(_in_this_region(function), *args)
 
     return CheckpointFunction

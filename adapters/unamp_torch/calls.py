@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from unamp._function_types import Function
 from unamp.adapter.performing import differing
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Rule
@@ -203,7 +204,7 @@ class WithoutLowKernel:
 # --- the kernel -----------------------------------------------------------------------------------
 
 
-def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[..., Any]:
+def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Function:
     """Return an operator's kernel for one of our keys."""
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -223,7 +224,7 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Callable[...
         return _call_below((own_key, _CPU_KEY, _CUDA_KEY), operator.call, args, kwargs)
 
     if not (operator.eligible.positions or operator.eligible.keywords):
-        chosen: Callable[..., Any] = kernel_of_a_factory
+        chosen: Function = kernel_of_a_factory
     else:
         # Only what is made of other operators needs the keyset (`_pass_on`), and
         # to receive it takes time.
@@ -308,7 +309,7 @@ def _action_on(device: str, plan: Plan, operator: Operator) -> Action | None:
 
 def _call_below(
     keys: Iterable[torch._C.DispatchKey | None],
-    call: Callable[..., Any],
+    call: Function,
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -323,7 +324,7 @@ def _call_below(
             set_excluded(key, False)
 
 
-def below_rules(call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def below_rules(call: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Call something that no rule reaches into."""
     return _call_below(_ALL_KEYS, call, args, kwargs)
 
@@ -369,7 +370,7 @@ _AUTOGRAD_AND_META = torch._C.DispatchKeySet(
 ) | torch._C.DispatchKeySet(dispatch_key("Meta"))
 
 
-def kernel_on_meta(operator: Operator) -> Callable[..., Any]:
+def kernel_on_meta(operator: Operator) -> Function:
     """Return an operator's kernel for meta tensors."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ import functools
 import hashlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,6 +28,7 @@ from torch.compiler import is_compiling
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from unamp import __version__
+from unamp._function_types import Function
 from unamp.adapter.registered import CALLED_AS_THEY_ARE
 from unamp.adapter.replacing import standing_in
 from unamp.errors import NotExpressible
@@ -80,7 +81,7 @@ def guard(what: object) -> Guard:
 
 
 @standing_in
-def cache_key(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def cache_key(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap `autograd_cache_key` so that the policy in force is a part of the key."""
     key, *rest = original(*args, **kwargs)
     if thread.plan is not None and thread.plan.intercepted:
@@ -93,7 +94,7 @@ def _digest(policy: Policy) -> str:
     return hashlib.sha256(f"{__version__} {policy!r}".encode()).hexdigest()
 
 
-def run_uncompiled(function: Callable[..., Any]) -> None:
+def run_uncompiled(function: Function) -> None:
     """Keep dynamo from compiling a function, and what it calls, as a frame of its own.
 
     After a graph break dynamo compiles every frame that runs next: ours change the state of the
@@ -114,10 +115,10 @@ for _entrance in (
     run_uncompiled(_entrance)
 
 
-_called_while_tracing: set[Callable[..., Any]] = set()
+_called_while_tracing: set[Function] = set()
 
 
-def call_while_tracing(function: Callable[..., Any]) -> None:
+def call_while_tracing(function: Function) -> None:
     """Have dynamo call a function while it traces, instead of following it to the thread's state.
 
     Where dynamo is not imported it is not needed, and importing it takes a second and slows every
@@ -137,7 +138,7 @@ def call_registered_while_tracing() -> None:
         call_while_tracing(function)
 
 
-def calling_registered(original: Callable[..., Any]) -> Callable[..., Any]:
+def calling_registered(original: Function) -> Function:
     """Wrap a function of dynamo's once that is imported: it learns of registered operations."""
     call_registered_while_tracing()
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from unamp._function_types import Function
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.adapter.wrapping import derived_class
@@ -83,7 +84,7 @@ def let_pass(key: KernelKey) -> None:
         _leave_alone_between(operator)
 
 
-def _patched(operator: Any, patches: Patches) -> Callable[..., Any]:
+def _patched(operator: Any, patches: Patches) -> Function:
     """Return an operator's kernel for our keys: the next one, with the patches."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -169,7 +170,7 @@ def _remembering(patches: Patches, original: Any) -> Any:
 
 @functools.cache
 @standing_in
-def _graphing(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _graphing(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that makes the graph.
 
     In such a backward pass it does so in the region of the forward.

@@ -13,6 +13,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from unamp._function_types import Function
 from unamp.adapter import Decoration
 from unamp.adapter.layers import excluded_layers
 from unamp.adapter.wrapping import derived_class
@@ -253,7 +254,7 @@ def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     return made
 
 
-def _within(optimizer: weakref.ref[Any], step: Callable[..., Any]) -> Callable[..., Any]:
+def _within(optimizer: weakref.ref[Any], step: Function) -> Function:
     """Wrap a step that somebody has put on one optimizer.
 
     A cycle of references would keep its network in memory.

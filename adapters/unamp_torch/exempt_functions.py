@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from unamp._function_types import Function
 from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -44,7 +45,7 @@ class _Kind(NamedTuple):
             functions are replaced.
     """
 
-    functions: Iterable[Callable[..., Any]]
+    functions: Iterable[Function]
     parts: Iterable[str]
 
 
@@ -174,9 +175,7 @@ def _reached(policy: Policy) -> tuple[frozenset[str], tuple[tuple[str, FunctionT
     return frozenset(reached), tuple(known)
 
 
-def _of_kind(
-    word: str, functions: Iterable[Callable[..., Any]]
-) -> Iterator[tuple[str, FunctionType]]:
+def _of_kind(word: str, functions: Iterable[Function]) -> Iterator[tuple[str, FunctionType]]:
     """Yield functions that have code to be replaced.
 
     What somebody has put in the place of one may be something else.
@@ -209,7 +208,7 @@ def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
                 yield word, method
 
 
-def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
+def _scaling(original: Function) -> Function:
     """Return the replacement of a scaler's method: no policy is in force but for closures."""
 
     @functools.wraps(original)
@@ -225,7 +224,7 @@ def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+def _replacement(original: Function) -> Function:
     """Return the replacement of another function: no policy is in force, also in a graph."""
 
     @functools.wraps(original)
@@ -238,7 +237,7 @@ def _replacement(original: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
+def _filling(original: Function) -> Function:
     """Return the replacement of `vector_to_parameters`.
 
     In a region it takes the vector in the dtype of the parameters.

@@ -9,7 +9,7 @@ they record, which carries the rule out first, so that its casts are recorded to
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from inspect import signature
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.compiler import is_exporting
 
+from unamp._function_types import Function
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.regions import innermost_region
@@ -39,13 +40,13 @@ def records_above() -> bool:
 
 @standing_in
 def recording(
-    original: Callable[..., Any], f: Any, tensors: Any, tracer: Any, pre_dispatch: bool
-) -> Callable[..., Any]:
+    original: Function, f: Any, tensors: Any, tracer: Any, pre_dispatch: bool
+) -> Function:
     """Wrap the function that makes, for `make_fx`, the function to record.
 
     Above autocast, in a region, the function to record has the handlers.
     """
-    recorded: Callable[..., Any] = original(f, tensors, tracer, pre_dispatch)
+    recorded: Function = original(f, tensors, tracer, pre_dispatch)
     if not pre_dispatch or thread.plan is None:
         return recorded
 
@@ -58,9 +59,7 @@ def recording(
 
 
 @standing_in
-def exporting(
-    original: Callable[..., Any], /, mod: torch.nn.Module, *args: Any, **kwargs: Any
-) -> Any:
+def exporting(original: Function, /, mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.export`'s entry: inside a region, that is opened in the module's forward."""
     region = innermost_region()
     if region is None or thread.plan is None:
@@ -70,7 +69,7 @@ def exporting(
 
 
 @standing_in
-def to_onnx(original: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> Any:
+def to_onnx(original: Function, /, model: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.onnx.export`: inside a region, that is opened in the module's forward alone.
 
     What rewrites the program afterwards runs its operators again, and would follow the rules anew.
@@ -95,7 +94,7 @@ def _opened_in_forward(module: torch.nn.Module, region: Any) -> Iterator[None]:
 
 
 @standing_in
-def tracing(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def tracing(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.jit.trace`'s entry: inside a region no cast is kept meanwhile.
 
     A kept cast would be traced as a constant that requires grad, which the tracer refuses.
@@ -119,7 +118,7 @@ class _Handlers(dict[Any, Any]):
     PyTorch takes single ones or all out now and then.
     """
 
-    def __init__(self, handlers: dict[Any, Any], ours: Callable[..., Any]) -> None:
+    def __init__(self, handlers: dict[Any, Any], ours: Function) -> None:
         super().__init__(handlers)
         self.ours = self[PRE_DISPATCH] = ours
 
@@ -132,7 +131,7 @@ class _Handlers(dict[Any, Any]):
 
 
 @functools.cache
-def _handler(operator: Operator) -> Callable[..., Any]:
+def _handler(operator: Operator) -> Function:
     """Return the function that records an operator with the casts of its rule."""
 
     def record(*args: Any, **kwargs: Any) -> Any:

@@ -7,16 +7,16 @@ its operation (`data/operators.toml`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import standing_in
 from unamp.policy import Rule
 from unamp_torch.state import thread
 
 
 @standing_in
-def casting(original: Callable[..., Any], *inputs: Any) -> Any:
+def casting(original: Function, *inputs: Any) -> Any:
     """Wrap the function that casts attention's inputs: they stay where its rule is not LOW."""
     plan = thread.plan
     if plan is None or plan.delegated or plan.rule("scaled_dot_product_attention") is Rule.LOW:

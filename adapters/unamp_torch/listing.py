@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
+from unamp._function_types import Function
 from unamp.adapter.observing import traced
 from unamp.vocabulary import OPERATORS, Operation, vocabulary
 from unamp_torch.casting import Eligible
@@ -81,7 +82,7 @@ class Operator:
             None,
         )
 
-    def calling(self, call: Callable[..., Any]) -> Operator:
+    def calling(self, call: Function) -> Operator:
         """Return the same operator, called in another way."""
         other = copy.copy(self)
         other.call, other.composite = call, False
@@ -110,14 +111,14 @@ class Operator:
         return bool(kwargs.get("sparse") or kwargs.get("sparse_grad"))
 
 
-def _binding(overload: Any) -> Callable[..., Any]:
+def _binding(overload: Any) -> Function:
     """Return the fastest way to call an overload.
 
     Python's own binding of a function is twice as fast to call as the overload object, and takes
     the same arguments in the same order. The overload is the only way to functions without one.
     """
     name = overload._schema.name.removeprefix("aten::")
-    own: Callable[..., Any] = overload._op
+    own: Function = overload._op
     # The dispatcher leaves out arguments that have the schema's default; the binding's default for
     # a reduction is "none".
     if name in _BINDING_DIFFERS or any(

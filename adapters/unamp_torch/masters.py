@@ -13,13 +13,14 @@ PyTorch forget where its gradients are added up, and with it the hooks that
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
 import torch
 
+from unamp._function_types import Function
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
 from unamp_torch.exchange import Exchange, follow, low_parameters
@@ -74,7 +75,7 @@ class Masters:
             finally:
                 self._take_out(optimizer)
 
-    def step(self, optimizer: Any, step: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def step(self, optimizer: Any, step: Function, args: Any, kwargs: Any) -> Any:
         """Take an optimizer's own step on the master weights."""
         policy = current_policy()
         with self.exchanged(optimizer):

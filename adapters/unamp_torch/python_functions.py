@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional
 
+from unamp._function_types import Function
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.performing import differing, places
 from unamp.adapter.replacing import CodePatch
@@ -110,9 +111,7 @@ class FunctionPatch(CodePatch):
 
     __slots__ = ("replacement",)
 
-    def __init__(
-        self, op: str, function: FunctionType, make: Callable[[Any], Callable[..., Any]]
-    ) -> None:
+    def __init__(self, op: str, function: FunctionType, make: Callable[[Any], Function]) -> None:
         def code(original: Any) -> CodeType:
             name = f"_unamp_{op}_{next(_numbers)}"
             # A call that begins before the patch is undone may look it up afterwards: it stays.
@@ -168,7 +167,7 @@ def release(replaced: Replaced) -> None:
                 _made[function].undo()
 
 
-def _under_its_rule(op: str, under: Under, original: Callable[..., Any]) -> Callable[..., Any]:
+def _under_its_rule(op: str, under: Under, original: Function) -> Function:
     """Return a function's replacement: its inputs and operations have the dtype of `op`'s rule."""
     output = places(original).get("out", sys.maxsize)
 

@@ -22,7 +22,7 @@ that c10 reserves for a mechanism outside of PyTorch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import torch
 
 from unamp._forking import at_fork
+from unamp._function_types import Function
 from unamp.adapter import state
 from unamp.adapter.patching import missing
 from unamp.policy import Policy, Rule
@@ -134,7 +135,7 @@ class Plan:
     devices: tuple[str, ...]
     autocast: bool
     delegated: bool = False
-    actions: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
+    actions: Mapping[str, Mapping[str, Function]] = field(default_factory=dict)
     guard: Guard = ()
     device: str | None = None
     key: KernelKey = FEW

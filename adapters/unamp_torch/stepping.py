@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 from torch.compiler import is_compiling
 
+from unamp._function_types import Function
 from unamp.adapter import state
 from unamp.adapter.patching import missing
 from unamp_torch.backward import suspended, without_policy
@@ -75,7 +76,7 @@ class Step(state.Step):
         super().__exit__(*error)
         return self._recorded.__exit__(*error)
 
-    def call_under_policy(self, closure: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call_under_policy(self, closure: Function, /, *args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             torch._dynamo.graph_break(msg=_CLOSURE)
         return super().call_under_policy(closure, *args, **kwargs)
@@ -139,7 +140,7 @@ def handing_policy_to_closures(
     return chained  # type: ignore[no-any-return]
 
 
-def _chain(*hooks: Iterable[Callable[..., Any]]) -> Iterable[Callable[..., Any]]:
+def _chain(*hooks: Iterable[Function]) -> Iterable[Function]:
     return _string_together(itertools.chain, *hooks)
 
 
@@ -147,7 +148,7 @@ _chain.from_iterable = itertools.chain.from_iterable  # type: ignore[attr-define
 
 
 def _string_together(
-    original: Callable[..., Iterable[Any]], /, *hooks: Iterable[Callable[..., Any]]
+    original: Callable[..., Iterable[Any]], /, *hooks: Iterable[Function]
 ) -> Iterable[Any]:
     return original(*hooks, (_hand_policy_to_closures,))
 

@@ -12,11 +12,12 @@ memory) comes after a backward pass in all training; casts are dropped there, to
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import standing_in
 from unamp_torch.compiled import library
 from unamp_torch.state import set_excluded, thread
@@ -43,7 +44,7 @@ def drop_casts() -> None:
 
 
 @standing_in
-def dropping(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def dropping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function called for a change that no operator makes: in a region, it drops casts."""
     if thread.plan is not None:
         drop_casts()
@@ -87,13 +88,11 @@ def _schema(name: str) -> Any:
         return None
 
 
-def kernel_of(
-    name: str, positions: Sequence[int], own_key: torch._C.DispatchKey
-) -> Callable[..., Any]:
+def kernel_of(name: str, positions: Sequence[int], own_key: torch._C.DispatchKey) -> Function:
     """Return the kernel of an operator that writes, for one of our keys."""
     base, _, overload_name = name.removeprefix("aten::").partition(".")
     overload = getattr(getattr(torch.ops.aten, base), overload_name or "default")
-    call: Callable[..., Any] = overload._op
+    call: Function = overload._op
     written = [(n, overload._schema.arguments[n].name) for n in positions]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unamp._function_types import Function
 from unamp.adapter.kept_calls import KEPT_DTYPES, LIMIT, RESULT
 from unamp.adapter.operations import Operations
 from unamp.adapter.records import Call, OpRecord
@@ -231,7 +232,7 @@ class _Again:
     """
 
     operations: Operations
-    function: Callable[..., Any]
+    function: Function
     op: str
     call: Call
     arrays: Arrays

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from unamp._function_types import Function
 from unamp_jax.state import Array
-
-Function = Callable[..., Any]
 
 
 def _axis(function: Function) -> Function:

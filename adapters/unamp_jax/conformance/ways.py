@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from jax import export, lax
 from jax.sharding import Mesh, PartitionSpec
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread, inside
 from unamp_jax.conformance.layers import Statistic
 
-Function = Callable[..., Any]
 #: Runs a function on arrays in a way that knows of no region.
 Runs = Callable[[Function, Sequence[Any]], Any]
 

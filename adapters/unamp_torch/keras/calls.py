@@ -19,9 +19,10 @@ import torch
 
 from unamp import amp_warnings
 from unamp._compiler_marks import once_per_trace
+from unamp._function_types import Function
 from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_models import facts, library
-from unamp.adapter.keras_policies import Function, layer_path, states_float32
+from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.observer import Observer
 from unamp.adapter.observing import equation, traced
 from unamp.adapter.performing import target

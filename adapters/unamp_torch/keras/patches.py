@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from unamp._compiler_marks import once_per_trace
+from unamp._function_types import Function
 from unamp.adapter import keras_metrics
 from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_models import facts, keras_on, library
-from unamp.adapter.keras_policies import HOME, Function, computing_dtype, converting_input
+from unamp.adapter.keras_policies import HOME, computing_dtype, converting_input
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, PatchGroup, standing_in
 from unamp.adapter.spellings import at_path

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import unamp
 from unamp._compiler_marks import not_compiled
+from unamp._function_types import Function
 from unamp.adapter import Adapter
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
@@ -101,7 +101,7 @@ class TrainNetwork:
         self._adapter = adapter
         # in a tuple: no part of the cell, which has the network
         self._low_network = (auto_mixed_precision(network, level),)
-        self._loss_fn: Callable[..., Any] | None = loss_fn
+        self._loss_fn: Function | None = loss_fn
 
     def __call__(self, *inputs: Any) -> Any:
         """Take a step with a batch.

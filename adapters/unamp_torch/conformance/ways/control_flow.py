@@ -11,8 +11,9 @@ from torch import Tensor
 from torch._higher_order_ops import associative_scan, scan
 from torch._higher_order_ops.map import map as map_over
 
+from unamp._function_types import Function
 from unamp.adapter import Way
-from unamp_torch.conformance.ways.opening import Function, Holding, both
+from unamp_torch.conformance.ways.opening import Holding, both
 
 Runs = Callable[[Function, Sequence[Any]], Any]
 

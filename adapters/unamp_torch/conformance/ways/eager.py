@@ -13,9 +13,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
-from unamp_torch.conformance.ways.opening import Function, Holding
+from unamp_torch.conformance.ways.opening import Holding
 
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:

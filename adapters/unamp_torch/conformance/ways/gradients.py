@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import inside
-from unamp_torch.conformance.ways.opening import Function, Weighed, both, floating, with_leaves
+from unamp_torch.conformance.ways.opening import Weighed, both, floating, with_leaves
 
 
 def _grad(

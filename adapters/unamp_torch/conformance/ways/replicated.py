@@ -12,9 +12,10 @@ from torch import distributed, nn
 from torch.distributed.distributed_c10d import get_default_backend_for_device
 from torch.distributed.tensor import DTensor
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import inside
-from unamp_torch.conformance.ways.opening import Function, Weighed
+from unamp_torch.conformance.ways.opening import Weighed
 from unamp_torch.devices import accelerator
 
 
