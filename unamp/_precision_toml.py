@@ -1,7 +1,7 @@
-"""The text of a `precision.toml`: a policy, rules for layers, and why. docs/precision.md is the format.
+"""The text of a `precision.toml`: a policy, rules for layers, and why.
 
-Here it is plain values, read strictly: whatever is not known is refused, and nothing is executed or
-looked up.
+docs/precision.md is the format. Here it is plain values, read strictly: whatever is not known is
+refused, and nothing is executed or looked up.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def _layer(where: str, value: Any) -> dict[str, Any]:
         policy = _policy(f"{where}, policy", policy, inner)
         if inner or policy.pop("reason", ""):
             raise strict.BadJSON(
-                f"{where}: the reason for a layer's rule is the rule's own: write it beside the pattern"
+                f"{where}: the reason for a layer's rule is the rule's own: "
+                "write it beside the pattern"
             )
     else:
         strict.plain_text(f"{where}, policy", policy)

@@ -1,4 +1,4 @@
-"""Pure low precision: `decorate` casts a network's parameters, and lets optimizers step float32 master weights."""
+"""Pure low precision: low parameters in networks, float32 master weights in optimizers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def decorate(
 
     Returns:
         What was given, in the same form: the models, or the models and the optimizers where there
-            are some.
+        are some.
 
     Raises:
         TypeError: for what is no network, optimizer or layer of one imported framework.
@@ -98,8 +98,9 @@ def decorate(
         raise ValueError(unknown("level", level, _LEVELS))
     if master_grad and master_weight is not None and not master_weight:
         raise ValueError(
-            "master_grad goes with master weights: leave master_weight out, or leave master_grad out"
-        )
+                "master_grad goes with master weights: leave master_weight out, "
+                "or leave master_grad out"
+            )
     networks, steppers = _listed(models), [] if optimizers is None else _listed(optimizers)
     decoration = Decoration(
         policy_dtype(dtype),
@@ -148,6 +149,7 @@ def _known(value: Any, kind: str) -> Adapter:
     adapter = registry.owner(value, kind)
     if adapter is None:
         raise TypeError(
-            f"{type(value).__name__} is no {kind} of a framework that is imported and has an adapter installed"
+            f"{type(value).__name__} is no {kind} of a framework that is imported "
+            "and has an adapter installed"
         )
     return adapter

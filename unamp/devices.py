@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def place(device_type: object, framework: str | None) -> Place:
-    """Return the devices that are meant, by a word or an object, on one framework or (None) on all that are imported.
+    """Return the devices that a word or an object means, on one framework or all imported ones.
 
     Raises:
         ValueError, TypeError: for what is no device of those frameworks.
@@ -67,7 +67,8 @@ def place(device_type: object, framework: str | None) -> Place:
         None,
     ):
         raise ValueError(
-            f"device_type {shortened(device_type)} is one of {owner}'s devices, and the region is for {framework}; {valid}"
+            f"device_type {shortened(device_type)} is one of {owner}'s devices, "
+            f"and the region is for {framework}; {valid}"
         )
     if not isinstance(device_type, str):
         if callable(device_type):
@@ -80,7 +81,7 @@ def place(device_type: object, framework: str | None) -> Place:
 
 
 def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str:
-    """Return the sentence to say where none of some frameworks has a kind of device; nothing where one has."""
+    """Return a sentence where none of some frameworks has a kind of device, else nothing."""
     # A framework is asked for its devices only where none before it has one: that may start it on
     # them.
     if not adapters or any(kind in _names(adapter) for adapter in adapters):
@@ -107,7 +108,7 @@ def _knows(adapter: Adapter, device: object) -> bool:
 
 
 def default_dtype(device: str | None, framework: str | None) -> str:
-    """Return the low precision where none is named: float16 on an accelerator, bfloat16 on the CPU."""
+    """Return the default low precision: float16 on an accelerator, bfloat16 on the CPU."""
     if device is None:
         chosen = (a for a in registry.adapters_in_use() if framework in (None, a.framework))
         device = "gpu" if any("gpu" in a.devices() for a in chosen) else "cpu"

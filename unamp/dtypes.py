@@ -115,7 +115,9 @@ def policy_dtype(value: object) -> str:
 
 
 def shadow_dtype(value: object) -> str:
-    """Return the canonical name of a dtype for `unamp.trace(shadow=...)`, one of `LOW_DTYPES` or `FLOAT8`.
+    """Return the canonical name of a dtype for `unamp.trace(shadow=...)`.
+
+    It is one of `LOW_DTYPES` or `FLOAT8`.
 
     Args:
         value: see `low_dtype`.
@@ -147,10 +149,11 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
         )
     if name not in valid and name.startswith("float8") and FLOAT8[0] not in valid:
         raise ValueError(
-            f"dtype {shortened(name)} {otherwise}; valid: {words}. A bare cast to float8 is not the same everywhere: 500.0 is "
-            "448 in PyTorch and PaddlePaddle, and NaN in JAX and TensorFlow. See which layers would bear products in float8 "
-            'with unamp.trace(shadow="float8_e4m3") or unamp.tune(dtype="float8_e4m3"), and give the list to torchao, '
-            'Transformer Engine or Keras\' quantize("float8")'
+            f"dtype {shortened(name)} {otherwise}; valid: {words}. A bare cast to float8 is not "
+            "the same everywhere: 500.0 is 448 in PyTorch and PaddlePaddle, and NaN in JAX and "
+            "TensorFlow. See which layers would bear products in float8 with "
+            'unamp.trace(shadow="float8_e4m3") or unamp.tune(dtype="float8_e4m3"), and give the '
+            'list to torchao, Transformer Engine or Keras\' quantize("float8")'
         )
     if name not in valid:
         raise ValueError(f"dtype {shortened(name)} {otherwise}; valid: {words}")
@@ -158,7 +161,7 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
 
 
 def dtype_name(value: object) -> str | None:
-    """Return the name of a dtype (``"float32"``) given as a string or a dtype object; None for what is no dtype."""
+    """Return the name of a dtype given as a string or an object; None for what is no dtype."""
     # Every framework's dtype object either prints its name last ("torch.float16",
     # "paddle.bfloat16", "Float16") or carries it as `.name`, and so do NumPy's and ml_dtypes';
     # scalar types carry it as `__name__`.

@@ -71,7 +71,7 @@ class Preset(NamedTuple):
     delegates: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     def listed(self, name: str, dtype: str) -> frozenset[str]:
-        """Return one of the lists (``"allow"``, ``"deny"``, ``"infer"``, ``"clear"``) for a low dtype."""
+        """Return the list ``"allow"``, ``"deny"``, ``"infer"`` or ``"clear"`` for a low dtype."""
         own = self.by_dtype.get(dtype, {})
         return own[name] if name in own else getattr(self, name)
 
@@ -100,7 +100,9 @@ def without_version(name: str) -> PresetName:
 
 @cache
 def preset_versions(name: str) -> tuple[str, ...]:
-    """Return the versions whose lists a preset has (``"2.11"``), the oldest first; none where it has no versions.
+    """Return the versions whose lists a preset has (``"2.11"``), the oldest first.
+
+    There are none for a preset without versions.
 
     Raises:
         ValueError: for an unknown preset.
@@ -130,12 +132,15 @@ def with_version(name: PresetName) -> PresetName:
         return cast("PresetName", f"{name}@{versions[-1]}")
     held = [name for name in PRESETS if preset_versions(name)]
     raise ValueError(
-        f"preset {name!r} has no versions; those whose lists can be held: {', '.join(held)}, apex, none"
+        f"preset {name!r} has no versions; "
+        f"those whose lists can be held: {', '.join(held)}, apex, none"
     )
 
 
 def as_of(name: str, version: str) -> PresetName:
-    """Return the name of a preset with the lists of a framework's version: the name alone where those are the newest.
+    """Return the name of a preset with the lists of a framework's version.
+
+    It is the name alone where those are the newest.
 
     Args:
         name: the preset, without a version.

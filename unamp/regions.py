@@ -126,7 +126,8 @@ class Region:
         opened = state.open
         if not opened or opened[-1][0] is not self:
             raise RuntimeError(
-                f"{self!r} is not the innermost open region of this thread; regions close in reverse order"
+                f"{self!r} is not the innermost open region of this thread; "
+                "regions close in reverse order"
             )
         _, realisations, tokens = opened.pop()
         if len(realisations) == 1:
@@ -154,7 +155,7 @@ class Region:
 
     @not_converted
     def here(self) -> Region | CapturedRegion:
-        """Return the context manager to enter: the region, or what stands for it where a compiler is tracing."""
+        """Return the context manager to enter: the region, or a stand-in while a compiler traces."""
         for adapter in registry.adapters_in_use():
             if adapter.compiling():
                 id(self)  # so that what is traced here is used for this region alone
@@ -180,7 +181,7 @@ class Region:
 
 @not_converted
 def check_given(mark: Any, given: object) -> None:
-    """Raise an error where a decorated function is given tensors of a framework that its regions cannot cover.
+    """Raise where a function is given tensors of a framework that its regions cannot cover.
 
     Args:
         mark: has the regions; see `unamp._region_decorator.decorate`.
@@ -306,7 +307,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
 @not_converted
 @once_per_trace
 def current_policy(framework: str | None = None, device: str | None = None) -> Policy | None:
-    """Return the policy that is in force in this thread: that of the innermost open region; None outside regions.
+    """Return the policy of this thread's innermost open region; None outside regions.
 
     Args:
         framework: ask for one framework, which is imported: regions for others do not count, and
@@ -342,17 +343,26 @@ def limited_region(policy: Policy, framework: str, device: str | None) -> Region
 
 @not_converted
 def region_of_values(values: tuple[Any, ...], framework: str) -> Region:
-    """Return a region for a policy on one framework, given what it is made of. A compiler that traces this makes no policy."""
+    """Return a region for a policy on one framework, given the values that it is made of.
+
+    A compiler that traces this makes no policy.
+    """
     return _here(_region_of_values, (values, framework, None))
 
 
 def innermost_region() -> Region | None:
-    """Return the innermost open region of this thread; None outside regions. For adapters that open it again elsewhere."""
+    """Return the innermost open region of this thread; None outside regions.
+
+    For adapters that open it again elsewhere.
+    """
     return state.open[-1][0] if state.open else None
 
 
 def keeps_defaults_out(framework: str) -> bool:
-    """Return whether a region of this thread covers a framework, so that no `default_region` opens. For adapters' keys."""
+    """Return whether a region of this thread covers a framework: no `default_region` opens then.
+
+    For adapters' keys.
+    """
     return any(region.framework in (None, framework) for region, _, _ in state.open)
 
 
@@ -366,7 +376,7 @@ def is_autocast_enabled() -> bool:
 @not_converted
 @once_per_trace
 def get_autocast_dtype() -> str | None:
-    """Return the dtype of the policy in force in this thread; None where none is, or it changes nothing."""
+    """Return the dtype of the policy in force in this thread; None without one that is active."""
     return state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
@@ -427,7 +437,8 @@ def check_policy(policy: object) -> None:
     """Raise TypeError where something is no policy."""
     if not isinstance(policy, Policy):
         raise TypeError(
-            f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)"
+            f"policy must be an unamp.Policy, not {type(policy).__name__}; "
+            "build one with unamp.Policy(...)"
         )
 
 
@@ -448,7 +459,9 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: objec
             # compiler takes a policy as a constant; what it is made of they all do.
             if make is _policy_region and isinstance(arguments[0], Policy):
                 make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
-            return CapturedRegion(adapter, _key_for(adapter.framework, make, *arguments))  # type: ignore[return-value]
+            return CapturedRegion(  # type: ignore[return-value]
+                adapter, _key_for(adapter.framework, make, *arguments)
+            )
     for flag in flags:
         if type(flag) is not bool:
             return make(*arguments)  # which raises; below, 1 would be taken for True
@@ -514,7 +527,8 @@ def _remembered(
 def _shared(policy: Policy, adapters: object, framework: object, device: str | None) -> Region:
     if framework is not None and not isinstance(framework, str):
         raise TypeError(
-            f"framework must be the import name of one framework, or None for all; not {shortened(framework)}"
+            "framework must be the import name of one framework, or None for all; "
+            f"not {shortened(framework)}"
         )
     return _equal(policy, adapters, framework, device)
 

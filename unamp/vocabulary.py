@@ -70,17 +70,23 @@ class Operation(NamedTuple):
 
     @property
     def is_added(self) -> bool:
-        """Return whether it was added in this process: a user's own, or an operator of somebody's library."""
+        """Return whether it was added in this process: a user's own, or a library's operator."""
         return bool(self.registered) or self.group == OPERATORS
 
     @property
     def keeps_its_meaning(self) -> bool:
-        """Return whether a level's rule for "all other operations" leaves it alone (casts, creation, random, shape-only)."""
+        """Return whether a level's rule for "all other operations" leaves it alone.
+
+        It does so for casts, creation, random and shape-only operations.
+        """
         return self.group in KEEPS_ITS_MEANING
 
     @property
     def is_cast(self) -> bool:
-        """Return whether it is a cast or a move: the call says the dtype or the device, and no list and no level another."""
+        """Return whether it is a cast or a move.
+
+        The call says the dtype or the device, and no list and no level another.
+        """
         return self.group == "cast"
 
 
@@ -111,7 +117,7 @@ class Vocabulary(Mapping[str, Operation]):
         return len(self._operations)
 
     def add(self, operation: Operation) -> None:
-        """Take an operation that is no framework's: a user's own, or an operator of somebody's library.
+        """Add an operation that is no framework's: a user's own, or an operator of a library.
 
         Raises:
             ValueError: where the name or a spelling is another operation's already.
@@ -153,11 +159,13 @@ class Vocabulary(Mapping[str, Operation]):
         return tuple(self._spelled)
 
     def spelled(self, framework: str) -> Mapping[str, str]:
-        """Return the operation for each of a framework's spellings; nothing where none are known."""
+        """Return the operation for each of a framework's spellings; empty where none are known."""
         return MappingProxyType(self._spelled.get(framework, {}))
 
     def add_spellings(self, framework: str, package: str) -> None:
-        """Take the spellings that an adapter's package brings along; it may bring none, and those taken before stay.
+        """Add the spellings that an adapter's package brings along.
+
+        It may bring none, and those added before stay.
 
         Raises:
             AdapterError: for a bad file, and for a spelling that is another operation's already.
@@ -174,7 +182,8 @@ class Vocabulary(Mapping[str, Operation]):
             for word in words:
                 if own.setdefault(word, op) != op:
                     raise AdapterError(
-                        f"{package} spells {framework}.{word} as {op!r}; it is {own[word]!r} already"
+                        f"{package} spells {framework}.{word} as {op!r}; "
+                        f"it is {own[word]!r} already"
                     )
         changed = {}
         for op, words in brought.spellings.items():
@@ -228,7 +237,8 @@ class Vocabulary(Mapping[str, Operation]):
                 f"{framework}.{name} is {op!r}" for framework, op in meanings.items()
             )
             raise ValueError(
-                f"operation {shortened(name)} means several things: {listed}; write the one you mean"
+                f"operation {shortened(name)} means several things: {listed}; "
+                "write the one you mean"
             )
         raise ValueError(self._unknown(name))
 
@@ -245,7 +255,7 @@ class Vocabulary(Mapping[str, Operation]):
 
 @cache
 def vocabulary() -> Vocabulary:
-    """Return the vocabulary, read from its data file and from those of installed adapters on the first call."""
+    """Return the vocabulary; the first call reads its data file and those of installed adapters."""
     with _reading:
         # where two threads are the first, both get one: what is added to another would be lost
         return _read()

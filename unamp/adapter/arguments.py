@@ -1,4 +1,4 @@
-"""Tensors in arguments and results, which are nested in lists, tuples, dictionaries, and containers of frameworks."""
+"""Tensors in arguments and results: in lists, tuples, dictionaries and frameworks' containers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def mapped(
 
 
 def within(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:
-    """Give the objects of some classes in a value: one of them, or tuples, lists and dictionaries of them."""
+    """Give the objects of some classes in a value, also inside tuples, lists and dictionaries."""
     if isinstance(value, kinds):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -92,9 +92,9 @@ def leaves(value: Any) -> Iterator[Any]:
 def cast_eligible(
     adapter: Adapter, value: Any, dtype: str, opened: Callable[[Any], Opened | None] | None = None
 ) -> Any:
-    """Return a value with its eligible tensors of a framework in a dtype; gradients flow back through the casts.
+    """Return a value with its eligible tensors of a framework in a dtype.
 
-    Further containers are opened as `mapped` says.
+    Gradients flow back through the casts. Further containers are opened as `mapped` says.
     """
 
     def cast(tensor: Any) -> Any:
