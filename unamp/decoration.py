@@ -98,9 +98,9 @@ def decorate(
         raise ValueError(unknown("level", level, _LEVELS))
     if master_grad and master_weight is not None and not master_weight:
         raise ValueError(
-                "master_grad goes with master weights: leave master_weight out, "
-                "or leave master_grad out"
-            )
+            "master_grad goes with master weights: leave master_weight out, "
+            "or leave master_grad out"
+        )
     networks, steppers = _listed(models), [] if optimizers is None else _listed(optimizers)
     decoration = Decoration(
         policy_dtype(dtype),

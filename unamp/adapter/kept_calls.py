@@ -133,7 +133,7 @@ class Calls:
 
 
 def one_number(value: Any) -> Any:
-    """Return the number that a list of equal ones stands for, of a convolution's stride say; anything else as it is."""
+    """Return the number that a list of equal ones, such as a stride, stands for; else the value."""
     several = (
         isinstance(value, (list, tuple))
         and len(value) > 0

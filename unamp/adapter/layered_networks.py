@@ -1,4 +1,4 @@
-"""A network with layers, as an adapter gives one to conformance, and the ways in which rules for its layers are held.
+"""A network with layers, as an adapter gives one to conformance to check rules for layers.
 
 A framework's `Operations` that has a method ``layered()`` returns a `LayeredNetworks`; without the
 method rules for layers are not checked.
@@ -43,7 +43,7 @@ class LayeredNetworks:
 
 
 def eager(network: Any) -> Runner:
-    """Return the runner of a network that is called in a region: eagerly, or as whatever compiled it."""
+    """Return the runner of a network that is called in a region: eagerly, or as it is compiled."""
 
     def run(region: Any, x: Any) -> Any:
         with region():

@@ -43,7 +43,7 @@ _SHOWN = 200  # characters of a framework's message
 
 
 class LeftOut(Exception):
-    """Raised for an operation that is not computed a second time, or not kept; the message says why."""
+    """An operation is not computed a second time, or not kept; the message says why."""
 
 
 def said(error: Exception) -> str:
@@ -57,7 +57,9 @@ def said(error: Exception) -> str:
 def shadow(
     dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: Callable[[], Sequence[Any]]
 ) -> Shadow:
-    """Return an operation's own error in a low dtype, or why it is not known. Whatever `low` raises becomes a reason.
+    """Return an operation's own error in a low dtype, or why it is not known.
+
+    Whatever `low` raises becomes a reason.
 
     Args:
         dtype: the low dtype.

@@ -117,7 +117,7 @@ class Way:
         return self.refused(policy) if callable(self.refused) else self.refused
 
     def impossible(self, subject: str) -> str:
-        """Return why the framework itself cannot run a network or operation in this way; empty where it can."""
+        """Return why the framework cannot run a network or operation so; empty where it can."""
         return next(
             (why for pattern, why in self.upstream.items() if fnmatchcase(subject, pattern)), ""
         )

@@ -1,4 +1,7 @@
-"""Classes derived under their base's name, and a second object for a network: how most adapters wrap one."""
+"""Classes derived under their base's name, and a second object for a network.
+
+This is how most adapters wrap one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from typing import Any
 
 
 def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = ()) -> Any:
-    """Return a class derived from another under that one's name: it is what messages, saved files and `repr` show.
+    """Return a class derived from another under that one's name.
+
+    The name is what messages, saved files and `repr` show.
 
     Args:
         own: the class.
