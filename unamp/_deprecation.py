@@ -41,8 +41,7 @@ def deprecated_names(module: str, names: Mapping[str, Deprecation]) -> Callable[
 
     Args:
         module: its `__name__`.
-        names: the old names. Each one's `instead` is the new name with its module, from where it is
-            taken.
+        names: the old names. Each one's `instead` is the new name with its module.
     """
 
     def found(name: str) -> Any:

@@ -26,8 +26,7 @@ class Contents(NamedTuple):
 
     Attributes:
         policy: the arguments of a policy that it states; None where it has none.
-        layers: for each rule its pattern, its policy (arguments, or a word), its result and its
-            reason.
+        layers: for each rule its pattern, policy (arguments, or a word), result and reason.
         reason: why the policy is as it is.
         reasons: why an operation is on a list, by the entry.
         lists: the versions of the presets' lists that it was made with, by the presets.

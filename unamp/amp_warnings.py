@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
 
-#: Frameworks that compute, and that there may be no adapter for: named where a region covers
-#: nothing.
+#: Frameworks that compute, maybe without an adapter: named where a region covers nothing.
 _FRAMEWORKS = (
     "torch",
     "paddle",
@@ -57,8 +56,8 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     if not policy.active or policy.dtype == FLOAT32 or device == "gpu":
         return
     factor = adapter.slowdown("cpu", policy.dtype)
-    # A framework is asked for its devices last: that may start it on them, and another one may have
-    # imported it.
+    # A framework is asked for its devices last: that may start it on them, though only another
+    # framework imported it.
     if factor >= SLOW and (device is not None or adapter.devices() == ("cpu",)):
         followed = policy.delegated(adapter.framework, "cpu")
         if followed is None or Rule.LOW not in followed.rules.values():
@@ -240,9 +239,9 @@ def called_apart(layer: str, network: str, name: str) -> None:
 
 
 def no_layer_of_network(layer: str, network: str, name: str) -> None:
-    """Warn where a layer is called in a network of none of whose layers it has the arrays.
+    """Warn where a layer with none of a network's arrays is called in the network.
 
-    The network has a rule for a layer of its class.
+    The network has a rule for a layer of that layer's class.
     """
     _once(
         f"a {layer} was called inside {network}, which has a rule for {name!r}: the {layer} has "

@@ -17,8 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OFF = Policy(enabled=False)
 
-#: The attribute of a forward that holds the dtype of its inputs, for adapters whose compilers run
-#: no decorators.
+#: The attribute of a forward that holds its inputs' dtype, for compilers that run no decorators.
 CAST_INPUTS = "__unamp_cast_inputs__"
 
 #: The attribute of a backward that runs under its forward's policy, for the same adapters.
@@ -43,8 +42,7 @@ def custom_fwd(
 
     Args:
         fwd: the forward; its first argument is the context object.
-        device_type: accepted for `torch.amp.custom_fwd`'s sake; a region covers every device of its
-            framework.
+        device_type: accepted for `torch.amp.custom_fwd`'s sake; regions cover every device.
         cast_inputs: None runs ``forward`` under the policy in force. A dtype (``"float32"``,
             ``torch.float16``, ...) casts the incoming float16, bfloat16 and float32 tensors to it
             and runs ``forward`` with mixed precision off. It has no effect outside regions.

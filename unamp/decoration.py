@@ -13,7 +13,7 @@ from unamp.typing import DtypeLike, Level
 Models = TypeVar("Models")
 Optimizers = TypeVar("Optimizers")
 
-# whether parameters are cast
+#: Whether parameters are cast, by level.
 _LEVELS: dict[Level, bool] = {"O0": False, "OD": False, "O1": False, "O2": True, "O3": True}
 
 #: The dtypes in which parameters can be saved.
@@ -65,8 +65,7 @@ def decorate(
 
     Args:
         models: a network, or a list or tuple of them, of a framework that is imported.
-        optimizers: an optimizer, or a list or tuple of them, which were made for the networks'
-            parameters.
+        optimizers: an optimizer, or a list or tuple of them, made for the networks' parameters.
         level: ``"O0"``, ``"OD"`` and ``"O1"`` change nothing; ``"O2"`` and ``"O3"`` do.
         dtype: the low precision. With ``"float32"`` everything is left as it is.
         master_weight: False lets optimizers step the low parameters themselves. None is True.

@@ -24,8 +24,7 @@ def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[objec
         like: a tensor, or tensors of one framework in lists, tuples and dictionaries.
 
     Raises:
-        TypeError: where ``policy`` is not a `Policy`, and where there is no tensor of an imported
-            framework.
+        TypeError: where ``policy`` is not a `Policy`, or no tensor is of an imported framework.
         ValueError: for tensors of several frameworks.
         FrameworkNotSupported: for tensors of a framework that no region can cover.
     """

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from unamp.adapter import DEVICES, Adapter, NamesDevices, registry
 from unamp.errors import shortened
 
-#: What is said where a function stands in the place of a device or a switch: the parentheses are
-#: missing.
+#: The message where a function stands in the place of a device or a switch, without parentheses.
 BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
 
 
@@ -19,8 +18,7 @@ class Place(NamedTuple):
     Attributes:
         device: their kind; None for all.
         framework: the framework whose word that is; None for what every framework may have.
-        missing: where there is no such device here, a sentence that says so and what there is; else
-            empty.
+        missing: a sentence that says that no such device is here, and which are; else empty.
     """
 
     device: str | None
@@ -82,8 +80,7 @@ def place(device_type: object, framework: str | None) -> Place:
 
 def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str:
     """Return a sentence where none of some frameworks has a kind of device, else nothing."""
-    # A framework is asked for its devices only where none before it has one: that may start it on
-    # them.
+    # Asking a framework for its devices may start it on them: ask only where none before has one.
     if not adapters or any(kind in _names(adapter) for adapter in adapters):
         return ""
     return f"there is no device {str(device_type)!r} here: {'; '.join(map(_present, adapters))}"

@@ -16,8 +16,7 @@ class FloatFormat(NamedTuple):
         name: its common name.
         size: how many bytes a number takes.
         digits: how many binary digits a significand has, the one that is not stored included.
-        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers
-            lie.
+        smallest_exponent, largest_exponent: of the powers of two between which normal numbers lie.
         low: whether it is a low precision: one that a policy casts to.
         aliases: other names for it.
     """
@@ -76,8 +75,7 @@ POLICY_DTYPES = (*LOW_DTYPES, FLOAT32)
 #: tensor, or one for each row.
 FLOAT8 = ("float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows")
 
-#: Tensors in these dtypes are cast; all others (float64, integers, booleans, complex numbers) never
-#: are.
+#: Tensors in these dtypes are cast; others (float64, integers, booleans, complex ones) never are.
 ELIGIBLE = (*LOW_DTYPES, FLOAT32)
 
 _ALIASES = {

@@ -34,12 +34,11 @@ class Explanation(NamedTuple):
 def explain(
     policy: Policy, framework: str | None = None, device: str | None = None
 ) -> dict[str, Explanation]:
-    """Return for every operation of the vocabulary its rule, the origin, and how it is done.
+    """Return for every operation of the vocabulary its rule, its origin, and how it is carried out.
 
     Args:
         policy: the policy.
-        framework: one framework, or None for all that are imported. The preset ``native`` needs
-            one.
+        framework: one framework, or None for all imported ones. The preset ``native`` needs one.
         device: ``"cpu"``, ``"gpu"``, or None for both. The preset ``native`` needs one where the
             framework has several.
 
@@ -126,8 +125,7 @@ def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Deci
     the widest dtype of its inputs at O1, as if it were on a promote list. That is no difference.
 
     Args:
-        before, after: the policies; with the preset ``native`` ask for what it comes to
-            (`Policy.delegated`).
+        before, after: the policies; of the preset ``native``, what `Policy.delegated` returns.
 
     Raises:
         TypeError: where one is not a `Policy`.

@@ -31,8 +31,7 @@ def with_lists(policy: P, lists: Mapping[str, str]) -> P:
     """Return a policy with the version of its preset's lists that a file states.
 
     Raises:
-        ValueError: for a version that this unamp does not have; the message lists those that it
-            has.
+        ValueError: for a version that this unamp does not have; the message lists its versions.
     """
     version = lists.get(policy.preset)
     if version is None:

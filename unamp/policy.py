@@ -239,7 +239,7 @@ class Policy:
         return said
 
     def stated(self) -> dict[str, Any]:
-        """Return the arguments a person would write for an equal policy, lists in the fewest words."""
+        """Return the arguments a person would write for an equal policy, in the fewest words."""
         said = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self._said().items()

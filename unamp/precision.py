@@ -226,8 +226,7 @@ def region_from(
 
     Args:
         path: the file.
-        framework: limit the region to one framework; None is every framework imported in the
-            process.
+        framework: limit the region to one framework; None is every framework that is imported.
         pinned: hold the lists that the file was made with, as `Precision.read` does.
 
     Raises:

@@ -16,8 +16,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.typing import PresetName
 
-#: Their names, in the order in which they are shown; see `preset_versions` for the versions of
-#: each.
+#: Their names, in the order in which they are shown; see `preset_versions` for their versions.
 PRESETS: tuple[PresetName, ...] = (
     "unamp",
     "torch-cuda",
@@ -37,8 +36,7 @@ class Preset(NamedTuple):
 
     Attributes:
         name, title: what it is called, and a line about it.
-        framework, version, source: whose lists these are, and the public places that they were read
-            from.
+        framework, version, source: whose lists these are, and the public places they come from.
         allow: the operations that run in the low dtype.
         deny: the operations that run in float32. `deny_o2` replaces it at level O2 where that list
             is shorter.
@@ -49,8 +47,7 @@ class Preset(NamedTuple):
         implied: entries of `allow` and `deny` that the official lists do not name, each with the
             listed operations that the framework computes it with.
         unnamed: words on the lists of a version that the vocabulary has no operation for.
-        delegates: for ``native`` alone, the preset that each framework itself follows on each
-            device.
+        delegates: for ``native`` alone, the preset that each framework follows on each device.
     """
 
     name: str
@@ -123,8 +120,7 @@ def with_version(name: PresetName) -> PresetName:
     """Return the name of a preset with its version: what it means today, whatever is newest later.
 
     Raises:
-        ValueError: for a preset whose lists change with unamp, or with the framework that is
-            installed.
+        ValueError: for a preset whose lists change with unamp, or with the framework installed.
     """
     if "@" in name or name in ("apex", "none"):  # which do not change any more
         return name
@@ -157,8 +153,7 @@ def check_preset(name: object) -> None:
 
     Raises:
         TypeError: for what is no string.
-        ValueError: for an unknown name, and for an unknown version; the message lists the valid
-            ones.
+        ValueError: for an unknown name or version; the message lists the valid ones.
     """
     if not isinstance(name, str):
         raise TypeError(

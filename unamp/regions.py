@@ -34,8 +34,7 @@ class CapturedRegion:
     """A region inside a function that a framework's compiler is tracing: two nodes of its graph.
 
     A compiler cannot follow a region into its adapters. It can call their `enter_captured` and
-    `leave_captured`, if the context manager itself is made inside the traced function, as this one
-    is.
+    `leave_captured`, if the context manager is itself made inside the traced function, as here.
     """
 
     def __init__(self, adapter: Adapter, key: int) -> None:
@@ -155,7 +154,7 @@ class Region:
 
     @not_converted
     def here(self) -> Region | CapturedRegion:
-        """Return the context manager to enter: the region, or a stand-in while a compiler traces."""
+        """Return the context manager to enter: the region, or what stands in for it in a trace."""
         for adapter in registry.adapters_in_use():
             if adapter.compiling():
                 id(self)  # so that what is traced here is used for this region alone
@@ -217,23 +216,19 @@ def autocast(
             the word or object of an imported framework for one of its devices (``"cuda:0"``,
             ``"mps"``, ``torch.device("meta")``), which limits the region to that kind of device,
             and where no other framework has that to that framework. None: wherever the tensors are.
-            A device that is not there is warned of, and the region switches mixed precision off on
-            it.
+            A device that is not there is warned of, and mixed precision is off on it.
         dtype: the dtype in which the allow list computes; see `Policy`. ``"float32"`` makes an
             island: nothing is cast down inside, low inputs are widened. None is float16 on a GPU
             and bfloat16 on the CPU, as in torch; with no ``device_type`` a GPU counts where there
             is one.
         enabled: False switches mixed precision off inside.
-        cache_enabled: whether a float32 parameter is cast once in the outermost region; None is
-            yes.
+        cache_enabled: whether a float32 parameter is cast once in the outermost region; None: yes.
         level, allow, deny, preset, promote: see `Policy`.
-        framework: limit the region to one framework; None is every framework imported in the
-            process.
+        framework: limit the region to one framework; None is every framework that is imported.
 
     Raises:
         ValueError, TypeError: for bad arguments; see `Policy`.
-        FrameworkNotSupported: where the named framework is not installed, not imported or not
-            suitable.
+        FrameworkNotSupported: where the named framework is not installed, imported or suitable.
         NotExpressible: where the policy cannot be honoured on the device.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
@@ -264,8 +259,7 @@ def auto_cast(
             matrix multiplication).
         level, dtype, preset: see `Policy`.
         use_promote: see `Policy`'s ``promote``.
-        framework: limit the region to one framework; None is every framework imported in the
-            process.
+        framework: limit the region to one framework; None is every framework that is imported.
 
     Raises:
         ValueError, TypeError: for bad arguments; see `Policy`.
@@ -295,8 +289,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
 
     Args:
         policy: the policy.
-        framework: limit the region to one framework; None is every framework imported in the
-            process.
+        framework: limit the region to one framework; None is every framework that is imported.
 
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
@@ -498,8 +491,7 @@ def _open_in_child() -> None:
         return
     while _forked_inside:
         _forked_inside.pop(0).__enter__()
-    # A worker (a DataLoader's, a pool's) has no such blocks: it runs a function, and starts
-    # outside.
+    # A worker (a DataLoader's, a pool's) has no such blocks: it runs a function, outside.
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         util.register_after_fork(_close_in_worker, _close_in_worker)
 

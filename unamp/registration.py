@@ -222,8 +222,7 @@ class Registration:
             _changed(self._operators)
 
     def _replace(self, function: Callable[..., Any], owner: Any, name: str) -> None:
-        # One wrapper for each function, wherever it stands: it is compared with `is` by who holds
-        # it.
+        # One wrapper for each function, wherever it stands: its holders compare it with `is`.
         known = (made for other, made, _ in self._replaced if other is function)
         replacement = next(known, None) or _under_its_rule(self, function)
         is_class = isinstance(owner, type)
@@ -316,8 +315,8 @@ def _check_function(function: object) -> None:
     said = getattr(function, "__qualname__", shortened(function))
     if kind := runs_later(function):
         raise TypeError(
-            f"{said} returns a {kind}, which runs when its call is over: no rule could be about it; "
-            "register what it calls"
+            f"{said} returns a {kind}, which runs when its call is over: no rule could be about "
+            "it; register what it calls"
         )
     known = next((found for name in NAMERS if (found := name(function))), None)
     if known is not None:
@@ -469,8 +468,7 @@ class _Call(NamedTuple):
         """Carry the rule out, and report the call where a trace is open.
 
         Raises:
-            NotExpressible: where the function changes an argument that its rule casts: it changed a
-                copy.
+            NotExpressible: where the function changes a copy, since its rule casts the argument.
         """
         adapter = self.adapter
         device = adapter.device_of(tensors[0])
@@ -537,9 +535,9 @@ class _Call(NamedTuple):
         result = self.function(*given[0], **given[1])
         if not all(is_unchanged() for is_unchanged in copies):
             raise NotExpressible(
-                f"{self.name!r} changes an argument in place, which was cast for it: the change would "
-                "be lost. Return the new value instead, or let no rule cast it: under rule='widest', "
-                "and on no list, arguments of one dtype stay as they are"
+                f"{self.name!r} changes an argument in place, which was cast for it: the change "
+                "would be lost. Return the new value instead, or let no rule cast it: under "
+                "rule='widest', and on no list, arguments of one dtype stay as they are"
             )
         return self._cast(result, dtype if emulated else None), emulated
 

@@ -13,8 +13,7 @@ from unamp.adapter.registry import adapters_in_use
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import shortened
 
-#: The attribute of a decorated function, for adapters whose compilers read the source behind
-#: decorators.
+#: The attribute of a decorated function, for compilers that read the source behind decorators.
 WIDENED = "__unamp_float32_results__"
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -55,8 +55,7 @@ class Operation(NamedTuple):
         group: the family it belongs to (``"matmul"``, ``"norm"``, ``"shape"``, ...).
         parts: operations that it computes with; a user's ``deny`` of a part denies the whole.
         spellings: for each framework its spellings, relative to the framework's package.
-        members: operations that it is a collective name for; a rule for it is a rule for each of
-            them.
+        members: operations that it is a collective name for; a rule for it is a rule for each.
         registered: for one that a user registered, the rule that presets with lists give it; empty
             for all others.
     """
@@ -204,13 +203,11 @@ class Vocabulary(Mapping[str, Operation]):
             name: a canonical name (``"matmul"``), a framework's spelling (``"matmul_v2"``,
                 ``"AddV2"``, ``"nn.Dense"``), or one with the framework in front
                 (``"paddle.matmul_v2"``, ``"torch.nn.functional.linear"``).
-            prefer: a framework whose spelling is meant where a bare name could be several
-                operations.
+            prefer: a framework whose spelling is meant where a bare name is ambiguous.
 
         Raises:
-            ValueError: for a name that nobody knows (the message has the closest known ones) and
-                for one that means different operations in different frameworks (the message lists
-                them).
+            ValueError: for a name that nobody knows (the message has the closest known ones), and
+                for one that means different operations in different frameworks (it lists them).
         """
         if prefer is not None and (found := self._spelled[prefer].get(name)):
             return found

@@ -11,8 +11,7 @@ tools, to be used where they fit:
   are read
 - `tensor_kinds`: the kinds of tensor that are not one dense array: sparse, ragged, nested, ...
 - `hooks`: a framework's private names: the table of them, and looking at them before they are used
-- `plain_ways`: the ways that are Python's alone, for every framework: decorated functions, another
-  thread
+- `plain_ways`: the ways that are Python's alone, for every framework: decorators, another thread
 - `registry`: how adapters are found, checked and loaded
 - `versions`: the versions of a framework that an adapter works with
 - `machine`: what the processor has, and the environment variables that change what frameworks use
@@ -31,8 +30,7 @@ tools, to be used where they fit:
 - `float8`: products from float8, for shadows and for the study of `unamp.tune`
 - `kept_calls`: writing down what an operation was called with, to run it again: the optional part
   of reports
-- `signatures`: calls as every framework can be asked for them again; `keras_calls` are those of
-  Keras
+- `signatures`: calls as every framework can be asked for them again; `keras_calls`: those of Keras
 - `facts`: reading an adapter's data files: facts about its framework's operations, and its gaps
 - `spellings`: a framework's objects by their spellings
 - `forwarding`: code that stands in for a function with the function's own signature
@@ -40,11 +38,9 @@ tools, to be used where they fit:
   master weights
 - `keras_policies`: dtype policies of Keras' layers in a region
 - `keras_losses`: losses of Keras' added up in float32; `keras_metrics` has metrics count in it
-- `layers`: rules for single layers: the optional part of an adapter; `keras_layers` has it for
-  Keras
+- `layers`: rules for single layers, the optional part of an adapter; `keras_layers`: for Keras
 - `layered_networks`: networks with layers, as conformance takes them to check such rules
-- `wrapping`: classes derived under their base's name; a second object for a network, with another
-  method
+- `wrapping`: classes derived under their base's name; a second object for a network
 """
 
 from typing import TYPE_CHECKING, Any

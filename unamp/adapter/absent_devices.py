@@ -25,8 +25,7 @@ from unamp.vocabulary import vocabulary
 if TYPE_CHECKING:
     import numpy as np
 
-#: The kinds of operation that a precision shows in, and what a call gives to others. Others move
-#: numbers.
+#: The kinds of operation that show a precision, and what calls give others. The rest move numbers.
 Kind = Literal["product", "reduction", "transcendental", "elementwise", "result"]
 
 #: The kinds by the groups of the vocabulary. Elementwise functions are looked at one by one.

@@ -131,14 +131,12 @@ def nesting(
     but `is`, since a framework's dtypes may take longer to compare than all else.
 
     Args:
-        tensor: the class of nearly all tensors; None where their `dtype` is not one of those
-            objects.
+        tensor: the class of nearly all tensors; None where their `dtype` is none of those objects.
         parameter: the class of parameters; the same one again, where they have none that is asked
             for; None likewise.
         others: further classes of tensors.
         eligible: the dtypes that rules cast, each the one object that it is.
-        dtype_of: the dtype of a tensor of any other class than the first two, as one of those
-            objects.
+        dtype_of: the dtype of a tensor of any class but the first two, as one of those objects.
     """
     kinds = tuple(kind for kind in (tensor, parameter, *others) if kind is not None)
     first, second, third = eligible

@@ -80,8 +80,7 @@ class Decoration(NamedTuple):
         dtype: what parameters are cast to, of `unamp.dtypes.LOW_DTYPES`.
         master_weights: whether optimizers step float32 copies of the low parameters.
         master_grad: whether the gradients of low parameters are kept in float32.
-        save_dtype: the dtype of floating parameters in what is saved of a network; None leaves
-            them.
+        save_dtype: the dtype of floating parameters in a saved network; None leaves them.
         excluded: layers and classes of layers that stay in float32, with all that is in them.
     """
 
@@ -100,12 +99,12 @@ class Gradients(Protocol):
     device or on several.
     """
 
-    #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran; None
-    #: where held
+    #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran;
+    #: None where the parameters hold them
     values: Any
 
     def dtypes(self) -> frozenset[str]:
-        """Return the dtypes in which the optimizer will take them, by name; empty without gradients.
+        """Return the names of the dtypes that the optimizer takes them in; empty without gradients.
 
         Low gradients of parameters with float32 master weights count as ``"float32"``, and are that
         once `unscale` ran.
@@ -215,7 +214,7 @@ class Adapter(Protocol):
         """Return the name of a tensor's dtype."""
 
     def device_of(self, tensor: Any) -> str:
-        """Return the kind of a tensor's device: one of `DEVICES`, or the framework's word for it."""
+        """Return the kind of a tensor's device: of `DEVICES`, or the framework's own word."""
 
     def native_policy(self, device: str) -> Policy | None:
         """Return the policy of the framework's own AMP where that decides in this thread, or None.
@@ -240,8 +239,7 @@ class Adapter(Protocol):
     def scale_loss(self, loss: Any, scale: float) -> Any:
         """Return a tensor times the loss scale; the gradient flows back through the product.
 
-        A low scalar gives float32: the product need not fit into a low dtype. No policy is in
-        force.
+        A low scalar gives float32, as the product may not fit a low dtype. No policy is in force.
 
         Raises:
             NotExpressible: in a function that a compiler traces, where the scale of that moment

@@ -22,8 +22,7 @@ class Format(NamedTuple):
 
     Attributes:
         digits: how many binary digits a significand has, the one that is not stored included.
-        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers
-            lie.
+        smallest_exponent, largest_exponent: of the powers of two between which normal numbers lie.
         largest: the largest number.
     """
 
@@ -45,8 +44,8 @@ GRADIENTS = _FORMATS["float8_e5m2"]
 #: Magnitudes below are scaled as this one is: torchao's EPS.
 _SMALLEST_AMAX = 1e-12
 
-#: Added to a float32 number below 2**22 and subtracted again, it leaves a whole number, rounded to
-#: nearest even.
+#: Added to a float32 number below 2**22 and subtracted again, it leaves the nearest whole number,
+#: ties to even.
 _WHOLE = 2.0**23
 
 

@@ -88,8 +88,7 @@ class Hooks:
         In a version newer than any examined, look at all that are required.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the first name that is
-                missing.
+            FrameworkNotSupported: naming the framework's version and the first missing name.
         """
         self._probe(self.table.at_registration)
         if major_minor(self._version()) > major_minor(self.examined):
@@ -102,8 +101,7 @@ class Hooks:
             module: its name, of the table ``when_used``.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the module or name that is
-                missing.
+            FrameworkNotSupported: naming the framework's version and the missing module or name.
         """
         if module not in self._loaded:
             owners = {

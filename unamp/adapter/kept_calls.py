@@ -74,8 +74,7 @@ _REFLECTED = frozenset(
 class Calls:
     """Writes calls of an adapter's operations in their canonical signatures.
 
-    Elementwise operations and activations that are called with tensors alone need no entry in the
-    tables.
+    Elementwise operations and activations that take tensors alone need no entry in the tables.
 
     Args:
         functions: for functions whose arguments differ.

@@ -41,8 +41,9 @@ class KerasLayers(Layered):
         """Raise NotExpressible where Keras does not run a layer by its class's call."""
         if "call" in vars(layer) and REGION not in vars(layer):
             raise NotExpressible(
-                f"this {type(layer).__name__} has a method call of its own, put on the instance, which "
-                "goes past its class; put rules on first, or name the layers inside or around it"
+                f"this {type(layer).__name__} has a method call of its own, put on the instance, "
+                "which goes past its class; put rules on first, or name the layers inside or "
+                "around it"
             )
         if getattr(layer, "quantization_mode", None) is not None:
             raise NotExpressible(
@@ -57,7 +58,7 @@ class KerasLayers(Layered):
             held.pop(REGION, None)
             for method, ours in (("call", under), ("quantized_call", _refuse)):
                 if getattr(held.get(method), "__func__", None) is ours:
-                    # else somebody put theirs around it since
+                    # Where it is not ours, somebody has put theirs around it since.
                     del held[method]
         else:
             if REGION not in held:

@@ -46,8 +46,7 @@ def check_new(optimizer: Any, steps: int) -> None:
         steps: how many steps it has taken.
 
     Raises:
-        ValueError: where it has some, or has begun, or chooses the optimizers inside it by a
-            function.
+        ValueError: where it has some, or has begun, or chooses its inner optimizers by a function.
     """
     if isinstance(optimizer, MasterWeights):
         raise ValueError(f"{optimizer.name} has been decorated already")
@@ -200,8 +199,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             try:
                 super().apply([self._unamp_wide(each) for each in grads], masters)
             finally:
-                # a parameter that is not its rounded master weight would count as changed by
-                # somebody else
+                # A parameter that is not its rounded master weight counts as changed by others.
                 self._round(given, masters)
 
     def finalize_variable_values(self, var_list: Any) -> None:
@@ -259,8 +257,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
                 self._unamp_round(parameter, master)
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # Keras 3.16 asks which variables are excluded when it builds the optimizer, and looks that
-        # up here.
+        # Keras 3.16 asks for the excluded variables when it builds the optimizer, and looks here.
         decided = hasattr(super(), "_is_excluded_from_weight_decay")
         return bool(
             super()._use_weight_decay(

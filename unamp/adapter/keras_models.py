@@ -107,9 +107,9 @@ def check_saved(decoration: Decoration) -> None:
     """Raise NotExpressible for a ``save_dtype`` that Keras cannot save in."""
     if decoration.save_dtype not in (None, decoration.dtype):
         raise NotExpressible(
-            f"Keras saves a variable in the dtype that it has (save_dtype={decoration.save_dtype!r}): "
-            "cast what get_weights() returns, or save the optimizer, which holds float32 master "
-            "weights"
+            "Keras saves a variable in the dtype that it has "
+            f"(save_dtype={decoration.save_dtype!r}): cast what get_weights() returns, or save the "
+            "optimizer, which holds float32 master weights"
         )
 
 

@@ -1,4 +1,4 @@
-"""Rules for single layers: the optional part of an adapter, and classes derived from layers'.
+"""Rules for single layers: the optional part of an adapter, and classes derived from layers' own.
 
 An adapter that can give a layer a policy of its own has a method ``layered()``, as `HasLayers` has
 it. The core finds the layers that a rule is about; the adapter has a layer run in the rule's
@@ -23,8 +23,7 @@ from unamp.policy import Policy
 #: The name of the attribute, in a layer's ``__dict__``, that holds the region of its rule.
 REGION = "_unamp_layer_region"
 
-#: The name of the attribute, of a class that `derive` made, that holds the class it is derived
-#: from.
+#: The attribute, of a class that `derive` made, that holds the class it is derived from.
 _PLAIN = "_unamp_without_rule"
 
 
@@ -312,8 +311,8 @@ def _reduced(layer: Any, kind: tuple[Any, ...], own: Callable[[int], Any]) -> tu
     make, given, *state = own(2)
     if make is not copyreg.__newobj__ or given != (type(layer),):  # type: ignore[attr-defined]
         raise NotExpressible(
-            f"{type(layer).__name__} is copied and pickled in a way of its own, which would lose its "
-            "rule; remove the rule before, and put it on the copy"
+            f"{type(layer).__name__} is copied and pickled in a way of its own, which would lose "
+            "its rule; remove the rule before, and put it on the copy"
         )
     return (_new, kind, *state)
 

@@ -137,7 +137,7 @@ class Layers:
         return f"{networks.pop()}.{inside}" if len(networks) == 1 else None
 
     def variables(self) -> dict[int, str]:
-        """Return the names of trained variables of the Keras layers that were called, by their ids."""
+        """Return the names of trained variables of the Keras layers that were called, by ids."""
         found: dict[int, str] = {}
         # The innermost layer comes last, and its name stays.
         for path, layer in sorted(self._called.items(), key=lambda each: each[0].count(".")):

@@ -48,8 +48,7 @@ def casts(
         inputs: the tensors that went in, but for parameters whose casts were kept: for each its
             dtype and its size.
         compute: the dtype that was computed in.
-        results: the tensors that came out, likewise. A float32 one of a low operation was cast
-            back.
+        results: the tensors that came out, likewise; a float32 one of a low operation was cast.
     """
     if rule in (Rule.UNTOUCHED, Rule.BANNED) or compute not in _BYTES:
         return 0, 0
@@ -263,7 +262,7 @@ class Reporter:
         return result
 
     def taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
-        """Return the function that tells a hook of a gradient: a tensor, or None for none."""
+        """Return the function that tells a hook of a gradient; it takes a tensor, or None for none."""
 
         def take(gradient: Any) -> None:
             if gradient is not None and hook.wanted:

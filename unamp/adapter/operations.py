@@ -20,8 +20,7 @@ class Operations(Protocol):
     NumPy arrays go in and come out; inside are the framework's tensors.
 
     Every operation has the canonical signature of its name (that of PyTorch's function): tensors
-    first, attributes by keyword. See `unamp_conformance.check.cases` for the signatures that are
-    used.
+    first, attributes by keyword. `unamp_conformance.check.cases` has the signatures in use.
 
     Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see
     `unamp.adapter.ways`. Where it has tensors that are not one dense array, ``tensor_kinds()``
@@ -65,10 +64,10 @@ class Operations(Protocol):
         """
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
-        """Return a home for a layer's running statistic: a tensor updated in place, or a variable."""
+        """Return a home for a layer's running statistic: a tensor to update, or a variable."""
 
     def numpy(self, tensor: Any) -> np.ndarray:
-        """Return a tensor's values as a NumPy array; low ones as float32, which holds them exactly."""
+        """Return a tensor's values as a NumPy array; low dtypes arrive, exactly, as float32."""
 
     def dtype(self, tensor: Any) -> str:
         """Return the name of a tensor's dtype, e.g. ``"bfloat16"``."""
@@ -96,8 +95,7 @@ class NamedOperations:
         repeats: whether an operation answers the same numbers with the same bits at every call;
             where not, a loss may differ in its last ones.
         dear: whether dtypes cost time by themselves, since kernels are compiled; a quick run of the
-            suite then looks at each operation and network under one low dtype, another than the
-            next.
+            suite then looks at each operation and network under one low dtype, which alternates.
     """
 
     subnormals: ClassVar[bool] = True
@@ -125,5 +123,5 @@ class NamedOperations:
         return self.tensor(array, device=device)  # type: ignore[attr-defined]
 
     def ways(self) -> Sequence[Way]:
-        """Return the ways to run a function that `unamp.adapter.ways` is about: none unless said."""
+        """Return the ways in which functions run, see `unamp.adapter.ways`: none unless said."""
         return ()

@@ -150,8 +150,7 @@ def find(module: str, path: str, *, importing: bool = False) -> Any:
     Args:
         module: the module's name.
         path: the names from there on, with dots between them.
-        importing: whether to import the module; otherwise one that is not imported has nothing in
-            it.
+        importing: whether to import the module; one that is not imported has nothing in it.
     """
     try:
         value: Any = importlib.import_module(module) if importing else sys.modules.get(module)

@@ -54,7 +54,7 @@ def target(rule: Rule, low: Any, float32: Any, seen: list[Any], mixed: bool) -> 
 
 
 def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
-    """Return the dtype to cast differing inputs to, by a rule that looks at them; None for none."""
+    """Return the dtype that a rule casts differing inputs to; None to leave them as they are."""
     if rule is Rule.NARROWEST:
         low = [dtype for dtype in seen if dtype != float32]
         # neither low dtype holds the other's numbers
@@ -114,8 +114,8 @@ class CallPlan(Plan, Protocol):
 class LayerPlan:
     """A plan inside a layer that is one operation, where no rule holds.
 
-    An adapter's own casts the parameters where they are used. The layer itself is not changed: other
-    threads may be using it.
+    An adapter's own casts the parameters where they are used. The layer itself is not changed:
+    other threads may be using it.
     """
 
     policy = Policy(enabled=False)
@@ -147,8 +147,7 @@ class Operator(ABC):
             finds None, no rule applies.
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and
             statistics stay float32).
-        view: whether it returns a view of its input, or moves data only: it runs natively in every
-            dtype.
+        view: whether it returns a view of its input, or only moves data, natively in any dtype.
     """
 
     # No dataclass: Paddle's SOT sees the fields of one alone, and not what its subclasses add.
@@ -295,7 +294,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
     @abstractmethod
     def is_native(self, operator: OperatorT, dtype: Any, args: Any) -> bool:
-        """Return whether the framework computes an operation low itself where its inputs are low."""
+        """Return whether the framework computes an operation low by itself, given low inputs."""
 
     @abstractmethod
     def call(
@@ -381,8 +380,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     ) -> ResultT:
         """Return the result of a call with float32 copies of low tensors.
 
-        These then take what it made of the copies. Low running statistics would lose their update: a
-        cast of them would take it, or a copy that the framework makes.
+        These then take what it made of the copies. Low running statistics would lose their update:
+        a cast of them would take it, or a copy that the framework makes.
 
         Args:
             tensors: what the call changes; what is no low tensor is left alone.
@@ -439,8 +438,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
         if not operator.layer:
             bound = 1 if operator.bound else 0
-            # By name they come in any order, which changes nothing but where a third tensor is
-            # added.
+            # By name they come in any order, which matters only where a third tensor is added.
             named = (
                 []
                 if "add" in op

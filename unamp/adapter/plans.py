@@ -97,7 +97,7 @@ def ban_message(policy: Policy, op: str) -> str:
 
 
 def how_by_calls(op: str, rules: Mapping[str, Rule] | None, is_emulated: Callable[[], bool]) -> How:
-    """Return how rules for an operation that the framework has are carried out, call by call.
+    """Return the way in which the rule for an operation is carried out, call by call.
 
     Args:
         op: the operation.

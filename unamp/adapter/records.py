@@ -126,8 +126,7 @@ class Shadow(NamedTuple):
             infinite or NaN in low.
         subnormal: the share of the low numbers that are subnormal; none where products were
             computed from float8, whose results are float32.
-        flushed: the share of the low numbers that are zero, and are not in the network's own
-            result.
+        flushed: the share of the low numbers that are zero, and not zero in the network's own.
         left_out: why it was not computed a second time; empty where it was.
     """
 
@@ -202,8 +201,7 @@ class Call(NamedTuple):
     """The arguments of an operation, in its canonical signature, for `unamp.trace(keep=...)`.
 
     Attributes:
-        file: the file with its tensors, in the folder of the trace; empty where the call was left
-            out.
+        file: the file with its tensors, in the trace's folder; empty where the call was left out.
         args, kwargs: the arguments. ``{"tensor": 0}`` stands for the file's first tensor,
             ``{"number": "inf"}`` for a number that JSON has no other word for.
         left_out: why the call was not kept; empty where it was.
@@ -240,8 +238,7 @@ class OpRecord(NamedTuple):
         output_shape: the shape of its first floating result; None where it has none.
         equation: the equation of an einsum, which its shapes do not tell; None for everything else.
         shadow: its own error in a low dtype, where the trace was asked for it.
-        step: the step of the trace in which it ran: how often `unamp.tracing.Trace.step` had been
-            called.
+        step: the step of the trace in which it ran, counted by calls of `unamp.tracing.Trace.step`.
         call: what it was called with, where the trace was asked to keep that.
     """
 

@@ -18,8 +18,7 @@ from unamp.vocabulary import vocabulary
 #: `CarriesOutRegistered.second_run`.
 SecondRun = Callable[[Callable[[], Any]], Any]
 
-#: The functions that stand for registered operations, for compilers that are imported later; see
-#: `called_as_it_is`.
+#: Functions for registered operations, for compilers imported later; see `called_as_it_is`.
 CALLED_AS_THEY_ARE: list[Callable[..., Any]] = []
 
 
@@ -127,7 +126,7 @@ class PlanDecides:
 
 
 def how(adapter: Adapter, op: str, policy: Policy, device: str) -> How:
-    """Return how an adapter carries out the rule for any operation, a registered one too."""
+    """Return the way in which the rule is carried out for any operation, a registered one too."""
     operation = vocabulary()[op]
     if not operation.registered or adapter.framework in operation.spellings:
         return adapter.how(op, policy, device)

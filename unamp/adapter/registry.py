@@ -129,8 +129,7 @@ def adapter_for(framework: str) -> Adapter:
     Raises:
         TypeError: for anything but a name.
         ValueError: for a name that no installed adapter has; the message lists the valid ones.
-        FrameworkNotSupported: where the framework is not installed, not imported yet, or not
-            suitable.
+        FrameworkNotSupported: where the framework is not installed, not yet imported or unsuitable.
     """
     if not isinstance(framework, str):
         raise TypeError(

@@ -5,8 +5,7 @@
 - `AttributePatch`: an attribute of a module or a class, for what is looked up at every call
 - `PropertiesPatch`: many attributes of a module, at the cost of one assignment
 - `NamesPatch`: names in a module's dictionary
-- `MethodsPatch`: many methods of a class, its operators among them, at the cost of a few
-  assignments
+- `MethodsPatch`: many methods of a class, operators among them, at the cost of a few assignments
 - `PatchGroup`: many patches that are applied and undone in one go
 
 All keep one promise (`unamp.adapter.patching.Patch`): what somebody else has put in the same place
@@ -35,8 +34,7 @@ Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
 _MARK = "unamp: "
 _FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
 
-#: The same for a generator: from Python 3.13 on a function that is one is to be given no other kind
-#: of code.
+#: The same for a generator: from Python 3.13 on a generator function takes no other kind of code.
 _FORWARDING_GENERATOR = (
     "def stand_in(*args, **kwargs):\n return (yield from CALL(*args, **kwargs))\n"
 )
@@ -266,8 +264,7 @@ class PatchGroup:
         self.patches = tuple(patches)
         self._codes = tuple(patch.codes for patch in self.patches if isinstance(patch, CodePatch))
         # Over a thousand in MindSpore, and a step between two regions leaves them in no cache of
-        # the processor: a copy of them all fetches them together, and the loops take a quarter
-        # less.
+        # the processor: a copy of all fetches them together, and the loops take a quarter less.
         self._objects = tuple(chain.from_iterable(self._codes))
         self._others = tuple(patch for patch in self.patches if not isinstance(patch, CodePatch))
 
@@ -341,8 +338,7 @@ def _marked(source: str, constants: frozenset[str], closed_over: int) -> types.C
         closing = f"{head}{inside}if 0: {', '.join(names)}\n{body}"
         source = f"def outer():\n {'='.join(names)}=None\n{textwrap.indent(closing, ' ')}"
     with warnings.catch_warnings():
-        # "'str' object is not callable": the mark is exchanged for what is called before the code
-        # ever runs.
+        # "'str' object is not callable": the mark is exchanged before the code ever runs.
         warnings.simplefilter("ignore", SyntaxWarning)
         code = compile(source, "<unamp>", "exec")
     for _ in range(2 if closed_over else 1):

@@ -64,10 +64,8 @@ def shadow(
     Args:
         dtype: the low dtype.
         record: what ran, with its inputs, output and what it computed in.
-        own: gives the floating results of the network's own run, each as one row of float64
-            numbers.
-        low: computes the operation low, from the same inputs, and gives its floating results
-            likewise.
+        own: gives the floating results of the network's run, each as one row of float64 numbers.
+        low: computes the operation low, from the same inputs, and gives its results likewise.
     """
     if dtype in FLOAT8 and record.op not in PRODUCTS:
         return Shadow(dtype, left_out=NO_PRODUCT)

@@ -13,8 +13,7 @@ from typing import Any
 from unamp.adapter.kept_calls import Arguments, Laid, one_number
 from unamp.adapter.shadowing import LeftOut
 
-#: What frameworks take for the small number of a norm, and the slope of a leaky ReLU, where nobody
-#: says another.
+#: The small number of a norm, and the slope of a leaky ReLU, where nobody says another.
 _EPSILON, _SLOPE = 1e-5, 0.01
 
 

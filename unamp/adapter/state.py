@@ -74,8 +74,7 @@ class ThreadState(threading.local, Generic[PlanT]):
     """One thread's state.
 
     Attributes:
-        plan: what the innermost region made of its policy; None outside regions and while one is
-            suspended.
+        plan: what the innermost region made of its policy; None outside, and while suspended.
         sink: where `unamp.trace` wants operations reported; None where nobody traces.
     """
 

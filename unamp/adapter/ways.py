@@ -42,8 +42,7 @@ WAY_KINDS = (
     "foreign AMP",
 )
 
-#: What a way can promise: the bits that eager gives, or an error within the suite's own bound of
-#: the dtype.
+#: What a way can promise: the bits that eager gives, or an error within the suite's bound.
 EQUAL = ("bits", "bound")
 
 

@@ -36,8 +36,7 @@ def with_method(
     Args:
         network: an object whose whole state is in its ``__dict__``.
         method: the method's name.
-        instead: what is called in its place, with the original (bound to the new object) before the
-            arguments.
+        instead: what is called in its place, with the original, bound to the new object, first.
         again: makes such an object of another network; copies and pickles are made with it.
         begin: prepares a new object of the class before it gets its state.
     """
