@@ -347,7 +347,7 @@ class Policy:
         return _decide(self, vocabulary()[operation_name("op", op)], load_preset(self.preset))
 
     def check_known(self) -> None:
-        """Check that its lists name known operations: one may have been registered and undone.
+        """Check that its lists name known operations: a registered one may be undone.
 
         Raises:
             ValueError: naming what is not.
@@ -362,9 +362,9 @@ class Policy:
         """Return the policy that this one comes to on a framework and device.
 
         The device is ``"cpu"``, ``"gpu"`` or ``"mps"``. The result is the policy itself, except for
-        the preset ``native``: there it is the policy with the lists that
-        the framework's own AMP follows on that device, in the version that is imported, or None
-        where the framework does nothing of its own.
+        the preset ``native``: there it is the policy with the lists that the framework's own AMP
+        follows on that device, in the version that is imported, or None where the framework does
+        nothing of its own.
         """
         delegates = load_preset(self.preset).delegates
         if not delegates or not self.active:
@@ -451,7 +451,10 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
 
 
 def _with_registered(lists: Preset, op: Operation) -> Preset:
-    """Return a preset's lists with a registered operation alone on one; the empty one as it is."""
+    """Return a preset's lists with a registered operation alone on its own.
+
+    A preset without lists stays as it is.
+    """
     alone = frozenset((op.name,))
     if lists.name == _EMPTY:
         return lists

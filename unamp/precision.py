@@ -29,8 +29,8 @@ class Precision:
         policy: the policy.
         layers: the rules for layers.
         reason: why the policy is as it is.
-            reasons: why an operation is on a list of the policy, by the entry
-                (``{"exp": "overflows"}``).
+        reasons: why an operation is on a list of the policy, by the entry
+            (``{"exp": "overflows"}``).
         pinned: hold the presets' lists as they are today: each preset is named with its newest
             version (``"torch-cuda@2.15"``).
 

@@ -154,7 +154,7 @@ class Region:
 
     @not_converted
     def here(self) -> Region | CapturedRegion:
-        """Return the context manager to enter: the region, or what stands in for it in a trace."""
+        """Return the context manager to enter: the region, or its stand-in for a compiler."""
         for adapter in registry.adapters_in_use():
             if adapter.compiling():
                 id(self)  # so that what is traced here is used for this region alone

@@ -266,7 +266,7 @@ def _places(function: Any) -> list[tuple[Callable[..., Any], Any, str]]:
 
 
 def _operator(function: Any) -> tuple[str, str] | None:
-    """Return the framework and qualified name of an operator that a framework dispatches."""
+    """Return the framework and qualified name of an operator that it dispatches, or None."""
     spelling = next((found for name in NAMERS if (found := name(function))), None)
     framework, _, operator = (spelling or "").partition(".")
     return (framework, operator) if "::" in operator else None

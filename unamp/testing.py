@@ -30,8 +30,8 @@ def assert_computed(
 
     Args:
         trace: a `Trace`.
-            promised: a dtype for every operation, in any spelling
-                (``{"torch.nn.functional.linear": "bf16"}``).
+        promised: a dtype for every operation, in any spelling
+            (``{"torch.nn.functional.linear": "bf16"}``).
         more: the same, as keyword arguments.
 
     Raises:

@@ -105,8 +105,7 @@ def kind_of(op: str) -> Kind | None:
 class Numbers(NamedTuple):
     """The numbers of a value: the place that made them, and the dtypes that entered it.
 
-    They are the dtypes in which those numbers entered the place that the value's were made of. A
-    constant is made of none.
+    They are the dtypes of the numbers that it made them of. A constant is made of none.
     """
 
     place: str

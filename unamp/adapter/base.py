@@ -7,7 +7,7 @@ modules beside it, which the body of its class names one by one::
         framework = "toy"
         scale_loss = staticmethod(scaling.scale_loss)  # a function of the contract's name
         gradients = scaling.ToyGradients               # a class: it is called
-            wrap = networks.wrap                           # a function that takes the adapter first
+        wrap = networks.wrap                           # a function that takes the adapter first
 
 A type checker holds them against `Adapter` where one is handed over as such, and the registry when
 it is registered.
@@ -56,7 +56,7 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         return tuple(kind for kind in DEVICES if kind in present)
 
     def support(self, device: str, dtype: str) -> Support:
-        """Return the support that `kernels` knows for a dtype of the adapter's, else none."""
+        """Return the support that `kernels` knows for the adapter's dtypes; no other has any."""
         return self.kernels(device, dtype) if dtype in self.dtypes else Support.UNSUPPORTED
 
     def kernels(self, device: str, dtype: str) -> Support:

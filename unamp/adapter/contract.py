@@ -175,11 +175,11 @@ class Adapter(Protocol):
     def runtime(self) -> Mapping[str, Fact]:
         """Return the facts that the framework computes with in this process, by name.
 
-        They are about its build, libraries, instructions and threads. They are what the framework
-        uses, not what the processor could do: where an environment variable forbids an instruction
-        set, the answer says so, if the framework does. What it does not tell is left out. Names are
-        lower case; those that mean the same in every framework are ``onednn`` (whether it is in
-        use) and ``threads`` (how many compute one operation).
+        They are its build, libraries, instructions and threads: what the framework uses, not what
+        the processor could do. Where an environment variable forbids an instruction set, the answer
+        says so, if the framework does. What it does not tell is left out. Names are lower case;
+        those that mean the same in every framework are ``onednn`` (whether it is in use) and
+        ``threads`` (how many compute one operation).
         """
 
     def gaps(self) -> tuple[Gap, ...]:
@@ -301,7 +301,7 @@ class Adapter(Protocol):
     def spelling(self, value: object) -> str | None:
         """Return the spelling of one of the framework's functions, layer classes or primitives.
 
-        It has the framework in front.
+        The framework stands in front. None for anything else.
         """
 
     def check_compiled(self, policy: Policy, device: str) -> None:

@@ -3,7 +3,8 @@
 They tell a trace of the results' gradients. An adapter is given a `GradientHook` for every
 operation that it reports to such a trace. It has the framework call it with the gradient of each
 floating result, and changes no number by that. A graph may outlive the trace: it holds a hook,
-which holds `Arrivals`, which hold nothing once the trace is
+which holds `Arrivals`, which hold nothing once the trace is closed. For a parameter,
+`parameter_hook` gives one.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _SLOPE = 0.2
 
 
 def _plain(layer: Any) -> None:
-    """Leave a layer out that has an activation: that is no part of the canonical operation."""
+    """Leave a layer with an activation out: that is no part of the canonical operation."""
     refuse_unless(getattr(layer.activation, "__name__", "") == "linear", "an activation of its own")
 
 

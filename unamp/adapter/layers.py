@@ -54,7 +54,7 @@ class Layered(Protocol):
     def unwrapped(self, network: Any) -> Any:
         """Return the network itself where one is given that only hands on to another.
 
-        Networks for data-parallel training are such ones, say.
+        Wrappers for data-parallel training do so, for instance.
         """
         return network
 

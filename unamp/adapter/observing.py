@@ -262,7 +262,7 @@ class Reporter:
         return result
 
     def taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
-        """Return the function that tells a hook of a gradient; it takes a tensor, or None for none."""
+        """Return the function that tells a hook of a gradient, a tensor; None tells nothing."""
 
         def take(gradient: Any) -> None:
             if gradient is not None and hook.wanted:

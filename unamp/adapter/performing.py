@@ -65,7 +65,7 @@ def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
 def places(function: Callable[..., Any]) -> Mapping[str, int]:
     """Return the places of a function's parameters among the positional arguments.
 
-    It is empty where Python cannot tell. One that is given by name alone has a place that no
+    Empty where Python cannot tell. One that is given by name alone has a place that no
     positional argument reaches.
     """
     by_code = _places_by_code(function)
@@ -298,12 +298,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
     @abstractmethod
     def call(
-        self,
-        plan: PlanT,
-        operator: OperatorT,
-        args: Any,
-        kwargs: Keywords,
-        parts: Parts = AS_IT_IS,
+        self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords, parts: Parts = AS_IT_IS
     ) -> Any:
         """Call the original with arguments that are cast already.
 
@@ -360,7 +355,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return self._casts.mapped(result, dtype)
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
-        """Return a copy of a tensor in its own dtype: its changes change nothing else."""
+        """Return a copy of a tensor, in its own dtype, which can be changed by itself."""
         return tensor  # for frameworks whose tensors do not change
 
     def widened(self, tensor: Any) -> Any:

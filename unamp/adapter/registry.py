@@ -114,7 +114,7 @@ def check_suitable(value: object) -> None:
 
 
 def check_tensors_suitable(given: object) -> None:
-    """Do `check_suitable` for what looks like a tensor in arguments, however deep.
+    """Call `check_suitable` with all that looks like a tensor in arguments, however deep.
 
     Data sets and the like cost nobody a region.
     """
