@@ -40,7 +40,7 @@ tools, to be used where they fit:
 - `keras_losses`: losses of Keras' added up in float32; `keras_metrics` has metrics count in it
 - `layers`: rules for single layers, the optional part of an adapter; `keras_layers`: for Keras
 - `layered_networks`: networks with layers, as conformance takes them to check such rules
-- `wrapping`: classes derived under their base's name; a second object for a network
+- `wrapping`: classes under their base's name; a second object for a network, with another method
 """
 
 from typing import TYPE_CHECKING, Any

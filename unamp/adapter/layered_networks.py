@@ -28,7 +28,7 @@ class LayeredNetworks:
     Attributes:
         network: makes the network of two weights, each (out, in), as arrays, and of the name of the
             device that it lives on: a layer ``block`` that holds two linear layers without a bias,
-            ``first`` and ``second``, and returns what both make of its input: the results.
+            ``first`` and ``second``, and returns what both make of its input: its own results, too.
         ways: by the names of `LAYER_WAYS`, what makes a `Runner` of a network, or the reason why
             there is none. A runner is called again after rules were put on and taken off; what it
             compiled stays, as far as the framework lets it.

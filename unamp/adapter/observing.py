@@ -48,7 +48,7 @@ def casts(
         inputs: the tensors that went in, but for parameters whose casts were kept: for each its
             dtype and its size.
         compute: the dtype that was computed in.
-        results: the tensors that came out, likewise; a float32 one of a low operation was cast.
+        results: what came out, likewise. A float32 one of a low operation was cast back.
     """
     if rule in (Rule.UNTOUCHED, Rule.BANNED) or compute not in _BYTES:
         return 0, 0

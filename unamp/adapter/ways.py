@@ -42,7 +42,7 @@ WAY_KINDS = (
     "foreign AMP",
 )
 
-#: What a way can promise: the bits that eager gives, or an error within the suite's bound.
+#: What a way can promise: eager's bits, or an error within the suite's own bound of the dtype.
 EQUAL = ("bits", "bound")
 
 
