@@ -1,4 +1,4 @@
-"""unamp: one automatic-mixed-precision policy for PyTorch, PaddlePaddle, MindSpore, TensorFlow and JAX."""
+"""One automatic-mixed-precision policy for PyTorch, PaddlePaddle, MindSpore, TensorFlow and JAX."""
 
 from typing import TYPE_CHECKING, Any
 

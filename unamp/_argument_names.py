@@ -10,7 +10,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def also_called(what: str, **ours: str) -> Callable[[F], F]:
-    """Return a decorator: a function whose error for another framework's keyword says what it is called here.
+    """Return a decorator whose error for another framework's keyword names our argument.
 
     Args:
         what: what the function makes, for the message.

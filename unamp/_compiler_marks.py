@@ -25,18 +25,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def once_per_trace(function: F) -> F:
-    """Mark a function that a tracing compiler calls while it traces, with the result as a constant of the graph.
+    """Mark a function whose result a tracing compiler keeps in the graph as a constant.
 
-    The mark is an attribute, so that nothing has to be imported: it is what
-    `torch.compiler.assume_constant_result` sets. It is here and not in an adapter because the
-    adapter is loaded by what such a function does.
+    The compiler calls it while it traces. The mark is an attribute, so that nothing has to be
+    imported: it is what `torch.compiler.assume_constant_result` sets. It is here and not in an
+    adapter because the adapter is loaded by what such a function does.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 class _RunAsItIs:
-    """The options that `paddle.jit.marker` hangs on a function that must not be converted; the names are Paddle's."""
+    """The options of `paddle.jit.marker` for an unconverted function; the names are Paddle's."""
 
     def need_transform(self, mode: object) -> bool:
         _load()
@@ -61,7 +61,7 @@ _ASK_THE_ADAPTER = _AskTheAdapter()
 
 
 def converted_by_adapter(function: object) -> None:
-    """Mark a function that reads as another one to compilers, so that an adapter is there when it is converted."""
+    """Mark a function that compilers read as another one: an adapter is loaded to convert it."""
     if not hasattr(function, _OPTIONS):
         setattr(function, _OPTIONS, _ASK_THE_ADAPTER)
 

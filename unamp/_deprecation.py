@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 
 class Deprecation(NamedTuple):
-    """The story of what is deprecated. A test reads it from the source, so each part is written out where it is made.
+    """The story of what is deprecated.
+
+    A test reads it from the source, so each part is written out where it is made.
 
     Attributes:
         since: the version that warns first, e.g. ``"1.1.0"``.
@@ -26,8 +28,11 @@ class Deprecation(NamedTuple):
     instead: str
 
     def warn(self, what: str, stacklevel: int) -> None:
-        """Warn of `what` for a line of the user's; `stacklevel` counts from the caller of this, which is 1."""
-        message = f"{what} is deprecated since unamp {self.since} and will be gone in {self.until}; use {self.instead}"
+        """Warn of `what` for a line of the user's; a `stacklevel` of 1 is the caller of this."""
+        message = (
+            f"{what} is deprecated since unamp {self.since} and will be gone in {self.until}; "
+            f"use {self.instead}"
+        )
         warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
 
 
@@ -36,8 +41,7 @@ def deprecated_names(module: str, names: Mapping[str, Deprecation]) -> Callable[
 
     Args:
         module: its `__name__`.
-        names: the old names. Each one's `instead` is the new name with its module, from where it is
-            taken.
+        names: the old names. Each one's `instead` is the new name with its module.
     """
 
     def found(name: str) -> Any:

@@ -17,9 +17,10 @@ _DISTRIBUTION = "unamp"
 
 @cache
 def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
-    """Return the entry points of a group: those of installed distributions, and of this checkout where it is not installed.
+    """Return the entry points of a group.
 
-    They are read once in a process: every installed distribution's file of them is opened for it.
+    They are those of installed distributions, and of this checkout where it is not installed. They
+    are read once in a process: every installed distribution's file of them is opened for it.
 
     Args:
         group: e.g. ``"unamp.adapters"``.

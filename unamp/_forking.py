@@ -1,4 +1,4 @@
-"""A process that is forked: who holds locks and patches sees to them in one order, and regions open again at the end."""
+"""Forked processes: locks and patches are seen to in one order, and regions reopened last."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def at_fork(
     after_in_parent: Function | None = None,
     after_in_child: Function | None = None,
 ) -> None:
-    """Have functions called when the process forks, as `os.register_at_fork` does; where nothing forks, nothing is called."""
+    """Have functions called when the process forks, as `os.register_at_fork` does.
+
+    Where nothing forks, nothing is called.
+    """
     _handlers.append(
         {"before": before, "after_in_parent": after_in_parent, "after_in_child": after_in_child}
     )
 
 
 def last_in_child(function: Function) -> None:
-    """Have a function called in a forked process when all others have been, whenever they were registered."""
+    """Have a function called in a forked process after all others, whenever registered."""
     _last.append(function)
 
 
@@ -46,7 +49,7 @@ def _after_in_child() -> None:
 
 
 def _call_each(functions: Iterable[Function | None]) -> None:
-    """Call functions, also behind one that raises, which is printed: a lock that was taken must be released."""
+    """Call functions, and print what one raises: the others must still release their locks."""
     for function in filter(None, functions):
         try:
             function()

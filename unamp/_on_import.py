@@ -1,8 +1,8 @@
-"""Loading an adapter as soon as its framework is imported, for a framework that runs nothing of ours before it must know us.
+"""Loading an adapter as soon as its framework is imported.
 
-MindSpore's compiler reads the source behind a decorator, and neither runs it nor asks about it. So
-where something is decorated before MindSpore is imported, its import is waited for. Nothing is
-imported here.
+This is for a framework that runs nothing of ours before it must know us: MindSpore's compiler reads
+the source behind a decorator, and neither runs it nor asks about it. So where something is
+decorated before MindSpore is imported, its import is waited for. Nothing is imported here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import Any
 
 
 def when_imported(name: str, then: Callable[[], object]) -> None:
-    """Have something called right after a module's first import; nothing where it is imported, or waited for, already."""
+    """Have something called right after a module's first import.
+
+    Nothing happens where the module is imported, or waited for, already.
+    """
     if name not in sys.modules and not any(
         isinstance(each, _Waiting) and each.name == name for each in sys.meta_path
     ):
@@ -24,13 +27,17 @@ def when_imported(name: str, then: Callable[[], object]) -> None:
 
 
 class _Waiting:
-    """Finds one module, as the other finders do, until it is imported: many ask for a module before, to see if it is there."""
+    """A finder that waits for one module.
+
+    It finds the module, as the other finders do, until it is imported: many ask for a module
+    before, to see if it is there.
+    """
 
     def __init__(self, name: str, then: Callable[[], object]) -> None:
         self.name, self._then = name, then
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return the module's spec, with a loader that says when it is loaded; None for any other module."""
+        """Return the module's spec, with a loader that calls back; None for any other module."""
         if name != self.name:
             return None
         finders: list[Any] = list(sys.meta_path)

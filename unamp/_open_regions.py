@@ -7,7 +7,10 @@ from typing import Any
 
 
 class _ThreadState(threading.local):
-    """The open regions of one thread, outermost first, each with its realisations and what these want back on exit."""
+    """The open regions of one thread, outermost first.
+
+    Each comes with its realisations, and with what these want back on exit.
+    """
 
     def __init__(self) -> None:
         self.open: list[tuple[Any, tuple[Any, ...], list[object]]] = []
@@ -22,9 +25,10 @@ def open_regions() -> int:
 
 
 def close_down_to(depth: int) -> tuple[Any, ...]:
-    """Close this thread's innermost regions until `depth` are open; return those, the outermost first.
+    """Close this thread's innermost regions until `depth` are open; return those closed.
 
-    For adapters whose compilers stop half-way, and for what is interrupted and opens them again.
+    The outermost comes first. For adapters whose compilers stop half-way, and for what is
+    interrupted and opens them again.
     """
     closed: list[Any] = []
     while len(state.open) > depth:
@@ -35,7 +39,10 @@ def close_down_to(depth: int) -> tuple[Any, ...]:
 
 
 def leave(realisations: tuple[Any, ...], tokens: list[object]) -> None:
-    """Put back what realisations of a policy replaced, the last first; what one cannot put back, the others still must."""
+    """Put back what realisations of a policy replaced, the last first.
+
+    Where one of them raises, the others are still put back.
+    """
     while tokens:
         realisation = realisations[len(tokens) - 1]
         try:

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 def environment(whose: str) -> Environment:
-    """Return the environment of the templates; everything that they are given is escaped. Its filter `name` shows layers.
+    """Return the environment of the templates, in which everything that they are given is escaped.
+
+    Its filter `name` shows layers.
 
     Args:
         whose: whose page it is, for the message.

@@ -1,7 +1,7 @@
-"""The text of a `precision.toml`: a policy, rules for layers, and why. docs/precision.md is the format.
+"""The text of a `precision.toml`: a policy, rules for layers, and why.
 
-Here it is plain values, read strictly: whatever is not known is refused, and nothing is executed or
-looked up.
+docs/precision.md is the format. Here it is plain values, read strictly: whatever is not known is
+refused, and nothing is executed or looked up.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ class Contents(NamedTuple):
 
     Attributes:
         policy: the arguments of a policy that it states; None where it has none.
-        layers: for each rule its pattern, its policy (arguments, or a word), its result and its
-            reason.
+        layers: for each rule its pattern, policy (arguments, or a word), result and reason.
         reason: why the policy is as it is.
         reasons: why an operation is on a list, by the entry.
         lists: the versions of the presets' lists that it was made with, by the presets.
@@ -111,7 +110,8 @@ def _layer(where: str, value: Any) -> dict[str, Any]:
         policy = _policy(f"{where}, policy", policy, inner)
         if inner or policy.pop("reason", ""):
             raise strict.BadJSON(
-                f"{where}: the reason for a layer's rule is the rule's own: write it beside the pattern"
+                f"{where}: the reason for a layer's rule is the rule's own: "
+                "write it beside the pattern"
             )
     else:
         strict.plain_text(f"{where}, policy", policy)

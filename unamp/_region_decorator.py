@@ -97,7 +97,7 @@ def decorate(
 
 
 def runs_later(function: object) -> str:
-    """Return the kind of object that a function returns to run its body later; empty where it runs when it is called.
+    """Return the kind of object that runs a function's body later; empty where a call runs it.
 
     Args:
         function: a function, or an object that can be called.
@@ -117,7 +117,7 @@ def runs_later(function: object) -> str:
 
 
 class _OwnRegions:
-    """The regions that the body of a generator or coroutine has open: in force in its steps, and not while it waits."""
+    """The regions that the body of a generator or coroutine has open, but not while it waits."""
 
     def __init__(self) -> None:
         self._interrupted: tuple[Any, ...] = ()

@@ -18,7 +18,7 @@ _KEYS = {"framework", "version", "source", "spellings"}
 
 
 class SpellingFile(NamedTuple):
-    """The contents of such a file: for each operation its spellings, and where it says that they come from."""
+    """The spellings of each operation in such a file, and the source that it states."""
 
     framework: str
     version: str
@@ -71,7 +71,8 @@ def read_spellings(
     for op, words in table.items():
         if op not in operations:
             raise wrong(
-                f"unknown operation {op!r}; {nearest(op, operations, '`unamp ops` lists all of them')}",
+                f"unknown operation {op!r}; "
+                f"{nearest(op, operations, '`unamp ops` lists all of them')}",
                 op,
             )
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
@@ -79,7 +80,8 @@ def read_spellings(
         for word in words:
             if word in taken:
                 raise wrong(
-                    f"{word!r} is spelled for {taken[word]!r} already; a spelling is one operation's",
+                    f"{word!r} is spelled for {taken[word]!r} already; "
+                    "a spelling is one operation's",
                     op,
                     word,
                 )
@@ -105,7 +107,8 @@ def _text(package: str) -> tuple[str, str] | None:
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = os.path.join(folder, *_PLACE.split("/"))
         try:
-            read = spec.loader.get_data  # type: ignore[union-attr]  # a loader reads what is in an archive, too
+            # a loader reads what is in an archive, too
+            read = spec.loader.get_data  # type: ignore[union-attr]
             return path, read(path).decode("utf-8")
         except UnicodeDecodeError as error:
             raise AdapterError(f"{path}: not UTF-8: {error}") from error
@@ -115,7 +118,7 @@ def _text(package: str) -> tuple[str, str] | None:
 
 
 def _line(text: str, *after: str) -> int | None:
-    """Return the number of the line in which each of some words has come up, one after the other."""
+    """Return the number of the line by which some words have come up, one after the other."""
     if not after:
         return None
     wanted = list(after)

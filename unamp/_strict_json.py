@@ -24,7 +24,7 @@ _SHOWN = 40  # characters of what somebody wrote, in a message
 
 
 class BadJSON(ValueError):
-    """A text is no JSON, or something in it is not what belongs there; the message says where and what."""
+    """A text is no JSON, or has what does not belong there; the message says where and what."""
 
 
 def parsed(source: str) -> Any:
@@ -155,7 +155,7 @@ def expect(where: str, value: Any, kinds: type | tuple[type, ...], called: str) 
 def fields(
     where: str, value: Any, known: Collection[str], needed: Collection[str]
 ) -> dict[str, Any]:
-    """Return an object that has all the fields that are needed, and none but those that are known."""
+    """Return an object that has all the needed fields, and none but the known ones."""
     found: dict[str, Any] = expect(where, value, dict, "an object")
     if unknown := sorted(found.keys() - set(known)):
         raise BadJSON(f"{where}: unknown field {unknown[0][:_SHOWN]!r}")

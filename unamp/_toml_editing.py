@@ -1,4 +1,4 @@
-"""Changing the text of a `precision.toml` in place, so that what a person wrote beside the values stays."""
+"""Changing a `precision.toml` in place, so that what a person wrote beside the values stays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USUAL = {"level": "O1", "dtype": "float16"}
 
 
 def edited(text: str, contents: Contents) -> str:
-    """Return the text with other contents; comments, order and layout of what stays equal are kept."""
+    """Return the text with other contents; comments, order and layout of equal parts are kept."""
     document = tomlkit.parse(text)
     _set_lists(document, contents.lists)
     if "policy" not in document:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 #: So many times slower than float32 is worth a warning.
 SLOW = 3.0
 
-#: Frameworks that compute, and that there may be no adapter for: named where a region covers
-#: nothing.
+#: Frameworks that compute, maybe without an adapter: named where a region covers nothing.
 _FRAMEWORKS = (
     "torch",
     "paddle",
@@ -53,12 +52,12 @@ _given: set[object] = set()
 
 
 def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
-    """Warn where a region will compute in a dtype that is many times slower than float32 on the only device there is."""
+    """Warn of a region whose dtype is many times slower than float32 on the only device."""
     if not policy.active or policy.dtype == FLOAT32 or device == "gpu":
         return
     factor = adapter.slowdown("cpu", policy.dtype)
-    # A framework is asked for its devices last: that may start it on them, and another one may have
-    # imported it.
+    # A framework is asked for its devices last: that may start it on them, though only another
+    # framework imported it.
     if factor >= SLOW and (device is not None or adapter.devices() == ("cpu",)):
         followed = policy.delegated(adapter.framework, "cpu")
         if followed is None or Rule.LOW not in followed.rules.values():
@@ -70,7 +69,8 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
             else "float32 is faster"
         )
         _once(
-            f"on a CPU {adapter.framework} is about {factor:.0f} times slower in {policy.dtype} than in float32; {better}"
+            f"on a CPU {adapter.framework} is about {factor:.0f} times slower in {policy.dtype} "
+            f"than in float32; {better}"
         )
 
 
@@ -105,31 +105,34 @@ def nothing_covered(policy: Policy) -> None:
         return
     if late := [adapter.framework for adapter in adapters_in_use()]:
         _once(
-            f"{', '.join(late)} was imported inside a region, which did not cover it; import frameworks before"
+            f"{', '.join(late)} was imported inside a region, which did not cover it; "
+            "import frameworks before"
         )
     elif found := [name for name in _FRAMEWORKS if name in sys.modules]:
         _once(
-            f"a region changed nothing: no adapter is installed for {', '.join(found)}; `unamp doctor` shows those that are"
+            "a region changed nothing: no adapter is installed for "
+            f"{', '.join(found)}; `unamp doctor` shows those that are"
         )
     else:
         _once(
-            "a region changed nothing: no framework was imported before it was opened, nor inside it"
+            "a region changed nothing: no framework was imported before it was opened, "
+            "nor inside it"
         )
 
 
 def never_ran(op: str) -> None:
     """Warn of an operation that a policy allows and that a trace did not see."""
     _once(
-        f"{op!r} is on your allow list and never ran while it was traced: maybe another operation is what runs "
-        "(the trace's table shows which)"
+        f"{op!r} is on your allow list and never ran while it was traced: maybe another operation "
+        "is what runs (the trace's table shows which)"
     )
 
 
 def not_reached(op: str, kind: str) -> None:
     """Warn of tensors inside of an argument of a registered operation that nobody can open."""
     _once(
-        f"{op!r} is called with a {kind}, and no rule casts the tensors in it: hand them over by themselves, or tell the "
-        "framework of the class (see Containers in docs/policies.md)"
+        f"{op!r} is called with a {kind}, and no rule casts the tensors in it: hand them over by "
+        "themselves, or tell the framework of the class (see Containers in docs/policies.md)"
     )
 
 
@@ -142,7 +145,7 @@ def rules_not_applied(path: str, count: int) -> None:
 
 
 def lists_changed(file: str, changes: Sequence[str]) -> None:
-    """Warn of a file that was made with other lists than those that are followed; see `unamp.made_with.changes_since`."""
+    """Warn of a file made with other lists; see `unamp.made_with.changes_since`."""
     for change in changes:
         _once(f"{file} was {change}")
 
@@ -152,31 +155,37 @@ def graph_ran(framework: str, what: str, instead: str) -> None:
     if traces.pauses:
         return
     _once(
-        f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is missing there; {instead}",
+        f"a graph of {what} ran in a trace, which sees eager code only: what is in the graph is "
+        f"missing there; {instead}",
         through=(framework, "keras"),
     )
 
 
 def no_step(steps: int) -> None:
-    """Warn of a trace of chosen steps that recorded nothing: `step` was called too rarely, or what ran is nothing it sees."""
+    """Warn of a trace of chosen steps that recorded nothing.
+
+    Either `step` was called too rarely, or nothing ran that a trace sees.
+    """
     _once(
-        f"unamp.trace(steps=...) recorded nothing: its step() was called {steps} times; call it at the end of every step"
+        f"unamp.trace(steps=...) recorded nothing: its step() was called {steps} times; "
+        "call it at the end of every step"
     )
 
 
 def moves_statistics(layers: str) -> None:
     """Warn of a search that trains: its runs move running statistics, those that overflow too."""
     _once(
-        f"unamp.tune: the network is in training mode, and every run moves the running statistics of {layers}, also where it "
-        "overflows; tune a copy, or call network.eval() before"
+        "unamp.tune: the network is in training mode, and every run moves the running statistics "
+        f"of {layers}, also where it overflows; tune a copy, or call network.eval() before"
     )
 
 
 def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
-    """Warn of a layer that computes in a dtype of its own, where the policy's is another low one."""
+    """Warn of a layer that keeps a low dtype of its own, where the policy's is another one."""
     _once(
-        f"{layer} was made to compute in a dtype of its own and keeps it, where the region computes in {low}; make it without "
-        "that dtype and the region decides, or open the region in the dtype that it has",
+        f"{layer} was made to compute in a dtype of its own and keeps it, where the region "
+        f"computes in {low}; make it without that dtype and the region decides, or open the region "
+        "in the dtype that it has",
         through=(framework, "flax"),
     )
 
@@ -184,20 +193,21 @@ def keeps_its_dtype(framework: str, layer: str, low: str) -> None:
 def follows_the_region(framework: str, layer: str, name: str, low: str) -> None:
     """Warn of a layer of Keras that states float32, where the region's policy makes it low."""
     _once(
-        f"{layer} {name!r} was made with dtype='float32' and computes in {low} here: float32 is what every layer of Keras has, "
-        "and in a region the policy decides; to keep a layer in float32, decorate its call with "
-        "unamp.autocast(dtype='float32') in a class of your own",
+        f"{layer} {name!r} was made with dtype='float32' and computes in {low} here: float32 is "
+        "what every layer of Keras has, and in a region the policy decides; to keep a layer in "
+        "float32, decorate its call with unamp.autocast(dtype='float32') in a class of your own",
         key=(framework, layer, low),  # once for a class, however many of it there are
         through=(framework, "keras"),
     )
 
 
 def newer_than_examined(framework: str, version: str, examined: str) -> None:
-    """Warn of a version of a framework that is newer than any that its adapter was examined with."""
+    """Warn of a framework's version that is newer than any its adapter was examined with."""
     if major_minor(version) > major_minor(examined):
         _once(
-            f"{framework} {version} is newer than any that unamp was examined with ({examined}); all that "
-            "unamp needs of it was found; 'unamp conformance' tells whether rules are followed",
+            f"{framework} {version} is newer than any that unamp was examined with ({examined}); "
+            "all that unamp needs of it was found; 'unamp conformance' tells whether rules are "
+            "followed",
             through=(framework,),
         )
 
@@ -210,24 +220,33 @@ def has_no_hook(library: str, name: str) -> None:
         name: the part, with its module.
     """
     _once(
-        f"{library} has no {name}, which unamp replaces while a region is open: what calls it may lose the policy there, or "
-        "raise; update unamp, or install a version of the library that has it"
+        f"{library} has no {name}, which unamp replaces while a region is open: what calls it may "
+        "lose the policy there, or raise; update unamp, or install a version of the library that "
+        "has it"
     )
 
 
 def called_apart(layer: str, network: str, name: str) -> None:
-    """Warn where a layer is called by itself whose network may have a rule for it, which holds in the network's call alone."""
+    """Warn where a layer is called by itself whose network may have a rule for it.
+
+    Such a rule holds in the network's call alone.
+    """
     _once(
-        f"a {layer} was called by itself, and {network} has a rule for {name!r}, which is one: on JAX a rule for a layer holds "
-        f"inside a call of its network alone. Call the {network}, or decorate what calls the layer with a region"
+        f"a {layer} was called by itself, and {network} has a rule for {name!r}, which is one: on "
+        "JAX a rule for a layer holds inside a call of its network alone. Call the "
+        f"{network}, or decorate what calls the layer with a region"
     )
 
 
 def no_layer_of_network(layer: str, network: str, name: str) -> None:
-    """Warn where a layer is called in a network with rules that has none of its arrays, but a rule for one of its class."""
+    """Warn where a layer with none of a network's arrays is called in the network.
+
+    The network has a rule for a layer of that layer's class.
+    """
     _once(
-        f"a {layer} was called inside {network}, which has a rule for {name!r}: the {layer} has none of its arrays, so it is "
-        "another layer, and has no rule. Where its arrays are computed from those in the call, open a region around it there"
+        f"a {layer} was called inside {network}, which has a rule for {name!r}: the {layer} has "
+        "none of its arrays, so it is another layer, and has no rule. Where its arrays are "
+        "computed from those in the call, open a region around it there"
     )
 
 
@@ -240,8 +259,9 @@ def unknown_masters(names: Sequence[str]) -> None:
     """Warn of master weights in a loaded state that no parameter of the optimizer has."""
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     _once(
-        f"the optimizer's loaded state has master weights of parameters that it does not have ({listed}): they are dropped; "
-        "master weights start as what the parameters are; give the network the parameter names that were saved"
+        "the optimizer's loaded state has master weights of parameters that it does not have "
+        f"({listed}): they are dropped; master weights start as what the parameters are; give the "
+        "network the parameter names that were saved"
     )
 
 
@@ -261,7 +281,7 @@ def _once(
 
 
 def _depth_of_user_code(through: tuple[str, ...]) -> int:
-    """Return the `stacklevel` for `_once`'s caller's caller ... that is no code of ours, nor of the packages named."""
+    """Return the `stacklevel` in `_once` of the nearest caller outside unamp and `through`."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_passed_through(
         frame.f_globals.get("__name__", ""), through

@@ -85,7 +85,9 @@ def check(
     device: str | None = None,
     compiled: bool = False,
 ) -> Checked:
-    """Return whether a policy can be followed, natively or emulated, by framework and device. Nothing is computed.
+    """Return whether a policy can be followed, natively or emulated, by framework and device.
+
+    Nothing is computed.
 
     Args:
         policy: the policy.
@@ -112,7 +114,8 @@ def check(
         amp_warnings.left_out(registry.unsuitable(), adapters)
         if not adapters:
             raise FrameworkNotSupported(
-                "no framework is imported that could be asked; import one before (unamp imports none)"
+                "no framework is imported that could be asked; "
+                "import one before (unamp imports none)"
             )
     asked = (
         (adapter, each)

@@ -17,8 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OFF = Policy(enabled=False)
 
-#: The attribute of a forward that holds the dtype of its inputs, for adapters whose compilers run
-#: no decorators.
+#: The attribute of a forward that holds its inputs' dtype, for compilers that run no decorators.
 CAST_INPUTS = "__unamp_cast_inputs__"
 
 #: The attribute of a backward that runs under its forward's policy, for the same adapters.
@@ -39,12 +38,11 @@ def custom_fwd(
     device_type: str | None = None,
     cast_inputs: DtypeLike | None = None,
 ) -> Callable[..., Any]:
-    """Decorate the ``forward`` of a custom autograd function (torch's `Function`, Paddle's `PyLayer`).
+    """Decorate the ``forward`` of an autograd function (torch's `Function`, Paddle's `PyLayer`).
 
     Args:
         fwd: the forward; its first argument is the context object.
-        device_type: accepted for `torch.amp.custom_fwd`'s sake; a region covers every device of its
-            framework.
+        device_type: accepted for `torch.amp.custom_fwd`'s sake; regions cover every device.
         cast_inputs: None runs ``forward`` under the policy in force. A dtype (``"float32"``,
             ``torch.float16``, ...) casts the incoming float16, bfloat16 and float32 tensors to it
             and runs ``forward`` with mixed precision off. It has no effect outside regions.
@@ -76,7 +74,9 @@ def custom_bwd(bwd: None = None, *, device_type: str | None = None) -> Callable[
 def custom_bwd(
     bwd: Callable[..., Any] | None = None, *, device_type: str | None = None
 ) -> Callable[..., Any]:
-    """Decorate the ``backward`` of a function whose ``forward`` has `custom_fwd`: it runs under the forward's policy.
+    """Decorate the ``backward`` of a function whose ``forward`` has `custom_fwd`.
+
+    It runs under the forward's policy.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.custom_bwd
     """
@@ -96,13 +96,14 @@ def _eligible_name(dtype: object) -> str:
     name = dtype_name(dtype)
     if name not in ELIGIBLE:
         raise ValueError(
-            f"cast_inputs {shortened(dtype)} is not a dtype that unamp casts to; valid: {', '.join(ELIGIBLE)}"
+            f"cast_inputs {shortened(dtype)} is not a dtype that unamp casts to; "
+            f"valid: {', '.join(ELIGIBLE)}"
         )
     return name
 
 
 def _cast(value: Any, dtype: str) -> Any:
-    """Return `value` with every eligible tensor in it in `dtype`, in any nesting of tuples, lists and mappings."""
+    """Cast every eligible tensor in a value, and in nested tuples, lists and mappings."""
     if isinstance(value, Mapping):
         return {_cast(k, dtype): _cast(v, dtype) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Pure low precision: `decorate` casts a network's parameters, and lets optimizers step float32 master weights."""
+"""Pure low precision: low parameters in networks, float32 master weights in optimizers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unamp.typing import DtypeLike, Level
 Models = TypeVar("Models")
 Optimizers = TypeVar("Optimizers")
 
-# whether parameters are cast
+#: Whether parameters are cast, by level.
 _LEVELS: dict[Level, bool] = {"O0": False, "OD": False, "O1": False, "O2": True, "O3": True}
 
 #: The dtypes in which parameters can be saved.
@@ -65,8 +65,7 @@ def decorate(
 
     Args:
         models: a network, or a list or tuple of them, of a framework that is imported.
-        optimizers: an optimizer, or a list or tuple of them, which were made for the networks'
-            parameters.
+        optimizers: an optimizer, or a list or tuple of them, made for the networks' parameters.
         level: ``"O0"``, ``"OD"`` and ``"O1"`` change nothing; ``"O2"`` and ``"O3"`` do.
         dtype: the low precision. With ``"float32"`` everything is left as it is.
         master_weight: False lets optimizers step the low parameters themselves. None is True.
@@ -80,7 +79,7 @@ def decorate(
 
     Returns:
         What was given, in the same form: the models, or the models and the optimizers where there
-            are some.
+        are some.
 
     Raises:
         TypeError: for what is no network, optimizer or layer of one imported framework.
@@ -98,7 +97,8 @@ def decorate(
         raise ValueError(unknown("level", level, _LEVELS))
     if master_grad and master_weight is not None and not master_weight:
         raise ValueError(
-            "master_grad goes with master weights: leave master_weight out, or leave master_grad out"
+            "master_grad goes with master weights: leave master_weight out, "
+            "or leave master_grad out"
         )
     networks, steppers = _listed(models), [] if optimizers is None else _listed(optimizers)
     decoration = Decoration(
@@ -148,6 +148,7 @@ def _known(value: Any, kind: str) -> Adapter:
     adapter = registry.owner(value, kind)
     if adapter is None:
         raise TypeError(
-            f"{type(value).__name__} is no {kind} of a framework that is imported and has an adapter installed"
+            f"{type(value).__name__} is no {kind} of a framework that is imported "
+            "and has an adapter installed"
         )
     return adapter

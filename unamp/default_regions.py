@@ -13,7 +13,7 @@ from unamp.regions import check_policy, current_policy, limited_region
 
 @not_converted
 def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[object]:
-    """Return a region for a policy where none is in force for some tensors, and a context that does nothing where one is.
+    """Return a region for a policy where none is in force for some tensors, else a null context.
 
     For libraries with a policy of their own that their users may override: with a region, a region
     that switches mixed precision off, or the framework's own AMP. The region is limited to the
@@ -24,8 +24,7 @@ def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[objec
         like: a tensor, or tensors of one framework in lists, tuples and dictionaries.
 
     Raises:
-        TypeError: where ``policy`` is not a `Policy`, and where there is no tensor of an imported
-            framework.
+        TypeError: where ``policy`` is not a `Policy`, or no tensor is of an imported framework.
         ValueError: for tensors of several frameworks.
         FrameworkNotSupported: for tensors of a framework that no region can cover.
     """
@@ -35,12 +34,14 @@ def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[objec
     if not found:
         given = type(like).__name__
         raise TypeError(
-            f"like must be a tensor of an imported framework, or tensors in lists, tuples or dictionaries; got {given}"
+            "like must be a tensor of an imported framework, "
+            f"or tensors in lists, tuples or dictionaries; got {given}"
         )
     frameworks, devices = dict.fromkeys(f for f, _ in found), dict.fromkeys(d for _, d in found)
     if len(frameworks) > 1:
         raise ValueError(
-            f"like holds tensors of several frameworks: {', '.join(frameworks)}; a region is opened for one"
+            f"like holds tensors of several frameworks: {', '.join(frameworks)}; "
+            "a region is opened for one"
         )
     framework = found[0][0]
     for device in devices:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from unamp.adapter import DEVICES, Adapter, NamesDevices, registry
 from unamp.errors import shortened
 
-#: What is said where a function stands in the place of a device or a switch: the parentheses are
-#: missing.
+#: The message where a function stands in the place of a device or a switch, without parentheses.
 BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
 
 
@@ -19,8 +18,7 @@ class Place(NamedTuple):
     Attributes:
         device: their kind; None for all.
         framework: the framework whose word that is; None for what every framework may have.
-        missing: where there is no such device here, a sentence that says so and what there is; else
-            empty.
+        missing: a sentence that says that no such device is here, and which are; else empty.
     """
 
     device: str | None
@@ -29,7 +27,7 @@ class Place(NamedTuple):
 
 
 def place(device_type: object, framework: str | None) -> Place:
-    """Return the devices that are meant, by a word or an object, on one framework or (None) on all that are imported.
+    """Return the devices that a word or an object means, on one framework or all imported ones.
 
     Raises:
         ValueError, TypeError: for what is no device of those frameworks.
@@ -67,7 +65,8 @@ def place(device_type: object, framework: str | None) -> Place:
         None,
     ):
         raise ValueError(
-            f"device_type {shortened(device_type)} is one of {owner}'s devices, and the region is for {framework}; {valid}"
+            f"device_type {shortened(device_type)} is one of {owner}'s devices, "
+            f"and the region is for {framework}; {valid}"
         )
     if not isinstance(device_type, str):
         if callable(device_type):
@@ -80,9 +79,8 @@ def place(device_type: object, framework: str | None) -> Place:
 
 
 def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str:
-    """Return the sentence to say where none of some frameworks has a kind of device; nothing where one has."""
-    # A framework is asked for its devices only where none before it has one: that may start it on
-    # them.
+    """Return a sentence where none of some frameworks has a kind of device, else nothing."""
+    # Asking a framework for its devices may start it on them: ask only where none before has one.
     if not adapters or any(kind in _names(adapter) for adapter in adapters):
         return ""
     return f"there is no device {str(device_type)!r} here: {'; '.join(map(_present, adapters))}"
@@ -107,7 +105,7 @@ def _knows(adapter: Adapter, device: object) -> bool:
 
 
 def default_dtype(device: str | None, framework: str | None) -> str:
-    """Return the low precision where none is named: float16 on an accelerator, bfloat16 on the CPU."""
+    """Return the default low precision: float16 on an accelerator, bfloat16 on the CPU."""
     if device is None:
         chosen = (a for a in registry.adapters_in_use() if framework in (None, a.framework))
         device = "gpu" if any("gpu" in a.devices() for a in chosen) else "cpu"

@@ -16,8 +16,7 @@ class FloatFormat(NamedTuple):
         name: its common name.
         size: how many bytes a number takes.
         digits: how many binary digits a significand has, the one that is not stored included.
-        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers
-            lie.
+        smallest_exponent, largest_exponent: of the powers of two between which normal numbers lie.
         low: whether it is a low precision: one that a policy casts to.
         aliases: other names for it.
     """
@@ -76,8 +75,7 @@ POLICY_DTYPES = (*LOW_DTYPES, FLOAT32)
 #: tensor, or one for each row.
 FLOAT8 = ("float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows")
 
-#: Tensors in these dtypes are cast; all others (float64, integers, booleans, complex numbers) never
-#: are.
+#: Tensors in these dtypes are cast; others (float64, integers, booleans, complex ones) never are.
 ELIGIBLE = (*LOW_DTYPES, FLOAT32)
 
 _ALIASES = {
@@ -115,7 +113,9 @@ def policy_dtype(value: object) -> str:
 
 
 def shadow_dtype(value: object) -> str:
-    """Return the canonical name of a dtype for `unamp.trace(shadow=...)`, one of `LOW_DTYPES` or `FLOAT8`.
+    """Return the canonical name of a dtype for `unamp.trace(shadow=...)`.
+
+    It is one of `LOW_DTYPES` or `FLOAT8`.
 
     Args:
         value: see `low_dtype`.
@@ -147,10 +147,11 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
         )
     if name not in valid and name.startswith("float8") and FLOAT8[0] not in valid:
         raise ValueError(
-            f"dtype {shortened(name)} {otherwise}; valid: {words}. A bare cast to float8 is not the same everywhere: 500.0 is "
-            "448 in PyTorch and PaddlePaddle, and NaN in JAX and TensorFlow. See which layers would bear products in float8 "
-            'with unamp.trace(shadow="float8_e4m3") or unamp.tune(dtype="float8_e4m3"), and give the list to torchao, '
-            'Transformer Engine or Keras\' quantize("float8")'
+            f"dtype {shortened(name)} {otherwise}; valid: {words}. A bare cast to float8 is not "
+            "the same everywhere: 500.0 is 448 in PyTorch and PaddlePaddle, and NaN in JAX and "
+            "TensorFlow. See which layers would bear products in float8 with "
+            'unamp.trace(shadow="float8_e4m3") or unamp.tune(dtype="float8_e4m3"), and give the '
+            'list to torchao, Transformer Engine or Keras\' quantize("float8")'
         )
     if name not in valid:
         raise ValueError(f"dtype {shortened(name)} {otherwise}; valid: {words}")
@@ -158,7 +159,7 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
 
 
 def dtype_name(value: object) -> str | None:
-    """Return the name of a dtype (``"float32"``) given as a string or a dtype object; None for what is no dtype."""
+    """Return the name of a dtype given as a string or an object; None for what is no dtype."""
     # Every framework's dtype object either prints its name last ("torch.float16",
     # "paddle.bfloat16", "Float16") or carries it as `.name`, and so do NumPy's and ml_dtypes';
     # scalar types carry it as `__name__`.

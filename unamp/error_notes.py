@@ -31,7 +31,7 @@ _MOST_STEPS = 16  # from a tensor back to an operation that a rule decided
 def explain(
     error: BaseException, trace: TracebackType | None, policy: Policy, adapters: Iterable[Adapter]
 ) -> None:
-    """Add a note to an error that is about dtypes, once; errors keep their type, and others are left alone."""
+    """Add a note to an error about dtypes, once; its type, and other errors, stay as they are."""
     if (
         policy.level not in _LEVELS
         or not policy.active
@@ -69,20 +69,21 @@ def _note(adapter: Any, policy: Policy, trace: TracebackType | None) -> str:
         else "deny=[...], with the operations that make it low"
     )
     return (
-        f"{_BEGINS}raised inside a region of {policy!r}, where what no list names runs in {policy.dtype}.{where} "
-        f"Keep this part in float32: {lists}; or unamp.autocast(enabled=False) around it, with float32 inputs. "
+        f"{_BEGINS}raised inside a region of {policy!r}, where what no list names runs in "
+        f"{policy.dtype}.{where} Keep this part in float32: {lists}; or "
+        "unamp.autocast(enabled=False) around it, with float32 inputs. "
         "unamp.trace() shows every decision."
     )
 
 
 def _decided(adapter: Any, policy: Policy, tensor: Any) -> str | None:
-    """Return the last operation on the way to a tensor that the policy runs low; None where nobody knows."""
+    """Return the last operation before a tensor that the policy runs low; None where unknown."""
     ops = islice(adapter.made_by(tensor), _MOST_STEPS)
     return next((op for op in ops if policy.rules.get(op) is Rule.LOW), None)
 
 
 def _tensors(adapter: Any, trace: TracebackType | None) -> list[tuple[str, Any]]:
-    """Return floating tensors, by their names, in the innermost frame that has any, the framework's own code left out."""
+    """Return floating tensors, by name, in the innermost frame of the user's code with any."""
     own = (adapter.framework, "unamp", f"unamp_{adapter.framework}")
     frames = [
         frame

@@ -12,33 +12,45 @@ class AdapterError(RuntimeError):
 
 
 class FrameworkNotSupported(AdapterError):
-    """A framework is not installed, is outside its adapter's version range, or lacks a hook that the adapter needs."""
+    """A framework is not installed, is of an unsupported version, or lacks a hook.
+
+    Its adapter states the range of versions, and the hooks that it needs.
+    """
 
 
 class NotExpressible(RuntimeError):
-    """A policy cannot be honoured here (this device, this compiler, this kind of call) and is not silently dropped."""
+    """A policy cannot be honoured on this device, by this compiler or in this kind of call.
+
+    It is not silently dropped instead.
+    """
 
 
 class BannedOperation(RuntimeError):
-    """An operation that the policy's preset bans was called; the message says what to use instead."""
+    """A call of an operation that the policy's preset bans; the message says what to use."""
 
 
 class AmpHint(UserWarning):
-    """Something works as it is meant, and could be faster; each is given once in a process (see `unamp.amp_warnings`)."""
+    """Something works as it is meant, and could be faster.
+
+    Each is given once in a process; see `unamp.amp_warnings`.
+    """
 
 
 class AmpWarning(UserWarning):
-    """Something works, and is probably not what was meant; each is given once in a process (see `unamp.amp_warnings`)."""
+    """Something works, and is probably not what was meant.
+
+    Each is given once in a process; see `unamp.amp_warnings`.
+    """
 
 
 def shortened(value: object, most: int = 80) -> str:
-    """Return the `repr` of what somebody gave, for a message: of something long only its beginning."""
+    """Return the `repr` of what somebody gave, for a message; cut off where it is long."""
     said = repr(value[: most + 1] if isinstance(value, str) else value)
     return said if len(said) <= most + 2 else f"{said[:most]}…"
 
 
 def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return a hint for a name that is none of those that are known: the nearest of them; where nothing is near, another."""
+    """Return a hint for an unknown name: the known names nearest to it, else `otherwise`."""
     import difflib  # slow to import, and only an error needs it
 
     near = difflib.get_close_matches(name, list(known), 3)
@@ -46,7 +58,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def unknown(what: str, given: object, valid: Iterable[str], listed: str = "valid") -> str:
-    """Return the message for a name that is none of the valid ones: what was given, what was probably meant, what is valid."""
+    """Return the message for an unknown name: what was given, probably meant, and is valid."""
     import difflib  # slow to import, and only an error needs it
 
     names = list(valid)

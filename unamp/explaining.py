@@ -34,12 +34,11 @@ class Explanation(NamedTuple):
 def explain(
     policy: Policy, framework: str | None = None, device: str | None = None
 ) -> dict[str, Explanation]:
-    """Return for every operation of the vocabulary its rule, where the rule comes from, and how it is carried out.
+    """Return for every operation of the vocabulary its rule, its origin, and how it is carried out.
 
     Args:
         policy: the policy.
-        framework: one framework, or None for all that are imported. The preset ``native`` needs
-            one.
+        framework: one framework, or None for all imported ones. The preset ``native`` needs one.
         device: ``"cpu"``, ``"gpu"``, or None for both. The preset ``native`` needs one where the
             framework has several.
 
@@ -55,7 +54,8 @@ def explain(
     )
     if framework is None and preset(policy.preset).delegates:
         raise ValueError(
-            f"preset {policy.preset!r} is each framework's own lists; name a framework, with --framework say"
+            f"preset {policy.preset!r} is each framework's own lists; "
+            "name a framework, with --framework say"
         )
     if framework is not None and device is None and preset(policy.preset).delegates:
         device = _only_device(policy, adapters[0])
@@ -79,7 +79,9 @@ def explain(
 
 
 def lists_behind(policy: Policy, framework: str, device: str | None = None) -> str:
-    """Return the lists that the preset ``native`` is explained by, as in ``"torch-cuda@2.15"``; nothing where there are none.
+    """Return the lists behind the preset ``native``, as in ``"torch-cuda@2.15"``.
+
+    The text is empty where there are none.
 
     Args:
         policy: the policy.
@@ -108,7 +110,7 @@ def _only_device(policy: Policy, adapter: Adapter) -> str:
 
 
 def rules_of_versions(policy: Policy) -> dict[str, Mapping[str, Rule]]:
-    """Return the rules of a policy by its preset's lists of each version; none where the preset has no versions."""
+    """Return a policy's rules by the versions of its preset's lists; empty without versions."""
     name = without_version(policy.preset)
     return {
         version: policy.replace(preset=f"{name}@{version}").rules
@@ -123,8 +125,7 @@ def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Deci
     the widest dtype of its inputs at O1, as if it were on a promote list. That is no difference.
 
     Args:
-        before, after: the policies; with the preset ``native`` ask for what it comes to
-            (`Policy.delegated`).
+        before, after: the policies; of the preset ``native``, what `Policy.delegated` returns.
 
     Raises:
         TypeError: where one is not a `Policy`.
@@ -161,7 +162,7 @@ def changes(
     ran: Mapping[tuple[Policy, str], int] | None = None,
     bases: Iterable[Policy] = (Policy(),),
 ) -> list[Change]:
-    """Return the changes where policies get other arguments: everywhere, or for the operations that ran.
+    """Return the changes of rules where policies get other arguments.
 
     Args:
         before, after: arguments of `Policy.replace`; ``allow`` and ``deny`` come on top of the

@@ -1,12 +1,10 @@
 """Allow and deny lists as people write them: operations by any name, and words for many of them.
 
-====================
-====================================================================================================
-``"linear"``          an operation: a canonical name, any framework's spelling, or the framework's
-own object ``"group:norm"``      all operations of a group ``"linalg_*"``        all operations
-whose canonical name fits; ``*`` stands for any letters ``"*"``               every operation
-====================
-====================================================================================================
+- ``"linear"``: an operation: a canonical name, any framework's spelling, or the framework's own
+  object
+- ``"group:norm"``: all operations of a group
+- ``"linalg_*"``: all operations whose canonical name fits; ``*`` stands for any letters
+- ``"*"``: every operation
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ _GROUP = "group:"
 _QUALIFIED = "::"
 
 _UNREGISTERED = (
-    "no operation {} is registered here, and no imported framework has an operator of that name; import what defines it, or "
-    "unamp.register_operation it, before a list or a file names it"
+    "no operation {} is registered here, and no imported framework has an operator of that name; "
+    "import what defines it, or unamp.register_operation it, before a list or a file names it"
 )
 
 
@@ -85,7 +83,7 @@ def is_word(entry: str) -> bool:
 
 
 def operation_name(argument: str, entry: object, prefer: str | None = None) -> str:
-    """Return the canonical name of one operation, however it is named; `prefer` is as in `Vocabulary.resolve`."""
+    """Return the canonical name of one operation; for `prefer` see `Vocabulary.resolve`."""
     known = vocabulary()
     if isinstance(entry, str) and (entry in known or _QUALIFIED not in entry):
         return known.resolve(entry, prefer)
@@ -94,8 +92,8 @@ def operation_name(argument: str, entry: object, prefer: str | None = None) -> s
         raise ValueError(_UNREGISTERED.format(shortened(entry)))
     if spelling is None:
         raise TypeError(
-            f"{argument} takes operation names, or a framework's functions, layer classes and primitives; "
-            f"got {type(entry).__name__}: {shortened(entry)}"
+            f"{argument} takes operation names, or a framework's functions, layer classes and "
+            f"primitives; got {type(entry).__name__}: {shortened(entry)}"
         )
     framework, _, operator = spelling.partition(".")
     if _QUALIFIED in operator and operator not in known.spelled(framework):
@@ -121,8 +119,9 @@ def _followed(argument: str, entry: object, ops: Iterable[str], casts: bool) -> 
     if not found:
         moves = ", ".join(vocabulary().groups["cast"])
         raise ValueError(
-            f"{argument}: {shortened(entry)} is a cast or a move ({moves}), which follows no list: the call itself says the "
-            "dtype or the device. Leave it out, and list the operation that computes with its result"
+            f"{argument}: {shortened(entry)} is a cast or a move ({moves}), which follows no list: "
+            "the call itself says the dtype or the device. Leave it out, and list the operation "
+            "that computes with its result"
         )
     return found
 

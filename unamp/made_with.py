@@ -1,4 +1,4 @@
-"""The versions of the presets' lists that a `precision.toml` was made with, and the rules that change with others."""
+"""The lists that a `precision.toml` was made with, and the rules that change with newer ones."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def with_lists(policy: P, lists: Mapping[str, str]) -> P:
     """Return a policy with the version of its preset's lists that a file states.
 
     Raises:
-        ValueError: for a version that this unamp does not have; the message lists those that it
-            has.
+        ValueError: for a version that this unamp does not have; the message lists its versions.
     """
     version = lists.get(policy.preset)
     if version is None:
@@ -42,7 +41,7 @@ def with_lists(policy: P, lists: Mapping[str, str]) -> P:
 
 
 def changes_since(lists: Mapping[str, str], policies: Iterable[_Policy]) -> list[str]:
-    """Return a sentence for each preset under whose newest lists rules differ from those that a file was made with.
+    """Return a sentence for each preset whose newest lists change the rules of a file.
 
     Args:
         lists: the version of each preset that the file states.
@@ -59,8 +58,8 @@ def changes_since(lists: Mapping[str, str], policies: Iterable[_Policy]) -> list
         meant = [policy for policy in given if policy.preset == name]
         if meant and version not in versions:
             found.append(
-                f"made with the lists of {name} {shortened(version)}, which this unamp does not have ({', '.join(versions)}): "
-                f"those of {versions[-1]} are followed; update unamp"
+                f"made with the lists of {name} {shortened(version)}, which this unamp does not "
+                f"have ({', '.join(versions)}): those of {versions[-1]} are followed; update unamp"
             )
             continue
         changed = {
@@ -71,8 +70,9 @@ def changes_since(lists: Mapping[str, str], policies: Iterable[_Policy]) -> list
         }
         if changed:
             found.append(
-                f"made with the lists of {name} {version}, and those of {versions[-1]} are followed, with other rules for "
-                f'{", ".join(sorted(changed))}; preset = "{name}@{version}" in the file holds the old ones, writing the file '
-                "again accepts the new ones"
+                f"made with the lists of {name} {version}, and those of {versions[-1]} are "
+                f"followed, with other rules for {', '.join(sorted(changed))}; "
+                f'preset = "{name}@{version}" in the file holds the old ones, '
+                "writing the file again accepts the new ones"
             )
     return found

@@ -1,4 +1,4 @@
-"""Networks that compute under a policy by themselves, in the spelling of MindSpore's `auto_mixed_precision`."""
+"""Networks with a policy of their own, in the spelling of MindSpore's `auto_mixed_precision`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def auto_mixed_precision(
     *,
     preset: PresetName = "mindspore",
 ) -> Network:
-    """Return a network that computes under a policy and returns float32, as `mindspore.amp.auto_mixed_precision` makes one.
+    """Return a network that computes under a policy and returns float32.
+
+    It is made as `mindspore.amp.auto_mixed_precision` makes one.
 
     At O1 the operations of the preset's allow list run low, and their results are cast back to
     float32 at once. At O2 everything runs low but the deny list, at O3 everything; the network's
@@ -44,7 +46,7 @@ def auto_mixed_precision(
         TypeError: where ``network`` is no network of an imported framework.
 
     Semantics:
-        https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.auto_mixed_precision.html
+    https://www.mindspore.cn/docs/en/r2.7.0/api_python/amp/mindspore.amp.auto_mixed_precision.html
     """
     if amp_level not in _LEVELS:
         raise ValueError(unknown("amp_level", amp_level, _LEVELS))
@@ -52,8 +54,8 @@ def auto_mixed_precision(
     adapter = owner(network, "network")
     if adapter is None:
         raise TypeError(
-            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, flax.nnx.Module, "
-            "flax.linen.Module or equinox.Module, of a framework that is "
+            "network must be a torch.nn.Module, paddle.nn.Layer, mindspore.nn.Cell, keras.Model, "
+            "flax.nnx.Module, flax.linen.Module or equinox.Module, of a framework that is "
             f"imported and has an adapter installed; not {type(network).__name__}"
         )
     wrapped: Network = adapter.wrap(network, policy) if policy.active else network
@@ -63,9 +65,9 @@ def auto_mixed_precision(
 def call_under(
     adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Call `call` under `policy`: cast its floating inputs at O2 and O3, and return float32 where `returns_float32` says so.
+    """Call `call` under `policy`, with its floating inputs cast at O2 and O3.
 
-    For adapters, to carry out `Adapter.wrap`.
+    Return float32 where `returns_float32` says so. For adapters, to carry out `Adapter.wrap`.
     """
     if policy.level in ("O2", "O3"):
         args, kwargs = (
@@ -78,5 +80,5 @@ def call_under(
 
 
 def returns_float32(policy: Policy) -> bool:
-    """Return whether a network under a policy returns float32: at O1, where its operations do (``widen_results``)."""
+    """Return whether a network returns float32 under a policy: at O1 with ``widen_results``."""
     return policy.level in ("O2", "O3") or policy.widen_results

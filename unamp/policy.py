@@ -30,14 +30,17 @@ KEPT_POLICIES = 2048
 LEVELS: dict[Level, str] = {
     "O0": "nothing is touched",
     "OD": "the allow list runs low, everything else in float32",
-    "O1": "the allow list runs low, the deny list in float32, the rest in the widest dtype of its inputs",
+    "O1": (
+        "the allow list runs low, the deny list in float32, "
+        "the rest in the widest dtype of its inputs"
+    ),
     "O2": "everything runs low but the deny list",
     "O3": "everything runs low but your own deny list",
 }
 
 
 class Rule(Enum):
-    """The things that can happen to an operation's eligible inputs (tensors in a dtype of `unamp.dtypes.ELIGIBLE`)."""
+    """The treatment of an operation's inputs that have a dtype of `unamp.dtypes.ELIGIBLE`."""
 
     UNTOUCHED = "untouched"
     LOW = "low"
@@ -72,7 +75,9 @@ class Decision(NamedTuple):
 
 
 class Policy:
-    """A rule for every operation: the precision that it runs in. Immutable, hashable, equal by value, and it pickles.
+    """A rule for every operation: the precision that it runs in.
+
+    A policy is immutable, hashable, equal by value, and it pickles.
 
     Args:
         level: ``"O0"``, ``"OD"``, ``"O1"``, ``"O2"`` or ``"O3"``; see `LEVELS`. The names are
@@ -173,7 +178,8 @@ class Policy:
         ).delegates:
             raise ValueError(
                 f"preset {preset!r} is the framework's own AMP, which takes no lists; "
-                "start from a preset with lists (for instance 'unamp' or 'torch-cuda') to use allow and deny"
+                "start from a preset with lists (for instance 'unamp' or 'torch-cuda') "
+                "to use allow and deny"
             )
         if level != "O0" and denying.everything:
             level, preset, denied = "OD", _EMPTY, frozenset()
@@ -222,7 +228,7 @@ class Policy:
         return f"Policy({', '.join([repr(self.level), repr(self.dtype), *changed])})"
 
     def _said(self) -> dict[str, Any]:
-        """Return the arguments that differ from the usual, besides level and dtype, lists in the fewest words."""
+        """Return the arguments besides level and dtype that are not the default, lists in words."""
         fields = list(zip(_ARGUMENTS, self._values, Policy()._values, strict=True))
         said = {name: value for name, value, usual in fields[2:] if value != usual}
         said |= {name: words(said[name]) for name in ("allow", "deny") if name in said}
@@ -233,7 +239,7 @@ class Policy:
         return said
 
     def stated(self) -> dict[str, Any]:
-        """Return the arguments that a person would write for an equal policy, lists in the fewest words."""
+        """Return the arguments a person would write for an equal policy, in the fewest words."""
         said = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self._said().items()
@@ -243,7 +249,10 @@ class Policy:
         return {"level": self.level, "dtype": self.dtype, **said}
 
     def to_toml(self) -> str:
-        """Return the policy as the text of a `precision.toml`, which `from_toml` reads; see `unamp.Precision` for more."""
+        """Return the policy as the text of a `precision.toml`, which `from_toml` reads.
+
+        See `unamp.Precision` for more.
+        """
         from unamp import _precision_toml  # slow to import, and `import unamp` must stay cheap
         from unamp.made_with import lists_of
 
@@ -251,7 +260,9 @@ class Policy:
 
     @classmethod
     def from_toml(cls, text: str) -> Policy:
-        """Return the policy in the text of a `precision.toml`; warn where its preset's lists have changed since.
+        """Return the policy in the text of a `precision.toml`.
+
+        Warn where its preset's lists have changed since.
 
         Raises:
             ValueError: for what is no such text, and where it has rules for layers, too:
@@ -297,7 +308,8 @@ class Policy:
             raise TypeError(f"a policy is an object, not {data!r:.40}")
         if different := sorted(data.keys() ^ set(_ARGUMENTS), key=str):
             raise ValueError(
-                f"a policy has {', '.join(_ARGUMENTS)}; unknown or missing: {', '.join(map(str, different))[:80]}"
+                f"a policy has {', '.join(_ARGUMENTS)}; "
+                f"unknown or missing: {', '.join(map(str, different))[:80]}"
             )
         return cls(**data)
 
@@ -331,26 +343,28 @@ class Policy:
         return _rules(self, vocabulary().generation)
 
     def reason(self, op: OperationLike) -> Decision:
-        """Return the decision for one operation with where it comes from, for people; see `decide`."""
+        """Return the decision for one operation, with where it comes from; see `decide`."""
         return _decide(self, vocabulary()[operation_name("op", op)], load_preset(self.preset))
 
     def check_known(self) -> None:
-        """Check that its lists name operations that are known still: a registered one may have been undone since.
+        """Check that its lists name known operations: a registered one may be undone.
 
         Raises:
             ValueError: naming what is not.
         """
         if gone := [op for op in (*self.allow, *self.deny) if op not in vocabulary()]:
             raise ValueError(
-                f"the policy names {', '.join(map(repr, gone))}, which is registered no more; unamp.register_operation it again"
+                f"the policy names {', '.join(map(repr, gone))}, which is registered no more; "
+                "unamp.register_operation it again"
             )
 
     def delegated(self, framework: str, device: str) -> Policy | None:
-        """Return the policy that this one comes to on a framework and device: ``"cpu"``, ``"gpu"`` or ``"mps"``.
+        """Return the policy that this one comes to on a framework and device.
 
-        That is itself, except for the preset ``native``: there it is the policy with the lists that
-        the framework's own AMP follows on that device, in the version that is imported, or None
-        where the framework does nothing of its own.
+        The device is ``"cpu"``, ``"gpu"`` or ``"mps"``. The result is the policy itself, except for
+        the preset ``native``: there it is the policy with the lists that the framework's own AMP
+        follows on that device, in the version that is imported, or None where the framework does
+        nothing of its own.
         """
         delegates = load_preset(self.preset).delegates
         if not delegates or not self.active:
@@ -396,7 +410,8 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
         return decision(Rule.UNTOUCHED, "level O0" if policy.enabled else "disabled")
     if lists.delegates:
         raise ValueError(
-            f"preset {policy.preset!r} has no lists of its own; name a framework: Policy.delegated(framework, device)"
+            f"preset {policy.preset!r} has no lists of its own; "
+            "name a framework: Policy.delegated(framework, device)"
         )
     if op.is_cast:
         return decision(Rule.UNTOUCHED, "casts and moves follow no list")
@@ -436,7 +451,10 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
 
 
 def _with_registered(lists: Preset, op: Operation) -> Preset:
-    """Return a preset's lists with a registered operation on its own; a preset without lists as it is."""
+    """Return a preset's lists with a registered operation alone on its own.
+
+    A preset without lists stays as it is.
+    """
     alone = frozenset((op.name,))
     if lists.name == _EMPTY:
         return lists

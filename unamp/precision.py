@@ -21,14 +21,16 @@ from unamp.regions import Region, check_policy, policy_region
 
 
 class Precision:
-    """A policy, rules for layers, and reasons: what a `precision.toml` holds. Immutable, equal by value.
+    """A policy, rules for layers, and reasons: the contents of a `precision.toml`.
+
+    It is immutable, and equal by value.
 
     Args:
         policy: the policy.
         layers: the rules for layers.
         reason: why the policy is as it is.
-        reasons: why an operation is on a list of the policy, by the entry (``{"exp":
-            "overflows"}``).
+        reasons: why an operation is on a list of the policy, by the entry
+            (``{"exp": "overflows"}``).
         pinned: hold the presets' lists as they are today: each preset is named with its newest
             version (``"torch-cuda@2.15"``).
 
@@ -190,7 +192,10 @@ class Precision:
 
 
 def _is_listed(policy: Policy, entry: str) -> bool:
-    """Return whether a list of a policy has an entry, or something that it means: the other list may name the rest."""
+    """Return whether a list of a policy has an entry, or something that the entry means.
+
+    The other list may name the rest.
+    """
     found = read("reasons", entry)
     stated = policy.stated()
     lists = (*policy.allow, *policy.deny, *stated.get("allow", ()), *stated.get("deny", ()))
@@ -221,8 +226,7 @@ def region_from(
 
     Args:
         path: the file.
-        framework: limit the region to one framework; None is every framework imported in the
-            process.
+        framework: limit the region to one framework; None is every framework that is imported.
         pinned: hold the lists that the file was made with, as `Precision.read` does.
 
     Raises:

@@ -16,8 +16,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.typing import PresetName
 
-#: Their names, in the order in which they are shown; see `preset_versions` for the versions of
-#: each.
+#: Their names, in the order in which they are shown; see `preset_versions` for their versions.
 PRESETS: tuple[PresetName, ...] = (
     "unamp",
     "torch-cuda",
@@ -37,8 +36,7 @@ class Preset(NamedTuple):
 
     Attributes:
         name, title: what it is called, and a line about it.
-        framework, version, source: whose lists these are, and the public places that they were read
-            from.
+        framework, version, source: whose lists these are, and the public places they come from.
         allow: the operations that run in the low dtype.
         deny: the operations that run in float32. `deny_o2` replaces it at level O2 where that list
             is shorter.
@@ -49,8 +47,7 @@ class Preset(NamedTuple):
         implied: entries of `allow` and `deny` that the official lists do not name, each with the
             listed operations that the framework computes it with.
         unnamed: words on the lists of a version that the vocabulary has no operation for.
-        delegates: for ``native`` alone, the preset that each framework itself follows on each
-            device.
+        delegates: for ``native`` alone, the preset that each framework follows on each device.
     """
 
     name: str
@@ -71,7 +68,7 @@ class Preset(NamedTuple):
     delegates: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     def listed(self, name: str, dtype: str) -> frozenset[str]:
-        """Return one of the lists (``"allow"``, ``"deny"``, ``"infer"``, ``"clear"``) for a low dtype."""
+        """Return the list ``"allow"``, ``"deny"``, ``"infer"`` or ``"clear"`` for a low dtype."""
         own = self.by_dtype.get(dtype, {})
         return own[name] if name in own else getattr(self, name)
 
@@ -100,7 +97,9 @@ def without_version(name: str) -> PresetName:
 
 @cache
 def preset_versions(name: str) -> tuple[str, ...]:
-    """Return the versions whose lists a preset has (``"2.11"``), the oldest first; none where it has no versions.
+    """Return the versions whose lists a preset has (``"2.11"``), the oldest first.
+
+    There are none for a preset without versions.
 
     Raises:
         ValueError: for an unknown preset.
@@ -121,8 +120,7 @@ def with_version(name: PresetName) -> PresetName:
     """Return the name of a preset with its version: what it means today, whatever is newest later.
 
     Raises:
-        ValueError: for a preset whose lists change with unamp, or with the framework that is
-            installed.
+        ValueError: for a preset whose lists change with unamp, or with the framework installed.
     """
     if "@" in name or name in ("apex", "none"):  # which do not change any more
         return name
@@ -130,12 +128,15 @@ def with_version(name: PresetName) -> PresetName:
         return cast("PresetName", f"{name}@{versions[-1]}")
     held = [name for name in PRESETS if preset_versions(name)]
     raise ValueError(
-        f"preset {name!r} has no versions; those whose lists can be held: {', '.join(held)}, apex, none"
+        f"preset {name!r} has no versions; "
+        f"those whose lists can be held: {', '.join(held)}, apex, none"
     )
 
 
 def as_of(name: str, version: str) -> PresetName:
-    """Return the name of a preset with the lists of a framework's version: the name alone where those are the newest.
+    """Return the name of a preset with the lists of a framework's version.
+
+    It is the name alone where those are the newest.
 
     Args:
         name: the preset, without a version.
@@ -152,8 +153,7 @@ def check_preset(name: object) -> None:
 
     Raises:
         TypeError: for what is no string.
-        ValueError: for an unknown name, and for an unknown version; the message lists the valid
-            ones.
+        ValueError: for an unknown name or version; the message lists the valid ones.
     """
     if not isinstance(name, str):
         raise TypeError(

@@ -34,8 +34,7 @@ class CapturedRegion:
     """A region inside a function that a framework's compiler is tracing: two nodes of its graph.
 
     A compiler cannot follow a region into its adapters. It can call their `enter_captured` and
-    `leave_captured`, if the context manager itself is made inside the traced function, as this one
-    is.
+    `leave_captured`, if the context manager is itself made inside the traced function, as here.
     """
 
     def __init__(self, adapter: Adapter, key: int) -> None:
@@ -126,7 +125,8 @@ class Region:
         opened = state.open
         if not opened or opened[-1][0] is not self:
             raise RuntimeError(
-                f"{self!r} is not the innermost open region of this thread; regions close in reverse order"
+                f"{self!r} is not the innermost open region of this thread; "
+                "regions close in reverse order"
             )
         _, realisations, tokens = opened.pop()
         if len(realisations) == 1:
@@ -154,7 +154,7 @@ class Region:
 
     @not_converted
     def here(self) -> Region | CapturedRegion:
-        """Return the context manager to enter: the region, or what stands for it where a compiler is tracing."""
+        """Return the context manager to enter: the region, or its stand-in for a compiler."""
         for adapter in registry.adapters_in_use():
             if adapter.compiling():
                 id(self)  # so that what is traced here is used for this region alone
@@ -180,7 +180,7 @@ class Region:
 
 @not_converted
 def check_given(mark: Any, given: object) -> None:
-    """Raise an error where a decorated function is given tensors of a framework that its regions cannot cover.
+    """Raise where a function is given tensors of a framework that its regions cannot cover.
 
     Args:
         mark: has the regions; see `unamp._region_decorator.decorate`.
@@ -216,23 +216,19 @@ def autocast(
             the word or object of an imported framework for one of its devices (``"cuda:0"``,
             ``"mps"``, ``torch.device("meta")``), which limits the region to that kind of device,
             and where no other framework has that to that framework. None: wherever the tensors are.
-            A device that is not there is warned of, and the region switches mixed precision off on
-            it.
+            A device that is not there is warned of, and mixed precision is off on it.
         dtype: the dtype in which the allow list computes; see `Policy`. ``"float32"`` makes an
             island: nothing is cast down inside, low inputs are widened. None is float16 on a GPU
             and bfloat16 on the CPU, as in torch; with no ``device_type`` a GPU counts where there
             is one.
         enabled: False switches mixed precision off inside.
-        cache_enabled: whether a float32 parameter is cast once in the outermost region; None is
-            yes.
+        cache_enabled: whether a float32 parameter is cast once in the outermost region; None: yes.
         level, allow, deny, preset, promote: see `Policy`.
-        framework: limit the region to one framework; None is every framework imported in the
-            process.
+        framework: limit the region to one framework; None is every framework that is imported.
 
     Raises:
         ValueError, TypeError: for bad arguments; see `Policy`.
-        FrameworkNotSupported: where the named framework is not installed, not imported or not
-            suitable.
+        FrameworkNotSupported: where the named framework is not installed, imported or suitable.
         NotExpressible: where the policy cannot be honoured on the device.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.autocast
@@ -263,8 +259,7 @@ def auto_cast(
             matrix multiplication).
         level, dtype, preset: see `Policy`.
         use_promote: see `Policy`'s ``promote``.
-        framework: limit the region to one framework; None is every framework imported in the
-            process.
+        framework: limit the region to one framework; None is every framework that is imported.
 
     Raises:
         ValueError, TypeError: for bad arguments; see `Policy`.
@@ -294,8 +289,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
 
     Args:
         policy: the policy.
-        framework: limit the region to one framework; None is every framework imported in the
-            process.
+        framework: limit the region to one framework; None is every framework that is imported.
 
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
@@ -306,7 +300,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
 @not_converted
 @once_per_trace
 def current_policy(framework: str | None = None, device: str | None = None) -> Policy | None:
-    """Return the policy that is in force in this thread: that of the innermost open region; None outside regions.
+    """Return the policy of this thread's innermost open region; None outside regions.
 
     Args:
         framework: ask for one framework, which is imported: regions for others do not count, and
@@ -342,17 +336,26 @@ def limited_region(policy: Policy, framework: str, device: str | None) -> Region
 
 @not_converted
 def region_of_values(values: tuple[Any, ...], framework: str) -> Region:
-    """Return a region for a policy on one framework, given what it is made of. A compiler that traces this makes no policy."""
+    """Return a region for a policy on one framework, given the values that it is made of.
+
+    A compiler that traces this makes no policy.
+    """
     return _here(_region_of_values, (values, framework, None))
 
 
 def innermost_region() -> Region | None:
-    """Return the innermost open region of this thread; None outside regions. For adapters that open it again elsewhere."""
+    """Return the innermost open region of this thread; None outside regions.
+
+    For adapters that open it again elsewhere.
+    """
     return state.open[-1][0] if state.open else None
 
 
 def keeps_defaults_out(framework: str) -> bool:
-    """Return whether a region of this thread covers a framework, so that no `default_region` opens. For adapters' keys."""
+    """Return whether a region of this thread covers a framework: no `default_region` opens then.
+
+    For adapters' keys.
+    """
     return any(region.framework in (None, framework) for region, _, _ in state.open)
 
 
@@ -366,7 +369,7 @@ def is_autocast_enabled() -> bool:
 @not_converted
 @once_per_trace
 def get_autocast_dtype() -> str | None:
-    """Return the dtype of the policy in force in this thread; None where none is, or it changes nothing."""
+    """Return the dtype of the policy in force in this thread; None without one that is active."""
     return state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
@@ -427,7 +430,8 @@ def check_policy(policy: object) -> None:
     """Raise TypeError where something is no policy."""
     if not isinstance(policy, Policy):
         raise TypeError(
-            f"policy must be an unamp.Policy, not {type(policy).__name__}; build one with unamp.Policy(...)"
+            f"policy must be an unamp.Policy, not {type(policy).__name__}; "
+            "build one with unamp.Policy(...)"
         )
 
 
@@ -448,7 +452,9 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: objec
             # compiler takes a policy as a constant; what it is made of they all do.
             if make is _policy_region and isinstance(arguments[0], Policy):
                 make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
-            return CapturedRegion(adapter, _key_for(adapter.framework, make, *arguments))  # type: ignore[return-value]
+            return CapturedRegion(  # type: ignore[return-value]
+                adapter, _key_for(adapter.framework, make, *arguments)
+            )
     for flag in flags:
         if type(flag) is not bool:
             return make(*arguments)  # which raises; below, 1 would be taken for True
@@ -485,8 +491,7 @@ def _open_in_child() -> None:
         return
     while _forked_inside:
         _forked_inside.pop(0).__enter__()
-    # A worker (a DataLoader's, a pool's) has no such blocks: it runs a function, and starts
-    # outside.
+    # A worker (a DataLoader's, a pool's) has no such blocks: it runs a function, outside.
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         util.register_after_fork(_close_in_worker, _close_in_worker)
 
@@ -514,7 +519,8 @@ def _remembered(
 def _shared(policy: Policy, adapters: object, framework: object, device: str | None) -> Region:
     if framework is not None and not isinstance(framework, str):
         raise TypeError(
-            f"framework must be the import name of one framework, or None for all; not {shortened(framework)}"
+            "framework must be the import name of one framework, or None for all; "
+            f"not {shortened(framework)}"
         )
     return _equal(policy, adapters, framework, device)
 

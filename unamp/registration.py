@@ -1,4 +1,4 @@
-"""Operations of one's own: a function gets a name in the vocabulary, and rules apply to it as to any other operation."""
+"""Operations of one's own: a function gets a name in the vocabulary, and rules apply to it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def register_operation(
     rule: RegisteredRule = "widest",
     parts: tuple[str, ...] | list[str] = (),
 ) -> Registration:
-    """Make functions one operation of the vocabulary, for lists, groups, traces, files and everything that names operations.
+    """Make functions one operation of the vocabulary.
+
+    Lists, groups, traces, files and everything else that names operations then know it.
 
     A call of such a function is one whole: its tensors are cast as its rule says, and no rule
     reaches what it is made of. Presets with lists treat it as one of theirs: with the rule
@@ -144,7 +146,7 @@ def register_operation(
 
 
 class Registration:
-    """An operation that was registered: decorates its functions, and undoes what `register_operation` did."""
+    """The registration of an operation, which decorates further functions and can be undone."""
 
     def __init__(self, name: str, operators: object = ()) -> None:
         self.name = name
@@ -170,10 +172,12 @@ class Registration:
     def example(
         self, framework: str, function: Callable[..., Any], *args: object, **attributes: object
     ) -> Registration:
-        """Give the conformance suite an example call, by which it probes the precision of the operation on a framework.
+        """Give the conformance suite an example call of the operation on a framework.
 
-            operation.example("torch", kernels.attention, "normal 2x4x8", "normal 2x4x8", "normal
-            2x4x8", causal=True)
+        By it the suite probes the operation's precision.
+
+            normal = "normal 2x4x8"
+            operation.example("torch", kernels.attention, normal, normal, normal, causal=True)
 
         Args:
             framework: the framework, by its import name.
@@ -201,10 +205,10 @@ class Registration:
         return self
 
     def undo(self) -> None:
-        """Put functions back where they were, and forget the operation; decorated ones are as they would be without.
+        """Put functions back where they were, and forget the operation.
 
-        A policy that was made with its name raises an error in a region that opens. Programs that
-        were compiled before stay as they are.
+        Decorated functions are as they would be without it. A policy that was made with its name
+        raises an error in a region that opens. Programs that were compiled before stay as they are.
         """
         with _lock:
             if self._undone:
@@ -218,8 +222,7 @@ class Registration:
             _changed(self._operators)
 
     def _replace(self, function: Callable[..., Any], owner: Any, name: str) -> None:
-        # One wrapper for each function, wherever it stands: it is compared with `is` by who holds
-        # it.
+        # One wrapper for each function, wherever it stands: its holders compare it with `is`.
         known = (made for other, made, _ in self._replaced if other is function)
         replacement = next(known, None) or _under_its_rule(self, function)
         is_class = isinstance(owner, type)
@@ -234,7 +237,10 @@ class Registration:
 
 
 def _places(function: Any) -> list[tuple[Callable[..., Any], Any, str]]:
-    """Return a function with each module or class that has it and its name there; see `register_operation`."""
+    """Return a function with each module or class that has it, and its name there.
+
+    See `register_operation`.
+    """
     if isinstance(function, type) and callable(getattr(function, "apply", None)):
         apply: Callable[..., Any] = function.apply  # type: ignore[attr-defined]
         if known := _name_of(function):
@@ -253,21 +259,24 @@ def _places(function: Any) -> list[tuple[Callable[..., Any], Any, str]]:
     if not found:
         said = getattr(function, "__qualname__", shortened(function))
         raise ValueError(
-            f"{said} stands under no name in a loaded module, so nothing that calls it can be reached: decorate it, as in "
-            '@unamp.register_operation("mine::name")'
+            f"{said} stands under no name in a loaded module, so nothing that calls it can be "
+            'reached: decorate it, as in @unamp.register_operation("mine::name")'
         )
     return found
 
 
 def _operator(function: Any) -> tuple[str, str] | None:
-    """Return the framework and the qualified name of an operator that a framework dispatches itself; None for all else."""
+    """Return the framework and qualified name of an operator that it dispatches, or None."""
     spelling = next((found for name in NAMERS if (found := name(function))), None)
     framework, _, operator = (spelling or "").partition(".")
     return (framework, operator) if "::" in operator else None
 
 
 def _changed(operators: object) -> None:
-    """Have regions ask for their plans again, and plans made anew where a framework's own operators have other rules."""
+    """Have regions ask for their plans again.
+
+    Plans are made anew where a framework's own operators have other rules.
+    """
     if operators:
         for adapter in adapters_in_use():
             if isinstance(adapter, CarriesOutRegistered):
@@ -278,7 +287,8 @@ def _changed(operators: object) -> None:
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(
-            f"the name of an operation is a string, not {shortened(name)}; register_operation takes functions after it"
+            f"the name of an operation is a string, not {shortened(name)}; "
+            "register_operation takes functions after it"
         )
     readable = all(name.split("::")) and name.isprintable() and not any(map(str.isspace, name))
     if not readable or EVERYTHING in name or name.startswith("group:"):
@@ -299,12 +309,14 @@ def _check_name(name: object) -> None:
 def _check_function(function: object) -> None:
     if not callable(function) or isinstance(function, type):
         raise TypeError(
-            f"an operation is a function, or a class with an apply, not {shortened(function)}; pass what is called with tensors"
+            f"an operation is a function, or a class with an apply, not {shortened(function)}; "
+            "pass what is called with tensors"
         )
     said = getattr(function, "__qualname__", shortened(function))
     if kind := runs_later(function):
         raise TypeError(
-            f"{said} returns a {kind}, which runs when its call is over: no rule could be about it; register what it calls"
+            f"{said} returns a {kind}, which runs when its call is over: no rule could be about "
+            "it; register what it calls"
         )
     known = next((found for name in NAMERS if (found := name(function))), None)
     if known is not None:
@@ -312,7 +324,7 @@ def _check_function(function: object) -> None:
 
 
 def _name_of(value: object) -> str | None:
-    """Return the name of the operation that a function or class was registered as; None for all else."""
+    """Return the name of the operation that a function or class was registered as, or None."""
     of_class = getattr(value, "apply", None) if isinstance(value, type) else None
     name = getattr(of_class or value, OPERATION, None)
     return name if isinstance(name, str) and name in vocabulary() else None
@@ -353,7 +365,9 @@ def _under_its_rule(registration: Registration, function: Callable[..., Any]) ->
 
 
 def of_every_operation(name: str, policy: Policy) -> Policy | None:
-    """Return the policy by which a compiler that reads source runs all that a registered operation is made of.
+    """Return the policy by which a compiler that reads source runs a registered operation.
+
+    It is for everything that the operation is made of.
 
     Args:
         policy: the policy around its call, with lists of its own.
@@ -382,7 +396,7 @@ def _called_as_it_is(function: Callable[..., Any]) -> None:
 
 @once_per_trace
 def _idle() -> bool:
-    """Return whether no policy is in force in this thread and nothing is reported, in any framework."""
+    """Return whether no framework has a policy in force in this thread, or reports anything."""
     return not any(map(_serves, adapters_in_use()))
 
 
@@ -454,8 +468,7 @@ class _Call(NamedTuple):
         """Carry the rule out, and report the call where a trace is open.
 
         Raises:
-            NotExpressible: where the function changes an argument that its rule casts: it changed a
-                copy.
+            NotExpressible: where the function changes a copy, since its rule casts the argument.
         """
         adapter = self.adapter
         device = adapter.device_of(tensors[0])
@@ -510,7 +523,10 @@ class _Call(NamedTuple):
     def _computed(
         self, device: str, dtype: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Any, bool]:
-        """Return the result for arguments in a dtype, and whether that is emulated; None leaves arguments as they are."""
+        """Return the result for arguments in a dtype, and whether that is emulated.
+
+        With None the arguments are left as they are.
+        """
         emulated = dtype in LOW_DTYPES and self.adapter.support(device, dtype) is Support.EMULATED
         given: Any = (args, kwargs)
         for each in (dtype, FLOAT32 if emulated else None):
@@ -519,9 +535,9 @@ class _Call(NamedTuple):
         result = self.function(*given[0], **given[1])
         if not all(is_unchanged() for is_unchanged in copies):
             raise NotExpressible(
-                f"{self.name!r} changes an argument in place, which was cast for it: the change would be lost. Return the new "
-                "value instead, or let no rule cast it: under rule='widest', and on no list, arguments of one dtype stay as "
-                "they are"
+                f"{self.name!r} changes an argument in place, which was cast for it: the change "
+                "would be lost. Return the new value instead, or let no rule cast it: under "
+                "rule='widest', and on no list, arguments of one dtype stay as they are"
             )
         return self._cast(result, dtype if emulated else None), emulated
 
@@ -540,7 +556,7 @@ class _Call(NamedTuple):
 
 
 def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]:
-    """Return, for each tensor and opened container that others have taken the place of, what tells whether it is unchanged."""
+    """Return, for each tensor and container replaced, what tells whether it is unchanged."""
     if before is after:
         return []
     if adapter.is_tensor(before):
@@ -562,5 +578,8 @@ def _inside(adapter: Any, value: Any) -> list[Any]:
 
 @functools.cache
 def _off(framework: str) -> Region:
-    """Return the region in which no rule holds. It is entered as it stands: a compiler that traces does not see it."""
+    """Return the region in which no rule holds.
+
+    It is entered as it stands: a compiler that traces does not see it.
+    """
     return Region(Policy(enabled=False), framework=framework)

@@ -1,4 +1,4 @@
-"""float32 results for whole functions: for what leaves a region, such as a metric, a derivative or an array of NumPy's."""
+"""float32 results of functions, for what leaves a region: a metric, a derivative, an array."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from unamp.adapter.registry import adapters_in_use
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import shortened
 
-#: The attribute of a decorated function, for adapters whose compilers read the source behind
-#: decorators.
+#: The attribute of a decorated function, for compilers that read the source behind decorators.
 WIDENED = "__unamp_float32_results__"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,13 +42,14 @@ def float32_results(function: F) -> F:
     """
     if not callable(function) or isinstance(function, type):
         raise TypeError(
-            f"float32_results decorates a function, not {shortened(function)}; decorate what computes the result"
+            f"float32_results decorates a function, not {shortened(function)}; "
+            "decorate what computes the result"
         )
     kind, name = runs_later(function), getattr(function, "__name__", shortened(function))
     if kind.endswith("generator"):
         raise TypeError(
-            f"float32_results cannot decorate the generator function {name}: decorate a function that computes one of the "
-            "values that it yields"
+            f"float32_results cannot decorate the generator function {name}: "
+            "decorate a function that computes one of the values that it yields"
         )
     wrapper: Callable[..., Any]
     if kind == "coroutine":
@@ -69,7 +69,8 @@ def float32_results(function: F) -> F:
     converted_by_adapter(wrapper)
     return not_compiled(
         f"{name} is decorated with unamp.float32_results, which MindSpore's compiler "
-        "cannot run: cast in its body (`.astype(mindspore.float32)`), or decorate the function that calls what is compiled"
+        "cannot run: cast in its body (`.astype(mindspore.float32)`), "
+        "or decorate the function that calls what is compiled"
     )(wrapper)  # type: ignore[return-value]
 
 

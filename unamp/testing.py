@@ -30,8 +30,8 @@ def assert_computed(
 
     Args:
         trace: a `Trace`.
-        promised: a dtype for every operation, in any spelling (``{"torch.nn.functional.linear":
-            "bf16"}``).
+        promised: a dtype for every operation, in any spelling
+            (``{"torch.nn.functional.linear": "bf16"}``).
         more: the same, as keyword arguments.
 
     Raises:
@@ -43,7 +43,8 @@ def assert_computed(
     records = getattr(trace, "records", None)
     if records is None:
         raise TypeError(
-            f"the first argument must be a trace, as unamp.trace() gives one; got {type(trace).__name__}"
+            "the first argument must be a trace, as unamp.trace() gives one; "
+            f"got {type(trace).__name__}"
         )
     wanted = {
         vocabulary().resolve(op): _dtype(dtype)
@@ -51,7 +52,8 @@ def assert_computed(
     }
     if not wanted:
         raise ValueError(
-            'nothing is promised; name operations and dtypes: assert_computed(trace, softmax="float32")'
+            "nothing is promised; name operations and dtypes: "
+            'assert_computed(trace, softmax="float32")'
         )
     found: dict[str, Counter[str]] = {op: Counter() for op in wanted}
     for record in records:

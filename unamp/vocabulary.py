@@ -55,8 +55,7 @@ class Operation(NamedTuple):
         group: the family it belongs to (``"matmul"``, ``"norm"``, ``"shape"``, ...).
         parts: operations that it computes with; a user's ``deny`` of a part denies the whole.
         spellings: for each framework its spellings, relative to the framework's package.
-        members: operations that it is a collective name for; a rule for it is a rule for each of
-            them.
+        members: operations that it is a collective name for; a rule for it is a rule for each.
         registered: for one that a user registered, the rule that presets with lists give it; empty
             for all others.
     """
@@ -70,17 +69,23 @@ class Operation(NamedTuple):
 
     @property
     def is_added(self) -> bool:
-        """Return whether it was added in this process: a user's own, or an operator of somebody's library."""
+        """Return whether it was added in this process: a user's own, or a library's operator."""
         return bool(self.registered) or self.group == OPERATORS
 
     @property
     def keeps_its_meaning(self) -> bool:
-        """Return whether a level's rule for "all other operations" leaves it alone (casts, creation, random, shape-only)."""
+        """Return whether a level's rule for "all other operations" leaves it alone.
+
+        It does so for casts, creation, random and shape-only operations.
+        """
         return self.group in KEEPS_ITS_MEANING
 
     @property
     def is_cast(self) -> bool:
-        """Return whether it is a cast or a move: the call says the dtype or the device, and no list and no level another."""
+        """Return whether it is a cast or a move.
+
+        The call says the dtype or the device, and no list and no level another.
+        """
         return self.group == "cast"
 
 
@@ -111,7 +116,7 @@ class Vocabulary(Mapping[str, Operation]):
         return len(self._operations)
 
     def add(self, operation: Operation) -> None:
-        """Take an operation that is no framework's: a user's own, or an operator of somebody's library.
+        """Add an operation that is no framework's: a user's own, or an operator of a library.
 
         Raises:
             ValueError: where the name or a spelling is another operation's already.
@@ -153,11 +158,13 @@ class Vocabulary(Mapping[str, Operation]):
         return tuple(self._spelled)
 
     def spelled(self, framework: str) -> Mapping[str, str]:
-        """Return the operation for each of a framework's spellings; nothing where none are known."""
+        """Return the operation for each of a framework's spellings; empty where none are known."""
         return MappingProxyType(self._spelled.get(framework, {}))
 
     def add_spellings(self, framework: str, package: str) -> None:
-        """Take the spellings that an adapter's package brings along; it may bring none, and those taken before stay.
+        """Add the spellings that an adapter's package brings along.
+
+        It may bring none, and those added before stay.
 
         Raises:
             AdapterError: for a bad file, and for a spelling that is another operation's already.
@@ -174,7 +181,8 @@ class Vocabulary(Mapping[str, Operation]):
             for word in words:
                 if own.setdefault(word, op) != op:
                     raise AdapterError(
-                        f"{package} spells {framework}.{word} as {op!r}; it is {own[word]!r} already"
+                        f"{package} spells {framework}.{word} as {op!r}; "
+                        f"it is {own[word]!r} already"
                     )
         changed = {}
         for op, words in brought.spellings.items():
@@ -195,13 +203,11 @@ class Vocabulary(Mapping[str, Operation]):
             name: a canonical name (``"matmul"``), a framework's spelling (``"matmul_v2"``,
                 ``"AddV2"``, ``"nn.Dense"``), or one with the framework in front
                 (``"paddle.matmul_v2"``, ``"torch.nn.functional.linear"``).
-            prefer: a framework whose spelling is meant where a bare name could be several
-                operations.
+            prefer: a framework whose spelling is meant where a bare name is ambiguous.
 
         Raises:
-            ValueError: for a name that nobody knows (the message has the closest known ones) and
-                for one that means different operations in different frameworks (the message lists
-                them).
+            ValueError: for a name that nobody knows (the message has the closest known ones), and
+                for one that means different operations in different frameworks (it lists them).
         """
         if prefer is not None and (found := self._spelled[prefer].get(name)):
             return found
@@ -228,7 +234,8 @@ class Vocabulary(Mapping[str, Operation]):
                 f"{framework}.{name} is {op!r}" for framework, op in meanings.items()
             )
             raise ValueError(
-                f"operation {shortened(name)} means several things: {listed}; write the one you mean"
+                f"operation {shortened(name)} means several things: {listed}; "
+                "write the one you mean"
             )
         raise ValueError(self._unknown(name))
 
@@ -245,7 +252,7 @@ class Vocabulary(Mapping[str, Operation]):
 
 @cache
 def vocabulary() -> Vocabulary:
-    """Return the vocabulary, read from its data file and from those of installed adapters on the first call."""
+    """Return the vocabulary; the first call reads its data file and those of installed adapters."""
     with _reading:
         # where two threads are the first, both get one: what is added to another would be lost
         return _read()

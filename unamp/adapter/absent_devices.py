@@ -1,8 +1,8 @@
-"""Devices that are not here, whose programs a framework can write down all the same, as an adapter lists them for conformance.
+"""Devices that are not here, and whose programs a framework can write down all the same.
 
-A framework's `Operations` that has a method ``absent_devices()`` returns them; without the method
-there are none. Nothing is computed: what is read are decisions, the dtypes in which a program would
-compute on the device, and never numbers.
+An adapter lists them for conformance: a framework's `Operations` that has a method
+``absent_devices()`` returns them; without the method there are none. Nothing is computed: what is
+read are decisions, the dtypes in which a program would compute on the device, and never numbers.
 
 The suite calls ``read(function, leaves, others, buffers)`` with
 
@@ -25,8 +25,7 @@ from unamp.vocabulary import vocabulary
 if TYPE_CHECKING:
     import numpy as np
 
-#: The kinds of operation that a precision shows in, and what a call gives to others. Others move
-#: numbers.
+#: The kinds of operation that show a precision, and what calls give others. The rest move numbers.
 Kind = Literal["product", "reduction", "transcendental", "elementwise", "result"]
 
 #: The kinds by the groups of the vocabulary. Elementwise functions are looked at one by one.
@@ -39,14 +38,17 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("comparison", "elementwise"), "elementwise"),
 }
 _TRANSCENDENTAL = frozenset(
-    "acos asin atan cos cosh erf erfc erfinv exp expm1 log log10 log1p log2 rsqrt sin sinh sqrt tan tanh".split()
+    (
+        "acos asin atan cos cosh erf erfc erfinv exp expm1 log log10 log1p log2 rsqrt "
+        "sin sinh sqrt tan tanh"
+    ).split()
 )
 #: These change a sign, and no precision.
 _EXACT = frozenset({"abs", "copysign", "neg", "positive", "sgn", "sign"})
 
 
 class Unreadable(Exception):
-    """A function has no program for a device that is not here, whatever the policy; the message says why.
+    """A function has no program for an absent device, whatever the policy; the message says why.
 
     Attributes:
         why: the reason in a few words, the same for all functions that have it.
@@ -87,7 +89,9 @@ class Computed(NamedTuple):
 
 
 def kind_of(op: str) -> Kind | None:
-    """Return the kind of an operation by its canonical name; None where it moves numbers, or the vocabulary does not have it.
+    """Return the kind of an operation by its canonical name.
+
+    None where it moves numbers, or the vocabulary does not have it.
 
     Args:
         op: the name.
@@ -99,9 +103,9 @@ def kind_of(op: str) -> Kind | None:
 
 
 class Numbers(NamedTuple):
-    """The numbers of a value: the place that made them, and the dtypes in which those that it made them of entered it.
+    """The numbers of a value: the place that made them, and the dtypes that entered it.
 
-    A constant is made of none.
+    They are the dtypes of the numbers that it made them of. A constant is made of none.
     """
 
     place: str
@@ -110,7 +114,9 @@ class Numbers(NamedTuple):
 
 
 def entering(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> frozenset[str]:
-    """Return the dtypes in which the numbers of a value entered a place: its own where another made it, none of a constant.
+    """Return the dtypes in which the numbers of a value entered a place.
+
+    They are its own dtypes where another place made it, and none for a constant.
 
     Args:
         made: what is known of the value; None where no operation of the program made it.
@@ -125,9 +131,9 @@ def entering(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> froze
 
 
 def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tuple[Computed, ...]:
-    """Return the result of another place, which an operation at a place takes as an operand; arguments as `entering` has them.
+    """Return the result of another place that an operation at a place takes as an operand.
 
-    Empty where the operand is none.
+    Empty where the operand is none. The arguments are as `entering` has them.
     """
     if made is None or made.place in ("", place) or made.backward or not dtypes:
         return ()
@@ -135,7 +141,7 @@ def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tupl
 
 
 class Programs(NamedTuple):
-    """The programs of one function for the device that is absent, and for the CPU: their operations in order.
+    """The operations of a function's programs for the absent device and for the CPU, in order.
 
     None for the CPU where kernels there are others, or it has no such program: the two cannot be
     held against each other.
@@ -182,7 +188,10 @@ class AbsentDevice:
     beside: tuple[AbsentDevice, ...] = ()
 
     def unreadable(self, error: Exception) -> Unreadable:
-        """Return the error that says why a function has no program, from what the framework raised outside of any region."""
+        """Return the error for a function without a program.
+
+        It is made from what the framework raised outside of any region.
+        """
         return Unreadable(
             self.name, self.reason(error) or "the framework itself refuses the call", error
         )

@@ -1,4 +1,4 @@
-"""Tensors in arguments and results, which are nested in lists, tuples, dictionaries, and containers of frameworks."""
+"""Tensors in arguments and results: in lists, tuples, dictionaries and frameworks' containers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def mapped(
 
 
 def within(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:
-    """Give the objects of some classes in a value: one of them, or tuples, lists and dictionaries of them."""
+    """Give the objects of some classes in a value, also inside tuples, lists and dictionaries."""
     if isinstance(value, kinds):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -92,9 +92,9 @@ def leaves(value: Any) -> Iterator[Any]:
 def cast_eligible(
     adapter: Adapter, value: Any, dtype: str, opened: Callable[[Any], Opened | None] | None = None
 ) -> Any:
-    """Return a value with its eligible tensors of a framework in a dtype; gradients flow back through the casts.
+    """Return a value with its eligible tensors of a framework in a dtype.
 
-    Further containers are opened as `mapped` says.
+    Gradients flow back through the casts. Further containers are opened as `mapped` says.
     """
 
     def cast(tensor: Any) -> Any:
@@ -131,14 +131,12 @@ def nesting(
     but `is`, since a framework's dtypes may take longer to compare than all else.
 
     Args:
-        tensor: the class of nearly all tensors; None where their `dtype` is not one of those
-            objects.
+        tensor: the class of nearly all tensors; None where their `dtype` is none of those objects.
         parameter: the class of parameters; the same one again, where they have none that is asked
             for; None likewise.
         others: further classes of tensors.
         eligible: the dtypes that rules cast, each the one object that it is.
-        dtype_of: the dtype of a tensor of any other class than the first two, as one of those
-            objects.
+        dtype_of: the dtype of a tensor of any class but the first two, as one of those objects.
     """
     kinds = tuple(kind for kind in (tensor, parameter, *others) if kind is not None)
     first, second, third = eligible

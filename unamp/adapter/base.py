@@ -1,14 +1,13 @@
-"""The answers that most adapters give alike: an adapter derives from `BaseAdapter`, and says what differs.
+"""The answers that most adapters give alike, in `BaseAdapter`.
 
-The rest of the contract are functions of the modules beside it, which the body of its class names
-one by one::
+An adapter derives from it, and says what differs. The rest of the contract are functions of the
+modules beside it, which the body of its class names one by one::
 
     class ToyAdapter(BaseAdapter):
         framework = "toy"
         scale_loss = staticmethod(scaling.scale_loss)  # a function of the contract's name
         gradients = scaling.ToyGradients               # a class: it is called
-        wrap = networks.wrap                           # a function whose first argument is the
-        adapter
+        wrap = networks.wrap                           # a function that takes the adapter first
 
 A type checker holds them against `Adapter` where one is handed over as such, and the registry when
 it is registered.
@@ -28,7 +27,9 @@ from unamp.policy import Policy
 
 
 class BaseAdapter(CapturesNothing, PlanDecides):
-    """The answers that most adapters give alike; those about compilers and registered operations are in its bases.
+    """The answers that most adapters give alike.
+
+    Those about compilers and registered operations are in its bases.
 
     Args:
         requires: the versions of the framework that the adapter works with.
@@ -55,11 +56,11 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         return tuple(kind for kind in DEVICES if kind in present)
 
     def support(self, device: str, dtype: str) -> Support:
-        """Return the support that `kernels` knows for a dtype of the adapter's; every other is unsupported."""
+        """Return the support that `kernels` knows for the adapter's dtypes; no other has any."""
         return self.kernels(device, dtype) if dtype in self.dtypes else Support.UNSUPPORTED
 
     def kernels(self, device: str, dtype: str) -> Support:
-        """Return native support on every device that is there; single operations without a kernel are emulated."""
+        """Return native support on every device here; operations without a kernel are emulated."""
         return Support.NATIVE if device in self.devices() else Support.UNSUPPORTED
 
     def slowdown(self, device: str, dtype: str) -> float:

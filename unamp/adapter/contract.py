@@ -58,13 +58,19 @@ class Gap(NamedTuple):
 
 
 class Realisation(Protocol):
-    """A policy on a device, ready to be put in force. Threads share it; `enter` and `exit` act on the calling one."""
+    """A policy on a device, ready to be put in force.
+
+    Threads share it; `enter` and `exit` act on the calling one.
+    """
 
     def enter(self) -> object:
         """Put the policy in force in this thread; what it returns is handed to `exit`."""
 
     def exit(self, token: object) -> None:
-        """Put back what was in force before. Never raises for a token that `enter` of this thread returned."""
+        """Put back what was in force before.
+
+        Never raises for a token that `enter` of this thread returned.
+        """
 
 
 class Decoration(NamedTuple):
@@ -74,8 +80,7 @@ class Decoration(NamedTuple):
         dtype: what parameters are cast to, of `unamp.dtypes.LOW_DTYPES`.
         master_weights: whether optimizers step float32 copies of the low parameters.
         master_grad: whether the gradients of low parameters are kept in float32.
-        save_dtype: the dtype of floating parameters in what is saved of a network; None leaves
-            them.
+        save_dtype: the dtype of floating parameters in a saved network; None leaves them.
         excluded: layers and classes of layers that stay in float32, with all that is in them.
     """
 
@@ -87,37 +92,42 @@ class Decoration(NamedTuple):
 
 
 class Gradients(Protocol):
-    """One optimizer's gradients of one step, on their way from the scaled backward pass to the optimizer.
+    """One optimizer's gradients of one step, from the scaled backward pass to the optimizer.
 
     In some frameworks the optimizer's parameters hold them (PyTorch, PaddlePaddle); in others they
     are values, which the caller hands over (MindSpore, TensorFlow, JAX). Dense or sparse, on one
     device or on several.
     """
 
-    #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran; None
-    #: where held
+    #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran;
+    #: None where the parameters hold them
     values: Any
 
     def dtypes(self) -> frozenset[str]:
-        """Return the names of the dtypes in which the optimizer will take them; empty where there are no gradients.
+        """Return the names of the dtypes that the optimizer takes them in; empty without gradients.
 
         Low gradients of parameters with float32 master weights count as ``"float32"``, and are that
         once `unscale` ran.
         """
 
     def unscale(self, scale: float) -> None:
-        """Divide the gradients by the loss scale (in float32 where they are lower), and check that they are finite.
+        """Divide the gradients by the loss scale, and check that they are finite.
 
-        Those that are held are changed where they are; those handed over are replaced in `values`.
-        What is not finite stays so: it is there to be named. Does not wait for the device where the
-        framework can do without.
+        Low gradients are divided in float32. Those that are held are changed where they are; those
+        handed over are replaced in `values`. What is not finite stays so: it is there to be named.
+        Does not wait for the device where the framework can do without.
         """
 
     def overflow(self) -> bool | None:
-        """Return whether one was infinite or NaN when `unscale` ran (it may wait for the device); None without gradients."""
+        """Return whether one was infinite or NaN when `unscale` ran; None without gradients.
+
+        It may wait for the device.
+        """
 
     def first_nonfinite(self, network: Any) -> str | None:
-        """Return the name of the first parameter, in the optimizer's order, whose gradient is infinite or NaN now, or None.
+        """Return the name of the first parameter whose gradient is infinite or NaN now, or None.
+
+        The first is that in the optimizer's order.
 
         Args:
             network: whose names to use; None is whatever name the framework or the optimizer gave
@@ -125,7 +135,10 @@ class Gradients(Protocol):
         """
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Let the optimizer take its step with them, and return what it returns; further arguments are the optimizer's."""
+        """Let the optimizer take its step with them, and return what it returns.
+
+        Further arguments are the optimizer's.
+        """
 
 
 class Adapter(Protocol):
@@ -153,19 +166,20 @@ class Adapter(Protocol):
         """Return the support that a device has for a low dtype."""
 
     def slowdown(self, device: str, dtype: str) -> float:
-        """Return the time of a training step in a low dtype, as a multiple of float32's: a rule of thumb, for a warning.
+        """Return the time of a training step in a low dtype, as a multiple of float32's.
 
-        Measured on three linear layers of 512 with 1024 rows. 1.0 where it is not slower, or nobody
-        knows.
+        This is a rule of thumb for a warning, measured on three linear layers of 512 with 1024
+        rows. 1.0 where it is not slower, or nobody knows.
         """
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Return the facts that the framework computes with in this process, by name: build, libraries, instructions, threads.
+        """Return the facts that the framework computes with in this process, by name.
 
-        It is what the framework uses, not what the processor could do: where an environment
-        variable forbids an instruction set, the answer says so, if the framework does. What it does
-        not tell is left out. Names are lower case; those that mean the same in every framework are
-        ``onednn`` (whether it is in use) and ``threads`` (how many compute one operation).
+        They are its build, libraries, instructions and threads: what the framework uses, not what
+        the processor could do. Where an environment variable forbids an instruction set, the answer
+        says so, if the framework does. What it does not tell is left out. Names are lower case;
+        those that mean the same in every framework are ``onednn`` (whether it is in use) and
+        ``threads`` (how many compute one operation).
         """
 
     def gaps(self) -> tuple[Gap, ...]:
@@ -200,22 +214,23 @@ class Adapter(Protocol):
         """Return the name of a tensor's dtype."""
 
     def device_of(self, tensor: Any) -> str:
-        """Return the kind of device that a tensor is on: one of `DEVICES`, or the framework's word for any other."""
+        """Return the kind of a tensor's device: of `DEVICES`, or the framework's own word."""
 
     def native_policy(self, device: str) -> Policy | None:
-        """Return the policy of the framework's own AMP, of the preset ``native``, where that decides in this thread; or None.
+        """Return the policy of the framework's own AMP where that decides in this thread, or None.
 
-        A region of ours that covers the device decides, whatever the framework's own says of
-        itself.
+        It has the preset ``native``. A region of ours that covers the device decides, whatever the
+        framework's own says of itself.
         """
 
     def is_network(self, value: object) -> bool:
         """Return whether a value is one of the framework's networks."""
 
     def wrap(self, network: Any, policy: Policy) -> Any:
-        """Return a network that computes under a policy: `unamp.networks.call_under` says what is cast.
+        """Return a network that computes under a policy.
 
-        Parameters are those of the given network, as they are. See `unamp.auto_mixed_precision`.
+        `unamp.networks.call_under` says what is cast. Parameters are those of the given network, as
+        they are. See `unamp.auto_mixed_precision`.
         """
 
     def is_optimizer(self, value: object) -> bool:
@@ -224,8 +239,7 @@ class Adapter(Protocol):
     def scale_loss(self, loss: Any, scale: float) -> Any:
         """Return a tensor times the loss scale; the gradient flows back through the product.
 
-        A low scalar gives float32: the product need not fit into a low dtype. No policy is in
-        force.
+        A low scalar gives float32, as the product may not fit a low dtype. No policy is in force.
 
         Raises:
             NotExpressible: in a function that a compiler traces, where the scale of that moment
@@ -250,10 +264,15 @@ class Adapter(Protocol):
         """
 
     def all_finite(self, tensors: Sequence[Any]) -> Any:
-        """Return a boolean tensor: whether no number in some tensors is infinite or NaN. No policy is in force."""
+        """Return a boolean tensor: whether no number in some tensors is infinite or NaN.
+
+        No policy is in force.
+        """
 
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
-        """Return the gradients for an optimizer's next step. Nothing is read from the parameters before it is asked for.
+        """Return the gradients for an optimizer's next step.
+
+        Nothing is read from the parameters before it is asked for.
 
         Args:
             optimizer: the optimizer; None where a caller only wants `given` unscaled.
@@ -268,10 +287,10 @@ class Adapter(Protocol):
     def decorate(
         self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration
     ) -> None:
-        """Cast networks' parameters where they are, and let optimizers step their master weights. See `unamp.decorate`.
+        """Cast networks' parameters where they are, and let optimizers step their master weights.
 
-        The objects stay the same ones: a parameter, a group and a schedule that somebody holds goes
-        on being in use.
+        See `unamp.decorate`. The objects stay the same ones: a parameter, a group and a schedule
+        that somebody holds goes on being in use.
 
         Raises:
             TypeError: where an excluded layer is none.
@@ -280,10 +299,13 @@ class Adapter(Protocol):
         """
 
     def spelling(self, value: object) -> str | None:
-        """Return the name of one of the framework's functions, layer classes or primitives, with the framework in front."""
+        """Return the spelling of one of the framework's functions, layer classes or primitives.
+
+        The framework stands in front. None for anything else.
+        """
 
     def check_compiled(self, policy: Policy, device: str) -> None:
-        """Check that functions which the framework's compiler traces can follow a policy on a device.
+        """Check that functions which the compiler traces can follow a policy on a device.
 
         Raises:
             NotExpressible: where they cannot; then they raise it too, before anything is computed.
@@ -293,10 +315,13 @@ class Adapter(Protocol):
         """Return whether the framework's compiler is tracing the calling Python code."""
 
     def make_capturable(self, region: AbstractContextManager[Any]) -> int:
-        """Return a number by which a graph that the framework's compiler traces can open a region."""
+        """Return a number by which a graph that the compiler traces can open a region."""
 
     def enter_captured(self, key: int) -> None:
-        """Open a region, by its number. Called in traced code: nothing but one call that becomes a node of the graph."""
+        """Open a region, by its number.
+
+        Called in traced code: it is nothing but one call that becomes a node of the graph.
+        """
 
     def leave_captured(self, key: int) -> None:
         """Close a region, by its number."""
@@ -307,18 +332,21 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class TellsOfDtypes(Protocol):
-    """The part of an adapter that serves notes on errors that are about dtypes (`unamp.error_notes`)."""
+    """The part of an adapter that serves notes on errors about dtypes (`unamp.error_notes`)."""
 
     @property
     def dtype_errors(self) -> str:
-        """A regular expression that is found in the messages of the framework's errors about dtypes."""
+        """A regular expression that is found in messages of the framework's errors about dtypes."""
 
     def made_by(self, tensor: Any) -> Iterator[str]:
-        """Give the operations that a tensor came from, the last one first, as far as the framework knows them."""
+        """Give the operations that a tensor came from, the last first, as far as they are known."""
 
 
 class CapturesNothing:
-    """The part of an adapter about compilers, where they run regions as the Python code that they are, or refuse them."""
+    """The part of an adapter about compilers, where they capture no regions.
+
+    They run regions as the Python code that they are, or refuse them.
+    """
 
     def check_compiled(self, policy: Policy, device: str) -> None:
         """See `Adapter.check_compiled`."""
@@ -342,32 +370,38 @@ class CapturesNothing:
 
 @runtime_checkable
 class MayBeFaster(Protocol):
-    """The part of an adapter some of which can run compiled: a wheel brings that, or a user has it built."""
+    """The part of an adapter some of which can run compiled.
+
+    A wheel brings that, or a user has it built.
+    """
 
     def faster(self) -> str | None:
-        """Return a sentence about the part that could be faster here, with the command; None where nothing is to be done."""
+        """Return a sentence on what could be faster here, with the command; None for nothing."""
 
 
 @runtime_checkable
 class NamesDevices(Protocol):
-    """The part of an adapter whose framework has other names for devices than ``"cpu"``, ``"gpu"`` and ``"cuda"``."""
+    """The part of an adapter whose framework has names of its own for devices.
+
+    They are others than ``"cpu"``, ``"gpu"`` and ``"cuda"``.
+    """
 
     def device_kind(self, device: object) -> str | None:
-        """Return the kind of device that one of the framework's words or objects stands for; None for anything else.
+        """Return the kind of device that a word or object of the framework's stands for, or None.
 
         A device that the framework knows and that is not there is a kind that `device_names` does
         not have.
         """
 
     def device_names(self) -> Mapping[str, str]:
-        """Return the framework's word for every device that is there and that a region can cover, by its kind."""
+        """Return the framework's words for the devices here that a region can cover, by kind."""
 
 
 @runtime_checkable
 class NamesGradients(Protocol):
-    """The part of an adapter that serves `unamp.watch`: gradients by name, and sums of their numbers that stay on the device.
+    """The part of an adapter that serves `unamp.watch`: gradients by name, and their sums.
 
-    No policy is in force when it is asked, and no trace records.
+    The sums stay on the device. No policy is in force when it is asked, and no trace records.
     """
 
     def named_gradients(
@@ -391,15 +425,18 @@ class NamesGradients(Protocol):
         """
 
     def numbers(self, tensor: Any) -> Any:
-        """Return the numbers that a parameter or gradient has now, in float32 or wider, on its device, apart from any graph.
+        """Return the numbers that a parameter or gradient has now, in float32 or wider.
 
-        They are a copy where the tensor is low. Of a sparse one they are those that it holds, of a
-        sharded one this process's. Python's operators compute with them, comparisons and ``&``
-        included.
+        They are on its device, apart from any graph, and a copy where the tensor is low. Of a
+        sparse one they are those that it holds, of a sharded one this process's. Python's operators
+        compute with them, comparisons and ``&`` included.
         """
 
     def total(self, numbers: Any) -> Any:
-        """Return the sum of numbers, or how many of some booleans are true: one number, for which nobody waits."""
+        """Return the sum of numbers, or how many of some booleans are true, as one number.
+
+        Nobody waits for it.
+        """
 
     def fetched(self, totals: Sequence[Any]) -> list[float]:
         """Return the numbers of `total` as floats, fetched from the device at once."""
@@ -410,4 +447,4 @@ class KnowsRanks(Protocol):
     """The part of an adapter whose framework shares work between processes, and numbers them."""
 
     def rank(self) -> int | None:
-        """Return the number of this process among those that share work; None where the framework was not told of others."""
+        """Return the number of this process among those that share work; None if none is known."""

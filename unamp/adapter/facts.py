@@ -1,4 +1,4 @@
-"""Data files of an adapter's package: ``data/operators.toml``, facts about operations, and ``gaps.toml``."""
+"""Data files of an adapter's package: facts in ``data/operators.toml``, and ``gaps.toml``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
     head = {key: data.pop(key, None) for key in ("schema", "version")}
     if head["schema"] != 1 or not isinstance(head["version"], str):
         raise AdapterError(
-            f"{package}/{file} must begin with schema = 1 and the framework's version that it was measured on"
+            f"{package}/{file} must begin with schema = 1 "
+            "and the framework's version that it was measured on"
         )
     fields = {field.name for field in dataclasses.fields(typing.cast("Any", kind))}
     if "version" in fields:
@@ -48,10 +49,10 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
 
 
 def read_gaps(package: str) -> tuple[Gap, ...]:
-    """Return the gaps that an adapter declares: the tables ``[[declared]]`` of ``gaps.toml``, with the fields of `Gap`.
+    """Return the gaps that an adapter declares in its ``gaps.toml``.
 
-    The file's tables ``[[gap]]`` are those of conformance, and ``[defaults]`` is what these have in
-    common.
+    They are the tables ``[[declared]]``, with the fields of `Gap`. The file's tables ``[[gap]]``
+    are those of conformance, and ``[defaults]`` is what these have in common.
 
     Args:
         package: the adapter's package, which is imported already; without a file it declares none.
@@ -64,7 +65,8 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
     tables = data.get("declared", [])
     if not data.keys() <= {"declared", "defaults", "gap"} or not isinstance(tables, list):
         raise AdapterError(
-            f"{package}/gaps.toml must hold tables [[declared]] and [[gap]]; it has {', '.join(sorted(data))}"
+            f"{package}/gaps.toml must hold tables [[declared]] and [[gap]]; "
+            f"it has {', '.join(sorted(data))}"
         )
     for table in tables:
         strings = isinstance(table, dict) and all(
@@ -72,7 +74,8 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
         )
         if not strings or not {"what", "reason"} <= table.keys() <= set(Gap._fields):
             raise AdapterError(
-                f"{package}/gaps.toml: what is declared has strings what and reason, maybe a link; not {table}"
+                f"{package}/gaps.toml: what is declared has strings what and reason, maybe a link; "
+                f"not {table}"
             )
     return tuple(Gap(**table) for table in tables)
 

@@ -1,8 +1,9 @@
-"""float8 as products of matrices use it: scaled, clamped, rounded to nearest even, scaled back; all of it in float32.
+"""float8 as products of matrices use it: scaled, clamped, rounded and scaled back.
 
-A cast to float8 is not the same everywhere: 500.0 is 448 in PyTorch and PaddlePaddle, and NaN in
-JAX, TensorFlow and ml_dtypes. Here no framework casts. The grid is made with operations on float32
-that all of them round alike, so that the bits are equal.
+Numbers are rounded to nearest even, and all of it is in float32. A cast to float8 is not the same
+everywhere: 500.0 is 448 in PyTorch and PaddlePaddle, and NaN in JAX, TensorFlow and ml_dtypes. Here
+no framework casts. The grid is made with operations on float32 that all of them round alike, so
+that the bits are equal.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ class Format(NamedTuple):
 
     Attributes:
         digits: how many binary digits a significand has, the one that is not stored included.
-        smallest_exponent, largest_exponent: of the powers of two between which its normal numbers
-            lie.
+        smallest_exponent, largest_exponent: of the powers of two between which normal numbers lie.
         largest: the largest number.
     """
 
@@ -44,13 +44,13 @@ GRADIENTS = _FORMATS["float8_e5m2"]
 #: Magnitudes below are scaled as this one is: torchao's EPS.
 _SMALLEST_AMAX = 1e-12
 
-#: Added to a float32 number below 2**22 and subtracted again, it leaves a whole number, rounded to
-#: nearest even.
+#: Added to a float32 number below 2**22 and subtracted again, it leaves the nearest whole number,
+#: ties to even.
 _WHOLE = 2.0**23
 
 
 class Arithmetic(NamedTuple):
-    """The operations on float32 tensors that an adapter gives, besides those that their operators are.
+    """The operations on float32 tensors that an adapter gives, besides Python's operators.
 
     Attributes:
         where: takes from the second where the first is true, else from the third.
@@ -63,14 +63,16 @@ class Arithmetic(NamedTuple):
 
 
 def format_of(dtype: str) -> tuple[Format, bool]:
-    """Return the format of a name of `unamp.dtypes.FLOAT8`, and whether each row has a scale of its own."""
+    """Return the format for a name of `unamp.dtypes.FLOAT8`, and whether each row has a scale."""
     assert dtype in FLOAT8
     return _FORMATS[dtype.removesuffix(_ROWS)], dtype.endswith(_ROWS)
 
 
 @contextmanager
 def in_float8(dtype: str, layers: Collection[str]) -> Iterator[Emulation]:
-    """Have this thread's adapters compute the products of some layers from float8; a trace must be open, too.
+    """Have this thread's adapters compute the products of some layers from float8.
+
+    A trace must be open, too.
 
     Args:
         dtype: the dtype of the factors, one of `unamp.dtypes.FLOAT8`.
@@ -84,9 +86,9 @@ def in_float8(dtype: str, layers: Collection[str]) -> Iterator[Emulation]:
 
 
 def rounded(x: Any, form: Format, where: Callable[[Any, Any, Any], Any]) -> Any:
-    """Return float32 numbers rounded to the nearest number of a format, ties to even; beyond the largest they are that.
+    """Return float32 numbers rounded to the nearest number of a format, ties to even.
 
-    What is infinite or NaN is NaN.
+    Beyond the largest they are that. What is infinite or NaN is NaN.
     """
     size = abs(x)
     zero = size * 0.0
@@ -102,7 +104,9 @@ def rounded(x: Any, form: Format, where: Callable[[Any, Any, Any], Any]) -> Any:
 
 
 def dequantized(x: Any, form: Format, axes: Sequence[int] | None, arithmetic: Arithmetic) -> Any:
-    """Return a float32 tensor as float8 with a scale holds it: the largest magnitude becomes the largest number.
+    """Return a float32 tensor as float8 with a scale holds it.
+
+    The largest magnitude becomes the format's largest number.
 
     Args:
         x: the tensor.
@@ -122,7 +126,9 @@ def dequantized(x: Any, form: Format, axes: Sequence[int] | None, arithmetic: Ar
 
 
 def with_factors(op: str, args: Sequence[Any], change: Callable[[int, Any], Any]) -> list[Any]:
-    """Return the arguments of a product with its two factors changed; those of an einsum stand behind its equation.
+    """Return the arguments of a product with its two factors changed.
+
+    The factors of an einsum stand behind its equation.
 
     Args:
         op: the product, of `unamp.adapter.shadowing.PRODUCTS`.

@@ -1,4 +1,4 @@
-"""Code that stands in for a function with the function's own signature, for frameworks that bind arguments by it."""
+"""Code that stands in for a function, for frameworks that bind arguments by its signature."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Hooks on the results of reported operations, which tell a trace of their gradients, for `unamp.trace(gradients=True)`.
+"""Hooks on the results of reported operations, for `unamp.trace(gradients=True)`.
 
-An adapter is given a `GradientHook` for every operation that it reports to such a trace. It has the
-framework call it with the gradient of each floating result, and changes no number by that. A graph
-may outlive the trace: it holds a hook, which holds `Arrivals`, which hold nothing once the trace is
-closed. For a parameter, `parameter_hook` gives one.
+They tell a trace of the results' gradients. An adapter is given a `GradientHook` for every
+operation that it reports to such a trace. It has the framework call it with the gradient of each
+floating result, and changes no number by that. A graph may outlive the trace: it holds a hook,
+which holds `Arrivals`, which hold nothing once the trace is closed. For a parameter,
+`parameter_hook` gives one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Arrivals:
 
 
 class GradientHook:
-    """Tells the traces that recorded an operation of the gradients of its results, or traces of those of a parameter.
+    """A hook that tells traces of the gradients of an operation's results, or of a parameter.
+
+    The traces of an operation are those that recorded it.
 
     Args:
         places: each trace's arrivals with the place of the operation among its records, None for a

@@ -1,4 +1,4 @@
-"""The private names of a framework that an adapter uses: a table, held against the framework before they are used.
+"""The private names of a framework that an adapter uses: a table, checked before they are used.
 
 A framework may rename what is private in any release. So every such name stands in
 ``data/hooks.toml`` of the adapter's package, and a test reads the adapter's source for names that
@@ -6,21 +6,27 @@ do not::
 
     schema  = 1
     version = "2.15.0"  # the newest version of the framework that the adapter was examined with
-    private = ["tensorflow.python"]  # modules that are private though no name in them begins with
-    an underscore
 
-    [at_registration]  # what every region needs: imported and looked at before the adapter's own
-    modules are "torch._C" = ["_dispatch_has_kernel"] "torch.nn.Module()" = ["_forward_pre_hooks"]
+    # modules that are private though no name in them begins with an underscore
+    private = ["tensorflow.python"]
+
+    # what every region needs: imported and looked at before the adapter's own modules are;
     # parentheses call it: a name that only instances have
+    [at_registration]
+    "torch._C" = ["_dispatch_has_kernel"]
+    "torch.nn.Module()" = ["_forward_pre_hooks"]
 
-    [when_used]  # of a module that few programs need: `Hooks.load` imports and looks at it
+    # of a module that few programs need: `Hooks.load` imports and looks at it
+    [when_used]
     "torch._higher_order_ops.scan" = ["scan_op"]
 
-    [on_objects]  # of objects that cannot be made to be looked at: `Hooks.attribute` reads them
+    # of objects that cannot be made to be looked at: `Hooks.attribute` reads them
+    [on_objects]
     "keras.optimizers.Optimizer" = ["_trainable_variables"]
 
-    [optional]  # not in every version that the adapter works with: the code says what it does
-    without "torch.utils.checkpoint" = ["_checkpoint_without_reentrant_generator_impl"]
+    # not in every version that the adapter works with: the code says what it does without
+    [optional]
+    "torch.utils.checkpoint" = ["_checkpoint_without_reentrant_generator_impl"]
 """
 
 from __future__ import annotations
@@ -77,25 +83,25 @@ class Hooks:
         return self.table.version
 
     def probe(self) -> None:
-        """Look at the names that every region needs; in a version newer than any examined, at all that are required.
+        """Look at the names that every region needs.
+
+        In a version newer than any examined, look at all that are required.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the first name that is
-                missing.
+            FrameworkNotSupported: naming the framework's version and the first missing name.
         """
         self._probe(self.table.at_registration)
         if major_minor(self._version()) > major_minor(self.examined):
             self._probe(self.table.when_used)
 
     def load(self, module: str) -> Any:
-        """Return a module that few programs need, imported, with its names looked at when it is first loaded.
+        """Return a module that few programs need, imported; look at its names the first time.
 
         Args:
             module: its name, of the table ``when_used``.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the module or name that is
-                missing.
+            FrameworkNotSupported: naming the framework's version and the missing module or name.
         """
         if module not in self._loaded:
             owners = {
@@ -153,7 +159,7 @@ def read_hooks(framework: str, package: str) -> Hooks:
 
 
 def _find(path: str) -> Any:
-    """Return the module or object that a dotted path leads to, its modules imported; None where it leads nowhere."""
+    """Return the module or object at a dotted path, its modules imported; None for nothing."""
     parts = path.split(".")
     found: Any = None
     for count, part in enumerate(parts, 1):

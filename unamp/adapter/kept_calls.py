@@ -74,8 +74,7 @@ _REFLECTED = frozenset(
 class Calls:
     """Writes calls of an adapter's operations in their canonical signatures.
 
-    Elementwise operations and activations that are called with tensors alone need no entry in the
-    tables.
+    Elementwise operations and activations that take tensors alone need no entry in the tables.
 
     Args:
         functions: for functions whose arguments differ.
@@ -133,7 +132,7 @@ class Calls:
 
 
 def one_number(value: Any) -> Any:
-    """Return the number that a list of equal ones stands for, of a convolution's stride say; anything else as it is."""
+    """Return the number that a list of equal ones, such as a stride, stands for; else the value."""
     several = (
         isinstance(value, (list, tuple))
         and len(value) > 0

@@ -1,4 +1,7 @@
-"""Canonical calls of Keras's layers and functions, on whichever backend; see `unamp.adapter.kept_calls.Calls`."""
+"""Canonical calls of Keras's layers and functions, for `unamp.adapter.kept_calls.Calls`.
+
+They serve whichever backend Keras computes with.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _SLOPE = 0.2
 
 
 def _plain(layer: Any) -> None:
-    """Leave a layer out that has an activation of the user's choice: that is no part of the canonical operation."""
+    """Leave a layer with an activation out: that is no part of the canonical operation."""
     refuse_unless(getattr(layer.activation, "__name__", "") == "linear", "an activation of its own")
 
 
@@ -41,8 +44,8 @@ def _convolution(layer: Any, inputs: Any) -> Arguments:
     _plain(layer)
     refuse_unless(layer.data_format == "channels_last", "its channels first")
     return convolution(
-        inputs, layer.kernel, layer.bias, stride=layer.strides, padding=layer.padding, dilation=layer.dilation_rate,
-        groups=layer.groups,
+        inputs, layer.kernel, layer.bias, stride=layer.strides, padding=layer.padding,
+        dilation=layer.dilation_rate, groups=layer.groups,
     )  # fmt: skip
 
 

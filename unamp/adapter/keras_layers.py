@@ -1,7 +1,7 @@
-"""Rules for single layers of Keras, on whichever backend: a layer with a rule gets a `call` of its own.
+"""Rules for single layers of Keras, on whichever backend.
 
-Keras copies, clones and saves a layer by its class and its configuration: what it makes has no
-rule, and the same class.
+A layer with a rule gets a `call` of its own. Keras copies, clones and saves a layer by its class
+and its configuration: what it makes has no rule, and the same class.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class KerasLayers(Layered):
         """Raise NotExpressible where Keras does not run a layer by its class's call."""
         if "call" in vars(layer) and REGION not in vars(layer):
             raise NotExpressible(
-                f"this {type(layer).__name__} has a method call of its own, put on the instance, which goes past its class; "
-                "put rules on first, or name the layers inside or around it"
+                f"this {type(layer).__name__} has a method call of its own, put on the instance, "
+                "which goes past its class; put rules on first, or name the layers inside or "
+                "around it"
             )
         if getattr(layer, "quantization_mode", None) is not None:
             raise NotExpressible(
@@ -57,7 +58,7 @@ class KerasLayers(Layered):
             held.pop(REGION, None)
             for method, ours in (("call", under), ("quantized_call", _refuse)):
                 if getattr(held.get(method), "__func__", None) is ours:
-                    # else somebody put theirs around it since
+                    # Where it is not ours, somebody has put theirs around it since.
                     del held[method]
         else:
             if REGION not in held:
@@ -69,7 +70,7 @@ class KerasLayers(Layered):
 
 
 def _refuse(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Raise, in place of the `quantized_call` of a layer that has a rule: it was quantized since."""
+    """Raise, in place of the `quantized_call` of a layer with a rule: it was quantized since."""
     raise NotExpressible(
         _quantized(layer, "remove the rule, which was put on before, or do not quantize it")
     )
@@ -77,6 +78,6 @@ def _refuse(layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _quantized(layer: Any, way_out: str) -> str:
     return (
-        f"{layer.name} is quantized ({layer.quantization_mode}): Keras runs it by its quantized_call, where no rule is "
-        f"followed; {way_out}"
+        f"{layer.name} is quantized ({layer.quantization_mode}): Keras runs it by its "
+        f"quantized_call, where no rule is followed; {way_out}"
     )

@@ -1,8 +1,8 @@
-"""The arithmetic of Keras with which a loss ends and losses are added up, on whichever backend. Nothing here imports Keras.
+"""The arithmetic of Keras in which losses end and are added up, on whichever backend.
 
 Keras states float32 for it. By rules of its own it would be low at O2, and float16 holds no more
 than 65,504. So no policy is in force in it, but for the losses themselves, which compute under the
-policy around.
+policy around. Nothing here imports Keras.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class AddedLosses:
         return run
 
     def widening(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the method that takes a loss of a layer: a low one is widened, for TensorFlow adds it to no float32 one."""
+        """Wrap the method that takes a loss of a layer, so that a low one is widened.
+
+        TensorFlow adds a low loss to no float32 one.
+        """
 
         @functools.wraps(original)
         def run(model: Any, loss: Any) -> Any:

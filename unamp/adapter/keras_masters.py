@@ -1,8 +1,8 @@
-"""Optimizers of Keras that step a float32 master weight of each low parameter, for every adapter Keras computes with.
+"""Optimizers of Keras that step a float32 master weight of each low parameter.
 
-An optimizer stays the object that it is, and becomes an instance of a subclass of its own class: to
-all of Keras's code for optimizers the master weights are the variables, and state, averages and
-clipping in float32 follow from that.
+They are for every adapter whose framework Keras computes with. An optimizer stays the object that
+it is, and becomes an instance of a subclass of its own class: to all of Keras's code for optimizers
+the master weights are the variables, and state, averages and clipping in float32 follow from that.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def check_new(optimizer: Any, steps: int) -> None:
         steps: how many steps it has taken.
 
     Raises:
-        ValueError: where it has some, or has begun, or chooses the optimizers inside it by a
-            function.
+        ValueError: where it has some, or has begun, or chooses its inner optimizers by a function.
     """
     if isinstance(optimizer, MasterWeights):
         raise ValueError(f"{optimizer.name} has been decorated already")
@@ -59,7 +58,8 @@ def check_new(optimizer: Any, steps: int) -> None:
         optimizer._optimizer_map, "values"
     ):
         raise ValueError(
-            f"{optimizer.name} chooses its optimizers by a function; give it an OptimizerMap that lists them"
+            f"{optimizer.name} chooses its optimizers by a function; "
+            "give it an OptimizerMap that lists them"
         )
 
 
@@ -107,7 +107,10 @@ def rebuild(
 
 
 def _rename_exclusions(optimizer: Any, replaced: Sequence[tuple[Any, Any]]) -> None:
-    """Follow the variables in `exclude_from_weight_decay`, which remembers what is inside a Keras variable."""
+    """Follow the variables in `exclude_from_weight_decay`.
+
+    It remembers what is inside a Keras variable.
+    """
     named = vars(optimizer).get("_exclude_from_weight_decay")
     if named:
         for variable, old in replaced:
@@ -126,9 +129,10 @@ def _unbuild(optimizer: Any) -> None:
 
 
 class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without types
-    """The methods that go before those of an optimizer's own class: callers see parameters, Keras's code master weights.
+    """The methods that go before those of an optimizer's own class.
 
-    An adapter derives a class from it that has the methods whose names begin with ``_unamp``.
+    Callers see parameters, Keras's code master weights. An adapter derives a class from it that has
+    the methods whose names begin with ``_unamp``.
     """
 
     def _unamp_outside(self) -> AbstractContextManager[Any]:
@@ -140,7 +144,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         raise NotImplementedError
 
     def _unamp_master(self, parameter: Any, original: Any) -> Any:
-        """Return a new master weight, which starts from the original, or where that is None from the parameter."""
+        """Return a new master weight that starts from the original, or, if None, the parameter."""
         raise NotImplementedError
 
     def _unamp_wide(self, gradient: Any) -> Any:
@@ -148,7 +152,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         raise NotImplementedError
 
     def _unamp_catch_up(self, master: Any, parameter: Any) -> None:
-        """Let a master weight take over the numbers that somebody else has given to its parameter."""
+        """Let a master weight take over numbers that somebody else has given to its parameter."""
         raise NotImplementedError
 
     def _unamp_round(self, parameter: Any, master: Any) -> None:
@@ -156,7 +160,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         raise NotImplementedError
 
     def _unamp_excluded(self, parameter: Any) -> Any:
-        """Return the entry of a parameter in the optimizer's list of those that weight decay leaves out."""
+        """Return a parameter's entry in the optimizer's list of exclusions from weight decay."""
         return parameter
 
     def build(self, variables: Iterable[Any]) -> None:
@@ -195,8 +199,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             try:
                 super().apply([self._unamp_wide(each) for each in grads], masters)
             finally:
-                # a parameter that is not its rounded master weight would count as changed by
-                # somebody else
+                # A parameter that is not its rounded master weight counts as changed by others.
                 self._round(given, masters)
 
     def finalize_variable_values(self, var_list: Any) -> None:
@@ -254,8 +257,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
                 self._unamp_round(parameter, master)
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # Keras 3.16 asks which variables are excluded when it builds the optimizer, and looks that
-        # up here.
+        # Keras 3.16 asks for the excluded variables when it builds the optimizer, and looks here.
         decided = hasattr(super(), "_is_excluded_from_weight_decay")
         return bool(
             super()._use_weight_decay(
@@ -282,7 +284,10 @@ def _change_class(optimizer: Any, kind: Any) -> None:
 
 @cache
 def with_masters(of: Any, kind: Any) -> type:
-    """Return the subclass of an optimizer's class that steps master weights; Keras can load what it saved from then on."""
+    """Return the subclass of an optimizer's class that steps master weights.
+
+    Keras can load what it saved from then on.
+    """
     made = derived_class(of, {}, (kind,))
     registered: type = library().utils.register_keras_serializable("unamp", "MasterWeights")(made)
     return registered

@@ -1,4 +1,7 @@
-"""Keras' metrics in a region, on whichever backend: they count and add up in float32. Nothing here imports Keras."""
+"""Keras' metrics in a region: they count and add up in float32, on whichever backend.
+
+Nothing here imports Keras.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Models of Keras, for every adapter whose framework Keras computes with. Nothing here imports Keras."""
+"""Models of Keras, for every adapter whose framework Keras computes with.
+
+Nothing here imports Keras.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from unamp.errors import NotExpressible
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about Keras, whatever it computes with; `data/keras.toml` holds them, with the explanations.
+    """Facts about Keras, whatever it computes with.
+
+    `data/keras.toml` holds them, with the explanations.
 
     Attributes:
         parts: for layers with an activation of the user's choice, the operations that belong to the
@@ -53,12 +58,12 @@ def library() -> Any:
 
 
 def is_layer(value: object, backend: str) -> bool:
-    """Return whether a value is a layer or a model of Keras, where that computes with a framework, by its import name."""
+    """Return whether a value is a layer or model of Keras, where that computes with `backend`."""
     return keras_on(backend) and isinstance(value, library().layers.Layer)
 
 
 def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[list[Any], set[int]]:
-    """Return the layers whose variables `unamp.decorate` makes low, and the ids of the variables that stay in float32.
+    """Return the layers that `unamp.decorate` makes low, and the ids of variables kept float32.
 
     Raises:
         TypeError: where an excluded layer is none.
@@ -94,7 +99,7 @@ def own_variables(layer: Any) -> list[Any]:
 
 
 def named_variables(network: Any) -> list[tuple[str, Any]]:
-    """Return the trainable variables of a network in its order, each with its path as a name with dots."""
+    """Return a network's trainable variables in its order, each with its path as a dotted name."""
     return [(str(each.path).replace("/", "."), each) for each in network.trainable_variables]
 
 
@@ -102,8 +107,9 @@ def check_saved(decoration: Decoration) -> None:
     """Raise NotExpressible for a ``save_dtype`` that Keras cannot save in."""
     if decoration.save_dtype not in (None, decoration.dtype):
         raise NotExpressible(
-            f"Keras saves a variable in the dtype that it has (save_dtype={decoration.save_dtype!r}): cast what get_weights() "
-            "returns, or save the optimizer, which holds float32 master weights"
+            "Keras saves a variable in the dtype that it has "
+            f"(save_dtype={decoration.save_dtype!r}): cast what get_weights() returns, or save the "
+            "optimizer, which holds float32 master weights"
         )
 
 
@@ -125,9 +131,10 @@ def check_float32(layers: Sequence[Any]) -> None:
 
 
 def compute_low(networks: Sequence[Any], layers: Sequence[Any], dtype: str) -> None:
-    """Tell Keras of layers whose variables are low: what they still have to make will be, and what is compiled is made anew.
+    """Tell Keras of layers whose variables are low.
 
-    Outside a region they compute in low.
+    What they still have to make will be low, and what is compiled is made anew. Outside a region
+    they compute in low.
     """
     for layer in layers:
         layer.dtype_policy = dtype

@@ -1,8 +1,8 @@
-"""Keras' dtype policies in a region, for every adapter whose framework Keras computes with. Nothing here imports Keras.
+"""Keras' dtype policies in a region, for adapters whose framework Keras computes with.
 
 A layer of mixed precision is a float32 layer in a region: its own casts would round what the policy
 wants in float32, or in the other low dtype. What it is given stays as it is, for the region's
-policy to decide about.
+policy to decide about. Nothing here imports Keras.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ HOME = "keras.src.dtype_policies.dtype_policy"
 
 
 def hooks(thread: ThreadState[Any], eligible: Callable[[Any], bool]) -> Iterator[Hook]:
-    """Yield the hooks of dtype policies and of what adds losses up, for an adapter whose plan tells whether a policy decides.
+    """Yield the hooks of dtype policies and of what adds losses up.
+
+    They are for an adapter whose plan tells whether a policy decides.
 
     Args:
         thread: the adapter's state of the calling thread.
@@ -45,7 +47,9 @@ def hooks(thread: ThreadState[Any], eligible: Callable[[Any], bool]) -> Iterator
 def converting_input(
     followed: Callable[[], bool], eligible: Callable[[Any], bool], original: Function
 ) -> Function:
-    """Return the replacement of `DTypePolicy.convert_input`, the cast of a layer's inputs to its compute dtype.
+    """Return the replacement of `DTypePolicy.convert_input`.
+
+    That is the cast of a layer's inputs to its compute dtype.
 
     Args:
         followed: returns whether a region's policy decides in the calling thread.
@@ -62,7 +66,9 @@ def converting_input(
 
 
 def computing_dtype(followed: Callable[[], bool], original: Function) -> Function:
-    """Return the replacement of the getter of `DTypePolicy.compute_dtype`: in a region it is the variables' dtype.
+    """Return the replacement of the getter of `DTypePolicy.compute_dtype`.
+
+    In a region it returns the variables' dtype.
 
     Args:
         followed: returns whether a region's policy decides in the calling thread.
@@ -78,10 +84,11 @@ def computing_dtype(followed: Callable[[], bool], original: Function) -> Functio
 
 
 def states_float32(layer: Any) -> bool:
-    """Return whether a layer can be seen to state float32, which every layer has where nobody states anything.
+    """Return whether a layer can be seen to state float32.
 
-    Keras keeps the arguments that a layer was made with where all of them are plain values. Where
-    it does not, float32 beside a global policy of mixed precision was stated by somebody.
+    Every layer has it where nobody states anything. Keras keeps the arguments that a layer was made
+    with where all of them are plain values. Where it does not, float32 beside a global policy of
+    mixed precision was stated by somebody.
     """
     if getattr(layer.dtype_policy, "name", None) != FLOAT32:
         return False

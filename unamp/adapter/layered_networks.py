@@ -1,4 +1,4 @@
-"""A network with layers, as an adapter gives one to conformance, and the ways in which rules for its layers are held.
+"""A network with layers, as an adapter gives one to conformance to check rules for layers.
 
 A framework's `Operations` that has a method ``layered()`` returns a `LayeredNetworks`; without the
 method rules for layers are not checked.
@@ -28,8 +28,7 @@ class LayeredNetworks:
     Attributes:
         network: makes the network of two weights, each (out, in), as arrays, and of the name of the
             device that it lives on: a layer ``block`` that holds two linear layers without a bias,
-            ``first`` and ``second``, and returns what both make of its input. Its results are the
-            block's.
+            ``first`` and ``second``, and returns what both make of its input: its own results, too.
         ways: by the names of `LAYER_WAYS`, what makes a `Runner` of a network, or the reason why
             there is none. A runner is called again after rules were put on and taken off; what it
             compiled stays, as far as the framework lets it.
@@ -43,7 +42,7 @@ class LayeredNetworks:
 
 
 def eager(network: Any) -> Runner:
-    """Return the runner of a network that is called in a region: eagerly, or as whatever compiled it."""
+    """Return the runner of a network that is called in a region: eagerly, or as it is compiled."""
 
     def run(region: Any, x: Any) -> Any:
         with region():

@@ -1,4 +1,4 @@
-"""Rules for single layers: the optional part of an adapter, and the class that most of them derive from a layer's own.
+"""Rules for single layers: the optional part of an adapter, and classes derived from layers' own.
 
 An adapter that can give a layer a policy of its own has a method ``layered()``, as `HasLayers` has
 it. The core finds the layers that a rule is about; the adapter has a layer run in the rule's
@@ -23,8 +23,7 @@ from unamp.policy import Policy
 #: The name of the attribute, in a layer's ``__dict__``, that holds the region of its rule.
 REGION = "_unamp_layer_region"
 
-#: The name of the attribute, of a class that `derive` made, that holds the class it is derived
-#: from.
+#: The attribute, of a class that `derive` made, that holds the class it is derived from.
 _PLAIN = "_unamp_without_rule"
 
 
@@ -37,7 +36,7 @@ class LayerRegion(Protocol):
 
     @property
     def result(self) -> str | None:
-        """``"low"`` where the layer's result goes back to the low dtype in force around it, else None."""
+        """``"low"`` where the layer's result goes back to the low dtype around it, else None."""
 
     def policy(self, dtype: str | None = None) -> Policy:
         """Return the policy in force inside, where a low dtype is in force around."""
@@ -53,11 +52,17 @@ class Layered(Protocol):
     """A framework's layers, as rules for them want them."""
 
     def unwrapped(self, network: Any) -> Any:
-        """Return the network itself where one is given that only hands on to another (for data-parallel training, say)."""
+        """Return the network itself where one is given that only hands on to another.
+
+        Wrappers for data-parallel training do so, for instance.
+        """
         return network
 
     def stays(self, network: Any) -> bool:
-        """Return whether a network is an object that keeps a rule itself; rules about a value are about its copies, too."""
+        """Return whether a network is an object that keeps a rule itself.
+
+        Rules about a value are about its copies, too.
+        """
         return True
 
     def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
@@ -74,7 +79,7 @@ class Layered(Protocol):
         """
 
     def put(self, layer: Any, region: LayerRegion | None) -> None:
-        """Have a layer run in a region from now on, whatever it ran in before; None: as it is written."""
+        """Have a layer run in a region, whatever it ran in before; None: as it is written."""
 
 
 class HasLayers(Protocol):
@@ -99,7 +104,7 @@ class LateRules(Protocol):
 
 
 class LateNetwork(Protocol):
-    """A network whose layers have names only while it runs. There is one object for each network."""
+    """A network whose layers have names only while it runs; one object for each network."""
 
     @property
     def name(self) -> str:
@@ -107,21 +112,24 @@ class LateNetwork(Protocol):
 
     @property
     def layers(self) -> Collection[str]:
-        """The names of the layers that were called while the network had rules, outer ones first."""
+        """The names of the layers called while the network had rules, outer ones first."""
 
     @property
     def rules(self) -> Sequence[LateRules]:
         """The rules that it has."""
 
     def put(self, rules: Sequence[LateRules]) -> None:
-        """Have the network's calls follow rules from now on: of several for a layer the last. They are checked after a call."""
+        """Have the network's calls follow rules: of several for a layer the last.
+
+        They are checked after a call.
+        """
 
 
 class HasLateNetworks(Protocol):
-    """Another optional part of an `unamp.adapter.Adapter`, of a framework whose networks may be functions."""
+    """An optional part of an `unamp.adapter.Adapter`, for networks that may be functions."""
 
     def late_network(self, value: object) -> LateNetwork | None:
-        """Return a value as a network whose layers have names only while it runs; None for what is none."""
+        """Return a value as a network whose layers have names only while it runs; else None."""
 
 
 class RulesInForce:
@@ -185,7 +193,7 @@ class RulesInForce:
 def excluded_layers(
     excluded: Iterable[Any], kind: type, what: str
 ) -> tuple[set[int], tuple[type, ...]]:
-    """Return the layers that `unamp.decorate` leaves in float32: the ids of single ones, and classes.
+    """Return the layers that `unamp.decorate` leaves in float32: ids of single ones, and classes.
 
     Args:
         excluded: the layers and classes.
@@ -210,11 +218,11 @@ def region_of(layer: Any) -> LayerRegion | None:
 
 
 def put_by_class(layer: Any, region: LayerRegion | None, derived: Callable[[type], type]) -> None:
-    """Give a layer a class derived from its own whose method runs in a region; take that class away where there is none.
+    """Give a layer a class derived from its own, whose method runs in a region.
 
-    Not a method of the instance: a copy of the layer would compute with the first one's parameters.
-    Not hooks: compilers do not notice new ones, and some frameworks do not call them after an
-    exception.
+    Where there is no region, that class is taken away. Not a method of the instance: a copy of the
+    layer would compute with the first one's parameters. Not hooks: compilers do not notice new
+    ones, and some frameworks do not call them after an exception.
 
     Args:
         layer: the layer.
@@ -239,9 +247,10 @@ _set_class: Callable[[Any, type], None] = vars(object)["__class__"].__set__
 
 @cache
 def derive(plain: type, method: str, check: Callable[..., None] | None = None) -> type:
-    """Return a class derived from a layer's, under its name, whose method runs in the region that the layer has.
+    """Return a class derived from a layer's, whose method runs in the region that the layer has.
 
-    Copies and pickles of a layer are made from its state, and have its rule.
+    It has the name of the layer's class. Copies and pickles of a layer are made from its state, and
+    have its rule.
 
     Args:
         plain: the layer's own class.
@@ -295,12 +304,15 @@ def in_region(
 
 
 def _reduced(layer: Any, kind: tuple[Any, ...], own: Callable[[int], Any]) -> tuple[Any, ...]:
-    """Return the reduction that a layer with a rule is copied and pickled by: its class has no name to be found by."""
+    """Return the reduction that a layer with a rule is copied and pickled by.
+
+    Its class has no name to be found by.
+    """
     make, given, *state = own(2)
     if make is not copyreg.__newobj__ or given != (type(layer),):  # type: ignore[attr-defined]
         raise NotExpressible(
-            f"{type(layer).__name__} is copied and pickled in a way of its own, which would lose its rule; remove the rule "
-            "before, and put it on the copy"
+            f"{type(layer).__name__} is copied and pickled in a way of its own, which would lose "
+            "its rule; remove the rule before, and put it on the copy"
         )
     return (_new, kind, *state)
 

@@ -1,4 +1,4 @@
-"""The machine that frameworks compute on: what its processor has, and what is set that changes how they use it."""
+"""The machine that frameworks compute on: its processor, and settings that change its use."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _CPUINFO = Path("/proc/cpuinfo")  # only Linux tells names and instruction sets 
 
 
 def facts(adapter: Adapter) -> dict[str, Fact]:
-    """Return the facts known of how a framework computes here: the processor's instruction sets, and what the adapter tells."""
+    """Return the facts of how a framework computes here: instruction sets, and its adapter's."""
     return {**instruction_sets(), **adapter.runtime()}
 
 
 def instruction_sets() -> dict[str, bool]:
-    """Return of each of `INSTRUCTION_SETS` whether the processor has it; nothing where the system does not tell."""
+    """Return whether the processor has each of `INSTRUCTION_SETS`; empty where that is unknown."""
     found = _told("flags") or _told("Features")
     return {name: name in found.split() for name in INSTRUCTION_SETS} if found else {}
 

@@ -71,7 +71,7 @@ traces = _Traces()
 
 
 def parameter_hook(name: str, parameter: object = None) -> GradientHook | None:
-    """Return the hook that takes the gradients of a parameter; see `unamp.tracing.Trace.parameter_hook`."""
+    """Return the hook for a parameter's gradients; see `unamp.tracing.Trace.parameter_hook`."""
     return traces.innermost.parameter_hook(name, parameter) if traces.gradients else None
 
 
@@ -122,10 +122,10 @@ class Layers:
             self._called[self._open[-1]] = weakref.ref(layer)
 
     def of_parameter(self, path: str) -> str | None:
-        """Return the name of a parameter by its layer, given its path in a pytree; None where no network has it, or several.
+        """Return the name of a parameter by its layer, given its path in a pytree.
 
-        A network has what linen and nnx put around its parameters, and what is in one of its layers
-        that were called.
+        None where no network has it, or several. A network has what linen and nnx put around its
+        parameters, and what is in one of its layers that were called.
         """
         inside = re.sub(r"^(params|states\.\d+)\.", "", path)
         outer, _, name = inside.partition(".")
@@ -137,7 +137,7 @@ class Layers:
         return f"{networks.pop()}.{inside}" if len(networks) == 1 else None
 
     def variables(self) -> dict[int, str]:
-        """Return the names of the trained variables of Keras' layers that were called, by the variables' ids."""
+        """Return the names of trained variables of the Keras layers that were called, by ids."""
         found: dict[int, str] = {}
         # The innermost layer comes last, and its name stays.
         for path, layer in sorted(self._called.items(), key=lambda each: each[0].count(".")):

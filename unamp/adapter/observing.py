@@ -48,8 +48,7 @@ def casts(
         inputs: the tensors that went in, but for parameters whose casts were kept: for each its
             dtype and its size.
         compute: the dtype that was computed in.
-        results: the tensors that came out, likewise. A float32 one of a low operation was cast
-            back.
+        results: what came out, likewise. A float32 one of a low operation was cast back.
     """
     if rule in (Rule.UNTOUCHED, Rule.BANNED) or compute not in _BYTES:
         return 0, 0
@@ -62,7 +61,7 @@ def casts(
 def equation(
     op: str, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
 ) -> str | None:
-    """Return the equation that an einsum was called with, without its spaces; None for every other operation."""
+    """Return the equation of a call of einsum, without spaces; None for every other operation."""
     if op != "einsum":
         return None
     texts = (
@@ -84,7 +83,7 @@ def kept(
     *,
     layer: bool = False,
 ) -> Kept | None:
-    """Return the arguments of a call, copied before it runs; None where no trace keeps what runs now.
+    """Return the arguments of a call, copied before it runs; None where no trace keeps them.
 
     Args:
         calls: writes the adapter's calls.
@@ -187,8 +186,10 @@ class Reporter:
             record.rule, given, record.compute, results[:1] if first_only else results
         )
         record = record._replace(
-            output=results[0][0] if found else None, output_shape=next(iter(self.shapes(found)), None),
-            casts=count, cast_bytes=moved, call=None if kept is None else kept.after(found[0] if found else None),
+            output=results[0][0] if found else None,
+            output_shape=next(iter(self.shapes(found)), None),
+            casts=count, cast_bytes=moved,
+            call=None if kept is None else kept.after(found[0] if found else None),
         )  # fmt: skip
         if low is not None and (dtype := traces.shadow) is not None and not traces.waiting:
             record = record._replace(shadow=self._shadow(dtype, record, found, low))
@@ -261,7 +262,7 @@ class Reporter:
         return result
 
     def taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
-        """Return the function that tells a hook of a gradient, a tensor; None stands for one that is not there."""
+        """Return the function that tells a hook of a gradient, a tensor; None tells nothing."""
 
         def take(gradient: Any) -> None:
             if gradient is not None and hook.wanted:
@@ -302,7 +303,10 @@ class Reporter:
 
 @contextmanager
 def unreported(thread: ThreadState[Any]) -> Iterator[Observer]:
-    """Report nothing inside: what an operation is made of is its own affair. Give the observer, to report the whole."""
+    """Report nothing inside: what an operation is made of is its own affair.
+
+    Give the observer, to report the whole.
+    """
     observer = thread.sink
     assert observer is not None
     with reporting_to(thread, None):
@@ -318,7 +322,10 @@ def any_trace() -> bool:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Keep this thread's operations out of every trace: loss scaling and steps are no part of a network."""
+    """Keep this thread's operations out of every trace.
+
+    Loss scaling and steps are no part of a network.
+    """
     traces.pauses += 1
     try:
         yield
@@ -335,7 +342,10 @@ def unobserved(thread: ThreadState[Any]) -> Iterator[None]:
 
 @contextmanager
 def reporting_to(thread: ThreadState[Any], observer: Observer | None) -> Iterator[None]:
-    """Report a thread's operations to a new observer, or to none; an outer one waits, and hands on where the thread is."""
+    """Report a thread's operations to a new observer, or to none.
+
+    An outer observer waits, and hands on where the thread is.
+    """
     around, thread.sink = thread.sink, observer
     if around is not None and observer is not None:
         observer.layers = around.layers
@@ -361,7 +371,7 @@ def observe(
     held: AbstractContextManager[None],
     without_region: ObservedPlan,
 ) -> Iterator[None]:
-    """Report the operations of the calling thread, for adapters that stand in for a framework's functions.
+    """Report the operations of the calling thread, for adapters that stand in for functions.
 
     Args:
         thread: the adapter's state of this thread.
@@ -382,7 +392,10 @@ def observe(
 
 
 def follow_calls(thread: ThreadState[Any]) -> Replacement:
-    """Return the decorator of a layer class's ``__call__`` so that the thread's observer learns which layer it is in."""
+    """Return the decorator of a layer class's ``__call__``.
+
+    By it the thread's observer learns which layer the thread is in.
+    """
 
     @standing_in
     def call(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

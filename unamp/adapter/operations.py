@@ -1,4 +1,4 @@
-"""The namespace of operations that conformance is written against, and the part of it that every adapter can share."""
+"""The namespace of operations that conformance is written against, and its shared part."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class Operations(Protocol):
-    """The operation namespace that conformance is written against: NumPy in, the framework's tensors inside.
+    """The operation namespace that conformance is written against.
+
+    NumPy arrays go in and come out; inside are the framework's tensors.
 
     Every operation has the canonical signature of its name (that of PyTorch's function): tensors
-    first, attributes by keyword. See `unamp_conformance.check.cases` for the signatures that are
-    used.
+    first, attributes by keyword. `unamp_conformance.check.cases` has the signatures in use.
 
     Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see
     `unamp.adapter.ways`. Where it has tensors that are not one dense array, ``tensor_kinds()``
@@ -44,22 +45,29 @@ class Operations(Protocol):
     """
 
     def __hash__(self) -> int:
-        """Return a hash: what was found out about an operation is kept by the namespace that it belongs to."""
+        """Return a hash: the namespace keeps what was found out about its operations."""
 
     def names(self) -> frozenset[str]:
         """Return the canonical operations that the framework has."""
 
     def __getitem__(self, op: str) -> Callable[..., Any]:
-        """Return the framework's function for an operation, in the canonical signature. KeyError where it has none."""
+        """Return the framework's function for an operation, in the canonical signature.
+
+        Raises:
+            KeyError: where it has none.
+        """
 
     def tensor(self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False) -> Any:
-        """Return a tensor with the array's values, shape and dtype. NumPy lacks bfloat16: the operation ``cast`` makes it."""
+        """Return a tensor with the array's values, shape and dtype.
+
+        NumPy lacks bfloat16: the operation ``cast`` makes it.
+        """
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Any:
-        """Return a home for a layer's running statistic: a tensor that it updates in place, or a variable."""
+        """Return a home for a layer's running statistic: a tensor to update, or a variable."""
 
     def numpy(self, tensor: Any) -> np.ndarray:
-        """Return a tensor's values as a NumPy array; low dtypes arrive as float32, which holds them exactly."""
+        """Return a tensor's values as a NumPy array; low dtypes arrive, exactly, as float32."""
 
     def dtype(self, tensor: Any) -> str:
         """Return the name of a tensor's dtype, e.g. ``"bfloat16"``."""
@@ -67,7 +75,10 @@ class Operations(Protocol):
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Any], *, loss_scale: float = 1.0
     ) -> tuple[Any, list[Any]]:
-        """Return ``function(*inputs)``, a scalar tensor, and its gradient (of the scaled value) for each input tensor."""
+        """Return ``function(*inputs)``, a scalar tensor, and its gradient for each input tensor.
+
+        The gradient is that of the scaled value.
+        """
 
 
 class NamedOperations:
@@ -84,8 +95,7 @@ class NamedOperations:
         repeats: whether an operation answers the same numbers with the same bits at every call;
             where not, a loss may differ in its last ones.
         dear: whether dtypes cost time by themselves, since kernels are compiled; a quick run of the
-            suite then looks at each operation and network under one low dtype, another than the
-            next.
+            suite then looks at each operation and network under one low dtype, which alternates.
     """
 
     subnormals: ClassVar[bool] = True
@@ -113,5 +123,5 @@ class NamedOperations:
         return self.tensor(array, device=device)  # type: ignore[attr-defined]
 
     def ways(self) -> Sequence[Way]:
-        """Return the ways in which the framework runs a function, see `unamp.adapter.ways`: none unless said."""
+        """Return the ways in which functions run, see `unamp.adapter.ways`: none unless said."""
         return ()

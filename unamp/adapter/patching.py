@@ -1,4 +1,4 @@
-"""The life of patches: changes of a framework's own code while a region is open anywhere in the process.
+"""The life of patches: changes of a framework's code while any region of the process is open.
 
 A patch is applied with the first region of the process that needs it and undone with the last. The
 kinds of patches are in `unamp.adapter.replacing`.
@@ -18,7 +18,7 @@ from unamp.errors import FrameworkNotSupported
 
 
 class Patch(Protocol):
-    """Something of the framework's that is another while this is applied; see `unamp.adapter.replacing`."""
+    """A replacement of something of the framework's; see `unamp.adapter.replacing`."""
 
     def apply(self) -> None:
         """Replace the original."""
@@ -92,7 +92,10 @@ class Patches:
                 raise
 
     def add(self, key: Hashable, further: Callable[[], Iterable[Patch]]) -> None:
-        """Apply further patches, as `acquire` does, without a further user: until the last user goes, or `undo`."""
+        """Apply further patches, as `acquire` does, without a further user.
+
+        They stay until the last user goes, or `undo`.
+        """
         with self._lock:
             if key in self._keys:
                 return
@@ -103,7 +106,10 @@ class Patches:
             self._keys.add(key)
 
     def release(self) -> None:
-        """Release the patches for one user. With the last user all are undone, the last applied first."""
+        """Release the patches for one user.
+
+        With the last user all are undone, the last applied first.
+        """
         with self._lock:
             if self._beside is not None:
                 self._beside.release()
@@ -144,8 +150,7 @@ def find(module: str, path: str, *, importing: bool = False) -> Any:
     Args:
         module: the module's name.
         path: the names from there on, with dots between them.
-        importing: whether to import the module; otherwise one that is not imported has nothing in
-            it.
+        importing: whether to import the module; one that is not imported has nothing in it.
     """
     try:
         value: Any = importlib.import_module(module) if importing else sys.modules.get(module)
@@ -157,5 +162,5 @@ def find(module: str, path: str, *, importing: bool = False) -> Any:
 
 
 def missing(framework: str, version: str, what: str) -> FrameworkNotSupported:
-    """Return the error for a private part of a framework that a patch needs and this version does not have."""
+    """Return the error for a private part that a patch needs and this version does not have."""
     return FrameworkNotSupported(f"{framework} {version} has no {what}, which unamp needs")

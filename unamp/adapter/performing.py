@@ -54,7 +54,7 @@ def target(rule: Rule, low: Any, float32: Any, seen: list[Any], mixed: bool) -> 
 
 
 def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
-    """Return the dtype that a rule which looks at inputs casts those to that differ; None to leave them as they are."""
+    """Return the dtype that a rule casts differing inputs to; None to leave them as they are."""
     if rule is Rule.NARROWEST:
         low = [dtype for dtype in seen if dtype != float32]
         # neither low dtype holds the other's numbers
@@ -63,9 +63,10 @@ def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
 
 
 def places(function: Callable[..., Any]) -> Mapping[str, int]:
-    """Return the places of a function's parameters among the positional arguments; empty where Python cannot tell.
+    """Return the places of a function's parameters among the positional arguments.
 
-    One that is given by name alone has a place that no positional argument reaches.
+    Empty where Python cannot tell. One that is given by name alone has a place that no
+    positional argument reaches.
     """
     by_code = _places_by_code(function)
     return _places_by_signature(function) if by_code is None else by_code
@@ -107,13 +108,14 @@ class CallPlan(Plan, Protocol):
         """The policy's dtype, as the framework's object."""
 
     def low_alone(self, dtype: str, /) -> Any:
-        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
+        """Return a plan under which everything is computed low, whatever this one says."""
 
 
 class LayerPlan:
-    """A plan inside a layer that is one operation: no rule holds. An adapter's casts the parameters where they are used.
+    """A plan inside a layer that is one operation, where no rule holds.
 
-    The layer itself is not changed: other threads may be using it.
+    An adapter's own casts the parameters where they are used. The layer itself is not changed:
+    other threads may be using it.
     """
 
     policy = Policy(enabled=False)
@@ -145,8 +147,7 @@ class Operator(ABC):
             finds None, no rule applies.
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and
             statistics stay float32).
-        view: whether it returns a view of its input, or moves data only: it runs natively in every
-            dtype.
+        view: whether it returns a view of its input, or only moves data, natively in any dtype.
     """
 
     # No dataclass: Paddle's SOT sees the fields of one alone, and not what its subclasses add.
@@ -199,7 +200,7 @@ class Operator(ABC):
         return self._places
 
     def argument(self, name: str, args: Any, kwargs: Keywords) -> Any:
-        """Return an argument of a call, given by its position or by its name; None where there is none."""
+        """Return an argument of a call, given by position or by name; None where there is none."""
         place = self.places.get(name)
         return args[place] if place is not None and place < len(args) else kwargs.get(name)
 
@@ -209,7 +210,9 @@ class Operator(ABC):
 
 
 class Casts(NamedTuple):
-    """An adapter's casts. All but `mapped` take one tensor and a dtype, and leave tensors alone that are not eligible.
+    """An adapter's casts.
+
+    All but `mapped` take one tensor and a dtype, and leave tensors alone that are not eligible.
 
     Attributes:
         cast: returns the tensor in the dtype.
@@ -223,7 +226,9 @@ class Casts(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The cast that what an operation is made of goes on with: the code of a framework's function calls several operations.
+    """The cast that what an operation is made of goes on with.
+
+    The code of a framework's function calls several operations.
 
     Attributes:
         parameters: the parameters that are not among the arguments, by their ids. A norm's are left
@@ -245,7 +250,9 @@ ResultT = TypeVar("ResultT")
 
 
 class Performer(ABC, Generic[PlanT, OperatorT]):
-    """Carries out rules, one call at a time. A subclass says what its framework does in its own way.
+    """The way in which rules are carried out, one call at a time.
+
+    A subclass says what its framework does in its own way.
 
     Args:
         thread: the adapter's state of the calling thread.
@@ -282,23 +289,21 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def is_left_alone(
         self, plan: PlanT, operator: OperatorT, op: str | None, args: Any, kwargs: Keywords
     ) -> bool:
-        """Return whether a call runs as the framework has it: no rule applies, or somebody else sees to it."""
+        """Return whether a call runs as it is: no rule applies, or somebody else sees to it."""
         return False
 
     @abstractmethod
     def is_native(self, operator: OperatorT, dtype: Any, args: Any) -> bool:
-        """Return whether the framework itself computes an operation in a low dtype where its inputs are."""
+        """Return whether the framework computes an operation low by itself, given low inputs."""
 
     @abstractmethod
     def call(
-        self,
-        plan: PlanT,
-        operator: OperatorT,
-        args: Any,
-        kwargs: Keywords,
-        parts: Parts = AS_IT_IS,
+        self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords, parts: Parts = AS_IT_IS
     ) -> Any:
-        """Call the original with arguments that are cast already, and have what it is made of compute in the same dtype."""
+        """Call the original with arguments that are cast already.
+
+        Have what it is made of compute in the same dtype.
+        """
 
     def call_without_floats(
         self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords
@@ -313,7 +318,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         raise NotImplementedError  # for frameworks that have none
 
     def activation(self, kwargs: Keywords) -> str | None:
-        """Return the name of the argument that is a norm's activation, where it was given by name."""
+        """Return the name of the argument that is a norm's activation, where it was named."""
         return next((name for name, value in kwargs.items() if self._floats(value)), None)
 
     def report(
@@ -342,7 +347,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def target(
         self, plan: PlanT, operator: OperatorT, rule: Rule, seen: list[Any], mixed: bool
     ) -> Any:
-        """Return the dtype that a rule casts eligible inputs to; None to leave everything as it is."""
+        """Return the dtype that a rule casts eligible inputs to; None to leave them as they are."""
         return target(rule, plan.low, self._float32, seen, mixed)
 
     def lowered(self, operator: OperatorT, result: Any, dtype: Any) -> Any:
@@ -350,7 +355,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return self._casts.mapped(result, dtype)
 
     def copied(self, tensor: Any, dtype: Any) -> Any:
-        """Return a copy of a tensor, in its own dtype: what changes the copy changes nothing else."""
+        """Return a copy of a tensor, in its own dtype, which can be changed by itself."""
         return tensor  # for frameworks whose tensors do not change
 
     def widened(self, tensor: Any) -> Any:
@@ -368,10 +373,10 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         args: Any,
         kwargs: Keywords,
     ) -> ResultT:
-        """Return the result of a call with float32 copies of low tensors, which then take what it made of the copies.
+        """Return the result of a call with float32 copies of low tensors.
 
-        Low running statistics would lose their update: a cast of them would take it, or a copy that
-        the framework makes.
+        These then take what it made of the copies. Low running statistics would lose their update:
+        a cast of them would take it, or a copy that the framework makes.
 
         Args:
             tensors: what the call changes; what is no low tensor is left alone.
@@ -409,7 +414,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def compute_from_float8(
         self, plan: PlanT, op: str, operator: OperatorT, dtype: str, args: Any, kwargs: Keywords
     ) -> Any:
-        """Return the result of a product in float32, from factors as float8 holds them; see `unamp.adapter.shadowing`.
+        """Return the result of a product in float32, from factors as float8 holds them.
+
+        See `unamp.adapter.shadowing`.
 
         Raises:
             LeftOut: where the adapter does not compute it so.
@@ -426,8 +433,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
         if not operator.layer:
             bound = 1 if operator.bound else 0
-            # By name they come in any order, which changes nothing but where a third tensor is
-            # added.
+            # By name they come in any order, which matters only where a third tensor is added.
             named = (
                 []
                 if "add" in op
@@ -484,7 +490,10 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def carry_out_rule(
         self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords
     ) -> Outcome:
-        """Call an operation with its inputs cast as a rule says that is no ban. A subclass may make another rule of it."""
+        """Call an operation with its inputs cast as a rule says that is no ban.
+
+        A subclass may make another rule of it.
+        """
         float32, casts = self._float32, self._casts
         seen, own = self.seen(operator, args, kwargs)
         if not seen or kwargs.get("out") is not None:
@@ -538,7 +547,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def seen(
         self, operator: OperatorT, args: Any, kwargs: Keywords
     ) -> tuple[list[Any], Mapping[int, Any]]:
-        """Return the dtypes of the eligible tensors that a rule is about, and the parameters among them."""
+        """Return the dtypes of the tensors that a rule is about, and the parameters among them."""
         seen = self._floats((args, kwargs) if kwargs else args)
         if not operator.layer or not (seen or operator.op == "embedding"):
             return seen, {}
@@ -594,7 +603,10 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return self._casts.mapped(self.call(plan, operator, args, kwargs, parts), asked)
 
     def named_dtype(self, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
-        """Return the dtype that the caller named for the result: an explicit cast, which no rule changes; None without one."""
+        """Return the dtype that the caller named for the result; None without one.
+
+        That is an explicit cast, which no rule changes.
+        """
         named = operator.argument(_DTYPE, args, kwargs)
         if named is not None:
             return named
@@ -602,7 +614,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return next((value for value in args if self.dtype_meant(value) is not None), None)
 
     def dtype_meant(self, value: Any) -> Any:
-        """Return the framework's dtype that an argument stands for; None where it stands for none."""
+        """Return the framework's dtype that an argument stands for; None for any other argument."""
         return value if isinstance(value, self.dtype_kind) else None
 
 

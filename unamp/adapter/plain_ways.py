@@ -1,4 +1,7 @@
-"""Ways that are Python's alone, the same for every framework: a decorated function, generator or coroutine, another thread."""
+"""Ways that are Python's alone: a decorated function, generator or coroutine, another thread.
+
+They are the same for every framework.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of plans that are the same in every framework: rules, bans, and how a rule is carried out."""
+"""The parts of plans alike in every framework: rules, bans, and how rules are carried out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from unamp.vocabulary import vocabulary
 
 
 class BasePlan:
-    """A policy made ready for a framework whose rules are carried out call by call; see `unamp.adapter.state.Plan`.
+    """A policy made ready for a framework whose rules are carried out call by call.
+
+    See `unamp.adapter.state.Plan`.
 
     Args:
         policy: the policy, with lists of its own.
@@ -37,7 +39,7 @@ class BasePlan:
     @classmethod
     @lru_cache(maxsize=16)
     def without_policy(cls, *, reporting: bool = False) -> Self:
-        """Return the plan without a policy, under which low tensors can be computed with, or operations are reported."""
+        """Return the plan without a policy, to compute with low tensors or to report operations."""
         policy = Policy(enabled=False)
         return cls(policy, policy.rules, reporting=reporting)
 
@@ -58,9 +60,10 @@ def is_listed(policy: Policy, op: str) -> bool:
 def with_synonyms(
     policy: Policy, rules: Mapping[str, Rule], synonyms: Mapping[str, str]
 ) -> Mapping[str, Rule]:
-    """Return rules for a framework's own operations, where one function is two of them: a user's list may name either.
+    """Return rules for a framework's own operations, where one function is two of them.
 
-    Operations that were added in this process are left out: they come and go, and a plan stays.
+    A user's list may name either. Operations that were added in this process are left out: they
+    come and go, and a plan stays.
 
     Args:
         policy: the policy.
@@ -81,7 +84,7 @@ def _added(generation: int) -> tuple[str, ...]:
 
 @cache
 def all_widest() -> Mapping[str, Rule]:
-    """Return rules under which every operation that a level can change takes the widest dtype of its inputs."""
+    """Return rules by which all that a level can change takes the widest dtype of its inputs."""
     own = {name: op for name, op in vocabulary().items() if not op.is_added}
     return {
         name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in own.items()
@@ -94,7 +97,7 @@ def ban_message(policy: Policy, op: str) -> str:
 
 
 def how_by_calls(op: str, rules: Mapping[str, Rule] | None, is_emulated: Callable[[], bool]) -> How:
-    """Return the way in which rules for an operation that the framework has are carried out, call by call.
+    """Return the way in which the rule for an operation is carried out, call by call.
 
     Args:
         op: the operation.

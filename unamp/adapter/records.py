@@ -1,4 +1,7 @@
-"""The record of one operation, as an adapter reports it and a trace keeps it: no framework and no tensor is in it."""
+"""The record of one operation, without any framework or tensor in it.
+
+An adapter reports it, and a trace keeps it.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ class Values(NamedTuple):
         )
 
     def underflow_in(self, dtype: str) -> Underflow | None:
-        """Return the share of the numbers that is too small for a low dtype; None where that was not looked at."""
+        """Return the share of the numbers too small for a low dtype; None where it is unknown."""
         return next((each for each in self.underflow if each.dtype == dtype), None)
 
 
@@ -123,8 +126,7 @@ class Shadow(NamedTuple):
             infinite or NaN in low.
         subnormal: the share of the low numbers that are subnormal; none where products were
             computed from float8, whose results are float32.
-        flushed: the share of the low numbers that are zero, and are not in the network's own
-            result.
+        flushed: the share of the low numbers that are zero, and not zero in the network's own.
         left_out: why it was not computed a second time; empty where it was.
     """
 
@@ -137,7 +139,7 @@ class Shadow(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str, own: Sequence[Any], low: Sequence[Any]) -> Shadow:
-        """Return the distance of low results from an operation's own; each result as `Values.of` takes it."""
+        """Return the distance of low results from an operation's own; each as in `Values.of`."""
         if [len(numbers) for numbers in own] != [len(numbers) for numbers in low]:
             return cls(dtype, left_out=f"in {dtype} its result has another shape")
         infinity = float("inf")
@@ -154,7 +156,9 @@ class Shadow(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The gradient of an operation's result, or of a parameter, as a backward pass had it, for `unamp.trace(gradients=True)`.
+    """The gradient of an operation's result or of a parameter, for `unamp.trace(gradients=True)`.
+
+    It is as a backward pass had it.
 
     Attributes:
         dtype: its dtype; empty where it was left out.
@@ -188,7 +192,7 @@ class Gradient(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str, shape: Sequence[int], row: Any, result: int = 0) -> Gradient:
-        """Return the statistics of a gradient, whose numbers are in one row as `Values.of` takes them."""
+        """Return the statistics of a gradient; its numbers are one row, as in `Values.of`."""
         zeros = int((row == 0).sum()) / len(row) if len(row) else 0.0
         return cls(dtype, Values.of(shape, [row]), zeros, result)
 
@@ -197,8 +201,7 @@ class Call(NamedTuple):
     """The arguments of an operation, in its canonical signature, for `unamp.trace(keep=...)`.
 
     Attributes:
-        file: the file with its tensors, in the folder of the trace; empty where the call was left
-            out.
+        file: the file with its tensors, in the trace's folder; empty where the call was left out.
         args, kwargs: the arguments. ``{"tensor": 0}`` stands for the file's first tensor,
             ``{"number": "inf"}`` for a number that JSON has no other word for.
         left_out: why the call was not kept; empty where it was.
@@ -235,8 +238,7 @@ class OpRecord(NamedTuple):
         output_shape: the shape of its first floating result; None where it has none.
         equation: the equation of an einsum, which its shapes do not tell; None for everything else.
         shadow: its own error in a low dtype, where the trace was asked for it.
-        step: the step of the trace in which it ran: how often `unamp.tracing.Trace.step` had been
-            called.
+        step: the step of the trace in which it ran, counted by calls of `unamp.tracing.Trace.step`.
         call: what it was called with, where the trace was asked to keep that.
     """
 
@@ -262,7 +264,7 @@ class OpRecord(NamedTuple):
 
     @property
     def computed_in(self) -> str | None:
-        """The dtype that it computed in for whoever sees its numbers: where low was emulated, the low one.
+        """The dtype that it computed in for whoever sees its numbers: the low one if emulated.
 
         That is the dtype of its result or, where that is no low one (argmax, or results that a
         policy widens), the policy's. None where it has no floating input.

@@ -1,4 +1,4 @@
-"""The part of an adapter that serves operations which users register (`unamp.register_operation`)."""
+"""The part of an adapter for operations that users register (`unamp.register_operation`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from unamp.vocabulary import vocabulary
 #: `CarriesOutRegistered.second_run`.
 SecondRun = Callable[[Callable[[], Any]], Any]
 
-#: The functions that stand for registered operations, for compilers that are imported later; see
-#: `called_as_it_is`.
+#: Functions for registered operations, for compilers imported later; see `called_as_it_is`.
 CALLED_AS_THEY_ARE: list[Callable[..., Any]] = []
 
 
@@ -33,24 +32,27 @@ class CarriesOutRegistered(Protocol):
 
     @property
     def thread(self) -> ThreadState[Any]:
-        """The adapter's state of the calling thread: a call outside of regions and traces asks nothing else."""
+        """The adapter's state of the calling thread.
+
+        A call outside of regions and traces asks nothing else.
+        """
 
     def policy_for(self, tensor: Any) -> Policy | None:
-        """Return the policy whose rules hold for a call with this tensor first; None where none does.
+        """Return the policy whose rules hold for a call with this tensor first, or None.
 
         None inside of another operation, in a backward pass, and where somebody switched mixed
         precision off by the framework's own means.
         """
 
     def opened(self, value: object) -> Opened | None:
-        """Return the leaves of a container of the framework's own kinds, and the function that makes one of others.
+        """Return the leaves of a framework's own container, and the function that makes another.
 
         Those are classes that a user told the framework of, pytrees; lists, tuples and dictionaries
         need not be known. None for everything else.
         """
 
     def unchanged(self, value: Any) -> Callable[[], bool]:
-        """Return the function that tells whether a tensor or an opened container is still as it is now.
+        """Return the function that tells whether a tensor or opened container is unchanged.
 
         An operation that changes what it is given would change a copy where its rule casts that.
         """
@@ -75,7 +77,9 @@ class CarriesOutRegistered(Protocol):
         results: Sequence[Any],
         low: Callable[[str], Any] | None,
     ) -> Sequence[Any]:
-        """Report one call, and return the floating results to go on with, which are others where gradients are followed so.
+        """Report one call, and return the floating results to go on with.
+
+        They are others where gradients are followed by that.
 
         Args:
             observer: takes the report.
@@ -87,14 +91,14 @@ class CarriesOutRegistered(Protocol):
         """
 
     def operators_changed(self) -> None:
-        """Make plans anew: an operator that the framework dispatches itself has another rule now."""
+        """Make plans anew: an operator that the framework dispatches has another rule now."""
 
     def called_as_it_is(self, function: Callable[..., Any]) -> None:
-        """Have the framework's compilers call a function while they trace, instead of following it."""
+        """Have the framework's compilers call a function while they trace, not follow it."""
 
 
 class PlanDecides:
-    """That part, where the thread's plan tells all and the framework's compilers know functions by their marks."""
+    """That part where the thread's plan tells all and compilers know functions by their marks."""
 
     thread: ThreadState[Any]
 
@@ -115,11 +119,14 @@ class PlanDecides:
         """See `CarriesOutRegistered.operators_changed`: there are no such operators."""
 
     def called_as_it_is(self, function: Callable[..., Any]) -> None:
-        """See `CarriesOutRegistered.called_as_it_is`: `unamp._compiler_marks.not_converted` has seen to it."""
+        """See `CarriesOutRegistered.called_as_it_is`.
+
+        `unamp._compiler_marks.not_converted` has seen to it.
+        """
 
 
 def how(adapter: Adapter, op: str, policy: Policy, device: str) -> How:
-    """Return the way in which an adapter carries out the rule for any operation, a registered one too."""
+    """Return the way in which the rule is carried out for any operation, a registered one too."""
     operation = vocabulary()[op]
     if not operation.registered or adapter.framework in operation.spellings:
         return adapter.how(op, policy, device)

@@ -1,4 +1,4 @@
-"""The adapters that there are: found through their entry points, checked, and loaded once their framework is imported."""
+"""The adapters: found by entry points, checked, and loaded once their framework is imported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def installed() -> Mapping[str, metadata.EntryPoint]:
 
 
 def register(adapter: Adapter) -> None:
-    """Make an adapter known. Those installed through the entry-point group are registered when first needed.
+    """Make an adapter known.
+
+    Those installed through the entry-point group are registered when first needed.
 
     Raises:
         AdapterError: where a part of the contract is missing or has another signature, and where
@@ -58,14 +60,17 @@ def register(adapter: Adapter) -> None:
 
 
 def adapters_in_use() -> tuple[Adapter, ...]:
-    """Return the adapters of all frameworks that are imported in this process and suit their adapters; see `unsuitable`."""
+    """Return the adapters of all imported frameworks that suit theirs; see `unsuitable`."""
     if _waiting is None or (_waiting and _newly_imported()):
         _load_imported()
     return _in_use
 
 
 def adapters_in_use_now() -> tuple[Adapter, ...]:
-    """Do the same where no compiler traces the caller, with one call less: for the opening of regions."""
+    """Return `adapters_in_use` where no compiler traces the caller, with one call less.
+
+    For the opening of regions.
+    """
     if _waiting is None or not _modules.isdisjoint(_waiting):
         _load_imported()
     return _in_use
@@ -84,7 +89,7 @@ def renew() -> None:
 
 
 def unsuitable() -> Mapping[str, Exception]:
-    """Return the frameworks that are imported in this process and that no region can cover, each with the reason.
+    """Return the imported frameworks that no region can cover, each with the reason.
 
     A reason is a `FrameworkNotSupported` where a version or internals do not suit the adapter, and
     an `AdapterError` where the adapter cannot be loaded or does not fulfil the contract.
@@ -109,7 +114,10 @@ def check_suitable(value: object) -> None:
 
 
 def check_tensors_suitable(given: object) -> None:
-    """Do the same for what looks like a tensor in arguments, however deep; data sets and the like cost nobody a region."""
+    """Call `check_suitable` with all that looks like a tensor in arguments, however deep.
+
+    Data sets and the like cost nobody a region.
+    """
     for each in leaves(given):
         if hasattr(each, "dtype") and hasattr(each, "shape"):
             check_suitable(each)
@@ -121,12 +129,12 @@ def adapter_for(framework: str) -> Adapter:
     Raises:
         TypeError: for anything but a name.
         ValueError: for a name that no installed adapter has; the message lists the valid ones.
-        FrameworkNotSupported: where the framework is not installed, not imported yet, or not
-            suitable.
+        FrameworkNotSupported: where the framework is not installed, not yet imported or unsuitable.
     """
     if not isinstance(framework, str):
         raise TypeError(
-            f"framework must be the import name of one framework, or None for all; not {shortened(framework)}"
+            "framework must be the import name of one framework, or None for all; "
+            f"not {shortened(framework)}"
         )
     adapters_in_use()
     if framework in _loaded:
@@ -145,7 +153,8 @@ def adapter_for(framework: str) -> Adapter:
             f"{framework} is not installed; pip install 'unamp[{framework}]'"
         )
     raise FrameworkNotSupported(
-        f"{framework} is not imported; import it before a region names it (unamp imports no framework)"
+        f"{framework} is not imported; import it before a region names it "
+        "(unamp imports no framework)"
     )
 
 
@@ -168,7 +177,7 @@ def owner(value: object, kind: str) -> Adapter | None:
 
 
 def spelling_of(value: object) -> str | None:
-    """Return the spelling of a framework's object, from whichever adapter knows it; None where none does."""
+    """Return the spelling of a framework's object, from the adapter that knows it, or None."""
     for adapter in adapters_in_use():
         if spelling := adapter.spelling(value):
             return spelling
@@ -213,7 +222,8 @@ def _load(point: metadata.EntryPoint) -> Adapter:
     except Exception as error:
         version = getattr(sys.modules.get(point.name), "__version__", "of unknown version")
         raise AdapterError(
-            f"the adapter for {point.name} ({point.value}) could not be loaded with {point.name} {version}: {error}"
+            f"the adapter for {point.name} ({point.value}) could not be loaded "
+            f"with {point.name} {version}: {error}"
         ) from error
 
 
@@ -231,11 +241,14 @@ def _verify(adapter: object) -> None:
             continue
         given = getattr(adapter, name, None)
         if not callable(given):
-            raise AdapterError(f"adapter {who} ({adapter.framework}) has no method {name!r}")  # type: ignore[attr-defined]
+            raise AdapterError(
+                f"adapter {who} ({adapter.framework}) "  # type: ignore[attr-defined]
+                f"has no method {name!r}"
+            )
         wanted = list(inspect.signature(promised).parameters)[1:]
         found = list(inspect.signature(given).parameters)
         if wanted != found:
             raise AdapterError(
-                f"adapter {who} ({adapter.framework}): {name}({', '.join(found)}) "  # type: ignore[attr-defined]
-                f"must take ({', '.join(wanted)})"
+                f"adapter {who} ({adapter.framework}): "  # type: ignore[attr-defined]
+                f"{name}({', '.join(found)}) must take ({', '.join(wanted)})"
             )

@@ -1,14 +1,12 @@
-"""The kinds of patches: one function, method or attribute of a framework that is another while the patch is applied.
+"""The kinds of patches: while one is applied, something of a framework's is another.
 
-====================
-====================================================================================================
-`CodePatch`           a function of Python code, for everybody who holds it already: it stays the
-object that it is `AttributePatch`      an attribute of a module or a class, for what is looked up
-at every call `PropertiesPatch`     many attributes of a module, at the cost of one assignment
-`NamesPatch`          names in a module's dictionary `MethodsPatch`        many methods of a class,
-its operators among them, at the cost of a few assignments `PatchGroup`          many patches that
-are applied and undone in one go ====================
-====================================================================================================
+- `CodePatch`: a function of Python code, for everybody who holds it already: it stays the object
+  that it is
+- `AttributePatch`: an attribute of a module or a class, for what is looked up at every call
+- `PropertiesPatch`: many attributes of a module, at the cost of one assignment
+- `NamesPatch`: names in a module's dictionary
+- `MethodsPatch`: many methods of a class, operators among them, at the cost of a few assignments
+- `PatchGroup`: many patches that are applied and undone in one go
 
 All keep one promise (`unamp.adapter.patching.Patch`): what somebody else has put in the same place
 meanwhile stays.
@@ -36,8 +34,7 @@ Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
 _MARK = "unamp: "
 _FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
 
-#: The same for a generator: from Python 3.13 on a function that is one is to be given no other kind
-#: of code.
+#: The same for a generator: from Python 3.13 on a generator function takes no other kind of code.
 _FORWARDING_GENERATOR = (
     "def stand_in(*args, **kwargs):\n return (yield from CALL(*args, **kwargs))\n"
 )
@@ -177,7 +174,7 @@ class PropertiesPatch:
 
 
 class NamesPatch:
-    """Names in a dictionary, such as a module's or a class's, of which each is there already or not.
+    """Names in a dictionary, such as a module's or a class's, each there already or not.
 
     Args:
         space: the dictionary.
@@ -192,7 +189,7 @@ class NamesPatch:
         self._own = {name: space[name] for name in instead if name in space}
 
     def apply(self) -> None:
-        """Set the names to the replacements; one that somebody has given another meaning keeps that."""
+        """Set the names to the replacements; one with another meaning by now keeps that."""
         space, own = self._space, self._own
         for name, value in self._instead.items():
             if space.get(name) is own.get(name):
@@ -250,7 +247,9 @@ class MethodsPatch:
 
 
 class PatchGroup:
-    """Patches that are applied and undone in one go: a region opens and closes as fast as these loops run.
+    """Patches that are applied and undone in one go.
+
+    A region opens and closes as fast as these loops run.
 
     Args:
         patches: the patches.
@@ -265,8 +264,7 @@ class PatchGroup:
         self.patches = tuple(patches)
         self._codes = tuple(patch.codes for patch in self.patches if isinstance(patch, CodePatch))
         # Over a thousand in MindSpore, and a step between two regions leaves them in no cache of
-        # the processor: a copy of them all fetches them together, and the loops take a quarter
-        # less.
+        # the processor: a copy of all fetches them together, and the loops take a quarter less.
         self._objects = tuple(chain.from_iterable(self._codes))
         self._others = tuple(patch for patch in self.patches if not isinstance(patch, CodePatch))
 
@@ -289,10 +287,11 @@ class PatchGroup:
 
 
 def standing_in(run: Callable[..., Any]) -> Replacement:
-    """Decorate a function that is called in another's place; `unamp.adapter.state.in_regions` does so in regions alone.
+    """Decorate a function that is called in another's place.
 
-    The decorated function takes the original before the arguments. What this returns makes the
-    replacement of an original, as patches take it.
+    `unamp.adapter.state.in_regions` does so in regions alone. The decorated function takes the
+    original before the arguments. What this returns makes the replacement of an original, as
+    patches take it.
     """
 
     @wraps(run)
@@ -307,7 +306,9 @@ def standing_in(run: Callable[..., Any]) -> Replacement:
 
 
 def code_of(source: str, constants: Mapping[str, Any], *, closed_over: int = 0) -> types.CodeType:
-    """Return the code of a function for a place where it cannot look anything up: its globals are those of what it replaces.
+    """Return the code of a function for a place where it cannot look anything up.
+
+    Its globals are those of what it replaces.
 
     Args:
         source: the definition of the function.
@@ -330,13 +331,14 @@ def _marked(source: str, constants: frozenset[str], closed_over: int) -> types.C
     )
     if closed_over:
         names = [f"closed_over_{n}" for n in range(closed_over)]
-        head, body = re.match(r"\s*(def .*\):\n)(.*)", source, re.DOTALL).groups()  # type: ignore[union-attr]
+        head, body = re.match(  # type: ignore[union-attr]
+            r"\s*(def .*\):\n)(.*)", source, re.DOTALL
+        ).groups()
         inside = re.match(" +", body)[0]  # type: ignore[index]
         closing = f"{head}{inside}if 0: {', '.join(names)}\n{body}"
         source = f"def outer():\n {'='.join(names)}=None\n{textwrap.indent(closing, ' ')}"
     with warnings.catch_warnings():
-        # "'str' object is not callable": the mark is exchanged for what is called before the code
-        # ever runs.
+        # "'str' object is not callable": the mark is exchanged before the code ever runs.
         warnings.simplefilter("ignore", SyntaxWarning)
         code = compile(source, "<unamp>", "exec")
     for _ in range(2 if closed_over else 1):

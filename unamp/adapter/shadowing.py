@@ -43,7 +43,7 @@ _SHOWN = 200  # characters of a framework's message
 
 
 class LeftOut(Exception):
-    """Raised for an operation that is not computed a second time, or not kept; the message says why."""
+    """An operation is not computed a second time, or not kept; the message says why."""
 
 
 def said(error: Exception) -> str:
@@ -57,15 +57,15 @@ def said(error: Exception) -> str:
 def shadow(
     dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: Callable[[], Sequence[Any]]
 ) -> Shadow:
-    """Return an operation's own error in a low dtype, or why it is not known. Whatever `low` raises becomes a reason.
+    """Return an operation's own error in a low dtype, or why it is not known.
+
+    Whatever `low` raises becomes a reason.
 
     Args:
         dtype: the low dtype.
         record: what ran, with its inputs, output and what it computed in.
-        own: gives the floating results of the network's own run, each as one row of float64
-            numbers.
-        low: computes the operation low, from the same inputs, and gives its floating results
-            likewise.
+        own: gives the floating results of the network's run, each as one row of float64 numbers.
+        low: computes the operation low, from the same inputs, and gives its results likewise.
     """
     if dtype in FLOAT8 and record.op not in PRODUCTS:
         return Shadow(dtype, left_out=NO_PRODUCT)

@@ -1,7 +1,8 @@
-"""Canonical calls of operations whose arguments or layout differ between frameworks, for `unamp.adapter.kept_calls.Calls`.
+"""Canonical calls of operations whose arguments or layout differ between frameworks.
 
-Each function takes what a framework's own signature comes to. Canonical tensors have their channels
-first, and the weights of a product or a convolution their outputs.
+They are for `unamp.adapter.kept_calls.Calls`. Each function takes what a framework's own signature
+comes to. Canonical tensors have their channels first, and the weights of a product or a convolution
+their outputs.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from typing import Any
 from unamp.adapter.kept_calls import Arguments, Laid, one_number
 from unamp.adapter.shadowing import LeftOut
 
-#: What frameworks take for the small number of a norm, and the slope of a leaky ReLU, where nobody
-#: says another.
+#: The small number of a norm, and the slope of a leaky ReLU, where nobody says another.
 _EPSILON, _SLOPE = 1e-5, 0.01
 
 
@@ -28,7 +28,7 @@ def refuse_unless(plain: bool, what: str) -> None:
 
 
 def of_layer(function: Callable[..., Arguments], *names: str) -> Callable[..., Arguments]:
-    """Return the signature of a layer from that of a function, which takes some attributes of the layer."""
+    """Return the signature of a layer from that of a function, which takes its attributes."""
     return lambda layer, inputs: function(inputs, *(getattr(layer, name) for name in names))
 
 
@@ -54,7 +54,10 @@ def softmax(x: Any, axis: Any = -1) -> Arguments:
 
 
 def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Arguments:
-    """Return a reduction along some axes; None stands for all, and no axes mean all to some frameworks and none to others."""
+    """Return a reduction along some axes; None stands for all.
+
+    No axes mean all to some frameworks and none to others.
+    """
     refuse_unless(axis is None or isinstance(axis, int) or len(tuple(axis)) > 0, "no axes")
     dims = (
         {}
@@ -100,7 +103,10 @@ def batch_norm(
     epsilon: float,
     last: bool,
 ) -> Arguments:
-    """Return a batch norm; `momentum` is the share of the new statistics, and `last` whether channels are last."""
+    """Return a batch norm.
+
+    `momentum` is the share of the new statistics, and `last` whether channels are last.
+    """
     kwargs = {"training": bool(training), "momentum": float(momentum), "eps": float(epsilon)}
     x, result = (channels_first(x), _first) if last else (x, None)
     return Arguments((x, mean, variance, weight, bias), kwargs, result)

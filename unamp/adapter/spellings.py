@@ -1,4 +1,4 @@
-"""A framework's functions, layer classes and primitives by their spellings, and the other way round."""
+"""The spellings of a framework's functions, layer classes and primitives, and the way back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def at_path(root: Any, path: str) -> Any:
 
 
 class ObjectNames:
-    """The spellings of a framework's own objects, for lists that hold the objects themselves; looked up when first asked for.
+    """The spellings of a framework's own objects, for lists that hold the objects themselves.
+
+    They are looked up when first asked for.
 
     Args:
         framework: the framework's import name.
@@ -48,7 +50,7 @@ class ObjectNames:
         return known
 
     def spelling(self, value: object) -> str | None:
-        """Return an object's spelling with the framework in front; None for what is nothing of the framework's.
+        """Return an object's spelling with the framework in front; None where it has none.
 
         A user's own subclass of a layer is that layer.
         """

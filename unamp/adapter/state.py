@@ -22,7 +22,7 @@ DtypeT = TypeVar("DtypeT")
 
 
 class Dtypes(dict[str, DtypeT]):
-    """A framework's dtypes by the names of those that rules cast: the ones that its adapter computes in.
+    """The dtypes that a framework's adapter computes in, by the names of those that rules cast.
 
     Args:
         framework: the framework's name.
@@ -54,7 +54,7 @@ class Plan(Protocol):
 
 
 class _Elsewhere:
-    """A region for a device on which this process does not compute: what is around it stays in force."""
+    """A region for a device that this process does not use: what is around stays in force."""
 
     def enter(self) -> object:
         """Change nothing."""
@@ -74,8 +74,7 @@ class ThreadState(threading.local, Generic[PlanT]):
     """One thread's state.
 
     Attributes:
-        plan: what the innermost region made of its policy; None outside regions and while one is
-            suspended.
+        plan: what the innermost region made of its policy; None outside, and while suspended.
         sink: where `unamp.trace` wants operations reported; None where nobody traces.
     """
 
@@ -116,7 +115,7 @@ def suspending(thread: ThreadState[Any]) -> Replacement:
 
 
 def stepping(thread: ThreadState[Any]) -> Replacement:
-    """Return the decorator of an optimizer's step that calls closures, which compute the loss; see `Step`."""
+    """Return the decorator of an optimizer's step whose closures compute the loss; see `Step`."""
 
     @standing_in
     def step(original: Callable[..., Any], optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -130,10 +129,10 @@ def stepping(thread: ThreadState[Any]) -> Replacement:
 
 
 class Step:
-    """An optimizer's step in a region: a context with no policy in force, but for closures, which compute the loss.
+    """An optimizer's step in a region: a context with no policy in force, but for closures.
 
-    A closure runs under the policy around the step, while that runs in this thread and opens no
-    region of its own.
+    A closure computes the loss. It runs under the policy around the step, while that runs in this
+    thread and opens no region of its own.
 
     Args:
         thread: the thread's state.
@@ -170,7 +169,7 @@ class Step:
         )
 
     def call_under_policy(self, closure: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a closure under the policy around the step, where the step is running in this thread."""
+        """Call a closure under the policy around the step, where that runs in this thread."""
         if self._thread.plan is not None or self._runs_in != threading.get_ident():
             return closure(*args, **kwargs)
         self._without_policy.__exit__(None, None, None)
@@ -185,7 +184,7 @@ class Step:
 
 
 def in_regions(thread: ThreadState[Any]) -> Callable[[Callable[..., Any]], Replacement]:
-    """Return the decorator of a function that is called in another's place, where a policy is in force in the thread.
+    """Return the decorator of a function that takes another's place where a policy is in force.
 
     The decorated function takes the original before the arguments. What the decorator returns makes
     the replacement of an original, as patches take it; in threads without a policy the replacement

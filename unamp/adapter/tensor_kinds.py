@@ -1,8 +1,9 @@
-"""The kinds of tensor of a framework beside the dense one, as an adapter lists them for conformance and for the docs.
+"""The kinds of tensor of a framework beside the dense one.
 
-Sparse, ragged, nested, jagged, masked and quantized tensors, slices of a gradient: each is made of
-several dense ones, and what a policy comes to for it is a decision. A framework's `Operations` that
-has a method ``tensor_kinds()`` returns its kinds; without the method there are none.
+An adapter lists them for conformance and for the docs. Sparse, ragged, nested, jagged, masked and
+quantized tensors, slices of a gradient: each is made of several dense ones, and what a policy comes
+to for it is a decision. A framework's `Operations` that has a method ``tensor_kinds()`` returns its
+kinds; without the method there are none.
 
 The suite calls each operation twice: on float32 values under a policy that allows it, on low values
 under one that denies it. What it finds must be the treatment that is listed here.

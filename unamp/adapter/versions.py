@@ -32,10 +32,11 @@ def check_version(framework: str, version: str, requires: str, *, older: str = "
     if not oldest <= major_minor(version) < newest:
         why = f": {older}" if older and major_minor(version) < oldest else ""
         raise FrameworkNotSupported(
-            f"{framework} {version} is installed; unamp's adapter works with {framework} {requires}{why}"
+            f"{framework} {version} is installed; "
+            f"unamp's adapter works with {framework} {requires}{why}"
         )
 
 
 def major_minor(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a framework's version, such as ``(2, 13)``: what versions are told apart by."""
+    """Return the first two numbers of a version, such as ``(2, 13)``; these tell versions apart."""
     return tuple(int(part) for part in version.partition("+")[0].split(".")[:2])

@@ -42,8 +42,7 @@ WAY_KINDS = (
     "foreign AMP",
 )
 
-#: What a way can promise: the bits that eager gives, or an error within the suite's own bound of
-#: the dtype.
+#: What a way can promise: eager's bits, or an error within the suite's own bound of the dtype.
 EQUAL = ("bits", "bound")
 
 
@@ -117,7 +116,7 @@ class Way:
         return self.refused(policy) if callable(self.refused) else self.refused
 
     def impossible(self, subject: str) -> str:
-        """Return why the framework itself cannot run a network or operation in this way; empty where it can."""
+        """Return why the framework cannot run a network or operation so; empty where it can."""
         return next(
             (why for pattern, why in self.upstream.items() if fnmatchcase(subject, pattern)), ""
         )

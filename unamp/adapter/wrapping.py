@@ -1,4 +1,7 @@
-"""Classes derived under their base's name, and a second object for a network: how most adapters wrap one."""
+"""Classes derived under their base's name, and a second object for a network.
+
+This is how most adapters wrap one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from typing import Any
 
 
 def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = ()) -> Any:
-    """Return a class derived from another under that one's name: it is what messages, saved files and `repr` show.
+    """Return a class derived from another under that one's name.
+
+    The name is what messages, saved files and `repr` show.
 
     Args:
         own: the class.
@@ -31,8 +36,7 @@ def with_method(
     Args:
         network: an object whose whole state is in its ``__dict__``.
         method: the method's name.
-        instead: what is called in its place, with the original (bound to the new object) before the
-            arguments.
+        instead: what is called in its place, with the original, bound to the new object, first.
         again: makes such an object of another network; copies and pickles are made with it.
         begin: prepares a new object of the class before it gets its state.
     """
