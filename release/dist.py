@@ -146,7 +146,8 @@ def check(wheels: Wheels) -> None:
             raise ValueError(f"{wheels.pure.name} is for every platform, but has {libraries[0]}")
         if (more := theirs.keys() - ours.keys()) != wheels.kernels.keys():
             raise ValueError(
-                f"{wheels.platform.name} has {sorted(more)} beside the pure wheel's files, not {sorted(wheels.kernels)}"
+                f"{wheels.platform.name} has {sorted(more)} beside the pure wheel's files, not "
+                f"{sorted(wheels.kernels)}"
             )
         if different := [name for name, number in ours.items() if theirs.get(name) != number]:
             raise ValueError(
@@ -202,8 +203,9 @@ def main(arguments: Sequence[str]) -> int:
     interpreters = with_torch(options.python)
     if not interpreters or shutil.which("c++") is None:
         sys.exit(
-            "a wheel with kernels needs a C++ compiler (c++) and an environment with torch, ninja and setuptools: this one, or "
-            "one named with --python; for the pure wheel: python -m build"
+            "a wheel with kernels needs a C++ compiler (c++) and an environment with torch, ninja "
+            "and setuptools: this one, or one named with --python; for the pure wheel: python -m "
+            "build"
         )
     wheels = build(options.out, interpreters)
     for path in sorted(options.out.glob("unamp-*")):

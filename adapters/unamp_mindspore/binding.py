@@ -142,9 +142,9 @@ class Binding:
             return self._kept.get(value, self._primitive_class)
         if isinstance(value, _OPAQUE) and self.policy is not None:
             raise NotExpressible(
-                f"{symbol} is a {type(value).__name__}, which MindSpore's compiler does not read: Python runs it when the "
-                "graph runs, out of reach of the policy; write a function that does the same (def), or call it in "
-                "PYNATIVE_MODE without mindspore.jit"
+                f"{symbol} is a {type(value).__name__}, which MindSpore's compiler does not read: "
+                "Python runs it when the graph runs, out of reach of the policy; write a function "
+                "that does the same (def), or call it in PYNATIVE_MODE without mindspore.jit"
             )
         if hasattr(type(value), "__ms_class__") and not hasattr(value, BOUND):
             return (PARTS if isinstance(value, _SCHEDULERS) else self)._object(value)
@@ -303,9 +303,9 @@ class Binding:
             and _updates_bfloat16(cell)
         ):
             raise NotExpressible(
-                f"this {type(cell).__name__} has running statistics in bfloat16, which no graph can update on the CPU: "
-                "MindSpore has no kernel there that assigns bfloat16; keep them in float32, or train in PYNATIVE_MODE "
-                "without mindspore.jit"
+                f"this {type(cell).__name__} has running statistics in bfloat16, which no graph "
+                "can update on the CPU: MindSpore has no kernel there that assigns bfloat16; keep "
+                "them in float32, or train in PYNATIVE_MODE without mindspore.jit"
             )
         norm = vocabulary()[op].group == "norm"
         widened = _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS
@@ -472,7 +472,8 @@ def policy_of_cell(cell: Any, around: Policy | None) -> tuple[Policy | None, lis
     if region is not None:
         if region.result is not None:
             raise NotExpressible(
-                f'this {type(cell).__name__} has a rule that no graph can follow: none casts a result; leave result="low" out'
+                f"this {type(cell).__name__} has a rule that no graph can follow: none casts a "
+                'result; leave result="low" out'
             )
         policy = stated(region.policy(None if around is None else around.dtype))
     own = getattr(type(cell), POLICY, None)

@@ -86,8 +86,9 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
     policy, casts = policy_of_cell(target, _in_force()) if is_cell else inside(entry, _in_force())
     if casts:
         raise NotExpressible(
-            f"{getattr(entry, '__qualname__', 'a function')} is decorated with custom_fwd(cast_inputs=...), and what MindSpore "
-            "compiles as a whole: the compiler does not run decorators; compile what calls it, cast in its body, or call it in "
+            f"{getattr(entry, '__qualname__', 'a function')} is decorated with "
+            "custom_fwd(cast_inputs=...), and what MindSpore compiles as a whole: the compiler "
+            "does not run decorators; compile what calls it, cast in its body, or call it in "
             "PYNATIVE_MODE without mindspore.jit"
         )
     return policy
@@ -215,8 +216,9 @@ def check_not_traced() -> None:
     """
     if jit_context() is not None:
         raise NotExpressible(
-            'a region cannot be opened inside a function that mindspore.jit captures with capture_mode="trace" (nor after such '
-            'a function raised: MindSpore goes on with its trace); open it around the call of one with capture_mode="ast"'
+            "a region cannot be opened inside a function that mindspore.jit captures with "
+            'capture_mode="trace" (nor after such a function raised: MindSpore goes on with its '
+            'trace); open it around the call of one with capture_mode="ast"'
         )
 
 

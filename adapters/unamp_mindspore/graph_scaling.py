@@ -95,7 +95,8 @@ class _InGraphs:
         scaler = self.scaler
         if state.dynamic is not scaler.dynamic:
             raise NotExpressible(
-                "a scaler that is in a compiled graph stays dynamic, or static; load the state before the first call"
+                "a scaler that is in a compiled graph stays dynamic, or static; load the state "
+                "before the first call"
             )
         values = {
             scaler.scale_value: state.scale,
@@ -119,7 +120,8 @@ def _parameter(name: str, value: float) -> Any:
 def _check(state: LossScale) -> None:
     if state.backoff_interval != 1:
         raise NotExpressible(
-            "a scaler in a compiled graph backs off after one overflow; use backoff_interval=1, or PYNATIVE_MODE"
+            "a scaler in a compiled graph backs off after one overflow; use backoff_interval=1, or "
+            "PYNATIVE_MODE"
         )
 
 

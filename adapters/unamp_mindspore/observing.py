@@ -140,8 +140,8 @@ def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
 
     def run(call: Callable[[], Any]) -> Any:
         raise LeftOut(
-            "MindSpore does not tell whether a registered function draws random numbers: undo() the registration, "
-            "and each operation that it is made of is computed a second time"
+            "MindSpore does not tell whether a registered function draws random numbers: undo() "
+            "the registration, and each operation that it is made of is computed a second time"
         )
 
     return nullcontext(run)

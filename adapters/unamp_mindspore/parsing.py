@@ -151,12 +151,14 @@ def _check(function: Any, bound: Any) -> None:
     name = getattr(function, "__qualname__", "a function")
     if casts:
         raise NotExpressible(
-            f"{name} is decorated with custom_fwd(cast_inputs=...), and what MindSpore compiles as a whole: the compiler does "
-            "not run decorators; cast in its body, or call it in PYNATIVE_MODE without mindspore.jit"
+            f"{name} is decorated with custom_fwd(cast_inputs=...), and what MindSpore compiles as "
+            "a whole: the compiler does not run decorators; cast in its body, or call it in "
+            "PYNATIVE_MODE without mindspore.jit"
         )
     raise NotExpressible(
-        f"{name} is decorated with a region, and part of a graph that MindSpore compiles, at a place that unamp does not see: "
-        "the compiler does not run decorators; call it by its name, or in PYNATIVE_MODE without mindspore.jit"
+        f"{name} is decorated with a region, and part of a graph that MindSpore compiles, at a "
+        "place that unamp does not see: the compiler does not run decorators; call it by its name, "
+        "or in PYNATIVE_MODE without mindspore.jit"
     )
 
 
@@ -173,9 +175,11 @@ def check_no_region(value: Any) -> None:
         makes and f"{value.__module__}.".startswith("unamp.") and BOUND not in vars(value)
     ):
         raise NotExpressible(
-            f"{getattr(value, '__name__', value)!s} is used inside a function that mindspore.jit or GRAPH_MODE compiles, and "
-            "MindSpore's compiler knows no regions there: write the part that it is about as a function, decorate that "
-            '(@unamp.autocast(dtype="bfloat16")) and call it, or open the region around the call of the compiled function'
+            f"{getattr(value, '__name__', value)!s} is used inside a function that mindspore.jit "
+            "or GRAPH_MODE compiles, and MindSpore's compiler knows no regions there: write the "
+            "part that it is about as a function, decorate that "
+            '(@unamp.autocast(dtype="bfloat16")) and call it, or open the region around the call '
+            "of the compiled function"
         )
 
 

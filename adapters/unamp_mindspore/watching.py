@@ -22,7 +22,8 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     gradients = (given,) if isinstance(given, Tensor) else tuple(given)
     if len(gradients) != len(parameters):
         raise ValueError(
-            f"there are {len(gradients)} gradients for {len(parameters)} parameters that are trained"
+            f"there are {len(gradients)} gradients for {len(parameters)} parameters that are "
+            "trained"
         )
     names = {id(parameter): name for name, parameter in network.parameters_and_names()}
     pairs = zip(parameters, gradients, strict=True)

@@ -89,8 +89,9 @@ class _Performer(Performer[Plan, Operator]):
             return True
         if op is None and operator.op in plan.policy.allow:
             raise NotExpressible(
-                f"{operator.op} is in the list allow=, and no rule reaches an embedding with sparse gradients: Paddle has no "
-                f"cast for those. Take {operator.op} out of the list, or make the embedding with sparse=False"
+                f"{operator.op} is in the list allow=, and no rule reaches an embedding with "
+                f"sparse gradients: Paddle has no cast for those. Take {operator.op} out of the "
+                "list, or make the embedding with sparse=False"
             )
         return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
@@ -221,9 +222,10 @@ def _check_sparse(plan: Plan, op: str, args: Any) -> None:
             dtype = dtype_of(value)
             if dtype in NAMES and dtype is not wanted:
                 raise NotExpressible(
-                    f"{op} is in the list {listed}=, which means {NAMES[wanted]}, and it is called with a sparse tensor in "
-                    f"{NAMES[dtype]}, which no region casts: Paddle's CPU has no low kernels for those. Take {op} out of the "
-                    "list, or compute with dense tensors (to_dense())"
+                    f"{op} is in the list {listed}=, which means {NAMES[wanted]}, and it is called "
+                    f"with a sparse tensor in {NAMES[dtype]}, which no region casts: Paddle's CPU "
+                    f"has no low kernels for those. Take {op} out of the list, or compute with "
+                    "dense tensors (to_dense())"
                 )
 
 

@@ -85,8 +85,8 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
                 continue
             if parameter.dtype in LOW:
                 raise ValueError(
-                    f"parameter {name} is {NAMES[parameter.dtype]} already: decorate makes parameters low itself, and keeps "
-                    "what they were as master weights"
+                    f"parameter {name} is {NAMES[parameter.dtype]} already: decorate makes "
+                    "parameters low itself, and keeps what they were as master weights"
                 )
             if dtype_of(parameter) is FLOAT32:
                 chosen[id(parameter)] = parameter
@@ -120,7 +120,8 @@ def _check_fresh(optimizer: Any) -> None:
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
     if HOOKS.attribute(optimizer, "_accumulators"):
         raise ValueError(
-            f"this {type(optimizer).__name__} has taken steps: decorate it before its first, or load its state into a new one"
+            f"this {type(optimizer).__name__} has taken steps: decorate it before its first, or "
+            "load its state into a new one"
         )
 
 

@@ -29,8 +29,9 @@ def check_ir() -> None:
     """
     if not _in_dynamic_mode() and not use_pir_api():
         raise NotExpressible(
-            "no policy reaches programs of Paddle's old IR (FLAGS_enable_pir_api=0, paddle.pir_utils.OldIrGuard): their "
-            "operations would stay in float32. Build them in PIR, Paddle's default since 3.0, or outside of regions with "
+            "no policy reaches programs of Paddle's old IR (FLAGS_enable_pir_api=0, "
+            "paddle.pir_utils.OldIrGuard): their operations would stay in float32. Build them in "
+            "PIR, Paddle's default since 3.0, or outside of regions with "
             "paddle.static.amp.decorate(optimizer)"
         )
 
@@ -59,9 +60,10 @@ def refuse_scaling(loss: Any) -> None:
     """
     if in_program(loss):
         raise NotExpressible(
-            "the loss is a value in a program, in which the loss scale of this moment would be a constant. Under "
-            "paddle.jit.to_static(full_graph=True) scale the loss outside of the function that is compiled. In a program "
-            "that is built by hand use paddle.amp.GradScaler with paddle.static.amp.decorate(optimizer), which make the "
+            "the loss is a value in a program, in which the loss scale of this moment would be a "
+            "constant. Under paddle.jit.to_static(full_graph=True) scale the loss outside of the "
+            "function that is compiled. In a program that is built by hand use "
+            "paddle.amp.GradScaler with paddle.static.amp.decorate(optimizer), which make the "
             "scale a part of the program, or bfloat16, which needs none"
         )
 
@@ -74,7 +76,9 @@ def refuse_decoration() -> None:
     """
     if not _in_dynamic_mode():
         raise NotExpressible(
-            "decorate changes parameters that hold numbers, and in static mode (paddle.enable_static) they are values in a "
-            "program. Open a region at level O2 or O3 where the program is built, which keeps float32 parameters and casts "
-            "them where they are used; or decorate in dynamic mode (paddle.disable_static) and use paddle.jit.to_static"
+            "decorate changes parameters that hold numbers, and in static mode "
+            "(paddle.enable_static) they are values in a program. Open a region at level O2 or O3 "
+            "where the program is built, which keeps float32 parameters and casts them where they "
+            "are used; or decorate in dynamic mode (paddle.disable_static) and use "
+            "paddle.jit.to_static"
         )

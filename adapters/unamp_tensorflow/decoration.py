@@ -54,8 +54,9 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
 def _check_expressible(decoration: Decoration) -> None:
     if decoration.master_grad:
         raise NotExpressible(
-            "TensorFlow's gradients are values, in the dtype of their variable (master_grad): cast them to float32 where you "
-            "add them up; GradScaler.unscale_ and the optimizer (clipping, gradient_accumulation_steps) compute in float32"
+            "TensorFlow's gradients are values, in the dtype of their variable (master_grad): cast "
+            "them to float32 where you add them up; GradScaler.unscale_ and the optimizer "
+            "(clipping, gradient_accumulation_steps) compute in float32"
         )
     check_saved(decoration)
 

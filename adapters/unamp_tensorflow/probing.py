@@ -51,7 +51,8 @@ def _check(mode: str) -> None:
             found = _inside(partial(call, one)).dtype.name, call(one).dtype.name
             if found != ("bfloat16", "float32"):
                 _raise(
-                    f"{mode} tf.{name} gives {found[0]} inside a region and {found[1]} outside, not bfloat16 and float32"
+                    f"{mode} tf.{name} gives {found[0]} inside a region and {found[1]} outside, "
+                    "not bfloat16 and float32"
                 )
 
 
@@ -66,5 +67,6 @@ def _inside(call: Callable[[], Any]) -> Any:
 
 def _raise(why: str) -> None:
     raise FrameworkNotSupported(
-        f"tensorflow {tf.__version__}: {why}: unamp's hooks do not reach what this version computes with"
+        f"tensorflow {tf.__version__}: {why}: unamp's hooks do not reach what this version "
+        "computes with"
     )

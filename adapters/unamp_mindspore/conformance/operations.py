@@ -46,8 +46,8 @@ class MindSporeOperations(NamedOperations):
     repeats = False
 
     unreadable = (
-        "a build of MindSpore for CPUs compiles graphs for them alone: Unsupported device target Ascend. "
-        "This process only supports one of the ['CPU']"
+        "a build of MindSpore for CPUs compiles graphs for them alone: Unsupported device target "
+        "Ascend. This process only supports one of the ['CPU']"
     )
 
     def __init__(self) -> None:

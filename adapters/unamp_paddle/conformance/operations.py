@@ -35,8 +35,8 @@ class PaddleOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
     unreadable = (
-        "a program of Paddle's has no place until kernels are chosen for one, which a build for CPUs refuses: "
-        "Cannot use GPU because you have installed CPU version PaddlePaddle"
+        "a program of Paddle's has no place until kernels are chosen for one, which a build for "
+        "CPUs refuses: Cannot use GPU because you have installed CPU version PaddlePaddle"
     )
 
     def __init__(self) -> None:

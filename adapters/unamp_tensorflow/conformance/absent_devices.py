@@ -150,7 +150,8 @@ def _inside(
 def _graph(function: Any) -> tf.Graph:
     if not hasattr(function, "graph"):
         raise TypeError(
-            f"{function.name} has no graph of its own, as functions of tf.function and of control flow have"
+            f"{function.name} has no graph of its own, as functions of tf.function and of control "
+            "flow have"
         )
     return function.graph
 

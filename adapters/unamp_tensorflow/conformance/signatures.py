@@ -33,8 +33,9 @@ def check_keras() -> None:
     """
     if not keras_in_use():
         raise FrameworkNotSupported(
-            f"Keras computes with {tf.keras.config.backend()} in this process, and is a part of TensorFlow's operations; "
-            "set the environment variable KERAS_BACKEND to tensorflow, or take it away"
+            f"Keras computes with {tf.keras.config.backend()} in this process, and is a part of "
+            "TensorFlow's operations; set the environment variable KERAS_BACKEND to tensorflow, or "
+            "take it away"
         )
 
 
