@@ -1,4 +1,4 @@
-"""Measure a client: the same steps in float32, under unamp, and under the framework's own mixed precision.
+"""Measure a client: the same steps in float32, under unamp, and in native mixed precision.
 
 A script calls `measure` once; it prints what was found as JSON, in the last line.
 """
@@ -58,7 +58,7 @@ def measure(
 
 
 def _run(make: Callable[[], Step]) -> dict[str, Any]:
-    """Return the first step's numbers, the last loss and the median time of a step; or the error."""
+    """Return the first step's numbers, the last loss and the median step time; or the error."""
     try:
         step = make()
         first = _numbers(step())
@@ -78,7 +78,7 @@ def _run(make: Callable[[], Step]) -> dict[str, Any]:
 
 
 def _decisions(make: Callable[[], Step], eager: Region) -> dict[str, Any]:
-    """Return how many products of a step were multiplied in a low dtype, and how many operations were recorded."""
+    """Return how many products of a step were low, and how many operations were recorded."""
     try:
         with eager(), unamp.trace() as trace:
             make()()
@@ -108,6 +108,9 @@ def _numbers(result: Any) -> np.ndarray:
 
 
 def _difference(numbers: np.ndarray, exact: np.ndarray) -> float | None:
-    """Return the largest difference, in parts of the largest exact number; None where one is not finite."""
+    """Return the largest difference, relative to the largest exact number.
+
+    None where a number is not finite.
+    """
     away = float(np.max(np.abs(numbers - exact)) / np.max(np.abs(exact)))
     return away if np.isfinite(away) else None

@@ -102,7 +102,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
-    """Install the wheels, one after the other, into empty environments of a Python; return whether both do what they must."""
+    """Install the wheels, one after the other, into empty environments of a Python.
+
+    Return whether both do what they must.
+    """
     interpreter = found_python(python)
     if interpreter is None:
         print(f"empty environment, Python {python}: left out, it is not on PATH")
@@ -139,7 +142,7 @@ def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
 
 
 def _built_for() -> list[str]:
-    """Return the PyTorch that the kernels of this environment are built for, as `newest.py` wants it."""
+    """Return the PyTorch that this environment's kernels are built for, as `newest.py` wants it."""
     found = re.match(
         r"[\d.]+", _output(sys.executable, "-c", "import torch; print(torch.__version__)", cwd=ROOT)
     )
@@ -147,7 +150,10 @@ def _built_for() -> list[str]:
 
 
 def _passes(what: str, clone: Path, *command: str) -> bool:
-    """Run Python in the clone, with its packages, and show what it prints; return whether it succeeds."""
+    """Run Python in the clone, with its packages, and show what it prints.
+
+    Return whether it succeeds.
+    """
     print(f"\n{what}", flush=True)
     path = os.pathsep.join(str(clone / folder) for folder in (".", "adapters", "conformance"))
     ran = subprocess.run(

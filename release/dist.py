@@ -46,7 +46,7 @@ compiled.build(target=Path(sys.argv[1], "unamp_torch/compiled", *place.parts[-2:
 
 
 class Wheels(NamedTuple):
-    """The wheel without kernels, the one with them, and the sizes of the libraries by their paths in it."""
+    """The wheel without kernels, the wheel with them, and its libraries' sizes by their paths in it."""
 
     pure: Path
     platform: Path
@@ -73,7 +73,9 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
 
 def build_for_platform(pure: Path, folder: Path) -> Wheels:
-    """Build the wheel for this platform beside the pure one, with the libraries of a folder, and check both.
+    """Build the wheel for this platform beside the pure one, and check both.
+
+    It has the libraries of a folder.
 
     Args:
         pure: the pure wheel.
@@ -109,7 +111,10 @@ def build_for_platform(pure: Path, folder: Path) -> Wheels:
 
 
 def build_pure(out: Path) -> Path:
-    """Build the sdist, and from it the pure wheel, into a folder, which is emptied of older ones; return the wheel."""
+    """Build the sdist, and from it the pure wheel, into a folder; return the wheel.
+
+    The folder is emptied of older ones.
+    """
     out.mkdir(parents=True, exist_ok=True)
     for old in (*out.glob("unamp-*.whl"), *out.glob("unamp-*.tar.gz")):
         old.unlink()
@@ -119,7 +124,10 @@ def build_pure(out: Path) -> Path:
 
 
 def platform_tag(libraries: Iterable[Path]) -> str:
-    """Return the platform's part of a wheel's tag: on Linux with the oldest glibc that has all that some libraries use."""
+    """Return the platform's part of a wheel's tag.
+
+    On Linux, it names the oldest glibc that has all that the libraries use.
+    """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return re.sub(r"[-.]", "_", sysconfig.get_platform())
     used = (
@@ -172,7 +180,10 @@ def _contents(wheel: zipfile.ZipFile) -> dict[str, int]:
 
 
 def with_torch(interpreters: Sequence[str]) -> list[str]:
-    """Return the interpreters that kernels are built for: those given, and the one that runs this where it has PyTorch."""
+    """Return the interpreters that kernels are built for.
+
+    They are those given, and the one that runs this where it has PyTorch.
+    """
     seek = [sys.executable, "-c", "import torch, ninja, setuptools"]
     here = subprocess.run(seek, capture_output=True, check=False).returncode == 0
     if not here:

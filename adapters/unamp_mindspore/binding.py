@@ -170,11 +170,14 @@ class Binding:
         return _updating(value, self._by_rule(op, value))
 
     def _primitive_class(self, value: type) -> type:
-        """Return a class of the same name, whose instances that the compiler makes are bound when they are."""
+        """Return a class of the same name, whose instances are bound when the compiler makes them."""
         return derived_class(value, {BOUND: self})  # type: ignore[no-any-return]
 
     def _by_rule(self, op: str, call: Any) -> Any:
-        """Return the replacement of an operation that `call` computes; `call` itself where no rule changes it."""
+        """Return the replacement of an operation that `call` computes.
+
+        `call` itself where no rule changes it.
+        """
         rule = self._rules[op]
         if rule is Rule.BANNED:
             raise BannedOperation(ban_message(self._stated, op))
@@ -193,7 +196,10 @@ class Binding:
 
     @cached_property
     def names(self) -> dict[str, Any]:
-        """Operators of Python and methods of tensors as functions, by the names that `unamp_mindspore.rewriting` gives them."""
+        """Operators of Python and methods of tensors, as functions.
+
+        By the names that `unamp_mindspore.rewriting` gives them.
+        """
         made = {}
         for kind, (op, call) in graph_operators.OPERATORS.items():
             takes = of_a_tensor if issubclass(kind, ast.unaryop) else of_tensors
@@ -276,7 +282,9 @@ class Binding:
         return made
 
     def layer(self, cell: Any) -> Any:
-        """Return a cell in place of a layer that is one operation; None for other cells, and where its parts have its rule.
+        """Return a cell in place of a layer that is one operation.
+
+        None for other cells, and where the parts of the layer have its rule.
 
         It has the layer's attributes, which a network may ask for: the weight of a layer, for one.
         """
@@ -289,7 +297,10 @@ class Binding:
         return made
 
     def layer_function(self, cell: Any) -> Any:
-        """Return the function that computes a layer that is one operation, as `layer` has it; None likewise."""
+        """Return the function that computes a layer that is one operation.
+
+        None where `layer` gives None.
+        """
         op = layer_operation(cell)
         if op is None or self._follows_parts(op):
             return None
@@ -334,7 +345,7 @@ class Binding:
         return made[own]
 
     def twin(self, cell: Any) -> Any:
-        """Return a cell with the same parameters and code, bound to this policy, as the cell is now."""
+        """Return a cell with the parameters and code that a cell has now, bound to this policy."""
         made = self._kept.get(cell, begun)
         self._become(made, cell)
         if isinstance(cell, (nn.CellList, nn.CellDict)):
@@ -377,7 +388,10 @@ def computed_by(cell: Any, function: Any) -> dict[str, Any]:
 
 
 class _Parts(Binding):
-    """The code that an operation is made of: no rule holds in it, and what is not MindSpore's own code is left alone."""
+    """The binding for the code that an operation is made of: no rule holds in it.
+
+    It leaves alone what is not MindSpore's own code.
+    """
 
     @cached_property
     def names(self) -> dict[str, Any]:
@@ -426,7 +440,7 @@ def _converted(dtype: Any, rounded: bool) -> _LayerParts:
 
 
 def _updating(primitive: Any, computed: Any) -> Any:
-    """Return the function that computes a primitive; that of a batch norm updates low statistics, too."""
+    """Return the function that computes a primitive; a batch norm's updates low statistics, too."""
     if spelled().get(primitive.name) != "batch_norm" or not hasattr(primitive, "is_training"):
         return computed
     return with_statistics(computed, training=primitive.is_training)
@@ -450,7 +464,10 @@ _ORIGINAL = "_unamp_original"
 
 
 def _has_own(attributes: Any) -> bool:
-    """Return whether MindSpore's own AMP gave something a strategy (at the level "auto"), which then means what it says."""
+    """Return whether MindSpore's own AMP gave something a strategy, at the level "auto".
+
+    Such a strategy means what it says.
+    """
     # While a graph without a policy is compiled, what it is compiled from has one that casts
     # nothing.
     return BOUND not in attributes and attributes.get(STRATEGY) not in (None, CASTS_NOTHING)
@@ -466,7 +483,10 @@ def _each(values: Any, to: Callable[[Any], Any]) -> Any:
 
 
 def policy_of_cell(cell: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
-    """Return the policy inside a cell, and what its inputs are cast to; the innermost decides: what its `construct` has."""
+    """Return the policy inside a cell, and the dtypes that its inputs are cast to.
+
+    The innermost policy decides: that of its `construct`.
+    """
     policy = around
     region = region_of(cell)
     if region is not None:
@@ -486,12 +506,18 @@ def _binding(policy: Policy | None, rules: object) -> Binding:
 
 
 def binding(policy: Policy | None) -> Binding:
-    """Return the binding of a policy, under the rules that layers have now; None: for what is switched off in a graph."""
+    """Return the binding of a policy, under the rules that layers have now.
+
+    None is the policy of what is switched off in a graph.
+    """
     return _binding(policy, layer_rules.key)
 
 
 def where_decorated(value: Any) -> Any:
-    """Return the form that a value has in code without a policy: bound where something gives it one, else as it is."""
+    """Return the form that a value has in code without a policy.
+
+    It is bound where something gives it a policy, else as it is.
+    """
     if isinstance(value, (types.FunctionType, types.MethodType)):
         policy = (
             None if BOUND in vars(getattr(value, "__func__", value)) else inside(value, None)[0]

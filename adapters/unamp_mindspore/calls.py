@@ -1,4 +1,4 @@
-"""One call of one of MindSpore's operations while a region is open, from what stands in for it to its kernel and back.
+"""One call of one of MindSpore's operations in a region, from its replacement to its kernel and back.
 
 What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
 `carry_out`. Nearly all have tensors and numbers for arguments, and what a rule does about those is
@@ -233,7 +233,10 @@ _performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES
 
 
 class _ConvertedLayer(LayerPlan):
-    """The plan inside a layer that is one operation: its parameters are converted, each once, where they are used."""
+    """The plan inside a layer that is one operation.
+
+    The layer's parameters are converted, each once, where they are used.
+    """
 
     low = DTYPES[LayerPlan.policy.dtype]
     quick: Mapping[Operator, Rule] = {}

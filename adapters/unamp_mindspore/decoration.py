@@ -223,7 +223,7 @@ def _master(parameter: Any) -> Any:
 
 @contextmanager
 def _with_masters_in_place(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
-    """Return the optimizer as it was made, but with its master weights in its parameters' places."""
+    """Have an optimizer be as it was made, with master weights in its parameters' places."""
     before = [(vars(holder), dict(vars(holder))) for holder in _holders(optimizer)]
     kind = type(optimizer)
     try:

@@ -1,4 +1,6 @@
-"""The exchange of low parameters' numbers with those of their master weights, and what is kept of it between steps.
+"""The exchange of low parameters' numbers with those of their master weights.
+
+Some of it is kept between steps.
 
 What a parameter was given is kept (2 bytes for each number) on a CPU, where it can be compared: if
 the parameter differs from that, somebody else has changed it. On other devices nothing is asked,
@@ -78,7 +80,10 @@ def _differs(parameter: Any, given: Any) -> bool:
 
 
 def _bytes(parameter: Any, kept: Any) -> Any:
-    """Return a copy of a parameter's memory, in memory that is kept for it; None where that is not one piece."""
+    """Return a copy of a parameter's memory, in memory that is kept for it.
+
+    None where the parameter's memory is not one piece.
+    """
     if not parameter.is_contiguous():
         return None
     if kept is None or kept.nbytes != _size(parameter):

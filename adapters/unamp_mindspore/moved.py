@@ -1,4 +1,7 @@
-"""Modules of MindSpore that stand somewhere else since 2.9; the names that unamp needs in them are looked at here."""
+"""Modules of MindSpore that have moved since 2.9.
+
+The names that unamp needs in them are looked at here.
+"""
 
 from __future__ import annotations
 

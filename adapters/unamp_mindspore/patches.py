@@ -193,7 +193,7 @@ def _forget() -> None:
 
 @cache
 def install() -> None:
-    """Put in the patches that stay: of the compilers, and of the backward passes that follow a region."""
+    """Put in the patches that stay: of compilers, and of backward passes that follow a region."""
     compiling.install()
     CodePatch(api._PyNativeExecutor.grad, _backward).apply()
 

@@ -1,4 +1,7 @@
-"""A look at whether a region has an effect: MindSpore may compute by other functions than those that unamp replaces."""
+"""The effect of a region on this MindSpore, looked at.
+
+MindSpore may compute by other functions than those that unamp replaces.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Plan(CallPlan, Protocol):
 
     @property
     def changes_float32(self) -> Container[str]:
-        """Names of operations, MindSpore's own, of which a call with float32 inputs alone must be looked at, too."""
+        """Names of MindSpore's operations whose calls with float32 inputs alone matter, too."""
 
     @property
     def inside(self) -> Plan:
@@ -59,7 +59,10 @@ class Plan(CallPlan, Protocol):
 
     @property
     def quick(self) -> Mapping[Any, Rule]:
-        """The rules that `unamp_mindspore.calls.carry_out` itself carries out for most calls, by the operation."""
+        """The rules that `unamp_mindspore.calls.carry_out` itself carries out, by the operation.
+
+        They serve most calls.
+        """
 
     def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""

@@ -17,7 +17,10 @@ _cast, _sum, _stack = ops.Cast(), ops.ReduceSum(), ops.Stack()
 
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
-    """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of the optimizer's parameters."""
+    """See `unamp.adapter.NamesGradients.named_gradients`.
+
+    The order is that of the optimizer's parameters.
+    """
     parameters = list(network.trainable_params() if optimizer is None else optimizer.parameters)
     gradients = (given,) if isinstance(given, Tensor) else tuple(given)
     if len(gradients) != len(parameters):

@@ -1,4 +1,4 @@
-"""One call of one of Paddle's operations while a region is open, from what stands in for the operation to its kernel and back.
+"""One call of a Paddle operation in a region, from its replacement to its kernel and back.
 
 What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
 `unamp.adapter.performing.Performer`.
@@ -208,7 +208,9 @@ def _statistics(args: Any, kwargs: dict[str, Any]) -> list[Any]:
 
 
 def _check_sparse(plan: Plan, op: str, args: Any) -> None:
-    """Check that sparse tensors have the dtype that a user's list asks for: no rule of a level or a preset reaches them.
+    """Check that sparse tensors have the dtype that a user's list asks for.
+
+    No rule of a level or a preset reaches them.
 
     Raises:
         NotExpressible: where they would have to be cast.
@@ -234,7 +236,10 @@ perform = _performer.perform
 
 
 class _RoundedLayer(LayerPlan):
-    """The plan inside a layer that is emulated as one operation: float32, with the layer's parameters rounded."""
+    """The plan inside a layer that is emulated as one operation.
+
+    The layer computes in float32, with its parameters rounded.
+    """
 
     low = DTYPES[LayerPlan.policy.dtype]
     natively = False

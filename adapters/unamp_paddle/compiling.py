@@ -70,7 +70,10 @@ skip_files.setup_skip_files()
 
 
 def not_simulated(build: Callable[[], T]) -> T:
-    """Return the result of `build`, while SOT translates nothing: not the standard library either, on which set-up relies."""
+    """Return the result of `build`, while SOT translates nothing.
+
+    It would translate the standard library, too, on which set-up relies.
+    """
     simulation = core.set_eval_frame(None)
     try:
         return build()
@@ -80,7 +83,10 @@ def not_simulated(build: Callable[[], T]) -> T:
 
 @standing_in
 def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
-    """Wrap the translation of a function's source, which is that behind all decorators, so that unamp's are not lost."""
+    """Wrap the translation of a function's source, so that unamp's decorators are not lost.
+
+    The source is that behind all decorators.
+    """
     region, widens = vars(func).get(MARK), vars(func).get(WIDENED, False)
     if region is None and not widens:
         return original(self, func)
@@ -108,7 +114,10 @@ def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
 def left_as_written(
     original: Callable[..., Any], /, function: Any, *args: Any, **kwargs: Any
 ) -> bool:
-    """Wrap the function that tells the functions that are not translated: those around a PyLayer's own are among them."""
+    """Wrap the function that tells which functions are not translated.
+
+    Those around the functions of a PyLayer are among them.
+    """
     code = getattr(function, "__code__", None)
     return getattr(code, "co_filename", None) == custom_function.__file__ or original(
         function, *args, **kwargs
@@ -135,7 +144,10 @@ def _policy() -> Any:
 
 @standing_in
 def as_written(original: Callable[..., Any], function: Any) -> Any:
-    """Wrap the function that reads a function's arguments, so that it reads the code as written, whatever stands in for it."""
+    """Wrap the function that reads a function's arguments, so that it reads the code as written.
+
+    It must not read the arguments of a stand-in.
+    """
     return original(unpatched(function))
 
 

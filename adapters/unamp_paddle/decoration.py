@@ -1,4 +1,7 @@
-"""Layers with low parameters, and the optimizers that train them: both get classes derived from their own."""
+"""Layers with low parameters, and the optimizers that train them.
+
+Both get classes derived from their own.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +129,9 @@ def _check_fresh(optimizer: Any) -> None:
 
 
 def _loaded(optimizer: Any) -> dict[str, Any]:
-    """Return the master weights that an optimizer has loaded before it is decorated, by the names of its parameters.
+    """Return the master weights that an optimizer loaded before it was decorated.
+
+    They go by the names of its parameters.
 
     Raises:
         ValueError: for one of another shape than its parameter.
@@ -143,7 +148,10 @@ def _loaded(optimizer: Any) -> dict[str, Any]:
 
 
 def _lower(parameter: Any, decoration: Decoration, loaded: Any) -> Any:
-    """Cast a parameter where it is; what it was, or what was loaded for it, is its master weight."""
+    """Cast a parameter where it is.
+
+    Its master weight is its value before, or the weight that was loaded for it.
+    """
     low = DTYPES[decoration.dtype]
     with paddle.no_grad():
         master = alias(parameter)
@@ -159,7 +167,10 @@ def _lower(parameter: Any, decoration: Decoration, loaded: Any) -> Any:
 
 
 class _Saved:
-    """Casts a network's floating parameters in its ``state_dict``, which may be a part of a larger one's."""
+    """A hook that casts a network's floating parameters in its ``state_dict``.
+
+    The dictionary may be a part of a larger one's.
+    """
 
     def __init__(self, network: Layer, dtype: str) -> None:
         self._network, self._dtype = network, dtype
@@ -196,7 +207,10 @@ class _Saved:
 
 
 class _Network:
-    """Stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
+    """A class in front of a network's own, which loads values of other dtypes.
+
+    Paddle loads values of a parameter's own dtype only.
+    """
 
     _unamp_class: type
 
@@ -296,5 +310,8 @@ class _Optimizer:
 
 @functools.cache
 def _decorated_optimizer(own: type) -> type:
-    """Return a decorated optimizer's class, under the name of its own, which Paddle's optimizers look at."""
+    """Return a decorated optimizer's class, under the name of the optimizer's own class.
+
+    Paddle's optimizers look at the name.
+    """
     return derived_class(own, {}, (_Optimizer,))  # type: ignore[no-any-return]

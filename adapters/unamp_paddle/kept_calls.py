@@ -1,4 +1,4 @@
-"""Paddle's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`."""
+"""Paddle's calls in their operations' canonical signatures, for `unamp.trace(keep=...)`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ class PaddleLayers(Layered):
 
 
 def _is_of_class(layer: Layer) -> bool:
-    """Return whether a layer's forward is that of its class; SOT leaves that one on the instance, too."""
+    """Return whether a layer's forward is that of its class.
+
+    SOT leaves the class's forward on the instance, too.
+    """
     own = vars(layer).get("forward")
     return own is None or (
         getattr(own, "__self__", None) is layer

@@ -1,4 +1,7 @@
-"""The operations of Paddle: every forward function, operator, function and layer that a rule can need something done about."""
+"""The operations of Paddle that a rule can need something done about.
+
+They are forward functions, operators, functions and layers.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,7 @@ _WHICH: dict[str, Callable[[Any, Any], str | None]] = {
 
 @cache
 def forward() -> dict[str, Operator]:
-    """Return the forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
+    """Return the functions of `paddle._C_ops` that a rule or a low tensor can concern."""
     names = vars(paddle._C_ops)
     spelled = vocabulary().spelled("paddle")
     found = {}
@@ -150,10 +153,10 @@ def forward() -> dict[str, Operator]:
 
 @cache
 def legacy() -> dict[str, Operator]:
-    """Return the functions of `paddle._legacy_C_ops`, with which some of Paddle's own code computes, that rules are about.
+    """Return the functions of `paddle._legacy_C_ops` that rules are about.
 
-    Not those without a name in the vocabulary: to many of them their results are handed as
-    arguments.
+    Some of Paddle's own code computes with them. Not those without a name in the vocabulary: to
+    many of them their results are handed as arguments.
     """
     found = {}
     for name, call in vars(paddle._legacy_C_ops).items():

@@ -34,7 +34,10 @@ MASTER_WEIGHTS = "master_weights"
 
 
 def masters_of(optimizer: Any) -> Masters | None:
-    """Return a decorated optimizer's master weights; None for any other, and for one that keeps none."""
+    """Return a decorated optimizer's master weights.
+
+    None for any other optimizer, and for one that keeps none.
+    """
     masters: Masters | None = getattr(optimizer, "_unamp_masters", None)
     return masters if masters is not None and masters.kept else None
 
@@ -53,7 +56,10 @@ class Masters:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Have low parameters be their master weights, with float32 gradients, and no policy in force, while this is open."""
+        """Have low parameters be their master weights, with float32 gradients, while this is open.
+
+        No policy is in force meanwhile.
+        """
         if self._exchanged is not None:
             yield
             return
@@ -65,7 +71,10 @@ class Masters:
                 self._give_back()
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Let the optimizer do something with its master weights; a closure sees low parameters, and the caller's policy."""
+        """Call a function of the optimizer with its master weights in place.
+
+        A closure sees low parameters, and the caller's policy.
+        """
         with Step(thread, self.exchanged) as running:
             args, kwargs = running.handed(args, kwargs)
             return function(*args, **kwargs)
@@ -146,7 +155,7 @@ def assign_master(weight: Any, master: Any) -> None:
 
 
 def add_up_wide(parameter: Any) -> None:
-    """Have a low parameter's gradient added up in float32, which Paddle itself cannot do on the CPU."""
+    """Have a low parameter's gradient added up in float32; Paddle itself cannot on the CPU."""
     alive, held = weakref.ref(parameter), []  # the hooks belong to the parameter
 
     def before(gradient: Any) -> None:

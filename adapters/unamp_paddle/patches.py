@@ -44,7 +44,10 @@ _in_regions = in_regions(thread)
 
 @contextmanager
 def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
+    """Have no policy in force in this thread, but compute with low tensors for the device.
+
+    Only where the device cannot compute with them itself.
+    """
     helping = Plan.without_policy()
     with held(helping), in_force(thread, helping):
         yield
@@ -83,9 +86,10 @@ def _register_hook(original: Callable[..., Any], self: Any, hook: Any) -> Any:
 
 @cache
 def _helped(layer: type) -> type:
-    """Return a PyLayer whose backward can compute with the low gradients that a forward inside a region leads to.
+    """Return a PyLayer whose backward can compute with low gradients.
 
-    What it answers has the dtypes of the inputs: before 3.3 Paddle does not see to that by itself.
+    A forward inside a region leads to those. What it answers has the dtypes of the inputs: before
+    3.3 Paddle does not see to that by itself.
     """
 
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:

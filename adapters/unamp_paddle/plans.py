@@ -32,7 +32,10 @@ _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
 @cache
 def _deciding() -> tuple[tuple[str, frozenset[str] | None], ...]:
-    """Return the operations whose rules decide whether float32 inputs change, for each operator; None where they always may."""
+    """Return, for each operator, the operations whose rules decide if float32 inputs change.
+
+    None for an operator whose inputs may always change.
+    """
     found = []
     for operator in listing.operators():
         if operator.sparse:
@@ -132,7 +135,7 @@ class Plan(BasePlan):
         return op in facts().checks_dtypes or not self._part_follows(op, rule)
 
     def _part_follows(self, op: str, rule: Rule) -> bool:
-        """Return whether the one operation that a composite is made of does by itself what the composite's rule says.
+        """Return whether the one part of a composite does by itself what the composite's rule says.
 
         Several would each round their results, and widen their inputs one after the other. And
         which one it is may depend on the arguments: a rule from a list is the composite's own.
@@ -181,7 +184,7 @@ class Plan(BasePlan):
 
 @lru_cache(KEPT_POLICIES)
 def plan(policy: Policy, device: str | None) -> Plan | None:
-    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
+    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or wherever tensors can be.
 
     None where nothing is to be done: a policy that changes nothing, and Paddle's own AMP on a CPU,
     which has none.

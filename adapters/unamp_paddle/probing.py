@@ -1,4 +1,7 @@
-"""The effect of a region on this Paddle: a few tiny operations under a tiny policy, whose dtypes are looked at."""
+"""The check that a region has an effect on this Paddle.
+
+It looks at the dtypes of a few tiny operations under a tiny policy.
+"""
 
 from __future__ import annotations
 

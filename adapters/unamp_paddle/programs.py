@@ -1,8 +1,9 @@
-"""Programs of static mode that a user builds by hand: `paddle.enable_static`, `static.data`, layers, `Executor`.
+"""Programs of static mode that a user builds by hand.
 
-In PIR, Paddle's default since 3.0, they are built by the functions that a region replaces, casts
-included: a region around the building is all that it takes. The old IR appends operators by their
-names, which nothing of ours sees, so regions refuse it.
+They are built with `paddle.enable_static`, `static.data`, layers and an `Executor`. In PIR,
+Paddle's default since 3.0, they are built by the functions that a region replaces, casts included:
+a region around the building is all that it takes. The old IR appends operators by their names,
+which nothing of ours sees, so regions refuse it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def check_ir() -> None:
 
 @standing_in
 def refusing(append_op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap the function that appends an operator to a program of the old IR, so that it raises after a region was opened."""
+    """Wrap the function that appends an operator to a program of the old IR, so that it can raise.
+
+    It raises after a region was opened.
+    """
     policy = None if _in_dynamic_mode() else current_policy("paddle")
     if policy is not None and policy.active:
         check_ir()

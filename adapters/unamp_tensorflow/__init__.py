@@ -1,4 +1,7 @@
-"""TensorFlow and Keras for unamp; found through the entry point ``tensorflow`` of the group ``unamp.adapters``."""
+"""TensorFlow and Keras for unamp.
+
+Found through the entry point ``tensorflow`` of the group ``unamp.adapters``.
+"""
 
 import tensorflow
 

@@ -1,4 +1,4 @@
-"""The composite operations that the vocabulary's spellings lead to in the installed TensorFlow and Keras."""
+"""The composite operations behind the vocabulary's spellings in this TensorFlow and Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`."""
+"""TensorFlow's calls in their operations' canonical signatures, for `unamp.trace(keep=...)`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,18 @@ from unamp_tensorflow.state import thread
 def before(
     op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False
 ) -> Kept | None:
-    """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph."""
+    """Return the arguments of a call, before it runs.
+
+    None where no trace keeps calls, and in a graph.
+    """
     return kept(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
 
 
 def before_type(op_type: OpType, args: Sequence[Any]) -> Kept | None:
-    """Return the arguments of an operation type's call, which are its inputs, then its attributes with a name before each."""
+    """Return the arguments of an operation type's call.
+
+    They are its inputs, then its attributes with a name before each.
+    """
     assert op_type.op is not None
     count = len(op_type.inputs)
     attributes = dict(zip(args[count::2], args[count + 1 :: 2], strict=False))
@@ -169,7 +175,10 @@ def _pooled(
 
 
 def _inner(numbers: Any, rank: int) -> tuple[int, ...]:
-    """Return a number for each axis of space, of one for all of them, or one for each axis of the input."""
+    """Return a number for each axis of space.
+
+    Given is one for all of them, or one for each axis of the input.
+    """
     given = tuple(int(n) for n in np.reshape(numbers, -1))
     return given[1:-1] if len(given) == rank + 2 else given * rank if len(given) == 1 else given
 

@@ -1,4 +1,4 @@
-"""The patches: the places where TensorFlow's code must know about regions, and what stands there while a region is open.
+"""The patches: the places where TensorFlow's code must know about regions, and their stand-ins.
 
 `acquire` applies them with the first open region of the process, `release` undoes them with the
 last. What stands in asks first whether the calling thread is in a region, so that other threads see
@@ -31,7 +31,7 @@ from unamp_tensorflow.state import Function, Plan, thread
 
 
 def acquire(plan: Plan) -> None:
-    """Apply the patches that a plan needs, as far as they are not applied: a region opens in some thread."""
+    """Apply the patches that a plan needs and that are not applied: a region opens in some thread."""
     with_keras = keras_in_use()
     installed.acquire(
         (plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches)

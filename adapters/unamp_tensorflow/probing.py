@@ -26,7 +26,9 @@ _CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 def probe_effects() -> None:
-    """Check that a region casts, eagerly and in a graph, that graphs are kept by policy, and that nothing is left of it.
+    """Check that a region casts, eagerly and in a graph, and leaves nothing behind.
+
+    Graphs must be kept by policy, too.
 
     Raises:
         FrameworkNotSupported: naming the version of TensorFlow, an operation, and its dtypes.

@@ -55,8 +55,9 @@ def all_finite(tensors: Sequence[Any]) -> Any:
 
 
 class TensorFlowGradients:
-    """See `unamp.adapter.Gradients`. They are a list in the order of the optimizer's variables; None where there is none.
+    """See `unamp.adapter.Gradients`.
 
+    Gradients are a list in the order of the optimizer's variables, with None where there is none.
     In a strategy each replica has its own, not added up yet: the optimizer does that.
     """
 

@@ -14,7 +14,10 @@ from unamp_tensorflow.observing import variable_name
 
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
-    """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of a built optimizer's variables."""
+    """See `unamp.adapter.NamesGradients.named_gradients`.
+
+    The order is that of a built optimizer's variables.
+    """
     if not tf.executing_eagerly():
         raise NotExpressible(
             "unamp.watch looks at numbers, which a tf.function does not have yet: step() is for "

@@ -1,4 +1,4 @@
-"""MindSpore's tensors that are not one dense array: `COOTensor` and `CSRTensor`, which hold their values in one."""
+"""MindSpore's tensors that hold their values in another: `COOTensor` and `CSRTensor`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Devices that are not here: `tf.function` writes a graph for any device, and what it would run there is read, node by node.
+"""Devices that are not here, and what they would run.
 
-A node names the device that it is placed on and the dtypes of what it takes and gives. No graph is
-run. What grappler makes of it, and which kernels the device has, is not seen.
+`tf.function` writes a graph for any device; the graph is read, node by node. A node names the
+device that it is placed on and the dtypes of what it takes and gives. No graph is run. What
+grappler makes of it, and which kernels the device has, is not seen.
 """
 
 from __future__ import annotations
@@ -117,7 +118,10 @@ _Values = dict[Any, Numbers]
 
 
 def operations(graph: tf.Graph) -> list[Computed]:
-    """Return the operations of a graph that precision shows in, those of its functions at each of their calls."""
+    """Return the operations of a graph that precision shows in.
+
+    Those of its functions are there at each of their calls.
+    """
     return list(_inside(graph, {}, {}, ("", False)))
 
 
@@ -163,7 +167,10 @@ def _body(
     values: _Values,
     around: tuple[str, bool],
 ) -> Iterator[Computed]:
-    """Yield the operations of a function that a node calls. Its arguments are the last operands: a branch has no condition."""
+    """Yield the operations of a function that a node calls.
+
+    Its arguments are the last operands: a branch has no condition.
+    """
     for argument, dtypes in zip(
         graph.inputs, entered[len(entered) - len(graph.inputs) :], strict=True
     ):
@@ -181,7 +188,9 @@ def _called(node: tf.Operation) -> Iterator[str]:
 
 
 def _computed(node: tf.Operation) -> tuple[Kind, tuple[str, ...], tuple[str, ...]] | None:
-    """Return the kind of a node and the dtypes that it takes and gives; None where it moves numbers, or takes no floating ones.
+    """Return the kind of a node and the dtypes that it takes and gives.
+
+    None where it moves numbers, or takes no floating ones.
 
     Statistics and parameters that have a dtype of their own are not among them.
     """

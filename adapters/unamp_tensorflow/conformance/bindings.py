@@ -56,7 +56,10 @@ def _with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> T
 
 
 def _loss(name: str) -> Function:
-    """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""
+    """Return a loss of Keras for each element.
+
+    It averages over the last axis, so each element is a row of its own here.
+    """
 
     def loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
         return _shared(keras(f"losses.{name}")(target[..., None], input[..., None]), reduction)
@@ -87,12 +90,18 @@ def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _window(function: Function) -> Function:
-    """Return a periodic window: PyTorch's default, where TensorFlow's functions give symmetric ones."""
+    """Return a periodic window, which is PyTorch's default.
+
+    TensorFlow's functions give symmetric ones.
+    """
     return lambda size: function(size + 1)[:-1]
 
 
 def _spread(function: Function) -> Function:
-    """Return a variance or a deviation: TensorFlow divides by the number of elements, and by nothing else."""
+    """Return a variance or a deviation.
+
+    TensorFlow divides by the number of elements, and by nothing else.
+    """
 
     def spread(input: Tensor, *, dim: int, correction: int = 1) -> Any:
         if correction:

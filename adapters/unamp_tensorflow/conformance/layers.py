@@ -20,7 +20,10 @@ def _made(kind: str, dtype: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def built(name: str, input: Tensor, /, *args: Any, **kwargs: Any) -> Any:
-    """Return a layer for an input; one of float64 for the suite's reference, else of float32, as a user's."""
+    """Return a layer for an input.
+
+    It is of float64 for the suite's reference, else of float32, as a user's.
+    """
     return _made(name, "float64" if input.dtype is tf.float64 else "float32", *args, **kwargs)
 
 
@@ -183,7 +186,10 @@ def _statistic(name: str, values: Tensor) -> tf.Variable:
 
 @cache
 def _kept(name: str, shape: tuple[int, ...], dtype: tf.DType) -> tf.Variable:
-    """Return a variable for a graph: `tf.function` traces twice where one is made, and allows none the second time."""
+    """Return a variable for a graph.
+
+    `tf.function` traces twice where one is made, and allows none the second time.
+    """
     with tf.init_scope():
         return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 

@@ -1,4 +1,4 @@
-"""Operations that one framework or two have, in signatures that the conformance suite made up for them; for `bindings`."""
+"""Operations that one framework or two have, in signatures of the suite's own, for `bindings`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from unamp_tensorflow.state import Function, Tensor
 
 
 def _loss(name: str) -> Function:
-    """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""
+    """Return a loss of Keras for each element.
+
+    It averages over the last axis, so each element is a row of its own here.
+    """
     return lambda input, target, *, reduction: keras(f"losses.{name}")(
         target[..., None], input[..., None]
     )

@@ -1,4 +1,7 @@
-"""TensorFlow's kinds of tensor that are not one dense array, and what a policy comes to for each."""
+"""TensorFlow's kinds of tensor that are not one dense array.
+
+For each of them: what a policy comes to.
+"""
 
 from __future__ import annotations
 

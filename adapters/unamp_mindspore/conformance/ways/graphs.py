@@ -1,4 +1,4 @@
-"""Functions and cells that are compiled by `mindspore.jit` or in GRAPH_MODE, or exported and loaded again."""
+"""Functions and cells compiled by `mindspore.jit` or in GRAPH_MODE, or exported and loaded again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways in which TensorFlow and Keras run a function. `unamp.adapter.ways` explains what is in one."""
+"""The ways in which TensorFlow and Keras run a function; see `unamp.adapter.ways`."""
 
 from unamp.adapter import Way
 from unamp_tensorflow.conformance.ways import (
