@@ -70,24 +70,18 @@ def _run(make: Callable[[], Step]) -> dict[str, Any]:
         return {"first": first, "last": float(last[0]), "seconds": statistics.median(times)}
     except Exception as error:
         traceback.print_exc()
-        return {
-            "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[
-                :300
-            ]
-        }
+        first_line = str(error).strip().splitlines()[0] if str(error) else ""
+        return {"error": f"{type(error).__name__}: {first_line}"[:300]}
 
 
 def _decisions(make: Callable[[], Step], eager: Region) -> dict[str, Any]:
-    """Return how many products of a step were low, and how many operations were recorded."""
+    """Return the numbers of operations and products of a step, and the share of low products."""
     try:
         with eager(), unamp.trace() as trace:
             make()()
     except Exception as error:
-        return {
-            "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[
-                :300
-            ]
-        }
+        first_line = str(error).strip().splitlines()[0] if str(error) else ""
+        return {"error": f"{type(error).__name__}: {first_line}"[:300]}
     works = [
         (record, work)
         for record in trace.records

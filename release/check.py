@@ -39,12 +39,17 @@ print("kernels" if any(adapter.glob("compiled/torch-*/*.so")) else "none")
 """
 
 LEFT = """Left for a person:
-- the version in unamp/_version.py, and what changed in CHANGELOG.md, under that version and today's date
-- kernels for the other Pythons and minor versions of PyTorch: an environment for each (torch, ninja, setuptools), named to
-  make dist PYTHONS="PATH PATH"; on a machine whose glibc is as old as users' are, since the wheel's tag says {tag}
+- the version in unamp/_version.py, and what changed in CHANGELOG.md, under that version and \
+today's date
+- kernels for the other Pythons and minor versions of PyTorch: an environment for each (torch, \
+ninja, setuptools), named to
+  make dist PYTHONS="PATH PATH"; on a machine whose glibc is as old as users' are, since the \
+wheel's tag says {tag}
 - a look at the site, light and dark, at the width of a phone: make docs
-- make test, make conformance-versions and make conformance-machines, where the last run is older than the last change
-- the tag, and the upload of what is in dist/ (make dist, from the commit that is tagged: {commit})"""
+- make test, make conformance-versions and make conformance-machines, where the last run is older \
+than the last change
+- the tag, and the upload of what is in dist/ (make dist, from the commit that is tagged: \
+{commit})"""
 
 
 def main(arguments: Sequence[str]) -> int:

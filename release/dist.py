@@ -40,13 +40,14 @@ from pathlib import Path
 from unamp_torch import compiled
 place = compiled.place_in_wheel()
 if place is None:
-    sys.exit("this PyTorch is no release, or has another C++ ABI: its kernels are no good to others")
+    sys.exit("this PyTorch is no release, or has another C++ ABI: its kernels are no good \
+to others")
 compiled.build(target=Path(sys.argv[1], "unamp_torch/compiled", *place.parts[-2:]))
 """
 
 
 class Wheels(NamedTuple):
-    """The wheel without kernels, the wheel with them, and its libraries' sizes by their paths in it."""
+    """The wheel without kernels, the one with them, and its libraries' sizes by their paths."""
 
     pure: Path
     platform: Path
@@ -73,9 +74,9 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
 
 def build_for_platform(pure: Path, folder: Path) -> Wheels:
-    """Build the wheel for this platform beside the pure one, and check both.
+    """Build and check the wheel for this platform: the pure one with the libraries of a folder.
 
-    It has the libraries of a folder.
+    The pure wheel is checked, too.
 
     Args:
         pure: the pure wheel.

@@ -28,10 +28,7 @@ class BillOfMaterials(BuildHookInterface[Any]):
     """Writes the bill of a wheel before it is packed."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Hand the bill over, except to an editable install.
-
-        The files of that are those of the checkout.
-        """
+        """Hand the bill over, except to an editable install, whose files are the checkout's."""
         if version == "editable":
             return
         if "UNAMP_COMPILED_PARTS" in os.environ:
@@ -91,7 +88,7 @@ def _file(name: str, path: Path) -> dict[str, Any]:
 def _packages(itself: str, extras: Mapping[str, Iterable[str]]) -> Iterator[dict[str, Any]]:
     """Yield each package once, with the requirements that name it.
 
-    The requirement ``""`` is for what is always installed.
+    The extra ``""`` is for packages that are always installed.
     """
     asked: dict[str, dict[str, list[str]]] = {}
     for extra, requirements in extras.items():

@@ -170,13 +170,13 @@ class Binding:
         return _updating(value, self._by_rule(op, value))
 
     def _primitive_class(self, value: type) -> type:
-        """Return a class of the same name, whose instances are bound when the compiler makes them."""
+        """Return a class of the same name, whose instances the compiler binds as it makes them."""
         return derived_class(value, {BOUND: self})  # type: ignore[no-any-return]
 
     def _by_rule(self, op: str, call: Any) -> Any:
         """Return the replacement of an operation that `call` computes.
 
-        `call` itself where no rule changes it.
+        It is `call` itself where no rule changes it.
         """
         rule = self._rules[op]
         if rule is Rule.BANNED:
@@ -198,7 +198,7 @@ class Binding:
     def names(self) -> dict[str, Any]:
         """Operators of Python and methods of tensors, as functions.
 
-        By the names that `unamp_mindspore.rewriting` gives them.
+        Their names are those that `unamp_mindspore.rewriting` gives them.
         """
         made = {}
         for kind, (op, call) in graph_operators.OPERATORS.items():
@@ -508,7 +508,7 @@ def _binding(policy: Policy | None, rules: object) -> Binding:
 def binding(policy: Policy | None) -> Binding:
     """Return the binding of a policy, under the rules that layers have now.
 
-    None is the policy of what is switched off in a graph.
+    With None, return the binding of code that is switched off in a graph.
     """
     return _binding(policy, layer_rules.key)
 

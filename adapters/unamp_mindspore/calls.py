@@ -1,4 +1,4 @@
-"""One call of one of MindSpore's operations in a region, from its replacement to its kernel and back.
+"""One call of a MindSpore operation in a region, from its replacement to its kernel and back.
 
 What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
 `carry_out`. Nearly all have tensors and numbers for arguments, and what a rule does about those is

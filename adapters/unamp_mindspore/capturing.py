@@ -1,8 +1,7 @@
-"""Regions and functions whose bytecode MindSpore captures.
+"""Regions and functions that `mindspore.jit` captures with ``capture_mode="bytecode"``.
 
-`mindspore.jit` with ``capture_mode="bytecode"`` captures it. No strategy reaches what is captured,
-and the functions that a region's body calls are captured too. So nothing is captured while a region
-is open: the code runs as it is written, under the policy.
+No strategy reaches what is captured, and the functions that a region's body calls are captured too.
+So nothing is captured while a region is open: the code runs as it is written, under the policy.
 """
 
 from __future__ import annotations

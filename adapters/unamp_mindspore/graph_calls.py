@@ -139,7 +139,7 @@ def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
 def _able(values, seen):  # type: ignore[no-untyped-def]
     """Return values in a dtype that any device has kernels for.
 
-    For a call that names the dtype of its result.
+    A call that names the dtype of its result needs this.
     """
     return _cast(FLOAT32, values, seen) if seen & _LOW else values
 
@@ -361,7 +361,7 @@ def of_tensors(call: Any, ruled: Any) -> Any:
 def of_a_tensor(call: Any, ruled: Any) -> Any:
     """Return the function that computes a part, attribute or method of a tensor by its rule.
 
-    That of anything else it computes as it is.
+    On anything but a tensor no rule holds.
     """
 
     @unbound

@@ -38,7 +38,7 @@ def _indexing(args: Any, kwargs: Any) -> str:
 def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
     """Return the function that finds the operation of a layer by its own class.
 
-    For layers that share a `construct`.
+    Layers that share a `construct` need this.
     """
 
     def which(args: Any, kwargs: Any) -> str:

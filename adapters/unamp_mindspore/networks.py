@@ -1,7 +1,7 @@
 """A cell that computes under a policy by itself: called, compiled, or as part of a graph.
 
-In PyNative mode it is called. Called, it opens a region. A graph that it is part of is compiled
-from the source of its `construct`, and knows no regions: there the network is bound to the policy.
+Called in PyNative mode, it opens a region. A graph that it is part of is compiled from the source
+of its `construct`, and knows no regions: there the network is bound to the policy.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _arguments(operator: Operator, args: Any, kwargs: dict[str, Any]) -> tuple[A
 def _state(operator: Operator, args: Any) -> list[Any]:
     """Return the values of a layer's parameters that are not trained: running statistics.
 
-    Only where a shadow is wanted.
+    Return none where no shadow is wanted.
     """
     if traces.shadow is None or not operator.layer:
         return []

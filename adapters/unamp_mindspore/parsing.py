@@ -63,8 +63,8 @@ graph = _Graph()
 class GraphUnder:
     """A context in which the thread compiles, or runs, a graph under a policy.
 
-    No other policy is in force: the compiler runs operations, too. Entered, it gives what the name
-    under which MindSpore keeps the graph ends with.
+    No other policy is in force: the compiler runs operations, too. Entering gives the end of the
+    name under which MindSpore keeps the graph.
     """
 
     # Every call of a compiled function makes one, with a policy or without.
@@ -193,7 +193,7 @@ def check_no_region(value: Any) -> None:
 def _with(original: Callable[..., Any], self: Any, var: str) -> Any:
     """Wrap the function that asks for the context manager of a `with` by its name.
 
-    MindSpore's takes every name for that of a class.
+    The original takes every name for that of a class.
     """
     if var in self.global_namespace:
         check_no_region(self.global_namespace[var])

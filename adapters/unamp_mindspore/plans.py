@@ -122,9 +122,9 @@ class Plan(BasePlan):
 
 @cache
 def _operators_of() -> Mapping[str, Sequence[Operator]]:
-    """Return, by an operation's name, everything that may be that operation.
+    """Return the operators that may be an operation, by the operation's name.
 
-    Those that go by the same name in MindSpore are included.
+    Operators that go by the same name in MindSpore are included.
     """
     by_name = defaultdict[str, list[Operator]](list)
     for operator in operators():
@@ -138,11 +138,9 @@ def _operators_of() -> Mapping[str, Sequence[Operator]]:
 
 @lru_cache(KEPT_POLICIES)
 def plan(policy: Policy, device: str | None) -> Plan | None:
-    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or wherever this process computes.
+    """Return the plan for a policy on a device; None for a policy that changes nothing.
 
-    None is the last of the three.
-
-    None where nothing is to be done: a policy that changes nothing.
+    The device is ``"cpu"``, ``"gpu"``, or None: wherever this process computes.
     """
     if not policy.active or (device is not None and device != device_in_use()):
         return None

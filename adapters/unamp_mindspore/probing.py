@@ -1,4 +1,4 @@
-"""The effect of a region on this MindSpore, looked at.
+"""The check that a region has an effect on this MindSpore.
 
 MindSpore may compute by other functions than those that unamp replaces.
 """

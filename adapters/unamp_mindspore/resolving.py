@@ -61,7 +61,8 @@ def _instance(original: Callable[..., Any], cls_type: Any, params: Any = None) -
 def _constant_cast(original: Callable[..., Any], x: Any, dst_type_enum: Any = None) -> Any:
     """Wrap the function that casts constants, so that it returns None where it cannot.
 
-    A NumPy that MindSpore was not built for has no bfloat16. None: the cast is for run time.
+    A NumPy that MindSpore was not built for has no bfloat16. With None, the cast is made when the
+    graph runs.
     """
     try:
         return original(x, dst_type_enum)

@@ -219,7 +219,7 @@ class _Rewriter(ast.NodeTransformer):
         return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)  # type: ignore[no-any-return]
 
     def _is_parameter(self, node: ast.Attribute) -> bool:
-        """Return whether an attribute is one parameter or several, in an eligible dtype."""
+        """Return whether an attribute is an eligible parameter of the layer, or several."""
         found = self._value(node)
         each = found if isinstance(found, (list, tuple)) and found else (found,)
         return all(isinstance(one, Parameter) and one.dtype in NAMES for one in each)

@@ -32,8 +32,8 @@ _MODULES = (
 #: Modules whose own names for forward functions must stay: they are, differentiate or carry out
 #: what is computed.
 _NOT_SWEPT = (
-    "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer",
-    "unamp_paddle",
+    "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules",
+    "paddle.pir", "paddle.optimizer", "unamp_paddle",
 )  # fmt: skip
 
 _swept: dict[str, object] = {}
@@ -49,7 +49,7 @@ def _entries() -> Mapping[int, Callable[..., Any]]:
 
 
 def _bound(space: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names in a dictionary for forward functions, and the functions called in their place."""
+    """Return a dictionary's names for forward functions, with the functions that replace them."""
     entries = _entries()
     return {
         k: entries[id(v)] for k, v in list(space.items()) if type(v) is BUILTIN and id(v) in entries

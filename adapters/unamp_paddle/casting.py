@@ -98,7 +98,7 @@ def map_floats(result: Any, dtype: Any) -> Any:
 def _not_asked_for(result: Any) -> bool:
     """Return whether a result is an optional one, a tensor without contents.
 
-    One without elements has none either, but it has a shape.
+    A tensor without elements has no contents either; its shape tells the two apart.
     """
     if type(result) is not Tensor or result._is_initialized():
         return False

@@ -47,11 +47,23 @@ _OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 #: What opens a region or asks about one; and what they call, in case the simulation is already
 #: inside.
 _NOT_SIMULATED = (
-    *(each for each in vars(regions).values() if inspect.isfunction(each) and each.__module__ == regions.__name__),
-    regions.Region.__enter__, regions.Region.__exit__, regions.Region.here, regions.Region.__call__,
-    LayerRegion.here, LayerRegion.finished,
-    *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
-)  # fmt: skip
+    *(
+        each
+        for each in vars(regions).values()
+        if inspect.isfunction(each) and each.__module__ == regions.__name__
+    ),
+    regions.Region.__enter__,
+    regions.Region.__exit__,
+    regions.Region.here,
+    regions.Region.__call__,
+    LayerRegion.here,
+    LayerRegion.finished,
+    *(
+        getattr(paddle, name)
+        for name in ("is_autocast_enabled", "get_autocast_dtype")
+        if hasattr(paddle, name)
+    ),
+)
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and
 # goes on behind them.
 for _function in _NOT_SIMULATED:

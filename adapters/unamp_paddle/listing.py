@@ -26,15 +26,17 @@ BUILTIN = types.BuiltinFunctionType
 #: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function.
 #: (Those of the values that `to_static` traces are Python.)
 ARITHMETIC = {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow",
-    "matmul": "matmul",
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "pow", "matmul": "matmul",
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 #: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.
 _LAYERS = {
-    "RNN": "rnn", "BiRNN": "rnn", "LSTMCell": "lstm_cell", "GRUCell": "gru_cell", "SimpleRNNCell": "rnn_cell",
-    "MultiHeadAttention": "multi_head_attention", "TransformerEncoderLayer": "transformer_encoder_layer",
+    "RNN": "rnn", "BiRNN": "rnn",
+    "LSTMCell": "lstm_cell", "GRUCell": "gru_cell", "SimpleRNNCell": "rnn_cell",
+    "MultiHeadAttention": "multi_head_attention",
+    "TransformerEncoderLayer": "transformer_encoder_layer",
     "TransformerDecoderLayer": "transformer_decoder_layer",
 }  # fmt: skip
 
@@ -155,8 +157,8 @@ def forward() -> dict[str, Operator]:
 def legacy() -> dict[str, Operator]:
     """Return the functions of `paddle._legacy_C_ops` that rules are about.
 
-    Some of Paddle's own code computes with them. Not those without a name in the vocabulary: to
-    many of them their results are handed as arguments.
+    Some of Paddle's own code computes with them. Those without a name in the vocabulary are left
+    out: to many of them their results are handed as arguments.
     """
     found = {}
     for name, call in vars(paddle._legacy_C_ops).items():

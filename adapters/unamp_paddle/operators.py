@@ -51,9 +51,9 @@ class Operator(performing.Operator):
         return _parameters(args[0]) if self.layer else {}
 
     def needs_float32(self) -> bool:
-        """Return whether low tensors must become float32 for it: no rule does that.
+        """Return whether low tensors must become float32 for an operation that no rule reaches.
 
-        The vocabulary has no name for it, so no rule reaches it, and a CPU has no low kernel.
+        The vocabulary has no name for it, and a CPU no kernel for low tensors.
         """
         if self.op is not None or self.in_place or self.view:
             return False

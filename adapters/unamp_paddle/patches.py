@@ -44,10 +44,7 @@ _in_regions = in_regions(thread)
 
 @contextmanager
 def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread, but compute with low tensors for the device.
-
-    Only where the device cannot compute with them itself.
-    """
+    """Have no policy in force in this thread; compute with low tensors where the device cannot."""
     helping = Plan.without_policy()
     with held(helping), in_force(thread, helping):
         yield

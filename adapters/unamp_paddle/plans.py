@@ -184,10 +184,10 @@ class Plan(BasePlan):
 
 @lru_cache(KEPT_POLICIES)
 def plan(policy: Policy, device: str | None) -> Plan | None:
-    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or wherever tensors can be.
+    """Return the plan for a policy on a device; None where nothing is to be done.
 
-    None where nothing is to be done: a policy that changes nothing, and Paddle's own AMP on a CPU,
-    which has none.
+    The device is ``"cpu"``, ``"gpu"``, or None: wherever tensors can be in this process. Nothing is
+    to be done for a policy that changes nothing, and for Paddle's own AMP on a CPU, which has none.
     """
     if not policy.active:
         return None

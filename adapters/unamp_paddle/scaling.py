@@ -129,7 +129,7 @@ def _is_finite(tensor: Any) -> bool:
 def _finiteness(gradient: Any) -> Any:
     """Return a float32 number that is finite where the gradient is.
 
-    It may be infinite, too, where the gradient is very large.
+    It may overflow where the gradient is very large.
     """
     if dtype_of(gradient) is DTYPES["bfloat16"]:
         gradient = _cast(gradient, FLOAT32)

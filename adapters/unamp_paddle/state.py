@@ -72,7 +72,7 @@ class Plan(CallPlan, Protocol):
 
     @property
     def changes_float32(self) -> Container[str]:
-        """Paddle's names of the operations that a call in float32 alone must be looked at for."""
+        """Paddle's names of operations whose calls in float32 alone must be looked at, too."""
 
     @property
     def natively(self) -> bool:

@@ -1,7 +1,4 @@
-"""TensorFlow and Keras for unamp.
-
-Found through the entry point ``tensorflow`` of the group ``unamp.adapters``.
-"""
+"""TensorFlow and Keras, found through the entry point ``tensorflow`` in ``unamp.adapters``."""
 
 import tensorflow
 

@@ -137,8 +137,8 @@ class OpTypeAction:
             written = before_type(op_type, args)
             result = self._eager(ctx, name, args)
             return observing.report(
-                thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
-                lambda low: self._second(low, ctx, name, args), written,
+                thread.sink, op_type.op, op_type.name, self._stated, given, args, target,
+                emulated, result, lambda low: self._second(low, ctx, name, args), written,
             )  # fmt: skip
         if self._of_two:  # two that agree, as in most sums, are left alone, and do not pay for it
             first, second = op_type.positions

@@ -56,7 +56,7 @@ class Composite(Operator):
 
     @classmethod
     def of_function(cls, op: str, path: str, function: types.FunctionType) -> Composite:
-        """Return the composite operation of a function; `path` is its spelling in the vocabulary."""
+        """Return the composite operation of a function, which the vocabulary spells `path`."""
         made = cls(op, path, function)
 
         def replacement(original: Function) -> Function:

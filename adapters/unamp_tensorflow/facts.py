@@ -1,4 +1,4 @@
-"""Facts about TensorFlow's functions and layers, from `data/operators.toml`, which explains them."""
+"""Facts about TensorFlow's functions and layers; `data/operators.toml` explains them."""
 
 from __future__ import annotations
 

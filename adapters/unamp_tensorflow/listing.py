@@ -52,8 +52,8 @@ class OpType:
     """
 
     __slots__ = (
-        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "inputs", "lists", "name", "names", "op",
-        "positions", "results", "widens",
+        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "inputs",
+        "lists", "name", "names", "op", "positions", "results", "widens",
     )  # fmt: skip
 
     def __init__(self, definition: Any, op: str | None) -> None:

@@ -1,6 +1,6 @@
-"""The part of TensorFlow in Keras optimizers that step master weights.
+"""TensorFlow's part in Keras optimizers that step a float32 master weight of each parameter.
 
-They step a float32 master weight of each low parameter.
+Each low parameter has one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TensorFlowMasters(MasterWeights):
 
 
 def _is_compared_first(shape: Any) -> bool:
-    """Return whether it is faster to ask if a parameter has changed than to write its master weight.
+    """Return whether asking if a parameter has changed is faster than writing its master weight.
 
     The answer of a GPU would have to be waited for, and a variable that is distributed cannot be
     written under a condition.

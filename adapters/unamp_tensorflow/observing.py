@@ -93,7 +93,8 @@ def report(
     compute = NAMES[target] if target and inputs else inputs[0] if inputs else None
     record = OpRecord(
         op, native, rule, inputs, compute, None, emulated,
-        input_shapes=_reporter.shapes(floating), equation=equation(op, [getattr(value, "equation", value) for value in args]),
+        input_shapes=_reporter.shapes(floating),
+        equation=equation(op, [getattr(value, "equation", value) for value in args]),
     )  # fmt: skip
 
     def second(dtype: str) -> Any:

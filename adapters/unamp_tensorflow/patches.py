@@ -31,7 +31,7 @@ from unamp_tensorflow.state import Function, Plan, thread
 
 
 def acquire(plan: Plan) -> None:
-    """Apply the patches that a plan needs and that are not applied: a region opens in some thread."""
+    """Apply the patches that a plan needs, if they are not: a region opens in some thread."""
     with_keras = keras_in_use()
     installed.acquire(
         (plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches)
@@ -61,21 +61,39 @@ Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
 _TAKING = (
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 0, "value", ("unstack", "split")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "value", ("assign",)),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "delta", ("assign_add", "assign_sub")),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 3, "value", ("_strided_slice_assign",)),
-    ("tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "x", ("add_to_tensor", "matmul", "matvec")),
-    ("tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "rhs", ("solve", "solvevec")),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "value",
+        ("assign",),
+    ),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "delta",
+        ("assign_add", "assign_sub"),
+    ),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 3, "value",
+        ("_strided_slice_assign",),
+    ),
+    (
+        "tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "x",
+        ("add_to_tensor", "matmul", "matvec"),
+    ),
+    (
+        "tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "rhs",
+        ("solve", "solvevec"),
+    ),
     (
         "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "sparse_delta",
         (
-            "batch_scatter_update", "scatter_add", "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub",
-            "scatter_update",
+            "batch_scatter_update", "scatter_add", "scatter_div", "scatter_max",
+            "scatter_min", "scatter_mul", "scatter_sub", "scatter_update",
         ),
     ),
     (
         "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 1, "updates",
-        ("scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_sub", "scatter_nd_update"),
+        (
+            "scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_sub",
+            "scatter_nd_update",
+        ),
     ),
 )  # fmt: skip
 

@@ -57,12 +57,12 @@ class TensorFlowPlan(BasePlan):
     def rule(self, op: str | None) -> Rule:
         """Return the rule in force.
 
-        An operation type that nobody has a name for has inputs widened that differ.
+        For an operation type that nobody has a name for, inputs that differ are widened.
         """
         return Rule.WIDEST if op is None else self.rules[op]
 
     def follows_parts(self, op: str) -> bool:
-        """Return whether the parts of a composite operation follow their own rules, and it none."""
+        """Return whether a composite operation's parts follow their own rules, and it has none."""
         return op in facts().transparent and not is_listed(self.policy, op)
 
     def for_parts_with_rules(self, op: str) -> TensorFlowPlan:

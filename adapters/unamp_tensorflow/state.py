@@ -1,4 +1,4 @@
-"""The state of a thread, the protocol of a plan for lower layers, and TensorFlow's dtype numbers."""
+"""The state of a thread, the protocol of plans for lower layers, and TensorFlow's dtype numbers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Plan(AnyPlan, Protocol):
         """
 
     def follows_parts(self, op: str, /) -> bool:
-        """Return whether the parts of a composite operation follow their own rules, and it none."""
+        """Return whether a composite operation's parts follow their own rules, and it has none."""
 
     def for_parts_with_rules(self, op: str, /) -> Plan:
         """Return the plan for the parts of an operation that `follows_parts` is true of."""

@@ -81,7 +81,7 @@ def _assisted(
 
 
 def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[Any]) -> Function:
-    """Return a gradient of `tf.recompute_grad` that runs the function in the region of its first run.
+    """Return a gradient of `tf.recompute_grad` that recomputes in the region of the first run.
 
     What else it does with the inputs follows no rule: it would hand the function, and in the end
     the gradients, low ones.
@@ -157,10 +157,10 @@ def replica_run(original: Function, self: Any) -> Any:
 
 @standing_in
 def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
-    """Stand in for `merge_call`, work for all replicas.
+    """Stand in for `merge_call`, by which one thread works for all replicas.
 
-    The thread which started the replicas does it for them. It is done as a replica would: an
-    optimizer, say, makes its update with no policy in force, and so must that thread.
+    The thread that started the replicas does the work, as a replica would: an optimizer, say, makes
+    its update with no policy in force, and so must that thread.
     """
     plan = thread.plan
 

@@ -172,7 +172,7 @@ def _find(op: str) -> Callable[..., Any] | None:
 def _method(path: str) -> Callable[..., Any] | None:
     """Return a method of a Tensor, which is looked up when it is called.
 
-    A region's stands in its place only while that is open.
+    A region's method stands in its place only while the region is open.
     """
     name = path.rpartition(".")[2]
     return (

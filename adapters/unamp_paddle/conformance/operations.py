@@ -172,8 +172,8 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def _recurrent(mode: str, input: Tensor, states: list[Tensor], weights: Sequence[Tensor]) -> Any:
     """Run one layer, time first; ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     out, _, last = _C_ops.rnn(
-        input, states, list(weights), None, paddle.zeros([0], "uint8"), 0.0, False, input.shape[-1], weights[1].shape[1], 1,
-        mode, 0, False,
+        input, states, list(weights), None, paddle.zeros([0], "uint8"), 0.0, False,
+        input.shape[-1], weights[1].shape[1], 1, mode, 0, False,
     )  # fmt: skip
     return (out, *last)
 

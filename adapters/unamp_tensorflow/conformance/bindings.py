@@ -76,9 +76,13 @@ def _ctc_loss(
     reduction: str,
 ) -> Tensor:
     return tf.nn.ctc_loss(
-        tf.cast(targets, tf.int32), log_probs, tf.cast(target_lengths, tf.int32), tf.cast(input_lengths, tf.int32),
-        logits_time_major=True, blank_index=0,
-    )  # fmt: skip
+        tf.cast(targets, tf.int32),
+        log_probs,
+        tf.cast(target_lengths, tf.int32),
+        tf.cast(input_lengths, tf.int32),
+        logits_time_major=True,
+        blank_index=0,
+    )
 
 
 def _reduced(function: Function) -> Function:
@@ -272,5 +276,6 @@ def _random(name: str, rate: Tensor) -> Tensor:
 
 #: By canonical name.
 BINDINGS: Mapping[str, Function] = {
-    **SHAPES, **INDEXING, **_REDUCTIONS, **LAYERS, **_PRODUCTS, **TRANSFORMS, **_LOSSES, **_OTHERS, **RARE,
+    **SHAPES, **INDEXING, **_REDUCTIONS, **LAYERS, **_PRODUCTS,
+    **TRANSFORMS, **_LOSSES, **_OTHERS, **RARE,
 }  # fmt: skip

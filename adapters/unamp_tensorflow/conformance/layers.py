@@ -237,7 +237,9 @@ LAYERS: Mapping[str, Function] = {
     **{f"conv{n}d": partial(_convolution, f"Conv{n}D") for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": partial(_convolution, f"Conv{n}DTranspose") for n in (1, 2, 3)},
     **{f"dropout{n}d": _dropout(f"SpatialDropout{n}D") for n in (1, 2, 3)},
-    "alpha_dropout": lambda input, p, training: built("AlphaDropout", input, p)(input, training=training),
+    "alpha_dropout": lambda input, p, training: (
+        built("AlphaDropout", input, p)(input, training=training)
+    ),
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "gru": partial(_recurrent, "GRU", 1),

@@ -85,10 +85,13 @@ def _focal_loss(input: Tensor, target: Tensor, *, reduction: str) -> Tensor:
 def _projected(input: Tensor, transform: Sequence[float]) -> Tensor:
     return first(
         tf.raw_ops.ImageProjectiveTransformV3(
-            images=last(input), transforms=[list(transform)], output_shape=input.shape[2:], fill_value=0.0,
+            images=last(input),
+            transforms=[list(transform)],
+            output_shape=input.shape[2:],
+            fill_value=0.0,
             interpolation="BILINEAR",
         )
-    )  # fmt: skip
+    )
 
 
 RARE: Mapping[str, Function] = {

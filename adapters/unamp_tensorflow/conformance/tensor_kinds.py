@@ -1,7 +1,4 @@
-"""TensorFlow's kinds of tensor that are not one dense array.
-
-For each of them: what a policy comes to.
-"""
+"""TensorFlow's kinds of tensor that are not one dense array, and a policy's effect on each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Functions that are called in PyNative mode.
 
-They are decorated, in another thread, recomputed, and beside MindSpore's own AMP.
+Some are decorated, run in another thread, recomputed, or beside MindSpore's own AMP.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions and cells compiled by `mindspore.jit` or in GRAPH_MODE, or exported and loaded again."""
+"""Functions and cells: compiled by `mindspore.jit` or in GRAPH_MODE, or exported and loaded."""
 
 from __future__ import annotations
 
@@ -33,15 +33,26 @@ Compiles = Callable[[Any, Sequence[Any]], Any]
 #: The suite's binding of these operations is Python that the compiler does not read, or there is no
 #: kernel.
 READS = NO_KERNEL | {
-    "layer_norm": "the compiler does not read try statements, with which the suite lends a layer its parameters",
+    "layer_norm": (
+        "the compiler does not read try statements, with which the suite lends a layer its "
+        "parameters"
+    ),
     "transformer": "as layer_norm",
     "ranking": "as layer_norm: embedding",
-    "residual": "the compiler does not read annotations of variables, and batch_norm's binding has them",
+    "residual": (
+        "the compiler does not read annotations of variables, and batch_norm's binding has them"
+    ),
     "lstm": "as residual",
-    "unet": "the compiler has Python run what makes a layer, as conv_transpose2d's binding does, and knows no dtype of that",
+    "unet": (
+        "the compiler has Python run what makes a layer, as conv_transpose2d's binding does, and "
+        "knows no dtype of that"
+    ),
 }
 _WITH = {
-    "*": "the compiler does not read a with statement that may raise (\"Unsupported statement 'Try'\")"
+    "*": (
+        "the compiler does not read a with statement that may raise "
+        "(\"Unsupported statement 'Try'\")"
+    )
 }
 _CAPTURES = (
     "" if sys.version_info < (3, 12) else "MindSpore captures bytecode on Python 3.11 and before"

@@ -175,17 +175,30 @@ def _inside(
 _GRAPH: dict[str, Any] = {"equal": "bound", "upstream": READS}
 
 WAYS = (
-    Way("value_and_grad, region inside", "transformed", value_and_grad=partial(_inside, _value_and_grad), upstream=RECORDS),
-    Way("value_and_grad, region around", "transformed", value_and_grad=partial(_around, _value_and_grad), upstream=RECORDS),
-    Way("TrainOneStepCell", "transformed", value_and_grad=partial(_around, _train_step), upstream=RECORDS),
+    Way(
+        "value_and_grad, region inside", "transformed",
+        value_and_grad=partial(_inside, _value_and_grad), upstream=RECORDS,
+    ),
+    Way(
+        "value_and_grad, region around", "transformed",
+        value_and_grad=partial(_around, _value_and_grad), upstream=RECORDS,
+    ),
+    Way(
+        "TrainOneStepCell", "transformed",
+        value_and_grad=partial(_around, _train_step), upstream=RECORDS,
+    ),
     Way("Model.train", "transformed", value_and_grad=partial(_around, _model), upstream=RECORDS),
     Way("jit of value_and_grad", "transformed", value_and_grad=partial(_around, _jitted), **_GRAPH),
     Way(
         "GRAPH_MODE, value_and_grad", "transformed",
         value_and_grad=partial(_around, _value_and_grad_of_cell, compiled=True), **_GRAPH,
     ),
-    Way("GRAPH_MODE, TrainOneStepCell", "transformed", value_and_grad=partial(_around, _train_step, compiled=True), **_GRAPH),
     Way(
-        "GRAPH_MODE, Model.train", "transformed", value_and_grad=partial(_around, _model, compiled=True), dear=True, **_GRAPH
+        "GRAPH_MODE, TrainOneStepCell", "transformed",
+        value_and_grad=partial(_around, _train_step, compiled=True), **_GRAPH,
+    ),
+    Way(
+        "GRAPH_MODE, Model.train", "transformed",
+        value_and_grad=partial(_around, _model, compiled=True), dear=True, **_GRAPH,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Programs built by hand in static mode, in PIR, run by an `Executor`, and saved and loaded again."""
+"""Programs of PIR, built by hand in static mode and run by an `Executor`; saved and loaded, too."""
 
 from __future__ import annotations
 

@@ -16,5 +16,10 @@ __all__ = ["ways"]
 def ways() -> tuple[Way, ...]:
     """Return the ways of this version of TensorFlow."""
     return (
-        *eager.WAYS, *graphs.ways(), *control_flow.ways(), *gradients.ways(), *replicated.ways(), *models.ways()
-    )  # fmt: skip
+        *eager.WAYS,
+        *graphs.ways(),
+        *control_flow.ways(),
+        *gradients.ways(),
+        *replicated.ways(),
+        *models.ways(),
+    )

@@ -48,7 +48,7 @@ def _decorated_call(function: Function, region: OpenRegion, inputs: Sequence[Any
 
 
 def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[int]]:
-    """Return a model whose weights are the floating inputs, a row of data, and the inputs' places."""
+    """Return a model whose weights are the floating inputs, a row for it, and their places."""
     places = list(floating(inputs))
 
     class Network(tf.keras.Model):  # type: ignore[misc]
@@ -86,7 +86,7 @@ def _predicted(function: Function, inputs: Sequence[Any]) -> Any:
 class _Kept:
     """The gradients of a model's weights, in variables.
 
-    A step may write these in whatever way it runs.
+    A step may write variables in whatever way it runs.
     """
 
     def __init__(self, network: Any) -> None:
@@ -169,8 +169,10 @@ def ways() -> Iterator[Way]:
         "Keras predict", "compiled", _predicted, gradients=False, equal="bound", dear=True
     )
     modes: dict[str, dict[str, Any]] = {
-        "run_eagerly": {"run_eagerly": True}, "in a graph": {"jit_compile": False}, "in XLA": {"jit_compile": True}
-    }  # fmt: skip
+        "run_eagerly": {"run_eagerly": True},
+        "in a graph": {"jit_compile": False},
+        "in XLA": {"jit_compile": True},
+    }
     for name, options in modes.items():
         promised: dict[str, Any] = {
             "dear": True,
