@@ -41,7 +41,7 @@ class BillOfMaterials(BuildHookInterface[Any]):
             build_data["force_include"].update(parts)
         builder, core = self.build_config.builder, self.metadata.core
         with builder.config.set_build_data(build_data):
-            # so that files which other hooks add are in it
+            # The bill must have the files that other hooks add.
             files = {
                 file.distribution_path: Path(file.path) for file in builder.recurse_included_files()
             }

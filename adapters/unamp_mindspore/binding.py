@@ -68,8 +68,7 @@ from unamp_mindspore.spellings import spelled
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
 
-#: The attribute of a cell's class that holds the policy that it computes under by itself; see
-#: `unamp_mindspore.networks`.
+#: The attribute of a cell's class with the policy of its own; see `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
 
 #: The bases of cells that follow no policy: what updates parameters, and what says how fast.
@@ -221,7 +220,7 @@ class Binding:
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 call = method(name)
                 made[f"unamp_method_{name}"] = of_a_tensor(call, self._by_rule(op, call))
-        # MindSpore divides by 1, which would follow the rule of a division
+        # MindSpore divides by 1, which would follow the rule of a division.
         made["unamp_method_copy"] = method("copy")
         return made
 
@@ -232,7 +231,7 @@ class Binding:
 
     def _made_function(self, value: types.FunctionType) -> Any:
         if value is ops.clip_by_global_norm:
-            # as a step, it follows no rule: it is float32, as it casts to by itself
+            # As a step, it follows no rule: it is float32, to which it casts by itself.
             return binding(Policy("OD", self._stated.dtype))._copy(value)
         if value in changing_functions():
             return changing(PARTS.bound(value))
@@ -358,7 +357,7 @@ class Binding:
         """Give a new cell the attributes that another has now."""
         state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
         if (given := getattr(cell, "_cell_init_args", None)) is not None:
-            # cells of equal ones are taken for the same code
+            # Cells with equal arguments are taken for the same code.
             state["_cell_init_args"] = f"{given} {id(made)}"
         state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
         vars(made).clear()
@@ -468,8 +467,7 @@ def _has_own(attributes: Any) -> bool:
 
     Such a strategy means what it says.
     """
-    # While a graph without a policy is compiled, what it is compiled from has one that casts
-    # nothing.
+    # A graph without a policy is compiled from code with a strategy that casts nothing.
     return BOUND not in attributes and attributes.get(STRATEGY) not in (None, CASTS_NOTHING)
 
 

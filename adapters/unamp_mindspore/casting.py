@@ -40,7 +40,7 @@ def recast(tensor: Any, *dtypes: Any) -> Any:
     if recording():
         if setting(_SYNCHRONOUS):
             if isinstance(tensor, Parameter):
-                # else the gradient gets the dtype that the parameter had when it was made
+                # Else the gradient gets the dtype that the parameter had when it was made.
                 tensor = _reshaped(tensor, tensor.shape)
             return _Copy.apply(tensor, *dtypes)
         for dtype in dtypes:

@@ -25,8 +25,7 @@ from mindspore.ops.primitive import PrimitiveWithInfer
 
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
-#: MindSpore's strategy that casts nothing: a function without one takes over that of the graph
-#: around it.
+#: MindSpore's strategy that casts nothing. A function without one takes over that around it.
 CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
 
 #: The attribute of functions, cells, modules and namespaces that holds the binding of whatever is

@@ -108,7 +108,7 @@ class _InGraphs:
         }
         with suspended(thread):
             for parameter, value in values.items():
-                # in place: a graph does not see another tensor (set_data)
+                # In place: a graph does not see another tensor (set_data).
                 ops.assign(parameter, Tensor(value, parameter.dtype))
 
 

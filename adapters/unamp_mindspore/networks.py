@@ -45,8 +45,7 @@ class _AsTheyCome:
 def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
     """See `unamp.adapter.Adapter.wrap`."""
     again = partial(adapter.wrap, policy=policy)
-    # The network as it is, which has the policy in graphs, without a trace of it on the network
-    # itself.
+    # The network as it is, which has the policy in graphs; the network itself shows no trace of it.
     inner = with_method(
         network, "__call__", lambda call, *args, **kw: call(*args, **kw), again, _begun
     )

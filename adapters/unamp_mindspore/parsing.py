@@ -203,7 +203,7 @@ def _with(original: Callable[..., Any], self: Any, var: str) -> Any:
 def parser_hooks() -> tuple[CodePatch, ...]:
     """Return the functions of MindSpore's parser that must know about decorators and regions."""
     kind = parser.Parser
-    # since 2.10
+    # Since 2.10.
     contexts = (
         [CodePatch(kind.check_is_base_ctx, _with)] if hasattr(kind, "check_is_base_ctx") else []
     )

@@ -15,8 +15,7 @@ from typing import Any
 from unamp_mindspore.graph_operators import OPERATORS
 from unamp_mindspore.state import NAMES, Parameter, Tensor
 
-#: The name of the function that casts a layer's parameters where they are used, in code that has
-#: one.
+#: The name, in rewritten code, of the function that casts a layer's parameters in use.
 CONVERTED = "unamp_parameter"
 
 #: Stands for what is not known before the graph is.
@@ -57,8 +56,7 @@ def with_cast_gradients(tree: ast.Module) -> ast.Module:
     inputs: list[ast.expr] = [_name(each.arg, function) for each in given.args[1:]]  # without self
     if given.vararg is not None:
         inputs.append(_placed(ast.Starred(_name(given.vararg.arg, function), ast.Load()), function))
-    # Kept before the body gives the names to something else. The last two are the result and its
-    # gradient.
+    # Kept before the body rebinds the names. The last two are the result and its gradient.
     kept = _placed(ast.Name("unamp_inputs", ast.Store()), function)
     function.body.insert(
         0, _placed(ast.Assign([kept], _placed(ast.Tuple(inputs, ast.Load()), function)), function)

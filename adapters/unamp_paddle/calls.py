@@ -193,8 +193,7 @@ class _Performer(Performer[Plan, Operator]):
 
 #: Returns its activation, and then the scale and the moving average that it keeps between calls.
 _KEEPS_STATE = "fake_quantize_dequantize_moving_average_abs_max"
-#: The statistics that a batch norm updates, where they stand in a call and by Paddle's two names
-#: for each.
+#: The statistics that a batch norm updates: their places in a call, and Paddle's names for each.
 _STATISTICS = ((1, ("running_mean", "mean")), (2, ("running_var", "variance")))
 
 

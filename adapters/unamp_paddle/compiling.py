@@ -44,8 +44,8 @@ T = TypeVar("T")
 #: Paddle's options of single functions, where this version has them.
 _OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 
-#: What opens a region or asks about one; and what they call, in case the simulation is already
-#: inside.
+#: Functions that open a region or ask about one, and those that they call, in case the simulation
+#: is inside them already.
 _NOT_SIMULATED = (
     *(
         each
@@ -74,7 +74,7 @@ skip_files.skip_file_names.update(
     os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__)
 )
 _READING = (difflib, pathlib, textwrap, tomllib)
-# some are packages
+# Some are packages.
 skip_files.skip_file_names.update(
     str(module.__file__).removesuffix("__init__.py") for module in _READING
 )

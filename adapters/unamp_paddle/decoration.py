@@ -56,7 +56,7 @@ def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: D
         for parameter in chosen
     }
     if decoration.master_weights or not paddle.is_compiled_with_cuda():
-        # on the CPU there are no low kernels
+        # On the CPU there are no low kernels.
         for optimizer in optimizers:
             _adopt(optimizer, weights, kept=decoration.master_weights)
     for network in networks:

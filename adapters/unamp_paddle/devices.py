@@ -22,7 +22,7 @@ def accelerator() -> str | None:
     if core.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0:
         return "gpu"
     if core.is_compiled_with_xpu() and getattr(core, "get_xpu_device_count", int)() > 0:
-        # only such a build has it
+        # Only a build for XPU has the function that counts them.
         return "xpu"
     return next(iter(paddle.device.get_all_custom_device_type() or ()), None)
 

@@ -73,7 +73,7 @@ class Exchange:
 
     def finish(self) -> None:
         """Round the master weight into the low memory, and put that and the gradient's back."""
-        # an optimizer may have given the parameter other memory
+        # An optimizer may have given the parameter other memory.
         exchange_memory(self.master, self.parameter)
         self._given = narrow(self.master, self._dtype)
         _assign_out_(self._given, self._low)
@@ -111,7 +111,7 @@ def exchange_memory(tensor: Any, other: Any) -> None:
 
 
 def _memory(tensor: Any) -> Any:
-    # a row's goes with its tensor
+    # The memory of rows goes with their tensor.
     return (tensor.get_selected_rows() if tensor.is_selected_rows() else tensor).get_tensor()
 
 

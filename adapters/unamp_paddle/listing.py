@@ -246,8 +246,8 @@ def codes() -> dict[Operator, CodePatch]:
             continue
         add(_python(spelling), op, spelling, view=vocabulary()[op].keeps_its_meaning)
     for method, operator in tensor_operators().items():
-        # What `to_static` traces: there the operators are Python, and an addition of a number runs
-        # as `scale`.
+        # The values that `to_static` traces: their operators are Python, and the addition of a
+        # number runs as `scale`.
         function, spelling = vars(Value).get(method), f"Value.{method}"
         add(function, operator.op, spelling, view=operator.view, direct=True)  # type: ignore[arg-type]
     return made

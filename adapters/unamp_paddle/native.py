@@ -97,7 +97,7 @@ def told_of_dtype(original: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
     plan = thread.plan
     if plan is None:
         return str(original(*args, **kwargs))
-    # as Paddle's own answers where nothing is on
+    # Paddle's own answers float16 where nothing is on.
     return plan.policy.dtype if plan.policy.active else "float16"
 
 

@@ -76,7 +76,7 @@ def _parameters(layer: Any) -> Mapping[int, Any]:
                 continue
             found[id(value)] = value
             if isinstance(value, Value):
-                # what `to_static` traces; a layer may hold the parameter itself elsewhere, too
+                # `to_static` traces values; a layer may hold the parameter itself elsewhere, too.
                 found[id(own)] = own
     return found
 

@@ -40,8 +40,7 @@ def _deciding() -> tuple[tuple[str, frozenset[str] | None], ...]:
     for operator in listing.operators():
         if operator.sparse:
             continue
-        # What a composite is made of must not follow its own rules; nobody knows what some are made
-        # of.
+        # The parts of a composite must not follow their own rules; those of some nobody knows.
         parts = facts().made_of.get(operator.op or "") if operator.composite else ()
         always = operator.which is not None or operator.layer or parts is None
         # What has no name in the vocabulary is never cast.

@@ -81,7 +81,7 @@ class TensorFlowAdapter(BaseAdapter):
             onednn = {}
         else:
             onednn = {"onednn": bool(IsMklEnabled())}
-        # 0 means that TensorFlow chooses, later
+        # 0 means that TensorFlow chooses, later.
         chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
         threads = {"threads": chosen} if chosen else {}
         return {"build": "cuda" if tf.test.is_built_with_cuda() else "cpu", **onednn, **threads}

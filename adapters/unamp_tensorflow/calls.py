@@ -105,8 +105,7 @@ class OpTypeAction:
             "random",
         )
 
-    # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the
-    # answer.
+    # To ask TensorFlow for kernels takes a millisecond: it is asked when the answer matters.
 
     @cached_property
     def _leaves_agreeing(self) -> bool:

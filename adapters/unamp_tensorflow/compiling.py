@@ -143,7 +143,7 @@ def dataset_scan(
 
 
 def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:
-    # as tf.data does with what it is given
+    # `tf.data` converts the functions that it is given, too.
     converted = api.tf_convert(function, ag_ctx.control_status_ctx())
 
     def steady(state: Any, *element: Any) -> Any:

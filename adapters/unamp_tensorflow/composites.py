@@ -160,7 +160,7 @@ class _Performer(Performer[Plan, Composite]):
         return not operator.activation_only and not always_emulated(operator.op)
 
     def named_dtype(self, operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
-        # inputs are cast nevertheless: a dtype that is named is one more cast, of the result
+        # Inputs are cast nevertheless: a dtype that is named is one more cast, of the result.
         return None
 
     def target(
@@ -205,7 +205,7 @@ class _Performer(Performer[Plan, Composite]):
             to = FLOAT32 if plan.rule(op) is Rule.FP32 else 0
         else:
             result = _call_low(inner, operator, args, kwargs, parts)
-            # there an activation's result comes last
+            # There an activation's result comes last.
             to = dtype if op not in keras_facts().parts else 0
         if named is not None:  # an explicit cast
             to = tf.as_dtype(named).as_datatype_enum

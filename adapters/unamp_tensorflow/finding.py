@@ -36,7 +36,7 @@ def _functions(of_keras: bool) -> tuple[Composite, ...]:
         if not isinstance(function, types.FunctionType) or function in taken:
             continue
         if function.__module__.rpartition(".")[2].startswith("gen_"):
-            # what TensorFlow generates for an operation type
+            # TensorFlow generates these for operation types.
             continue
         taken.add(function)
         made.append(Composite.of_function(op, path, function))

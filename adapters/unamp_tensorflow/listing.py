@@ -77,7 +77,7 @@ class OpType:
         }
         chosen = {n: a.name for n, a in inputs if a.type_attr == self.attr} if self.attr else fixed
         if self.activation_only and self.allowed == frozenset({FLOAT32}):
-            # elsewhere parameters have an attribute of their own
+            # Elsewhere parameters have an attribute of their own.
             chosen = dict(list(chosen.items())[:1])
         self.positions = tuple(chosen)
         self.names = tuple(chosen.values())

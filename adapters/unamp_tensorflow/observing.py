@@ -54,7 +54,7 @@ def observe(
     sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any
 ) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    # a layer of Keras has a name of its own
+    # A layer of Keras has a name of its own.
     layers = Layers(lambda network: (), lambda layer: str(layer.name))
     observer = Observer("tensorflow", sink, values, layers)
     return observing.observe(thread, observer, _patches(keras_in_use()), held, without_region)

@@ -56,8 +56,8 @@ def held(plan: Plan) -> Iterator[None]:
 
 Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
 
-#: Methods that take values of the dtype that their object states: where, by which name, and which
-#: methods.
+#: Methods that take values of the dtype that their object states: module, class, the argument's
+#: place and name, and the methods.
 _TAKING = (
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 0, "value", ("unstack", "split")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
@@ -171,8 +171,7 @@ _HOOKS: Hooks = (
     ),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
-    # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two
-    # functions.
+    # A backward pass runs in the dtypes of its forward. The same two functions execute it.
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
     ("tensorflow.python.eager.forwardprop", "_jvp_helper", suspending(thread)),

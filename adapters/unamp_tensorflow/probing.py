@@ -34,7 +34,7 @@ def probe_effects() -> None:
         FrameworkNotSupported: naming the version of TensorFlow, an operation, and its dtypes.
     """
     with unobserved(thread), tf.init_scope():
-        # the first region may be one that a traced function opens
+        # The first region may be one that a traced function opens.
         if tf.executing_eagerly():
             _check("eagerly")
             if (

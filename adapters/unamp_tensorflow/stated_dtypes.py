@@ -54,7 +54,7 @@ def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs:
     A dtype that is asked for is an explicit cast.
     """
     if dtype is None:
-        # nobody asked: the tensors need one dtype, and what puts them together follows its rule
+        # Nobody asked: the tensors need one dtype, and the operation that joins them has its rule.
         return original(_alike(v), dtype, *args, **kwargs)
     wanted = tf.as_dtype(dtype).as_datatype_enum
     with suspended(thread):

@@ -73,7 +73,7 @@ def _assisted(
         with held(plan), in_force(thread, plan):
             grads = gradient(*args, **kwargs)
             if variables := kwargs.get("variables"):
-                # then it gives two: the inputs', and the variables'
+                # Then it gives two structures: the inputs' and the variables'.
                 return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
             return _like_inputs(grads, inputs)
 

@@ -61,8 +61,7 @@ class MindSporeOperations(NamedOperations):
         # Nor is any handed to another thread, if nothing was computed yet: on a busy machine that
         # takes longer than all else.
         os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
-        # With another version of NumPy than MindSpore was compiled with, the first call that takes
-        # numbers fails.
+        # The first call that takes numbers fails where MindSpore was compiled with another NumPy.
         with suppress(SystemError):
             mindspore.ops.zeros((1,))
 
@@ -110,7 +109,7 @@ class MindSporeOperations(NamedOperations):
         """Return a tensor's values; low dtypes arrive as float32."""
         if tensor.dtype in LOW:
             with recorder:
-                # before 2.10 what another thread computes meanwhile spoils what is recorded
+                # Before 2.10, operations of another thread spoil what is recorded meanwhile.
                 tensor = casting.widened(tensor)
         return tensor.asnumpy()  # type: ignore[no-any-return]
 

@@ -37,7 +37,7 @@ def _strided_slice(
     ends: Sequence[int],
     strides: Sequence[int],
 ) -> Tensor:
-    # the axes are all of them, in their order
+    # The axes are all of them, in their order.
     return ops.strided_slice(input, tuple(starts), tuple(ends), tuple(strides))
 
 

@@ -39,8 +39,7 @@ def _dtype(result: Any) -> str:
     return dtype_name(result.values.dtype)
 
 
-#: What a function of these computes of the values is the dense operation. Others have kernels of
-#: their own.
+#: Some functions of these compute the dense operation on the values; others have their own kernels.
 KINDS = (
     TensorKind(
         name="mindspore.COOTensor",

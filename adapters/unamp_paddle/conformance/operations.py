@@ -91,7 +91,7 @@ class PaddleOperations(NamedOperations):
         """Return a tensor's values; low dtypes arrive as float32."""
         values: np.ndarray = tensor.detach().numpy()
         if values.dtype == np.uint16:
-            # how Paddle hands bfloat16 over: the upper halves of float32 numbers
+            # Paddle hands bfloat16 over as the upper halves of float32 numbers.
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(np.float32) if values.dtype == np.float16 else values
 
@@ -408,7 +408,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     ),
     "gru": lambda input, h0, *weights: _recurrent("GRU", input, [h0], weights),
     "gru_cell": lambda input, h0, *weights: _cell(paddle.nn.GRUCell, input, h0, weights),
-    # before 3.3 it is C++, which a region replaces where it is looked up
+    # Before 3.3 it is C++, which a region replaces where it is looked up.
     "gt": lambda a, b: paddle.gt(a, b),
     "huber_loss": lambda input, target, reduction: _C_ops.huber_loss(input, target, 1.0),
     "index": _index,

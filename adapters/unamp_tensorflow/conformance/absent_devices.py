@@ -26,8 +26,7 @@ from unamp.adapter.absent_devices import (
 )
 from unamp_tensorflow.listing import op_type
 
-#: The name of a place in the name of a node, behind the scope that a tape opens for the gradient of
-#: a node.
+#: The name of a place in a node's name, behind the scope that a tape opens for a node's gradient.
 _PLACE = re.compile(r"^(gradient_tape/)?(?:.*?/)?at\.(\d*)\.(\w+)/")
 
 _LOOKS = "its code looks at numbers, which a graph does not have"

@@ -191,7 +191,7 @@ _PRODUCTS: dict[str, Function] = {
 _LOSSES: dict[str, Function] = {
     "binary_cross_entropy": _loss("binary_crossentropy"),
     "binary_cross_entropy_with_logits": _with_logits,
-    # a loss: the less, the more similar
+    # Keras's is a loss: the less, the more similar.
     "cosine_similarity": lambda a, b: -keras("losses.cosine_similarity")(a, b),
     "cross_entropy": _cross_entropy,
     "ctc_loss": _ctc_loss,

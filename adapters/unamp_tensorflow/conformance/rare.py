@@ -73,7 +73,7 @@ def _strided_slice(
     ends: Sequence[int],
     strides: Sequence[int],
 ) -> Tensor:
-    # the axes are all of them, in their order
+    # The axes are all of them, in their order.
     return tf.strided_slice(input, starts, ends, strides)
 
 

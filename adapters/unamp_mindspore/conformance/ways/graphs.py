@@ -30,8 +30,7 @@ from unamp_mindspore.decorators import stated
 #: Compiles a function, or a cell that holds it, and runs it.
 Compiles = Callable[[Any, Sequence[Any]], Any]
 
-#: The suite's binding of these operations is Python that the compiler does not read, or there is no
-#: kernel.
+#: The suite binds these operations in Python that the compiler does not read, or has no kernel for.
 READS = NO_KERNEL | {
     "layer_norm": (
         "the compiler does not read try statements, with which the suite lends a layer its "
@@ -129,8 +128,7 @@ def _compiled(
         partial(_around, compiles, cell=Holding),
         **followed,
     )
-    # Every graph is compiled, and a cell's parts are found in one way by mindspore.jit and in
-    # GRAPH_MODE.
+    # Every graph is compiled, and mindspore.jit and GRAPH_MODE find a cell's parts in one way.
     once = {**followed, "dear": not cells_only}
     yield Way(
         f"{name} of a decorated cell",
@@ -205,8 +203,7 @@ def _captured(function: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _traced(function: Any, inputs: Sequence[Any]) -> Any:
-    # Not by its own name: MindSpore takes a function named as a method of its first argument for
-    # that.
+    # Not by its own name: MindSpore would take it for its first argument's method of that name.
     return mindspore.jit(calling(function), capture_mode="trace")(*inputs)
 
 

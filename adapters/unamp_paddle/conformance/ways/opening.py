@@ -78,8 +78,7 @@ def called(compiled: Function, inputs: Sequence[Any]) -> Any:
             return compiled(*inputs)
     finally:
         gc.collect()  # while the program lives
-        # what is left is looked at by no later collection, of which SOT makes one for each
-        # function, too
+        # No later collection looks at what is left; SOT makes one for each function, too.
         gc.freeze()
 
 

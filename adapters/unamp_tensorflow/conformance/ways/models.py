@@ -27,7 +27,7 @@ def _layer(function: Function) -> Any:
         def call(self, given: Any) -> Any:
             return function(*given)
 
-    # or it casts what it is called with, before its call, to its own dtype
+    # With autocast it casts its inputs, before its call, to its own dtype.
     return Computing(autocast=False)
 
 
