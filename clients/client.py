@@ -39,8 +39,7 @@ def measure(
         build: makes the network, always from the same numbers, and returns a step that computes in
             a region.
         native: makes the same with the framework's own mixed precision; None where it has none.
-        eager: runs graphs eagerly meanwhile, for the trace, which sees nothing of what is in a
-            graph.
+        eager: runs graphs eagerly meanwhile, for the trace, which sees nothing inside a graph.
     """
 
     def region() -> AbstractContextManager[Any]:

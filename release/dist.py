@@ -63,8 +63,7 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
     Raises:
         ValueError: what was built is not as it should be.
-        subprocess.CalledProcessError: a compiler or the build failed; what it has to say is on the
-            terminal.
+        subprocess.CalledProcessError: a compiler or the build failed; the terminal has its words.
     """
     pure = build_pure(out)
     with tempfile.TemporaryDirectory(prefix="unamp-kernels-") as folder:

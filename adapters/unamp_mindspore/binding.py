@@ -209,8 +209,7 @@ class Binding:
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
-            # The indices stay as they are: a cast of many makes a tuple of a list, which stands for
-            # other items.
+            # The indices stay as they are: a cast of many makes a list a tuple, of other meaning.
             made[f"unamp_{name}"] = of_a_tensor(call, as_first(call, emulated=self._emulates))
         same = graph_operators.itself
         made["unamp_subscript"] = indexing(

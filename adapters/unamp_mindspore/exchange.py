@@ -25,8 +25,7 @@ from unamp_mindspore.state import FLOAT32, Tensor
 
 # The originals, not the names, behind which a region puts other things.
 _equal, _select = ops.Equal(), ops.Select()
-# Where the numbers are, which is where compiled graphs look for them; in the dtype that they have
-# there.
+# Writes to the place and in the dtype in which compiled graphs look for the numbers.
 _copied = vars(TensorPy)["copy_"]
 
 #: Older versions do not say where a tensor's memory is.

@@ -1,8 +1,7 @@
 """`all_finite` and the loss scalers of `unamp.dialects.mindspore` inside compiled graphs.
 
 A graph has no Python numbers that change, so there the state of a scaler is in parameters, which
-the scaler outside reads and sets from then on. None of it follows the policy of the graph around
-it.
+the scaler outside reads and sets from then on. None of it follows the policy of the graph.
 """
 
 from __future__ import annotations

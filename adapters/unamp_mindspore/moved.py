@@ -49,8 +49,7 @@ def _module(name: str) -> Any:
     """Return one of the modules.
 
     Raises:
-        FrameworkNotSupported: naming MindSpore's version, and the module or the name in it that is
-            missing.
+        FrameworkNotSupported: naming MindSpore's version, and the missing module or name.
     """
     path = _PLACES[name][major_minor(mindspore.__version__) >= (2, 9)]
     try:

@@ -71,8 +71,7 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
 
     Raises:
         TypeError: where an excluded layer is none.
-        ValueError: where a parameter is low already, or a network is made for several processes
-            already.
+        ValueError: where a parameter is low, or a network is made for several processes, already.
     """
     kept = {
         id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()

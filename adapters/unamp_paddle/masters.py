@@ -6,8 +6,7 @@ keeps its name, by which Paddle's optimizers keep their state, and its place in 
 the optimizer's own step runs as it was written, with float32 kernels, the only ones that there are
 on the CPU; then the low memory takes over the rounded values.
 
-Master weights are kept where Paddle's own ``multi_precision`` keeps them, and are saved under its
-key.
+Master weights are where Paddle's own ``multi_precision`` keeps them, and saved under its key.
 """
 
 from __future__ import annotations

@@ -59,8 +59,7 @@ def refuse_scaling(loss: Any) -> None:
     """Check that a loss is a number that has been computed.
 
     Raises:
-        NotExpressible: for a value of a program, in which the scale of this moment would be a
-            constant.
+        NotExpressible: for a value of a program, in which the present scale would be a constant.
     """
     if in_program(loss):
         raise NotExpressible(

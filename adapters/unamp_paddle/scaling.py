@@ -82,8 +82,7 @@ class PaddleGradients:
     def overflow(self) -> bool | None:
         if self._overflow is None and self._norms:
             total = _add_n(self._norms).item()
-            # The square of a large number can be too much for float32, where the number itself is
-            # not.
+            # The square of a large number can be too much for float32, and the number itself not.
             self._overflow = not total < float("inf") and self._first_nonfinite() is not None
             self._norms = []
         return self._overflow

@@ -164,8 +164,7 @@ def kernel_class(found: OpType, dtype: int, device: str) -> bytes:
 
     It is empty where there is no kernel, or none for the other attributes.
 
-    TensorFlow answers this in microseconds, and lists the kernels of an operation type in a
-    millisecond.
+    TensorFlow answers in microseconds; to list an operation type's kernels takes it a millisecond.
     """
     if _kernel_classes is None:
         return b""

@@ -116,8 +116,7 @@ _HOOKS: Hooks = (
         "AutomaticControlDependencies.mark_as_return",
         suspending(thread),
     ),
-    # Loops and branches, as they are called and as AutoGraph makes them: their values have one
-    # dtype each.
+    # Loops and branches, called or made by AutoGraph: each of their values has one dtype.
     ("tensorflow.python.ops.while_loop", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),

@@ -1,8 +1,7 @@
 """From a policy to a plan: its rules in TensorFlow, for operation types and composite operations.
 
-TensorFlow has no autocast region of its own, so everything is carried out by the patches that are
-applied while a region is open: for operation types in `calls`, for composite operations in
-`composites`.
+TensorFlow has no autocast region of its own, so the patches that are applied while a region is open
+carry out everything: for operation types in `calls`, for composite operations in `composites`.
 """
 
 from __future__ import annotations
@@ -183,8 +182,7 @@ def _group(patches: tuple[Patch, ...]) -> PatchGroup:
 class _Actions(dict[str, OpTypeAction | None]):
     """The actions of a plan, each made when its operation type is first called.
 
-    There are a thousand operation types, and to ask TensorFlow for the kernels of one takes a
-    millisecond.
+    There are a thousand operation types; to ask TensorFlow for one's kernels takes a millisecond.
     """
 
     def __init__(self, make: Callable[[str], OpTypeAction | None]) -> None:

@@ -112,8 +112,7 @@ class Thread(ThreadState[Plan]):
     Attributes:
         parameters: in a layer that computes in low, its parameters by their ids, each with its
             cast: a layer's code may use a parameter several times.
-        recorded: whether the gradient of the node that is being added to a graph is on the tape
-            already.
+        recorded: whether the tape has the gradient of the node that is being added to a graph.
     """
 
     parameters: dict[int, tuple[Any, Any]] | None = None
