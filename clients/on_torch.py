@@ -38,7 +38,7 @@ def native() -> Any:
 def declare_operators_of_torchvision() -> None:
     """Declare torchvision's operators, so that torchvision can be imported.
 
-    Its wheel may be built for CUDA where torch is not.
+    Its own do not load where its wheel is built for CUDA and torch is not.
     """
     global _declared
     if not torch.cuda.is_available():

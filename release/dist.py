@@ -63,7 +63,7 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
     Raises:
         ValueError: what was built is not as it should be.
-        subprocess.CalledProcessError: a compiler or the build failed; the terminal has its words.
+        subprocess.CalledProcessError: a compiler or the build failed; the terminal shows why.
     """
     pure = build_pure(out)
     with tempfile.TemporaryDirectory(prefix="unamp-kernels-") as folder:
@@ -73,9 +73,9 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
 
 def build_for_platform(pure: Path, folder: Path) -> Wheels:
-    """Build and check the wheel for this platform: the pure one with the libraries of a folder.
+    """Build the wheel for this platform, with the libraries of a folder, and check it.
 
-    The pure wheel is checked, too.
+    It is built beside the pure wheel, which is checked, too.
 
     Args:
         pure: the pure wheel.
@@ -215,8 +215,8 @@ def main(arguments: Sequence[str]) -> int:
     if not interpreters or shutil.which("c++") is None:
         sys.exit(
             "a wheel with kernels needs a C++ compiler (c++) and an environment with torch, ninja "
-            "and setuptools: this one, or one named with --python; for the pure wheel: python -m "
-            "build"
+            "and setuptools: this one, or one named with --python; for the pure wheel: "
+            "python -m build"
         )
     wheels = build(options.out, interpreters)
     for path in sorted(options.out.glob("unamp-*")):

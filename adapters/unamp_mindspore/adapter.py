@@ -73,9 +73,10 @@ class MindSporeAdapter(BaseAdapter):
         return {"float16": 2.2, "bfloat16": 2.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """MindSpore's kernels for the CPU are oneDNN's and its own.
+        """Return the build, the threads, and whether the build is for this version of NumPy.
 
-        It does not tell which instruction sets they use.
+        MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use,
+        it does not tell.
         """
         return {
             "build": device_in_use(),

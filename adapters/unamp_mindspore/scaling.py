@@ -70,8 +70,8 @@ class MindSporeGradients:
     def __init__(self, optimizer: Any, given: Any) -> None:
         if given is None:
             raise TypeError(
-                "MindSpore's gradients are values: hand them over, as in step(optimizer, "
-                "gradients=gradients)"
+                "MindSpore's gradients are values: hand them over, as in "
+                "step(optimizer, gradients=gradients)"
             )
         self.values = (given,) if isinstance(given, Tensor) else tuple(given)
         self._optimizer = optimizer

@@ -39,7 +39,7 @@ def check_ir() -> None:
 
 @standing_in
 def refusing(append_op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap the function that appends an operator to a program of the old IR, so that it can raise.
+    """Wrap the function that appends an operator to a program of the old IR.
 
     It raises after a region was opened.
     """

@@ -129,7 +129,7 @@ def _makes_numbers(operator: Composite) -> bool:
 def _named(operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
     """Return the dtype that a caller names.
 
-    A draw from tensors must be told theirs: by position, a dtype says no more.
+    A draw from tensors must be told their dtype, so one that is given by position says no more.
     """
     drawn = vocabulary()[operator.op].group == "random"
     return kwargs.get("dtype") if drawn else operator.argument("dtype", args, kwargs)

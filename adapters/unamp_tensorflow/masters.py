@@ -1,7 +1,4 @@
-"""TensorFlow's part in Keras optimizers that step a float32 master weight of each parameter.
-
-Each low parameter has one.
-"""
+"""TensorFlow's part in Keras optimizers that step a float32 master weight of low parameters."""
 
 from __future__ import annotations
 

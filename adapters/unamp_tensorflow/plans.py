@@ -108,7 +108,7 @@ class TensorFlowPlan(BasePlan):
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
-        """The patches of composite operations whose rule their parts would not come to."""
+        """The patches of composite operations whose rule their parts alone would not follow."""
         return (self._of_functions, self._of_keras) if keras_in_use() else (self._of_functions,)
 
     @cached_property

@@ -31,8 +31,8 @@ def scale_loss(loss: Any, scale: float) -> Any:
     if type(loss) in VALUES or not loss.dtype.is_floating:
         raise TypeError(
             f"scale() takes a loss that is one dense floating tensor, not a {type(loss).__name__} "
-            f"of {loss.dtype.name}; reduce it (tf.reduce_mean), or cast it (tf.cast(loss, "
-            "tf.float32))"
+            f"of {loss.dtype.name}; reduce it (tf.reduce_mean), or cast it "
+            "(tf.cast(loss, tf.float32))"
         )
     wide = tf.cast(loss, tf.float32) if loss.dtype in _LOW else tf.convert_to_tensor(loss)
     return wide * tf.constant(scale, wide.dtype)
@@ -64,8 +64,8 @@ class TensorFlowGradients:
     def __init__(self, optimizer: Any, given: Any) -> None:
         if given is None:
             raise TypeError(
-                "TensorFlow's gradients are values: hand them over, as in step(optimizer, "
-                "gradients=gradients)"
+                "TensorFlow's gradients are values: hand them over, as in "
+                "step(optimizer, gradients=gradients)"
             )
         self.values = _listed(given)
         self._optimizer = optimizer
@@ -116,8 +116,8 @@ def _listed(given: Any) -> list[Any]:
         raise TypeError(
             "gradients must be a list of tensors, in the order of the optimizer's variables; "
             f"got a {type(wrong).__name__}{'' if alone else ' in it'}. Of pairs, as "
-            "apply_gradients takes them, hand over the gradients alone: step(optimizer, variables, "
-            "gradients=gradients)"
+            "apply_gradients takes them, hand over the gradients alone: "
+            "step(optimizer, variables, gradients=gradients)"
         )
     return values
 

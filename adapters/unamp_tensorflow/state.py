@@ -40,7 +40,7 @@ class Action(Protocol):
     def graph(self, original: Function, name: Any, keywords: dict[str, Any], /) -> Any:
         """Add a node of the operation type to a graph under the rule.
 
-        `original` is that of `_apply_op_helper`.
+        `original` is the original of `_apply_op_helper`.
         """
 
 
@@ -64,7 +64,7 @@ class Plan(AnyPlan, Protocol):
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
-        """The patches of composite operations whose rule their parts would not come to."""
+        """The patches of composite operations whose rule their parts alone would not follow."""
 
     @property
     def within_composite(self) -> bool:
@@ -85,7 +85,7 @@ class Plan(AnyPlan, Protocol):
         """The same plan, with every operation reported."""
 
     def low_alone(self, dtype: str, /) -> Plan:
-        """Return a plan under which everything is computed in a low dtype, whatever this says."""
+        """Return a plan that computes everything in a low dtype, whatever this one says."""
 
     def for_parts_of_layer(self, op: str, target: int, /) -> Plan:
         """Return the plan for the parts of a layer that computes in a dtype.

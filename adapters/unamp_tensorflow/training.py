@@ -104,7 +104,7 @@ def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[An
 def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
     """Return gradients in the dtypes of the values that they are for.
 
-    Another number of them, which TensorFlow will refuse, stay as they are.
+    Where their number is wrong, which TensorFlow will refuse, they stay as they are.
     """
     found, given = tf.nest.flatten(grads), tf.nest.flatten(inputs)
     if len(found) != len(given):

@@ -48,7 +48,7 @@ def _decorated_call(function: Function, region: OpenRegion, inputs: Sequence[Any
 
 
 def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[int]]:
-    """Return a model whose weights are the floating inputs, a row for it, and their places."""
+    """Return a model whose weights are the floating inputs, a row of data, and their places."""
     places = list(floating(inputs))
 
     class Network(tf.keras.Model):  # type: ignore[misc]
