@@ -30,7 +30,7 @@ from unamp_mindspore.decorators import stated
 #: Compiles a function, or a cell that holds it, and runs it.
 Compiles = Callable[[Any, Sequence[Any]], Any]
 
-#: The suite binds these operations in Python that the compiler does not read, or has no kernel for.
+#: The compiler does not read the suite's Python for these operations, or there is no kernel.
 READS = NO_KERNEL | {
     "layer_norm": (
         "the compiler does not read try statements, with which the suite lends a layer its "

@@ -78,7 +78,7 @@ def called(compiled: Function, inputs: Sequence[Any]) -> Any:
             return compiled(*inputs)
     finally:
         gc.collect()  # while the program lives
-        # No later collection looks at what is left; SOT makes one for each function, too.
+        # No later collection looks at what is left. SOT makes such collections for each function.
         gc.freeze()
 
 
