@@ -1,4 +1,4 @@
-"""Measure a client: the same steps in float32, under unamp, and under the framework's own mixed precision.
+"""Measure a client: the same steps in float32, under unamp, and in native mixed precision.
 
 A script calls `measure` once; it prints what was found as JSON, in the last line.
 """
@@ -39,8 +39,7 @@ def measure(
         build: makes the network, always from the same numbers, and returns a step that computes in
             a region.
         native: makes the same with the framework's own mixed precision; None where it has none.
-        eager: runs graphs eagerly meanwhile, for the trace, which sees nothing of what is in a
-            graph.
+        eager: runs graphs eagerly meanwhile, for the trace, which sees nothing inside a graph.
     """
 
     def region() -> AbstractContextManager[Any]:
@@ -58,7 +57,7 @@ def measure(
 
 
 def _run(make: Callable[[], Step]) -> dict[str, Any]:
-    """Return the first step's numbers, the last loss and the median time of a step; or the error."""
+    """Return the first step's numbers, the last loss and the median step time; or the error."""
     try:
         step = make()
         first = _numbers(step())
@@ -70,24 +69,18 @@ def _run(make: Callable[[], Step]) -> dict[str, Any]:
         return {"first": first, "last": float(last[0]), "seconds": statistics.median(times)}
     except Exception as error:
         traceback.print_exc()
-        return {
-            "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[
-                :300
-            ]
-        }
+        first_line = str(error).strip().splitlines()[0] if str(error) else ""
+        return {"error": f"{type(error).__name__}: {first_line}"[:300]}
 
 
 def _decisions(make: Callable[[], Step], eager: Region) -> dict[str, Any]:
-    """Return how many products of a step were multiplied in a low dtype, and how many operations were recorded."""
+    """Return the numbers of operations and products of a step, and the share of low products."""
     try:
         with eager(), unamp.trace() as trace:
             make()()
     except Exception as error:
-        return {
-            "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"[
-                :300
-            ]
-        }
+        first_line = str(error).strip().splitlines()[0] if str(error) else ""
+        return {"error": f"{type(error).__name__}: {first_line}"[:300]}
     works = [
         (record, work)
         for record in trace.records
@@ -108,6 +101,9 @@ def _numbers(result: Any) -> np.ndarray:
 
 
 def _difference(numbers: np.ndarray, exact: np.ndarray) -> float | None:
-    """Return the largest difference, in parts of the largest exact number; None where one is not finite."""
+    """Return the largest difference, relative to the largest exact number.
+
+    None where a number is not finite.
+    """
     away = float(np.max(np.abs(numbers - exact)) / np.max(np.abs(exact)))
     return away if np.isfinite(away) else None

@@ -1,4 +1,7 @@
-"""Shared by the scripts for Keras: a training step of a model, on the backend that KERAS_BACKEND names."""
+"""A training step of a Keras model, on the backend that KERAS_BACKEND names.
+
+The scripts for Keras share it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Shared by the scripts for PyTorch: a training step of a module, and torchvision where its operators do not load."""
+"""A training step of a module, and torchvision where its operators do not load.
+
+The scripts for PyTorch share these.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def native() -> Any:
 
 
 def declare_operators_of_torchvision() -> None:
-    """Declare torchvision's operators where its wheel is built for CUDA and torch is not, so that it can be imported."""
+    """Declare torchvision's operators, so that torchvision can be imported.
+
+    Its own do not load where its wheel is built for CUDA and torch is not.
+    """
     global _declared
     if not torch.cuda.is_available():
         _declared = torch.library.Library("torchvision", "FRAGMENT")

@@ -1,4 +1,6 @@
-"""DeepXDE, on the backend that DDE_BACKEND names: its own training loop on a Poisson equation, with second derivatives.
+"""DeepXDE, on the backend that DDE_BACKEND names.
+
+It trains in its own loop on a Poisson equation, with second derivatives.
 
 Its loop turns results into arrays of numpy, which have no bfloat16, so the network's outputs are
 cast, in the transform of outputs that it offers. In TensorFlow its derivatives are for graphs only,

@@ -1,4 +1,7 @@
-"""flax with optax: training steps of a convolutional network of nnx; the native way is flax's `dtype=`."""
+"""flax with optax: training steps of a convolutional network of nnx.
+
+The native way is flax's `dtype=`.
+"""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,7 @@
-"""keras.applications: training steps of MobileNetV3; the native way is Keras' policy mixed_bfloat16."""
+"""keras.applications: training steps of MobileNetV3.
+
+The native way is Keras' policy mixed_bfloat16.
+"""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,7 @@
-"""mindcv: training steps of a residual network. MindSpore's own bfloat16 has no convolution on a CPU."""
+"""mindcv: training steps of a residual network.
+
+MindSpore's own bfloat16 has no convolution on a CPU.
+"""
 
 import mindspore
 import numpy as np

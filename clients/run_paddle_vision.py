@@ -1,4 +1,7 @@
-"""paddle.vision: training steps of a residual network and a MobileNet. On a CPU Paddle's own auto_cast has no effect."""
+"""paddle.vision: training steps of a residual network and a MobileNet.
+
+On a CPU Paddle's own auto_cast has no effect.
+"""
 
 import paddle
 from client import measure

@@ -1,4 +1,7 @@
-"""PaddleClas: training steps of a PP-LCNet and a MobileViT. On a CPU Paddle's own auto_cast has no effect."""
+"""PaddleClas: training steps of a PP-LCNet and a MobileViT.
+
+On a CPU Paddle's own auto_cast has no effect.
+"""
 
 import paddle
 import paddleclas

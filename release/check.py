@@ -39,12 +39,17 @@ print("kernels" if any(adapter.glob("compiled/torch-*/*.so")) else "none")
 """
 
 LEFT = """Left for a person:
-- the version in unamp/_version.py, and what changed in CHANGELOG.md, under that version and today's date
-- kernels for the other Pythons and minor versions of PyTorch: an environment for each (torch, ninja, setuptools), named to
-  make dist PYTHONS="PATH PATH"; on a machine whose glibc is as old as users' are, since the wheel's tag says {tag}
+- the version in unamp/_version.py, and what changed in CHANGELOG.md, under that version and \
+today's date
+- kernels for the other Pythons and minor versions of PyTorch: an environment for each (torch, \
+ninja, setuptools), named to
+  make dist PYTHONS="PATH PATH"; on a machine whose glibc is as old as users' are, since the \
+wheel's tag says {tag}
 - a look at the site, light and dark, at the width of a phone: make docs
-- make test, make conformance-versions and make conformance-machines, where the last run is older than the last change
-- the tag, and the upload of what is in dist/ (make dist, from the commit that is tagged: {commit})"""
+- make test, make conformance-versions and make conformance-machines, where the last run is older \
+than the last change
+- the tag, and the upload of what is in dist/ (make dist, from the commit that is tagged: \
+{commit})"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -102,7 +107,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
-    """Install the wheels, one after the other, into empty environments of a Python; return whether both do what they must."""
+    """Install the wheels, one after the other, into empty environments of a Python.
+
+    Return whether both do what they must.
+    """
     interpreter = found_python(python)
     if interpreter is None:
         print(f"empty environment, Python {python}: left out, it is not on PATH")
@@ -139,7 +147,7 @@ def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
 
 
 def _built_for() -> list[str]:
-    """Return the PyTorch that the kernels of this environment are built for, as `newest.py` wants it."""
+    """Return the PyTorch that this environment's kernels are built for, as `newest.py` wants it."""
     found = re.match(
         r"[\d.]+", _output(sys.executable, "-c", "import torch; print(torch.__version__)", cwd=ROOT)
     )
@@ -147,7 +155,10 @@ def _built_for() -> list[str]:
 
 
 def _passes(what: str, clone: Path, *command: str) -> bool:
-    """Run Python in the clone, with its packages, and show what it prints; return whether it succeeds."""
+    """Run Python in the clone, with its packages, and show what it prints.
+
+    Return whether it succeeds.
+    """
     print(f"\n{what}", flush=True)
     path = os.pathsep.join(str(clone / folder) for folder in (".", "adapters", "conformance"))
     ran = subprocess.run(

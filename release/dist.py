@@ -40,13 +40,14 @@ from pathlib import Path
 from unamp_torch import compiled
 place = compiled.place_in_wheel()
 if place is None:
-    sys.exit("this PyTorch is no release, or has another C++ ABI: its kernels are no good to others")
+    sys.exit("this PyTorch is no release, or has another C++ ABI: its kernels are no good \
+to others")
 compiled.build(target=Path(sys.argv[1], "unamp_torch/compiled", *place.parts[-2:]))
 """
 
 
 class Wheels(NamedTuple):
-    """The wheel without kernels, the one with them, and the sizes of the libraries by their paths in it."""
+    """The wheel without kernels, the one with them, and its libraries' sizes by their paths."""
 
     pure: Path
     platform: Path
@@ -62,8 +63,7 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
     Raises:
         ValueError: what was built is not as it should be.
-        subprocess.CalledProcessError: a compiler or the build failed; what it has to say is on the
-            terminal.
+        subprocess.CalledProcessError: a compiler or the build failed; the terminal shows why.
     """
     pure = build_pure(out)
     with tempfile.TemporaryDirectory(prefix="unamp-kernels-") as folder:
@@ -73,7 +73,9 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
 
 def build_for_platform(pure: Path, folder: Path) -> Wheels:
-    """Build the wheel for this platform beside the pure one, with the libraries of a folder, and check both.
+    """Build the wheel for this platform, with the libraries of a folder, and check it.
+
+    It is built beside the pure wheel, which is checked, too.
 
     Args:
         pure: the pure wheel.
@@ -109,7 +111,10 @@ def build_for_platform(pure: Path, folder: Path) -> Wheels:
 
 
 def build_pure(out: Path) -> Path:
-    """Build the sdist, and from it the pure wheel, into a folder, which is emptied of older ones; return the wheel."""
+    """Build the sdist, and from it the pure wheel, into a folder; return the wheel.
+
+    The folder is emptied of older ones.
+    """
     out.mkdir(parents=True, exist_ok=True)
     for old in (*out.glob("unamp-*.whl"), *out.glob("unamp-*.tar.gz")):
         old.unlink()
@@ -119,7 +124,10 @@ def build_pure(out: Path) -> Path:
 
 
 def platform_tag(libraries: Iterable[Path]) -> str:
-    """Return the platform's part of a wheel's tag: on Linux with the oldest glibc that has all that some libraries use."""
+    """Return the platform's part of a wheel's tag.
+
+    On Linux, it names the oldest glibc that has all that the libraries use.
+    """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return re.sub(r"[-.]", "_", sysconfig.get_platform())
     used = (
@@ -146,7 +154,8 @@ def check(wheels: Wheels) -> None:
             raise ValueError(f"{wheels.pure.name} is for every platform, but has {libraries[0]}")
         if (more := theirs.keys() - ours.keys()) != wheels.kernels.keys():
             raise ValueError(
-                f"{wheels.platform.name} has {sorted(more)} beside the pure wheel's files, not {sorted(wheels.kernels)}"
+                f"{wheels.platform.name} has {sorted(more)} beside the pure wheel's files, not "
+                f"{sorted(wheels.kernels)}"
             )
         if different := [name for name, number in ours.items() if theirs.get(name) != number]:
             raise ValueError(
@@ -171,7 +180,10 @@ def _contents(wheel: zipfile.ZipFile) -> dict[str, int]:
 
 
 def with_torch(interpreters: Sequence[str]) -> list[str]:
-    """Return the interpreters that kernels are built for: those given, and the one that runs this where it has PyTorch."""
+    """Return the interpreters that kernels are built for.
+
+    They are those given, and the one that runs this where it has PyTorch.
+    """
     seek = [sys.executable, "-c", "import torch, ninja, setuptools"]
     here = subprocess.run(seek, capture_output=True, check=False).returncode == 0
     if not here:
@@ -202,8 +214,9 @@ def main(arguments: Sequence[str]) -> int:
     interpreters = with_torch(options.python)
     if not interpreters or shutil.which("c++") is None:
         sys.exit(
-            "a wheel with kernels needs a C++ compiler (c++) and an environment with torch, ninja and setuptools: this one, or "
-            "one named with --python; for the pure wheel: python -m build"
+            "a wheel with kernels needs a C++ compiler (c++) and an environment with torch, ninja "
+            "and setuptools: this one, or one named with --python; for the pure wheel: "
+            "python -m build"
         )
     wheels = build(options.out, interpreters)
     for path in sorted(options.out.glob("unamp-*")):

@@ -1,4 +1,6 @@
-"""Additions to a wheel as it is built: a bill of materials, in CycloneDX's JSON, in the folder that PEP 770 has for it.
+"""Additions to a wheel as it is built: a bill of materials, in CycloneDX's JSON.
+
+It goes to the folder that PEP 770 has for it.
 
 It lists each file of the wheel with its SHA-256, and each package that an extra asks for. It has no
 time and no serial number: the same source gives the same wheel. A wheel for this platform gets
@@ -26,7 +28,7 @@ class BillOfMaterials(BuildHookInterface[Any]):
     """Writes the bill of a wheel before it is packed."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Hand the bill over; an editable install, whose files are those of the checkout, has none."""
+        """Hand the bill over, except to an editable install, whose files are the checkout's."""
         if version == "editable":
             return
         if "UNAMP_COMPILED_PARTS" in os.environ:
@@ -39,7 +41,7 @@ class BillOfMaterials(BuildHookInterface[Any]):
             build_data["force_include"].update(parts)
         builder, core = self.build_config.builder, self.metadata.core
         with builder.config.set_build_data(build_data):
-            # so that files which other hooks add are in it
+            # The bill must have the files that other hooks add.
             files = {
                 file.distribution_path: Path(file.path) for file in builder.recurse_included_files()
             }
@@ -84,7 +86,10 @@ def _file(name: str, path: Path) -> dict[str, Any]:
 
 
 def _packages(itself: str, extras: Mapping[str, Iterable[str]]) -> Iterator[dict[str, Any]]:
-    """Yield each package once, with the requirements that name it: ``""`` is what is always installed."""
+    """Yield each package once, with the requirements that name it.
+
+    The extra ``""`` is for packages that are always installed.
+    """
     asked: dict[str, dict[str, list[str]]] = {}
     for extra, requirements in extras.items():
         for requirement in requirements:

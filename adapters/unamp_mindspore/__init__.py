@@ -1,4 +1,4 @@
-"""MindSpore for unamp; found through the entry point ``mindspore`` of the group ``unamp.adapters``."""
+"""MindSpore for unamp, found through the entry point ``mindspore`` in ``unamp.adapters``."""
 
 import mindspore
 

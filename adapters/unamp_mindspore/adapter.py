@@ -1,4 +1,4 @@
-"""unamp's adapter for MindSpore: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+"""The adapter for MindSpore: the contract of `unamp.adapter`, carried out by its neighbours."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ class MindSporeAdapter(BaseAdapter):
         return {"float16": 2.2, "bfloat16": 2.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use, it does not tell."""
+        """Return the build, the threads, and whether the build is for this version of NumPy.
+
+        MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use,
+        it does not tell.
+        """
         return {
             "build": device_in_use(),
             "threads": int(mindspore.get_context("runtime_num_threads")),

@@ -68,8 +68,7 @@ from unamp_mindspore.spellings import spelled
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
 
-#: The attribute of a cell's class that holds the policy that it computes under by itself; see
-#: `unamp_mindspore.networks`.
+#: The attribute of a cell's class with the policy of its own; see `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
 
 #: The bases of cells that follow no policy: what updates parameters, and what says how fast.
@@ -142,9 +141,9 @@ class Binding:
             return self._kept.get(value, self._primitive_class)
         if isinstance(value, _OPAQUE) and self.policy is not None:
             raise NotExpressible(
-                f"{symbol} is a {type(value).__name__}, which MindSpore's compiler does not read: Python runs it when the "
-                "graph runs, out of reach of the policy; write a function that does the same (def), or call it in "
-                "PYNATIVE_MODE without mindspore.jit"
+                f"{symbol} is a {type(value).__name__}, which MindSpore's compiler does not read: "
+                "Python runs it when the graph runs, out of reach of the policy; write a function "
+                "that does the same (def), or call it in PYNATIVE_MODE without mindspore.jit"
             )
         if hasattr(type(value), "__ms_class__") and not hasattr(value, BOUND):
             return (PARTS if isinstance(value, _SCHEDULERS) else self)._object(value)
@@ -170,11 +169,14 @@ class Binding:
         return _updating(value, self._by_rule(op, value))
 
     def _primitive_class(self, value: type) -> type:
-        """Return a class of the same name, whose instances that the compiler makes are bound when they are."""
+        """Return a class of the same name, whose instances the compiler binds as it makes them."""
         return derived_class(value, {BOUND: self})  # type: ignore[no-any-return]
 
     def _by_rule(self, op: str, call: Any) -> Any:
-        """Return the replacement of an operation that `call` computes; `call` itself where no rule changes it."""
+        """Return the replacement of an operation that `call` computes.
+
+        It is `call` itself where no rule changes it.
+        """
         rule = self._rules[op]
         if rule is Rule.BANNED:
             raise BannedOperation(ban_message(self._stated, op))
@@ -193,7 +195,10 @@ class Binding:
 
     @cached_property
     def names(self) -> dict[str, Any]:
-        """Operators of Python and methods of tensors as functions, by the names that `unamp_mindspore.rewriting` gives them."""
+        """Operators of Python and methods of tensors, as functions.
+
+        Their names are those that `unamp_mindspore.rewriting` gives them.
+        """
         made = {}
         for kind, (op, call) in graph_operators.OPERATORS.items():
             takes = of_a_tensor if issubclass(kind, ast.unaryop) else of_tensors
@@ -204,8 +209,7 @@ class Binding:
             made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
-            # The indices stay as they are: a cast of many makes a tuple of a list, which stands for
-            # other items.
+            # The indices stay as they are: a cast of many makes a list a tuple, of other meaning.
             made[f"unamp_{name}"] = of_a_tensor(call, as_first(call, emulated=self._emulates))
         same = graph_operators.itself
         made["unamp_subscript"] = indexing(
@@ -215,7 +219,7 @@ class Binding:
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 call = method(name)
                 made[f"unamp_method_{name}"] = of_a_tensor(call, self._by_rule(op, call))
-        # MindSpore divides by 1, which would follow the rule of a division
+        # MindSpore divides by 1, which would follow the rule of a division.
         made["unamp_method_copy"] = method("copy")
         return made
 
@@ -226,7 +230,7 @@ class Binding:
 
     def _made_function(self, value: types.FunctionType) -> Any:
         if value is ops.clip_by_global_norm:
-            # as a step, it follows no rule: it is float32, as it casts to by itself
+            # As a step, it follows no rule: it is float32, to which it casts by itself.
             return binding(Policy("OD", self._stated.dtype))._copy(value)
         if value in changing_functions():
             return changing(PARTS.bound(value))
@@ -276,7 +280,9 @@ class Binding:
         return made
 
     def layer(self, cell: Any) -> Any:
-        """Return a cell in place of a layer that is one operation; None for other cells, and where its parts have its rule.
+        """Return a cell in place of a layer that is one operation.
+
+        None for other cells, and where the parts of the layer have its rule.
 
         It has the layer's attributes, which a network may ask for: the weight of a layer, for one.
         """
@@ -289,7 +295,10 @@ class Binding:
         return made
 
     def layer_function(self, cell: Any) -> Any:
-        """Return the function that computes a layer that is one operation, as `layer` has it; None likewise."""
+        """Return the function that computes a layer that is one operation.
+
+        None where `layer` gives None.
+        """
         op = layer_operation(cell)
         if op is None or self._follows_parts(op):
             return None
@@ -303,9 +312,9 @@ class Binding:
             and _updates_bfloat16(cell)
         ):
             raise NotExpressible(
-                f"this {type(cell).__name__} has running statistics in bfloat16, which no graph can update on the CPU: "
-                "MindSpore has no kernel there that assigns bfloat16; keep them in float32, or train in PYNATIVE_MODE "
-                "without mindspore.jit"
+                f"this {type(cell).__name__} has running statistics in bfloat16, which no graph "
+                "can update on the CPU: MindSpore has no kernel there that assigns bfloat16; keep "
+                "them in float32, or train in PYNATIVE_MODE without mindspore.jit"
             )
         norm = vocabulary()[op].group == "norm"
         widened = _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS
@@ -334,7 +343,7 @@ class Binding:
         return made[own]
 
     def twin(self, cell: Any) -> Any:
-        """Return a cell with the same parameters and code, bound to this policy, as the cell is now."""
+        """Return a cell with the parameters and code that a cell has now, bound to this policy."""
         made = self._kept.get(cell, begun)
         self._become(made, cell)
         if isinstance(cell, (nn.CellList, nn.CellDict)):
@@ -347,7 +356,7 @@ class Binding:
         """Give a new cell the attributes that another has now."""
         state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
         if (given := getattr(cell, "_cell_init_args", None)) is not None:
-            # cells of equal ones are taken for the same code
+            # Cells with equal arguments are taken for the same code.
             state["_cell_init_args"] = f"{given} {id(made)}"
         state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
         vars(made).clear()
@@ -377,7 +386,10 @@ def computed_by(cell: Any, function: Any) -> dict[str, Any]:
 
 
 class _Parts(Binding):
-    """The code that an operation is made of: no rule holds in it, and what is not MindSpore's own code is left alone."""
+    """The binding for the code that an operation is made of: no rule holds in it.
+
+    It leaves alone what is not MindSpore's own code.
+    """
 
     @cached_property
     def names(self) -> dict[str, Any]:
@@ -426,7 +438,7 @@ def _converted(dtype: Any, rounded: bool) -> _LayerParts:
 
 
 def _updating(primitive: Any, computed: Any) -> Any:
-    """Return the function that computes a primitive; that of a batch norm updates low statistics, too."""
+    """Return the function that computes a primitive; a batch norm's updates low statistics, too."""
     if spelled().get(primitive.name) != "batch_norm" or not hasattr(primitive, "is_training"):
         return computed
     return with_statistics(computed, training=primitive.is_training)
@@ -450,9 +462,11 @@ _ORIGINAL = "_unamp_original"
 
 
 def _has_own(attributes: Any) -> bool:
-    """Return whether MindSpore's own AMP gave something a strategy (at the level "auto"), which then means what it says."""
-    # While a graph without a policy is compiled, what it is compiled from has one that casts
-    # nothing.
+    """Return whether MindSpore's own AMP gave something a strategy, at the level "auto".
+
+    Such a strategy means what it says.
+    """
+    # A graph without a policy is compiled from code with a strategy that casts nothing.
     return BOUND not in attributes and attributes.get(STRATEGY) not in (None, CASTS_NOTHING)
 
 
@@ -466,13 +480,17 @@ def _each(values: Any, to: Callable[[Any], Any]) -> Any:
 
 
 def policy_of_cell(cell: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
-    """Return the policy inside a cell, and what its inputs are cast to; the innermost decides: what its `construct` has."""
+    """Return the policy inside a cell, and the dtypes that its inputs are cast to.
+
+    The innermost policy decides: that of its `construct`.
+    """
     policy = around
     region = region_of(cell)
     if region is not None:
         if region.result is not None:
             raise NotExpressible(
-                f'this {type(cell).__name__} has a rule that no graph can follow: none casts a result; leave result="low" out'
+                f"this {type(cell).__name__} has a rule that no graph can follow: none casts a "
+                'result; leave result="low" out'
             )
         policy = stated(region.policy(None if around is None else around.dtype))
     own = getattr(type(cell), POLICY, None)
@@ -485,12 +503,18 @@ def _binding(policy: Policy | None, rules: object) -> Binding:
 
 
 def binding(policy: Policy | None) -> Binding:
-    """Return the binding of a policy, under the rules that layers have now; None: for what is switched off in a graph."""
+    """Return the binding of a policy, under the rules that layers have now.
+
+    With None, return the binding of code that is switched off in a graph.
+    """
     return _binding(policy, layer_rules.key)
 
 
 def where_decorated(value: Any) -> Any:
-    """Return the form that a value has in code without a policy: bound where something gives it one, else as it is."""
+    """Return the form that a value has in code without a policy.
+
+    It is bound where something gives it a policy, else as it is.
+    """
     if isinstance(value, (types.FunctionType, types.MethodType)):
         policy = (
             None if BOUND in vars(getattr(value, "__func__", value)) else inside(value, None)[0]

@@ -1,4 +1,4 @@
-"""One call of one of MindSpore's operations while a region is open, from what stands in for it to its kernel and back.
+"""One call of a MindSpore operation in a region, from its replacement to its kernel and back.
 
 What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
 `carry_out`. Nearly all have tensors and numbers for arguments, and what a rule does about those is
@@ -70,7 +70,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
                 kind = type(value)
                 if kind is Tensor:
                     if value._itemsize == 2:
-                        # it may be low; to ask for the dtype takes twice as long
+                        # It may be low; to ask for the dtype takes twice as long.
                         break
                 elif kind not in _NUMBERS and _has_low(value):
                     break
@@ -82,8 +82,7 @@ def entry(operator: Operator) -> Callable[..., Any]:
                     finally:
                         thread.plan = plan
         if kwargs and order:
-            # a norm's activation is the first of its tensors, in whichever order a caller names
-            # them
+            # A norm's activation is the first of its tensors, however a caller orders them.
             kwargs = {**{key: kwargs[key] for key in order if key in kwargs}, **kwargs}
         return plan.carry_out(operator, args, kwargs)
 
@@ -126,8 +125,8 @@ def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any])
     else:
         dtype = differing(rule, FLOAT32, seen)
         if dtype is None and (_BFLOAT16 in seen or not plan.policy.active):
-            # MindSpore promotes, but no product, and has no kernel here that takes bfloat16 beside
-            # another
+            # MindSpore promotes, but not in products, and has no kernel here that takes bfloat16
+            # beside another dtype.
             dtype = FLOAT32
     if dtype is not None:
         to = cast if dtype is FLOAT32 else rounded
@@ -183,7 +182,7 @@ class _Performer(Performer[Plan, Operator]):
         if operator.changing and (seen := self.seen(operator, args, kwargs)[0]):
             return self.change(plan, operator, seen, args, kwargs)
         if operator.op != "batch_norm" or operator.layer:
-            # a layer's statistics are those of the primitive in it
+            # A layer's statistics are those of the primitive in it.
             return run(plan, operator, rule, args, kwargs)
         return self.updating(
             _statistics(operator, args, kwargs), partial(run, plan, operator, rule), args, kwargs
@@ -203,7 +202,7 @@ class _Performer(Performer[Plan, Operator]):
     ) -> Outcome:
         changed = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         own = changed.dtype
-        # the same function, of a copy
+        # A function that changes its argument stands for itself: it is called with a copy.
         out_of_place = operator.call if operator.changing else operator.out_of_place
         if out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
             if operator.changing and own in NAMES:
@@ -233,7 +232,10 @@ _performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES
 
 
 class _ConvertedLayer(LayerPlan):
-    """The plan inside a layer that is one operation: its parameters are converted, each once, where they are used."""
+    """The plan inside a layer that is one operation.
+
+    The layer's parameters are converted, each once, where they are used.
+    """
 
     low = DTYPES[LayerPlan.policy.dtype]
     quick: Mapping[Operator, Rule] = {}

@@ -1,4 +1,4 @@
-"""Regions and functions whose bytecode MindSpore captures: `mindspore.jit` with ``capture_mode="bytecode"``.
+"""Regions and functions that `mindspore.jit` captures with ``capture_mode="bytecode"``.
 
 No strategy reaches what is captured, and the functions that a region's body calls are captured too.
 So nothing is captured while a region is open: the code runs as it is written, under the policy.
@@ -21,7 +21,10 @@ pause, go_on = _c_expression.jit_mode_pi_disable, _c_expression.jit_mode_pi_enab
 
 @standing_in
 def _capture_begins(original: Callable[..., Any], self: Any) -> None:
-    """Wrap `PIJitCaptureContext.__enter__`, so that a thread knows that it captures, and captures nothing in a region."""
+    """Wrap `PIJitCaptureContext.__enter__`, so that it captures nothing in a region.
+
+    The thread notes that it captures.
+    """
     if thread.plan is None:
         original(self)
     thread.captures += 1

@@ -40,7 +40,7 @@ def recast(tensor: Any, *dtypes: Any) -> Any:
     if recording():
         if setting(_SYNCHRONOUS):
             if isinstance(tensor, Parameter):
-                # else the gradient gets the dtype that the parameter had when it was made
+                # Else the gradient gets the dtype that the parameter had when it was made.
                 tensor = _reshaped(tensor, tensor.shape)
             return _Copy.apply(tensor, *dtypes)
         for dtype in dtypes:
@@ -77,7 +77,7 @@ def write(tensor: Any, values: Any) -> None:
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
-    """Return a tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
+    """Return a tensor in `dtype` if it is eligible (float16, bfloat16, float32), else as it is."""
     current = dtype_of(tensor)
     if current is dtype or (
         current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16
@@ -102,7 +102,7 @@ def each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> li
 
 
 def map_floats(result: Any, dtype: Any) -> Any:
-    """Return a result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
+    """Return a result, a tensor or tuples and lists of them, with its eligible ones in `dtype`."""
     if type(result) is Tensor:
         return cast(result, dtype)
     return mapped(

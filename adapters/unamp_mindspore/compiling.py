@@ -56,7 +56,7 @@ def _in_force() -> Policy | None:
 
 @contextmanager
 def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
-    """Have a function or cell that a graph is compiled from bound to a policy while this is open."""
+    """Bind the function or cell that a graph is compiled from to a policy, while this is open."""
     held = vars(to)
     bound = None if policy is None else binding(policy)
     if bound is not None:
@@ -79,15 +79,19 @@ def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
 
 
 def _policy_for(target: Any, entry: Any) -> Policy | None:
-    """Return the policy of a graph: that of the innermost decorator on its entry, else the one in force at the call."""
+    """Return the policy of a graph.
+
+    It is that of the innermost decorator on its entry, else the one in force at the call.
+    """
     if isinstance(target, WITHOUT_POLICY):
         return None
     is_cell = isinstance(target, nn.Cell) and entry == target.construct
     policy, casts = policy_of_cell(target, _in_force()) if is_cell else inside(entry, _in_force())
     if casts:
         raise NotExpressible(
-            f"{getattr(entry, '__qualname__', 'a function')} is decorated with custom_fwd(cast_inputs=...), and what MindSpore "
-            "compiles as a whole: the compiler does not run decorators; compile what calls it, cast in its body, or call it in "
+            f"{getattr(entry, '__qualname__', 'a function')} is decorated with "
+            "custom_fwd(cast_inputs=...), and what MindSpore compiles as a whole: the compiler "
+            "does not run decorators; compile what calls it, cast in its body, or call it in "
             "PYNATIVE_MODE without mindspore.jit"
         )
     return policy
@@ -95,7 +99,10 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
 
 @contextmanager
 def _cell_under_policy(cell: Any, entry: Any) -> Iterator[str]:
-    """Have a cell compiled, looked up and run as the graph of its policy; give what the graph's name ends with."""
+    """Have a cell compiled, looked up and run as the graph of its policy.
+
+    Yields the end of the graph's name.
+    """
     policy = _policy_for(cell, entry)
     with (
         nullcontext() if policy is None else _lock,
@@ -161,7 +168,10 @@ def _warn_if_traced() -> None:
 
 @lru_cache(KEPT_POLICIES)
 def _copied(function: types.FunctionType, rules: object) -> types.FunctionType:
-    """Return a function of its own for the rules of layers: MindSpore keeps what it has parsed by the function's identity."""
+    """Return a copy of a function for the rules of layers.
+
+    MindSpore keeps what it has parsed by the function's identity.
+    """
     return function_copy(inspect.unwrap(function))
 
 
@@ -198,7 +208,10 @@ def _cell_compiles(
 
 @standing_in
 def _trace_begins(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap the function that begins to capture a graph from a trace, which no strategy reaches: it raises in a region."""
+    """Wrap the function that begins to capture a graph from a trace, so that it raises in a region.
+
+    No strategy reaches such a graph.
+    """
     if _in_force() is not None:
         raise NotExpressible(
             "MindSpore has no strategy for graphs that mindspore.jit captures from a trace; use "
@@ -208,15 +221,16 @@ def _trace_begins(original: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
 
 
 def check_not_traced() -> None:
-    """Check that MindSpore is not capturing a graph from a trace, which would miss the casts of a region.
+    """Check that MindSpore is not capturing a graph from a trace: it would miss a region's casts.
 
     Raises:
         NotExpressible: if it is.
     """
     if jit_context() is not None:
         raise NotExpressible(
-            'a region cannot be opened inside a function that mindspore.jit captures with capture_mode="trace" (nor after such '
-            'a function raised: MindSpore goes on with its trace); open it around the call of one with capture_mode="ast"'
+            "a region cannot be opened inside a function that mindspore.jit captures with "
+            'capture_mode="trace" (nor after such a function raised: MindSpore goes on with its '
+            'trace); open it around the call of one with capture_mode="ast"'
         )
 
 

@@ -1,4 +1,7 @@
-"""Copies of what MindSpore's compiler reads, which it knows by their identity, for as long as the originals live."""
+"""Copies of objects that MindSpore's compiler reads, kept for as long as the originals live.
+
+The compiler knows objects by their identity.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from mindspore._c_expression import Cell_
 
 
 class Kept:
-    """The copies of objects, kept as long as these live: most take no attributes, and not all are hashable."""
+    """The copies of objects, kept as long as these live.
+
+    Most objects take no attributes, and not all are hashable.
+    """
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, Any]] = {}

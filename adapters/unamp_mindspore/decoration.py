@@ -72,13 +72,16 @@ def have_master_weights(optimizer: Any) -> tuple[bool, ...]:
 def _check_expressible(decoration: Decoration) -> None:
     if decoration.master_grad:
         raise NotExpressible(
-            "MindSpore's gradients are values, in the dtype of their parameter (master_grad): cast them to float32 where you "
-            "add them up; GradScaler.unscale_ and the optimizer take them in float32 already"
+            "MindSpore's gradients are values, in the dtype of their parameter (master_grad): cast "
+            "them to float32 where you add them up; GradScaler.unscale_ and the optimizer take "
+            "them in float32 already"
         )
     if decoration.save_dtype not in (None, decoration.dtype):
         raise NotExpressible(
-            f"mindspore.save_checkpoint saves a parameter in the dtype that it has (save_dtype={decoration.save_dtype!r}): "
-            "hand it a list of {'name': ..., 'data': ...} with what you cast, or save the optimizer and its master weights"
+            "mindspore.save_checkpoint saves a parameter in the dtype that it has "
+            f"(save_dtype={decoration.save_dtype!r}): "
+            "hand it a list of {'name': ..., 'data': ...} with what you cast, or save the "
+            "optimizer and its master weights"
         )
 
 
@@ -119,7 +122,8 @@ def _check_new(parameters: Sequence[Any], optimizers: Sequence[Any]) -> None:
     for parameter in parameters:
         if (name := dtype_name(parameter.dtype)) in LOW_DTYPES:
             raise ValueError(
-                f"parameter {parameter.name} is {name} already; decorate a network whose parameters are float32, once"
+                f"parameter {parameter.name} is {name} already; decorate a network whose "
+                "parameters are float32, once"
             )
     for optimizer in optimizers:
         if isinstance(optimizer, _MasterWeights):
@@ -178,14 +182,15 @@ class _MasterWeights:
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
         raise ValueError(
-            "a compiled graph cannot step the master weights of unamp.decorate; call the optimizer outside of the function "
-            "that mindspore.jit compiles, or decorate with master_weight=False"
+            "a compiled graph cannot step the master weights of unamp.decorate; call the optimizer "
+            "outside of the function that mindspore.jit compiles, or decorate with "
+            "master_weight=False"
         )
 
 
 _REFUSED = (
-    "a compiled graph cannot step the master weights of unamp.decorate; call the optimizer in PYNATIVE_MODE, or decorate with "
-    "master_weight=False"
+    "a compiled graph cannot step the master weights of unamp.decorate; call the optimizer in "
+    "PYNATIVE_MODE, or decorate with master_weight=False"
 )
 
 
@@ -218,7 +223,7 @@ def _master(parameter: Any) -> Any:
 
 @contextmanager
 def _with_masters_in_place(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
-    """Return the optimizer as it was made, but with its master weights in its parameters' places."""
+    """Have an optimizer be as it was made, with master weights in its parameters' places."""
     before = [(vars(holder), dict(vars(holder))) for holder in _holders(optimizer)]
     kind = type(optimizer)
     try:

@@ -1,4 +1,7 @@
-"""The marks that unamp's decorators leave on a function, for a compiler that reads the source behind them and runs none."""
+"""The marks that unamp's decorators leave on a function.
+
+They are for a compiler that reads the source behind decorators, and runs none.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,18 @@ from unamp_mindspore.state import device
 
 
 def stated(policy: Policy, device: str | None = None) -> Policy | None:
-    """Return the policy that MindSpore carries out for one, with lists of its own; None where that changes nothing."""
+    """Return the policy that MindSpore carries out for another, with lists of its own.
+
+    None where that changes nothing.
+    """
     made = plan(policy, device)
     return None if made is None else made.policy
 
 
 def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
-    """Return the policy inside a function, and what its inputs are cast to: the innermost of its decorators decides.
+    """Return the policy inside a function, and the dtypes that its inputs are cast to.
+
+    The innermost of its decorators decides.
 
     Returns:
         The policy, None where nothing is changed; and the dtypes of `unamp.custom_fwd`, the
@@ -52,19 +60,25 @@ def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[st
 
 
 def inside_backward(bprop: Any, construct: Any, forward: Policy | None) -> Policy | None:
-    """Return the policy inside a cell's `bprop`: none, as in PyNative mode, unless a decorator says otherwise."""
+    """Return the policy inside a cell's `bprop`.
+
+    There is none, as in PyNative mode, unless a decorator says otherwise.
+    """
     as_forward = getattr(bprop, AS_FORWARD, False) and cast_inputs_of(construct) is None
     return inside(bprop, forward if as_forward else None)[0]
 
 
 def _own(function: Any, name: str) -> Any:
-    """Return the mark that a decorator left on a function, and not `functools.wraps`, which copies it from inside."""
+    """Return the mark that a decorator left on a function itself.
+
+    `functools.wraps` copies marks from the function inside; those do not count.
+    """
     found = getattr(function, name, None)
     return None if found is getattr(getattr(function, "__wrapped__", None), name, None) else found
 
 
 def cast_inputs_of(function: Any) -> str | None:
-    """Return the dtype to which `unamp.custom_fwd` casts the inputs of a function; None: to none."""
+    """Return the dtype that `unamp.custom_fwd` casts a function's inputs to; None for no cast."""
     while function is not None:
         target: str | None = getattr(function, CAST_INPUTS, None)
         if target is not None:

@@ -1,6 +1,6 @@
-"""MindSpore's words for devices: ``"CPU"``, ``"GPU"``, ``"Ascend"``, with an index. There are no objects for them.
+"""MindSpore's words for devices: ``"CPU"``, ``"GPU"``, ``"Ascend"``, with an index.
 
-A process computes on one of them, its device target.
+There are no objects for them. A process computes on one of them, its device target.
 """
 
 from __future__ import annotations

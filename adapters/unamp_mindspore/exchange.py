@@ -1,4 +1,6 @@
-"""The exchange of low parameters' numbers with those of their master weights, and what is kept of it between steps.
+"""The exchange of low parameters' numbers with those of their master weights.
+
+Some of it is kept between steps.
 
 What a parameter was given is kept (2 bytes for each number) on a CPU, where it can be compared: if
 the parameter differs from that, somebody else has changed it. On other devices nothing is asked,
@@ -23,8 +25,7 @@ from unamp_mindspore.state import FLOAT32, Tensor
 
 # The originals, not the names, behind which a region puts other things.
 _equal, _select = ops.Equal(), ops.Select()
-# Where the numbers are, which is where compiled graphs look for them; in the dtype that they have
-# there.
+# Writes to the place and in the dtype in which compiled graphs look for the numbers.
 _copied = vars(TensorPy)["copy_"]
 
 #: Older versions do not say where a tensor's memory is.
@@ -78,7 +79,10 @@ def _differs(parameter: Any, given: Any) -> bool:
 
 
 def _bytes(parameter: Any, kept: Any) -> Any:
-    """Return a copy of a parameter's memory, in memory that is kept for it; None where that is not one piece."""
+    """Return a copy of a parameter's memory, in memory that is kept for it.
+
+    None where the parameter's memory is not one piece.
+    """
     if not parameter.is_contiguous():
         return None
     if kept is None or kept.nbytes != _size(parameter):

@@ -1,4 +1,6 @@
-"""Calls of operations in graphs that MindSpore compiles: what a rule comes to there, as `calls` has it in PyNative mode.
+"""Calls of operations in graphs that MindSpore compiles, under a rule.
+
+`calls` has the same for PyNative mode.
 
 MindSpore's compiler reads the functions that are made here, and those that they call. What they ask
 of their arguments is known when a graph is compiled: only casts and the operation itself are left
@@ -23,8 +25,7 @@ from mindspore.ops.primitive import PrimitiveWithInfer
 
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
-#: MindSpore's strategy that casts nothing: a function without one takes over that of the graph
-#: around it.
+#: MindSpore's strategy that casts nothing. A function without one takes over that around it.
 CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
 
 #: The attribute of functions, cells, modules and namespaces that holds the binding of whatever is
@@ -65,7 +66,10 @@ def unbound(function: Any) -> Any:
 
 
 class _Seen(PrimitiveWithInfer):  # type: ignore[misc]
-    """Returns the dtypes that there are among tensors, in any nesting, when a graph is compiled: it keeps nothing of it."""
+    """An operator that returns the dtypes among tensors, in any nesting.
+
+    It does so when a graph is compiled, and leaves nothing in the graph.
+    """
 
     def __init__(self) -> None:
         super().__init__("unamp_seen")
@@ -132,15 +136,18 @@ def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
 
 @unbound
 def _able(values, seen):  # type: ignore[no-untyped-def]
-    """Return values in a dtype that any device has kernels for, for a call that names the dtype of its result."""
+    """Return values in a dtype that any device has kernels for.
+
+    A call that names the dtype of its result needs this.
+    """
     return _cast(FLOAT32, values, seen) if seen & _LOW else values
 
 
 def _taking_any(body: Any) -> Any:
-    """Return a function of any arguments that hands them, as a tuple and a dictionary, to one that decides by them.
+    """Return a function of any arguments, which hands them to `body` as a tuple and a dictionary.
 
-    In two: MindSpore loses a function of variable arguments with an `if` in it that a cell's
-    `construct` and `bprop` share.
+    `body` decides by them. In two: MindSpore loses a function of variable arguments with an `if` in
+    it that a cell's `construct` and `bprop` share.
     """
 
     @unbound
@@ -178,7 +185,10 @@ def low(call: Any, to: Low, own: int = 0) -> Any:
 
 
 def low_norm(call: Any, to: Low) -> Any:
-    """Return the function that computes a norm low: its activation alone is cast, parameters and statistics are float32."""
+    """Return the function that computes a norm low: it casts the activation alone.
+
+    Parameters and statistics are float32.
+    """
     dtype, emulated, widened = to.dtype, to.emulated, to.widened
     result = FLOAT32 if widened else dtype
 
@@ -202,7 +212,10 @@ def low_norm(call: Any, to: Low) -> Any:
 
 
 def as_first(call: Any, *, emulated: bool) -> Any:
-    """Return the function that computes in the dtype of its first argument: a norm's input, the tensor that items are of."""
+    """Return the function that computes in the dtype of its first argument.
+
+    This is a norm's input, or the tensor that items are of.
+    """
 
     @unbound
     def unamp_as_first(given, args, kwargs):  # type: ignore[no-untyped-def]
@@ -220,7 +233,9 @@ def as_first(call: Any, *, emulated: bool) -> Any:
 
 
 def with_statistics(call: Any, *, training: bool) -> Any:
-    """Return the function of a batch norm that has float32 running statistics for low ones, which take what it makes of them.
+    """Return the function of a batch norm that computes with float32 running statistics.
+
+    Low ones are widened, and take what it makes of them.
 
     MindSpore itself updates a copy of low ones, and loses it.
 
@@ -273,7 +288,10 @@ def wide(call: Any) -> Any:
 
 
 def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
-    """Return the function that computes in the dtype of inputs that agree; where they differ, in float32 or as the low ones."""
+    """Return the function that computes in the dtype of inputs that agree.
+
+    Where they differ, it computes in float32 or, with `narrowest`, in the low dtype.
+    """
 
     @unbound
     def unamp_agreeing(args, kwargs):  # type: ignore[no-untyped-def]
@@ -321,7 +339,9 @@ def casting_inputs(call: Any, dtype: Any) -> Any:
 
 
 def of_tensors(call: Any, ruled: Any) -> Any:
-    """Return the function that computes an operator of two values by its rule, and as Python does where none is a tensor.
+    """Return the function that computes an operator of two values by its rule.
+
+    Where neither is a tensor, it computes as Python does.
 
     Tuples are added and compared by operators, too, and tensors in them keep their dtypes.
     """
@@ -338,7 +358,10 @@ def of_tensors(call: Any, ruled: Any) -> Any:
 
 
 def of_a_tensor(call: Any, ruled: Any) -> Any:
-    """Return the function that computes a part, an attribute or a method of a tensor by its rule, and of all else as it is."""
+    """Return the function that computes a part, attribute or method of a tensor by its rule.
+
+    On anything but a tensor no rule holds.
+    """
 
     @unbound
     def unamp_part(value, args, kwargs):  # type: ignore[no-untyped-def]
@@ -354,7 +377,10 @@ def of_a_tensor(call: Any, ruled: Any) -> Any:
 
 
 def in_place(call: Any, ruled: Any) -> Any:
-    """Return the function that computes an operator in place: a tensor keeps its dtype, whatever the operator's rule."""
+    """Return the function that computes an operator in place.
+
+    A tensor keeps its dtype, whatever the operator's rule.
+    """
 
     @unbound
     def unamp_in_place(value, other):  # type: ignore[no-untyped-def]
@@ -370,7 +396,10 @@ def in_place(call: Any, ruled: Any) -> Any:
 
 
 def indexing(subscript: Any, ruled: Any) -> Any:
-    """Return the function that reads items of a tensor: tensors and lists among indices make it an operation with a rule."""
+    """Return the function that reads items of a tensor.
+
+    Tensors and lists among the indices make it an operation with a rule.
+    """
 
     @unbound
     def unamp_items(value, index):  # type: ignore[no-untyped-def]
@@ -386,7 +415,10 @@ def indexing(subscript: Any, ruled: Any) -> Any:
 
 
 def setting(call: Any, *, emulated: bool) -> Any:
-    """Return the function that sets an item: a tensor keeps its dtype, and is changed where it is a parameter."""
+    """Return the function that sets an item.
+
+    A tensor keeps its dtype, and is changed where it is a parameter.
+    """
 
     @unbound
     def unamp_item_set(value, index, item):  # type: ignore[no-untyped-def]
@@ -401,7 +433,10 @@ def setting(call: Any, *, emulated: bool) -> Any:
 
 
 def changing(call: Any) -> Any:
-    """Return the function that changes its first argument, which takes what others there are in its own dtype."""
+    """Return the function that changes its first argument.
+
+    It takes its other arguments in the dtype of the first.
+    """
 
     @unbound
     def unamp_changing(value, args, kwargs):  # type: ignore[no-untyped-def]

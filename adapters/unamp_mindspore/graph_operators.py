@@ -1,4 +1,7 @@
-"""Operators of Python as functions, for the compiler, which chooses what they come to in C++, out of reach of policies."""
+"""Operators of Python as functions, for MindSpore's compiler.
+
+It chooses what operators come to in C++, out of reach of policies.
+"""
 
 # mypy: ignore-errors
 

@@ -1,8 +1,7 @@
 """`all_finite` and the loss scalers of `unamp.dialects.mindspore` inside compiled graphs.
 
 A graph has no Python numbers that change, so there the state of a scaler is in parameters, which
-the scaler outside reads and sets from then on. None of it follows the policy of the graph around
-it.
+the scaler outside reads and sets from then on. None of it follows the policy of the graph.
 """
 
 from __future__ import annotations
@@ -95,7 +94,8 @@ class _InGraphs:
         scaler = self.scaler
         if state.dynamic is not scaler.dynamic:
             raise NotExpressible(
-                "a scaler that is in a compiled graph stays dynamic, or static; load the state before the first call"
+                "a scaler that is in a compiled graph stays dynamic, or static; load the state "
+                "before the first call"
             )
         values = {
             scaler.scale_value: state.scale,
@@ -107,7 +107,7 @@ class _InGraphs:
         }
         with suspended(thread):
             for parameter, value in values.items():
-                # in place: a graph does not see another tensor (set_data)
+                # In place: a graph does not see another tensor (set_data).
                 ops.assign(parameter, Tensor(value, parameter.dtype))
 
 
@@ -119,7 +119,8 @@ def _parameter(name: str, value: float) -> Any:
 def _check(state: LossScale) -> None:
     if state.backoff_interval != 1:
         raise NotExpressible(
-            "a scaler in a compiled graph backs off after one overflow; use backoff_interval=1, or PYNATIVE_MODE"
+            "a scaler in a compiled graph backs off after one overflow; use backoff_interval=1, or "
+            "PYNATIVE_MODE"
         )
 
 

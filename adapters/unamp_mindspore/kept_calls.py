@@ -1,4 +1,4 @@
-"""MindSpore's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`."""
+"""MindSpore's calls in their operations' canonical signatures, for `unamp.trace(keep=...)`."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _layer_norm(
 
 
 def _conv(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, pad_mode: str = "valid", padding: Any = 0, dilation: Any = 1,
-    groups: int = 1,
+    input: Any, weight: Any, bias: Any = None, stride: Any = 1, pad_mode: str = "valid",
+    padding: Any = 0, dilation: Any = 1, groups: int = 1,
 ) -> Arguments:  # fmt: skip
     sides = padding if pad_mode == "pad" else pad_mode
     return convolution(

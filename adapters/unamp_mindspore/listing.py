@@ -1,4 +1,4 @@
-"""The operations of MindSpore: every function, method, primitive and layer that the vocabulary has a name for."""
+"""The operations of MindSpore that the vocabulary names: functions, methods, primitives, layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def _indexing(args: Any, kwargs: Any) -> str:
 
 
 def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
-    """Return the function that finds the operation of the layer's own class, for layers that share a `construct`."""
+    """Return the function that finds the operation of a layer by its own class.
+
+    Layers that share a `construct` need this.
+    """
 
     def which(args: Any, kwargs: Any) -> str:
         return next(
@@ -222,5 +225,5 @@ def _reached() -> frozenset[str]:
 
 
 def covers(op: str) -> bool:
-    """Return whether anything of MindSpore that a rule can reach is an operation, or its rule needs no reaching."""
+    """Return whether a rule can reach an operation in MindSpore, or needs to reach nothing."""
     return op in _reached() or (_left_alone(op) and "mindspore" in vocabulary()[op].spellings)

@@ -1,4 +1,7 @@
-"""Modules of MindSpore that stand somewhere else since 2.9; the names that unamp needs in them are looked at here."""
+"""Modules of MindSpore that have moved since 2.9.
+
+The names that unamp needs in them are looked at here.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,7 @@ def _module(name: str) -> Any:
     """Return one of the modules.
 
     Raises:
-        FrameworkNotSupported: naming MindSpore's version, and the module or the name in it that is
-            missing.
+        FrameworkNotSupported: naming MindSpore's version, and the missing module or name.
     """
     path = _PLACES[name][major_minor(mindspore.__version__) >= (2, 9)]
     try:

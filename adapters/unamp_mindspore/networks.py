@@ -1,7 +1,7 @@
-"""A cell that computes under a policy by itself: called in PyNative mode, compiled, or as part of a graph.
+"""A cell that computes under a policy by itself: called, compiled, or as part of a graph.
 
-Called, it opens a region. A graph that it is part of is compiled from the source of its
-`construct`, and knows no regions: there the network is bound to the policy.
+Called in PyNative mode, it opens a region. A graph that it is part of is compiled from the source
+of its `construct`, and knows no regions: there the network is bound to the policy.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class _AsTheyCome:
 def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
     """See `unamp.adapter.Adapter.wrap`."""
     again = partial(adapter.wrap, policy=policy)
-    # The network as it is, which has the policy in graphs, without a trace of it on the network
-    # itself.
+    # The network as it is, which has the policy in graphs; the network itself shows no trace of it.
     inner = with_method(
         network, "__call__", lambda call, *args, **kw: call(*args, **kw), again, _begun
     )

@@ -46,7 +46,10 @@ def report(
     kwargs: dict[str, Any],
     low: Callable[[str], Any],
 ) -> Any:
-    """Run one operation and report what it computed in; `low` computes it low, in the dtype of a name."""
+    """Run one operation and report what it computed in.
+
+    `low` computes it low, in the dtype of a name.
+    """
     before = _state(operator, args)
     written = kept(
         CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer
@@ -70,7 +73,10 @@ def _arguments(operator: Operator, args: Any, kwargs: dict[str, Any]) -> tuple[A
 
 
 def _state(operator: Operator, args: Any) -> list[Any]:
-    """Return the values of a layer's parameters that are not trained, running statistics, where a shadow is wanted."""
+    """Return the values of a layer's parameters that are not trained: running statistics.
+
+    Return none where no shadow is wanted.
+    """
     if traces.shadow is None or not operator.layer:
         return []
     with unobserved(thread):
@@ -112,7 +118,10 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 
 
 def _follow_parameters(path: str, network: nn.Cell) -> None:
-    """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
+    """Put hooks on the parameters of a network, where their gradients are wanted.
+
+    See `unamp.adapter.observer.Layers`.
+    """
     for name, parameter in network.parameters_and_names():
         if (
             parameter.requires_grad
@@ -122,7 +131,10 @@ def _follow_parameters(path: str, network: nn.Cell) -> None:
 
 
 def unchanged(value: Any) -> Callable[[], bool]:
-    """Return the function that tells whether a tensor is unchanged. On the CPU numbers tell, elsewhere they would take long."""
+    """Return the function that tells whether a tensor is unchanged.
+
+    On the CPU numbers tell; elsewhere they would take long.
+    """
     if not on_cpu():
         version = value._version
         return lambda: bool(value._version == version)
@@ -136,12 +148,15 @@ report_registered = _reporter.report_registered
 
 
 def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
-    """Run no registered operation a second time: its random numbers would be others, and nobody could tell."""
+    """Run no registered operation a second time.
+
+    Its random numbers would be others, and nobody could tell.
+    """
 
     def run(call: Callable[[], Any]) -> Any:
         raise LeftOut(
-            "MindSpore does not tell whether a registered function draws random numbers: undo() the registration, "
-            "and each operation that it is made of is computed a second time"
+            "MindSpore does not tell whether a registered function draws random numbers: undo() "
+            "the registration, and each operation that it is made of is computed a second time"
         )
 
     return nullcontext(run)

@@ -54,7 +54,7 @@ def parameters_of(cell: Any) -> Mapping[int, Any]:
     """Return a cell's parameters by their ids, those of the cells in it included."""
     found = {}
     for _, home in cell.cells_and_names():
-        # what somebody set over a parameter goes before it, as for whoever asks the cell
+        # An attribute that somebody set over a parameter goes before it, as when a cell is asked.
         own = vars(home)
         held = [own.get(name, value) for name, value in home._params.items()]
         for value in (

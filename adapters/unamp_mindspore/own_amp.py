@@ -1,4 +1,6 @@
-"""MindSpore's own AMP beside regions: ``auto_mixed_precision(..., "auto")``, which puts a strategy in force while it runs.
+"""MindSpore's own AMP beside regions.
+
+``auto_mixed_precision(..., "auto")`` puts a strategy in force while a network runs.
 
 Of two that are nested the inner one means what it says: a region switches the strategy around it
 off, and inside a region a strategy has the region step aside. The strategy is one for the whole
@@ -23,7 +25,10 @@ _ATTRIBUTE = "_unamp_plan"
 
 
 def switch_off() -> bool:
-    """Switch MindSpore's strategy off, and return whether one was in force; then `switch_on` must follow."""
+    """Switch MindSpore's strategy off, and return whether one was in force.
+
+    If so, `switch_on` must follow.
+    """
     if _in_force() is None:
         return False
     strategies.push_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])

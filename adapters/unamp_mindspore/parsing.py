@@ -1,4 +1,6 @@
-"""Functions that MindSpore's compiler reads: what is found from a bound one is bound, and its operators have rules.
+"""Functions that MindSpore's compiler reads.
+
+Objects found from a bound function are bound, and its operators have rules.
 
 It reads the source behind every decorator. Where one has not been noticed before, when the
 function's name was resolved, it would be lost in silence, and raises.
@@ -59,9 +61,10 @@ graph = _Graph()
 
 
 class GraphUnder:
-    """Have the thread compile, or run, a graph under a policy. No other is in force: the compiler runs operations, too.
+    """A context in which the thread compiles, or runs, a graph under a policy.
 
-    Entered, it gives what the name under which MindSpore keeps the graph ends with.
+    No other policy is in force: the compiler runs operations, too. Entering gives the end of the
+    name under which MindSpore keeps the graph.
     """
 
     # Every call of a compiled function makes one, with a policy or without.
@@ -98,7 +101,10 @@ _numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 @standing_in
 def _parsed(original: Callable[..., Any], /, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
-    """Wrap `Parser.__init__`, so that names are found as the function is bound, and what would be lost in a graph raises."""
+    """Wrap `Parser.__init__`, so that names are found as the function is bound.
+
+    It raises where something would be lost in a graph.
+    """
     if fn is add_impl._add_addn:
         fn = gradients_added
     if graph.bound and _is_batching_rule(fn):
@@ -131,7 +137,7 @@ def _read(original: Callable[..., Any], self: Any) -> Any:
 
 
 def _is_batching_rule(function: Any) -> bool:
-    """Return whether a function is a rule of `vmap`, made for one operation of the graph that is compiled."""
+    """Return whether a function is a rule of `vmap` for one operation of the compiled graph."""
     return (
         isinstance(function, types.FunctionType)
         and "<locals>" in function.__qualname__
@@ -151,17 +157,19 @@ def _check(function: Any, bound: Any) -> None:
     name = getattr(function, "__qualname__", "a function")
     if casts:
         raise NotExpressible(
-            f"{name} is decorated with custom_fwd(cast_inputs=...), and what MindSpore compiles as a whole: the compiler does "
-            "not run decorators; cast in its body, or call it in PYNATIVE_MODE without mindspore.jit"
+            f"{name} is decorated with custom_fwd(cast_inputs=...), and what MindSpore compiles as "
+            "a whole: the compiler does not run decorators; cast in its body, or call it in "
+            "PYNATIVE_MODE without mindspore.jit"
         )
     raise NotExpressible(
-        f"{name} is decorated with a region, and part of a graph that MindSpore compiles, at a place that unamp does not see: "
-        "the compiler does not run decorators; call it by its name, or in PYNATIVE_MODE without mindspore.jit"
+        f"{name} is decorated with a region, and part of a graph that MindSpore compiles, at a "
+        "place that unamp does not see: the compiler does not run decorators; call it by its name, "
+        "or in PYNATIVE_MODE without mindspore.jit"
     )
 
 
 def check_no_region(value: Any) -> None:
-    """Check that what a compiled function names is no region, nor a function or class of unamp that makes one.
+    """Check that a compiled function names no region, and nothing of unamp that makes one.
 
     Raises:
         NotExpressible: if it is.
@@ -173,15 +181,20 @@ def check_no_region(value: Any) -> None:
         makes and f"{value.__module__}.".startswith("unamp.") and BOUND not in vars(value)
     ):
         raise NotExpressible(
-            f"{getattr(value, '__name__', value)!s} is used inside a function that mindspore.jit or GRAPH_MODE compiles, and "
-            "MindSpore's compiler knows no regions there: write the part that it is about as a function, decorate that "
-            '(@unamp.autocast(dtype="bfloat16")) and call it, or open the region around the call of the compiled function'
+            f"{getattr(value, '__name__', value)!s} is used inside a function that mindspore.jit "
+            "or GRAPH_MODE compiles, and MindSpore's compiler knows no regions there: write the "
+            "part that it is about as a function, decorate that "
+            '(@unamp.autocast(dtype="bfloat16")) and call it, or open the region around the call '
+            "of the compiled function"
         )
 
 
 @standing_in
 def _with(original: Callable[..., Any], self: Any, var: str) -> Any:
-    """Wrap the function that asks for the context manager of a `with` by its name, and takes every name for that of a class."""
+    """Wrap the function that asks for the context manager of a `with` by its name.
+
+    The original takes every name for that of a class.
+    """
     if var in self.global_namespace:
         check_no_region(self.global_namespace[var])
     return original(self, var)
@@ -190,7 +203,7 @@ def _with(original: Callable[..., Any], self: Any, var: str) -> Any:
 def parser_hooks() -> tuple[CodePatch, ...]:
     """Return the functions of MindSpore's parser that must know about decorators and regions."""
     kind = parser.Parser
-    # since 2.10
+    # Since 2.10.
     contexts = (
         [CodePatch(kind.check_is_base_ctx, _with)] if hasattr(kind, "check_is_base_ctx") else []
     )

@@ -44,15 +44,14 @@ recompute: Any = sys.modules["mindspore.common.recompute"]
 
 @standing_in
 def _backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    # Backward runs in the dtype of its forward, and hooks and functions of the user's in it on low
-    # gradients.
+    # Backward runs in the dtype of its forward; the user's hooks and functions get low gradients.
     if thread.plan is None and not thread.recorded:
         return original(*args, **kwargs)
     try:
         with installed.held(), in_force(thread, Plan.without_policy()):
             return original(*args, **kwargs)
     finally:
-        # it may have been a part of what another gradient is taken of
+        # It may have been a part of what another gradient is taken of.
         thread.recorded = recording()
 
 
@@ -69,8 +68,7 @@ def _recompute(original: Callable[..., Any], /, block: Any, *args: Any, **kwargs
 def _recomputed_cell(
     original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any
 ) -> Any:
-    # A cell that is to be recomputed has one cell that does so for all calls, under whatever
-    # policy.
+    # One cell recomputes another for all of its calls, under whatever policy.
     again, region = self._recompute_cell, innermost_region()
     if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
         return original(self, *args, **kwargs)
@@ -79,8 +77,7 @@ def _recomputed_cell(
 
 @standing_in
 def _custom_bprop(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-    # A cell's bprop gets what the cell was called with, not what custom_fwd made of it for the
-    # forward.
+    # A cell's bprop gets the arguments of the call, not those that custom_fwd made of them.
     plan = thread.plan
     target = None if plan is None or not plan.policy.active else cast_inputs_of(self.construct)
     if target is None:
@@ -142,8 +139,7 @@ def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @in_regions(thread)
 def _clip(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # As a step: no rule reaches gradients that are clipped before one. (In a graph: see
-    # `unamp_mindspore.binding`.)
+    # As in a step, no rule reaches clipped gradients. (In a graph: see `unamp_mindspore.binding`.)
     with in_force(thread, Plan.without_policy()):
         return original(*args, **kwargs)
 
@@ -193,7 +189,7 @@ def _forget() -> None:
 
 @cache
 def install() -> None:
-    """Put in the patches that stay: of the compilers, and of the backward passes that follow a region."""
+    """Put in the patches that stay: of compilers, and of backward passes that follow a region."""
     compiling.install()
     CodePatch(api._PyNativeExecutor.grad, _backward).apply()
 

@@ -77,12 +77,15 @@ class Plan(BasePlan):
         }
 
     def _without_lists(self) -> Plan | None:
-        """Return the plan of the same policy without the user's lists: from that this one differs in few operations."""
+        """Return the plan of the same policy without the user's lists.
+
+        This plan differs from it in few operations.
+        """
         unlisted = plan(self.policy.replace(allow=(), deny=()), None)
         return unlisted.observed if unlisted is not None and self.reporting else unlisted
 
     def _listed(self) -> Sequence[Operator]:
-        """Return the operations that the user's lists may give another rule than the policy has without them."""
+        """Return the operations whose rule the user's lists may change."""
         assert self._unlisted is not None
         before, named = self._unlisted.rules, {*self.policy.allow, *self.policy.deny}
         changed = (
@@ -119,7 +122,10 @@ class Plan(BasePlan):
 
 @cache
 def _operators_of() -> Mapping[str, Sequence[Operator]]:
-    """Return by name of an operation all that it may be, with those that go by the same name in MindSpore."""
+    """Return the operators that may be an operation, by the operation's name.
+
+    Operators that go by the same name in MindSpore are included.
+    """
     by_name = defaultdict[str, list[Operator]](list)
     for operator in operators():
         by_name[operator.name].append(operator)
@@ -132,9 +138,9 @@ def _operators_of() -> Mapping[str, Sequence[Operator]]:
 
 @lru_cache(KEPT_POLICIES)
 def plan(policy: Policy, device: str | None) -> Plan | None:
-    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever this process computes.
+    """Return the plan for a policy on a device; None for a policy that changes nothing.
 
-    None where nothing is to be done: a policy that changes nothing.
+    The device is ``"cpu"``, ``"gpu"``, or None: wherever this process computes.
     """
     if not policy.active or (device is not None and device != device_in_use()):
         return None

@@ -1,4 +1,7 @@
-"""A look at whether a region has an effect: MindSpore may compute by other functions than those that unamp replaces."""
+"""The check that a region has an effect on this MindSpore.
+
+MindSpore may compute by other functions than those that unamp replaces.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,7 @@ def probe_effects() -> None:
         thread.sink = sink
     if any(dtype is not DTYPES["bfloat16"] for dtype in found):
         raise FrameworkNotSupported(
-            f"mindspore {mindspore.__version__} computes a product by other functions than unamp replaces: in a region it is "
-            f"{found[0]} and {found[1]} instead of bfloat16; install a version that unamp conforms with (docs/versions.md)"
+            f"mindspore {mindspore.__version__} computes a product by other functions than unamp "
+            f"replaces: in a region it is {found[0]} and {found[1]} instead of bfloat16; install a "
+            "version that unamp conforms with (docs/versions.md)"
         )

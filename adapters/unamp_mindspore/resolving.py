@@ -1,4 +1,7 @@
-"""Names in the source that MindSpore's compiler reads: found from bound code, what they stand for is bound, too."""
+"""Names in the source that MindSpore's compiler reads.
+
+An object that is found from bound code is bound, too.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def _resolved(original: Callable[..., Any], namespace: Any, symbol: str) -> Any:
 
 @standing_in
 def _namespace(original: Callable[..., Any], obj: Any) -> Any:
-    """Wrap the function that makes the namespace of a module, or of an object, so that its names are found as that is bound."""
+    """Wrap the function that makes the namespace of a module or an object.
+
+    Names are found in it as the module or the object is bound.
+    """
     made = original(obj)
     # What `super()` gives has the attributes of classes alone.
     owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
@@ -53,7 +59,11 @@ def _instance(original: Callable[..., Any], cls_type: Any, params: Any = None) -
 
 @standing_in
 def _constant_cast(original: Callable[..., Any], x: Any, dst_type_enum: Any = None) -> Any:
-    """Wrap the function that casts constants: a NumPy that MindSpore was not built for has no bfloat16. None: when it runs."""
+    """Wrap the function that casts constants, so that it returns None where it cannot.
+
+    A NumPy that MindSpore was not built for has no bfloat16. With None, the cast is made when the
+    graph runs.
+    """
     try:
         return original(x, dst_type_enum)
     except TypeError as error:

@@ -1,7 +1,7 @@
-"""The source of a bound function, rewritten: operators and methods of tensors become functions, which have rules.
+"""The source of a bound function, rewritten: operators and methods of tensors become functions.
 
-MindSpore's compiler chooses what these come to in C++, by the types of what they are used on, and
-asks nobody.
+Functions have rules. MindSpore's compiler chooses what these come to in C++, by the types of what
+they are used on, and asks nobody.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 from unamp_mindspore.graph_operators import OPERATORS
 from unamp_mindspore.state import NAMES, Parameter, Tensor
 
-#: The name of the function that casts a layer's parameters where they are used, in code that has
-#: one.
+#: The name, in rewritten code, of the function that casts a layer's parameters in use.
 CONVERTED = "unamp_parameter"
 
 #: Stands for what is not known before the graph is.
@@ -47,15 +46,17 @@ def rewritten(
 
 
 def with_cast_gradients(tree: ast.Module) -> ast.Module:
-    """Return the source of a cell's `bprop`, changed so that each gradient has the dtype of its input, as in PyNative mode."""
+    """Return the source of a cell's `bprop`, changed to cast each gradient to its input's dtype.
+
+    PyNative mode does so, too.
+    """
     function = tree.body[0]
     assert isinstance(function, ast.FunctionDef)
     given = function.args
     inputs: list[ast.expr] = [_name(each.arg, function) for each in given.args[1:]]  # without self
     if given.vararg is not None:
         inputs.append(_placed(ast.Starred(_name(given.vararg.arg, function), ast.Load()), function))
-    # Kept before the body gives the names to something else. The last two are the result and its
-    # gradient.
+    # Kept before the body rebinds the names. The last two are the result and its gradient.
     kept = _placed(ast.Name("unamp_inputs", ast.Store()), function)
     function.body.insert(
         0, _placed(ast.Assign([kept], _placed(ast.Tuple(inputs, ast.Load()), function)), function)
@@ -119,7 +120,10 @@ class _Rewriter(ast.NodeTransformer):
         return self._item_set(node, node.targets[0], node.value) if len(node.targets) == 1 else node
 
     def _item_set(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> ast.stmt:
-        """Return the assignment that sets an item of a variable, which the compiler gives another tensor, as it does itself."""
+        """Return the assignment that sets an item of a variable.
+
+        The compiler gives the variable another tensor for it, and so does this.
+        """
         if "unamp_item_set" not in self._names or not isinstance(target, ast.Subscript):
             return node
         of = target.value
@@ -213,7 +217,7 @@ class _Rewriter(ast.NodeTransformer):
         return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)  # type: ignore[no-any-return]
 
     def _is_parameter(self, node: ast.Attribute) -> bool:
-        """Return whether an attribute is a parameter of the layer, or several, in an eligible dtype."""
+        """Return whether an attribute is an eligible parameter of the layer, or several."""
         found = self._value(node)
         each = found if isinstance(found, (list, tuple)) and found else (found,)
         return all(isinstance(one, Parameter) and one.dtype in NAMES for one in each)
@@ -230,7 +234,7 @@ class _Rewriter(ast.NodeTransformer):
         return found is not _UNKNOWN and not isinstance(found, (Tensor, list, tuple, dict))
 
     def _value(self, node: ast.expr) -> Any:
-        """Return the object that a name, or an attribute of one, stands for, where that is known."""
+        """Return the object that a name, or an attribute of one, stands for, if that is known."""
         if isinstance(node, ast.Name):
             if node.id == "self" and self._owner is not None:
                 return self._owner

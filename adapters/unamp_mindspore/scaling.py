@@ -21,7 +21,10 @@ _all, _and, _isfinite, _mul = ops.ReduceAll(), ops.LogicalAnd(), ops.IsFinite(),
 
 
 def scale_loss(loss: Any, scale: float) -> Any:
-    """See `unamp.adapter.Adapter.scale_loss`. bfloat16 has few kernels on the CPU: every low loss becomes float32."""
+    """See `unamp.adapter.Adapter.scale_loss`.
+
+    bfloat16 has few kernels on the CPU: every low loss becomes float32.
+    """
     return _mul(cast(loss, FLOAT32), _number(scale))
 
 
@@ -59,12 +62,16 @@ def all_finite(tensors: Sequence[Any]) -> Any:
 
 
 class MindSporeGradients:
-    """See `unamp.adapter.Gradients`. They are a tuple of tensors, or one tensor, in the order of the optimizer's parameters."""
+    """See `unamp.adapter.Gradients`.
+
+    Gradients are a tuple of tensors, or one tensor, in the order of the optimizer's parameters.
+    """
 
     def __init__(self, optimizer: Any, given: Any) -> None:
         if given is None:
             raise TypeError(
-                "MindSpore's gradients are values: hand them over, as in step(optimizer, gradients=gradients)"
+                "MindSpore's gradients are values: hand them over, as in "
+                "step(optimizer, gradients=gradients)"
             )
         self.values = (given,) if isinstance(given, Tensor) else tuple(given)
         self._optimizer = optimizer

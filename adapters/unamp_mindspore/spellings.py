@@ -1,4 +1,4 @@
-"""The names of MindSpore's functions, layer classes and primitives, for lists that hold the objects themselves."""
+"""The names of MindSpore's functions, layer classes and primitives, for lists that hold objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from unamp.vocabulary import vocabulary
 
 
 def named(path: str) -> Any:
-    """Return the object that a spelling of the vocabulary stands for in `mindspore`; None where this version has none."""
+    """Return the object in `mindspore` that a spelling of the vocabulary stands for.
+
+    None where this version has none.
+    """
     return at_path(mindspore, path)
 
 
@@ -33,7 +36,10 @@ def spelled() -> Mapping[str, str]:
 
 
 def spelling(value: object) -> str | None:
-    """Return the name of a function, layer class or primitive, with the framework in front; None for what is none of these."""
+    """Return the name of a function, layer class or primitive, with the framework in front.
+
+    None for anything else.
+    """
     if isinstance(value, Primitive):  # an instance stands for its class
         return _NAMES.spelling(type(value)) or (
             f"mindspore.{value.name}" if value.name in spelled() else None

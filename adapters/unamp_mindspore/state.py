@@ -15,8 +15,8 @@ from unamp.adapter.state import Dtypes, ThreadState
 from unamp.policy import Rule
 
 __all__ = [
-    "DEVICE", "DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "device", "dtype_of", "on_cpu",
-    "setting", "thread",
+    "DEVICE", "DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "device",
+    "dtype_of", "on_cpu", "setting", "thread",
 ]  # fmt: skip
 
 #: MindSpore's dtype objects are singletons; `is` costs a tenth of `==`.
@@ -51,7 +51,7 @@ class Plan(CallPlan, Protocol):
 
     @property
     def changes_float32(self) -> Container[str]:
-        """Names of operations, MindSpore's own, of which a call with float32 inputs alone must be looked at, too."""
+        """MindSpore's names of operations whose calls in float32 alone must be looked at."""
 
     @property
     def inside(self) -> Plan:
@@ -59,7 +59,7 @@ class Plan(CallPlan, Protocol):
 
     @property
     def quick(self) -> Mapping[Any, Rule]:
-        """The rules that `unamp_mindspore.calls.carry_out` itself carries out for most calls, by the operation."""
+        """The rules that `calls.carry_out` itself carries out for most calls, by the operation."""
 
     def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""

@@ -1,4 +1,7 @@
-"""MindSpore's own strategy for a policy, for what its compiler resolves in C++ and asks nobody about."""
+"""MindSpore's own strategy for a policy, for operations that its compiler resolves in C++.
+
+The compiler asks nobody about those.
+"""
 
 from __future__ import annotations
 

@@ -17,12 +17,16 @@ _cast, _sum, _stack = ops.Cast(), ops.ReduceSum(), ops.Stack()
 
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
-    """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of the optimizer's parameters."""
+    """See `unamp.adapter.NamesGradients.named_gradients`.
+
+    The order is that of the optimizer's parameters.
+    """
     parameters = list(network.trainable_params() if optimizer is None else optimizer.parameters)
     gradients = (given,) if isinstance(given, Tensor) else tuple(given)
     if len(gradients) != len(parameters):
         raise ValueError(
-            f"there are {len(gradients)} gradients for {len(parameters)} parameters that are trained"
+            f"there are {len(gradients)} gradients for {len(parameters)} parameters that are "
+            "trained"
         )
     names = {id(parameter): name for name, parameter in network.parameters_and_names()}
     pairs = zip(parameters, gradients, strict=True)

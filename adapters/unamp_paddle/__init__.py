@@ -1,4 +1,4 @@
-"""PaddlePaddle for unamp; found through the entry point ``paddle`` of the group ``unamp.adapters``."""
+"""PaddlePaddle for unamp, found through the entry point ``paddle`` in ``unamp.adapters``."""
 
 import paddle
 

@@ -60,15 +60,19 @@ class Activation:
 
 
 def _paddles_own_takes_part() -> bool:
-    """Return whether Paddle's own region can do a part: it has no effect where tensors are made on the CPU.
+    """Return whether Paddle's own region can do a part.
 
-    Where operations are reported it cannot: they would run in C++, unseen.
+    It has no effect where tensors are made on the CPU. Where operations are reported it cannot:
+    they would run in C++, unseen.
     """
     return thread.sink is None and expects_gpu()
 
 
 def _entered(plan: Plan) -> Any:
-    """Enter Paddle's own region for a policy, which would be one of ours where a plan is in force."""
+    """Enter Paddle's own region for a policy, with no plan in force.
+
+    Under a plan it would be a region of unamp's.
+    """
     native = _native(plan)
     with suspended(thread):
         native.__enter__()

@@ -1,4 +1,4 @@
-"""unamp's adapter for PaddlePaddle: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+"""The adapter for PaddlePaddle: the contract of `unamp.adapter`, carried out by its neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where Paddle's forward functions are bound: modules of Paddle and of others that got one when they were imported.
+"""The places where Paddle's forward functions are bound.
+
+They are modules of Paddle, and others that got a forward function when they were imported.
 
 A forward function is C++, so it has no code to exchange: every name for it has to stand for
 something else while a region is open. That is an entry in the dictionary of the module that has the
@@ -30,8 +32,8 @@ _MODULES = (
 #: Modules whose own names for forward functions must stay: they are, differentiate or carry out
 #: what is computed.
 _NOT_SWEPT = (
-    "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules", "paddle.pir", "paddle.optimizer",
-    "unamp_paddle",
+    "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules",
+    "paddle.pir", "paddle.optimizer", "unamp_paddle",
 )  # fmt: skip
 
 _swept: dict[str, object] = {}
@@ -47,7 +49,7 @@ def _entries() -> Mapping[int, Callable[..., Any]]:
 
 
 def _bound(space: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the names in a dictionary that stand for forward functions, and what is called in their place."""
+    """Return a dictionary's names for forward functions, with the functions that replace them."""
     entries = _entries()
     return {
         k: entries[id(v)] for k, v in list(space.items()) if type(v) is BUILTIN and id(v) in entries

@@ -1,4 +1,4 @@
-"""One call of one of Paddle's operations while a region is open, from what stands in for the operation to its kernel and back.
+"""One call of a Paddle operation in a region, from its replacement to its kernel and back.
 
 What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
 `unamp.adapter.performing.Performer`.
@@ -89,8 +89,9 @@ class _Performer(Performer[Plan, Operator]):
             return True
         if op is None and operator.op in plan.policy.allow:
             raise NotExpressible(
-                f"{operator.op} is in the list allow=, and no rule reaches an embedding with sparse gradients: Paddle has no "
-                f"cast for those. Take {operator.op} out of the list, or make the embedding with sparse=False"
+                f"{operator.op} is in the list allow=, and no rule reaches an embedding with "
+                f"sparse gradients: Paddle has no cast for those. Take {operator.op} out of the "
+                "list, or make the embedding with sparse=False"
             )
         return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
@@ -192,8 +193,7 @@ class _Performer(Performer[Plan, Operator]):
 
 #: Returns its activation, and then the scale and the moving average that it keeps between calls.
 _KEEPS_STATE = "fake_quantize_dequantize_moving_average_abs_max"
-#: The statistics that a batch norm updates, where they stand in a call and by Paddle's two names
-#: for each.
+#: The statistics that a batch norm updates: their places in a call, and Paddle's names for each.
 _STATISTICS = ((1, ("running_mean", "mean")), (2, ("running_var", "variance")))
 
 
@@ -207,7 +207,9 @@ def _statistics(args: Any, kwargs: dict[str, Any]) -> list[Any]:
 
 
 def _check_sparse(plan: Plan, op: str, args: Any) -> None:
-    """Check that sparse tensors have the dtype that a user's list asks for: no rule of a level or a preset reaches them.
+    """Check that sparse tensors have the dtype that a user's list asks for.
+
+    No rule of a level or a preset reaches them.
 
     Raises:
         NotExpressible: where they would have to be cast.
@@ -221,9 +223,10 @@ def _check_sparse(plan: Plan, op: str, args: Any) -> None:
             dtype = dtype_of(value)
             if dtype in NAMES and dtype is not wanted:
                 raise NotExpressible(
-                    f"{op} is in the list {listed}=, which means {NAMES[wanted]}, and it is called with a sparse tensor in "
-                    f"{NAMES[dtype]}, which no region casts: Paddle's CPU has no low kernels for those. Take {op} out of the "
-                    "list, or compute with dense tensors (to_dense())"
+                    f"{op} is in the list {listed}=, which means {NAMES[wanted]}, and it is called "
+                    f"with a sparse tensor in {NAMES[dtype]}, which no region casts: Paddle's CPU "
+                    f"has no low kernels for those. Take {op} out of the list, or compute with "
+                    "dense tensors (to_dense())"
                 )
 
 
@@ -232,7 +235,10 @@ perform = _performer.perform
 
 
 class _RoundedLayer(LayerPlan):
-    """The plan inside a layer that is emulated as one operation: float32, with the layer's parameters rounded."""
+    """The plan inside a layer that is emulated as one operation.
+
+    The layer computes in float32, with its parameters rounded.
+    """
 
     low = DTYPES[LayerPlan.policy.dtype]
     natively = False

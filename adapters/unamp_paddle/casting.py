@@ -35,7 +35,7 @@ _FLUSHING = 2.0**-80
 
 
 def cast(tensor: Any, dtype: Any) -> Any:
-    """Return a tensor in `dtype` if it is eligible (float16, bfloat16 or float32), else as it is."""
+    """Return a tensor in `dtype` if it is eligible (float16, bfloat16, float32), else as it is."""
     current = dtype_of(tensor)
     if current is dtype or (
         current is not FLOAT32 and current is not _FLOAT16 and current is not _BFLOAT16
@@ -83,7 +83,7 @@ def _on_cpu(tensor: Any) -> bool:
 
 
 def map_floats(result: Any, dtype: Any) -> Any:
-    """Return a result with its eligible tensors in `dtype`: a tensor, or tuples and lists of them."""
+    """Return a result, a tensor or tuples and lists of them, with its eligible ones in `dtype`."""
     if isinstance(result, _TENSORS):
         return (
             result if _not_asked_for(result) and list(result.shape) != [0] else cast(result, dtype)
@@ -96,7 +96,10 @@ def map_floats(result: Any, dtype: Any) -> Any:
 
 
 def _not_asked_for(result: Any) -> bool:
-    """Return whether a result is an optional one: a tensor without contents, as one without elements is, but for its shape."""
+    """Return whether a result is an optional one, a tensor without contents.
+
+    A tensor without elements has no contents either; its shape tells the two apart.
+    """
     if type(result) is not Tensor or result._is_initialized():
         return False
     return 0 not in result.shape or list(result.shape) == [0]

@@ -44,14 +44,26 @@ T = TypeVar("T")
 #: Paddle's options of single functions, where this version has them.
 _OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 
-#: What opens a region or asks about one; and what they call, in case the simulation is already
-#: inside.
+#: Functions that open a region or ask about one, and those that they call, in case the simulation
+#: is inside them already.
 _NOT_SIMULATED = (
-    *(each for each in vars(regions).values() if inspect.isfunction(each) and each.__module__ == regions.__name__),
-    regions.Region.__enter__, regions.Region.__exit__, regions.Region.here, regions.Region.__call__,
-    LayerRegion.here, LayerRegion.finished,
-    *(getattr(paddle, name) for name in ("is_autocast_enabled", "get_autocast_dtype") if hasattr(paddle, name)),
-)  # fmt: skip
+    *(
+        each
+        for each in vars(regions).values()
+        if inspect.isfunction(each) and each.__module__ == regions.__name__
+    ),
+    regions.Region.__enter__,
+    regions.Region.__exit__,
+    regions.Region.here,
+    regions.Region.__call__,
+    LayerRegion.here,
+    LayerRegion.finished,
+    *(
+        getattr(paddle, name)
+        for name in ("is_autocast_enabled", "get_autocast_dtype")
+        if hasattr(paddle, name)
+    ),
+)
 # SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and
 # goes on behind them.
 for _function in _NOT_SIMULATED:
@@ -62,7 +74,7 @@ skip_files.skip_file_names.update(
     os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__)
 )
 _READING = (difflib, pathlib, textwrap, tomllib)
-# some are packages
+# Some are packages.
 skip_files.skip_file_names.update(
     str(module.__file__).removesuffix("__init__.py") for module in _READING
 )
@@ -70,7 +82,10 @@ skip_files.setup_skip_files()
 
 
 def not_simulated(build: Callable[[], T]) -> T:
-    """Return the result of `build`, while SOT translates nothing: not the standard library either, on which set-up relies."""
+    """Return the result of `build`, while SOT translates nothing.
+
+    It would translate the standard library, too, on which set-up relies.
+    """
     simulation = core.set_eval_frame(None)
     try:
         return build()
@@ -80,7 +95,10 @@ def not_simulated(build: Callable[[], T]) -> T:
 
 @standing_in
 def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
-    """Wrap the translation of a function's source, which is that behind all decorators, so that unamp's are not lost."""
+    """Wrap the translation of a function's source, so that unamp's decorators are not lost.
+
+    The source is that behind all decorators.
+    """
     region, widens = vars(func).get(MARK), vars(func).get(WIDENED, False)
     if region is None and not widens:
         return original(self, func)
@@ -108,7 +126,10 @@ def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
 def left_as_written(
     original: Callable[..., Any], /, function: Any, *args: Any, **kwargs: Any
 ) -> bool:
-    """Wrap the function that tells the functions that are not translated: those around a PyLayer's own are among them."""
+    """Wrap the function that tells which functions are not translated.
+
+    Those around the functions of a PyLayer are among them.
+    """
     code = getattr(function, "__code__", None)
     return getattr(code, "co_filename", None) == custom_function.__file__ or original(
         function, *args, **kwargs
@@ -135,7 +156,10 @@ def _policy() -> Any:
 
 @standing_in
 def as_written(original: Callable[..., Any], function: Any) -> Any:
-    """Wrap the function that reads a function's arguments, so that it reads the code as written, whatever stands in for it."""
+    """Wrap the function that reads a function's arguments, so that it reads the code as written.
+
+    It must not read the arguments of a stand-in.
+    """
     return original(unpatched(function))
 
 

@@ -1,4 +1,7 @@
-"""Layers with low parameters, and the optimizers that train them: both get classes derived from their own."""
+"""Layers with low parameters, and the optimizers that train them.
+
+Both get classes derived from their own.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: D
         for parameter in chosen
     }
     if decoration.master_weights or not paddle.is_compiled_with_cuda():
-        # on the CPU there are no low kernels
+        # On the CPU there are no low kernels.
         for optimizer in optimizers:
             _adopt(optimizer, weights, kept=decoration.master_weights)
     for network in networks:
@@ -68,8 +71,7 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
 
     Raises:
         TypeError: where an excluded layer is none.
-        ValueError: where a parameter is low already, or a network is made for several processes
-            already.
+        ValueError: where a parameter is low, or a network is made for several processes, already.
     """
     kept = {
         id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()
@@ -85,8 +87,8 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
                 continue
             if parameter.dtype in LOW:
                 raise ValueError(
-                    f"parameter {name} is {NAMES[parameter.dtype]} already: decorate makes parameters low itself, and keeps "
-                    "what they were as master weights"
+                    f"parameter {name} is {NAMES[parameter.dtype]} already: decorate makes "
+                    "parameters low itself, and keeps what they were as master weights"
                 )
             if dtype_of(parameter) is FLOAT32:
                 chosen[id(parameter)] = parameter
@@ -120,12 +122,15 @@ def _check_fresh(optimizer: Any) -> None:
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
     if HOOKS.attribute(optimizer, "_accumulators"):
         raise ValueError(
-            f"this {type(optimizer).__name__} has taken steps: decorate it before its first, or load its state into a new one"
+            f"this {type(optimizer).__name__} has taken steps: decorate it before its first, or "
+            "load its state into a new one"
         )
 
 
 def _loaded(optimizer: Any) -> dict[str, Any]:
-    """Return the master weights that an optimizer has loaded before it is decorated, by the names of its parameters.
+    """Return the master weights that an optimizer loaded before it was decorated.
+
+    They go by the names of its parameters.
 
     Raises:
         ValueError: for one of another shape than its parameter.
@@ -142,7 +147,10 @@ def _loaded(optimizer: Any) -> dict[str, Any]:
 
 
 def _lower(parameter: Any, decoration: Decoration, loaded: Any) -> Any:
-    """Cast a parameter where it is; what it was, or what was loaded for it, is its master weight."""
+    """Cast a parameter where it is.
+
+    Its master weight is its value before, or the weight that was loaded for it.
+    """
     low = DTYPES[decoration.dtype]
     with paddle.no_grad():
         master = alias(parameter)
@@ -158,7 +166,10 @@ def _lower(parameter: Any, decoration: Decoration, loaded: Any) -> Any:
 
 
 class _Saved:
-    """Casts a network's floating parameters in its ``state_dict``, which may be a part of a larger one's."""
+    """A hook that casts a network's floating parameters in its ``state_dict``.
+
+    The dictionary may be a part of a larger one's.
+    """
 
     def __init__(self, network: Layer, dtype: str) -> None:
         self._network, self._dtype = network, dtype
@@ -195,7 +206,10 @@ class _Saved:
 
 
 class _Network:
-    """Stands in front of a network's own class: Paddle loads values of a parameter's own dtype only."""
+    """A class in front of a network's own, which loads values of other dtypes.
+
+    Paddle loads values of a parameter's own dtype only.
+    """
 
     _unamp_class: type
 
@@ -295,5 +309,8 @@ class _Optimizer:
 
 @functools.cache
 def _decorated_optimizer(own: type) -> type:
-    """Return a decorated optimizer's class, under the name of its own, which Paddle's optimizers look at."""
+    """Return a decorated optimizer's class, under the name of the optimizer's own class.
+
+    Paddle's optimizers look at the name.
+    """
     return derived_class(own, {}, (_Optimizer,))  # type: ignore[no-any-return]

@@ -1,4 +1,6 @@
-"""Paddle's words and objects for devices: ``"gpu:0"``, ``"xpu"``, a custom device's type, and `paddle.CPUPlace()`.
+"""Paddle's words and objects for devices.
+
+Words are ``"gpu:0"``, ``"xpu"``, a custom device's type; an object is `paddle.CPUPlace()`.
 
 Custom devices and XPU follow every policy by emulation: which low kernels a plugin brings, Paddle
 does not tell beforehand.
@@ -13,11 +15,14 @@ from paddle.base import core
 
 
 def accelerator() -> str | None:
-    """Return Paddle's word for the accelerator that it finds: ``"gpu"``, ``"xpu"``, a plugin's type; None for none."""
+    """Return Paddle's word for the accelerator that it finds; None for none.
+
+    Words are ``"gpu"``, ``"xpu"`` and a plugin's type.
+    """
     if core.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0:
         return "gpu"
     if core.is_compiled_with_xpu() and getattr(core, "get_xpu_device_count", int)() > 0:
-        # only such a build has it
+        # Only a build for XPU has the function that counts them.
         return "xpu"
     return next(iter(paddle.device.get_all_custom_device_type() or ()), None)
 

@@ -1,4 +1,7 @@
-"""The exchange of one low parameter's memory for its master weight's, and what stays the same from one step to the next."""
+"""The exchange of one low parameter's memory for its master weight's.
+
+Some of it stays the same from one step to the next.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ class Exchange:
 
     def finish(self) -> None:
         """Round the master weight into the low memory, and put that and the gradient's back."""
-        # an optimizer may have given the parameter other memory
+        # An optimizer may have given the parameter other memory.
         exchange_memory(self.master, self.parameter)
         self._given = narrow(self.master, self._dtype)
         _assign_out_(self._given, self._low)
@@ -92,22 +95,31 @@ class Exchange:
 
 
 def alias(tensor: Any) -> Any:
-    """Return a tensor's memory as a tensor of its own, which keeps it; of a sparse gradient, its rows."""
+    """Return a tensor's memory as a tensor of its own, which keeps it.
+
+    Of a sparse gradient, this is the memory of its rows.
+    """
     return _Tensor(_memory(tensor))
 
 
 def exchange_memory(tensor: Any, other: Any) -> None:
-    """Let a tensor have another's memory, and with it its dtype; or a sparse gradient another's rows."""
+    """Let a tensor have another's memory, and with it its dtype.
+
+    A sparse gradient gets another's rows.
+    """
     _memory(tensor)._share_data_with(other.get_tensor())
 
 
 def _memory(tensor: Any) -> Any:
-    # a row's goes with its tensor
+    # The memory of rows goes with their tensor.
     return (tensor.get_selected_rows() if tensor.is_selected_rows() else tensor).get_tensor()
 
 
 def follow(parameter: Any, master: Any) -> None:
-    """Have a master weight take over, number by number, what is not its own rounded value in the parameter."""
+    """Have a master weight follow its parameter, number by number.
+
+    Numbers that are the master weight's own, rounded, change nothing; it takes over the others.
+    """
     rounded = narrow(master, dtype_of(parameter))
     # On a GPU nothing is asked: the answer would have to be waited for.
     if not (_on_cpu(parameter) and _same(rounded, parameter)):

@@ -1,4 +1,4 @@
-"""Paddle's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`."""
+"""Paddle's calls in their operations' canonical signatures, for `unamp.trace(keep=...)`."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def _layer_norm(
 
 
 def _conv(
-    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, padding_algorithm: str = "EXPLICIT",
-    dilation: Any = 1, groups: int = 1, data_format: str = "NCHW", channel_dim: int = 1, op_type: str = "",
+    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    padding_algorithm: str = "EXPLICIT", dilation: Any = 1, groups: int = 1,
+    data_format: str = "NCHW", channel_dim: int = 1, op_type: str = "",
     use_cudnn: bool = True, name: Any = None,
 ) -> Arguments:  # fmt: skip
     plain = padding_algorithm == "EXPLICIT" and channel_dim == 1
@@ -73,8 +74,8 @@ def _conv(
 
 
 def _max_pool2d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, return_mask: bool = False, ceil_mode: bool = False,
-    data_format: str = "NCHW", name: Any = None,
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, return_mask: bool = False,
+    ceil_mode: bool = False, data_format: str = "NCHW", name: Any = None,
 ) -> Arguments:  # fmt: skip
     refuse_unless(
         not return_mask and not ceil_mode and data_format == "NCHW",

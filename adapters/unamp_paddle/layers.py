@@ -30,8 +30,9 @@ class PaddleLayers(Layered):
     def check(self, layer: Layer, region: LayerRegion) -> None:
         if not _is_of_class(layer):
             raise NotExpressible(
-                f"this {type(layer).__name__} has a forward of its own, put on the instance (by paddle.jit.to_static, maybe), "
-                "which goes past its class; put rules on first, or name the layers inside or around it"
+                f"this {type(layer).__name__} has a forward of its own, put on the instance (by "
+                "paddle.jit.to_static, maybe), which goes past its class; put rules on first, or "
+                "name the layers inside or around it"
             )
 
     def put(self, layer: Layer, region: LayerRegion | None) -> None:
@@ -41,7 +42,10 @@ class PaddleLayers(Layered):
 
 
 def _is_of_class(layer: Layer) -> bool:
-    """Return whether a layer's forward is that of its class; SOT leaves that one on the instance, too."""
+    """Return whether a layer's forward is that of its class.
+
+    SOT leaves the class's forward on the instance, too.
+    """
     own = vars(layer).get("forward")
     return own is None or (
         getattr(own, "__self__", None) is layer

@@ -1,4 +1,7 @@
-"""The operations of Paddle: every forward function, operator, function and layer that a rule can need something done about."""
+"""The operations of Paddle that a rule can need something done about.
+
+They are forward functions, operators, functions and layers.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,17 @@ BUILTIN = types.BuiltinFunctionType
 #: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function.
 #: (Those of the values that `to_static` traces are Python.)
 ARITHMETIC = {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "pow": "pow",
-    "matmul": "matmul",
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide",
+    "mod": "remainder", "pow": "pow", "matmul": "matmul",
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 #: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.
 _LAYERS = {
-    "RNN": "rnn", "BiRNN": "rnn", "LSTMCell": "lstm_cell", "GRUCell": "gru_cell", "SimpleRNNCell": "rnn_cell",
-    "MultiHeadAttention": "multi_head_attention", "TransformerEncoderLayer": "transformer_encoder_layer",
+    "RNN": "rnn", "BiRNN": "rnn",
+    "LSTMCell": "lstm_cell", "GRUCell": "gru_cell", "SimpleRNNCell": "rnn_cell",
+    "MultiHeadAttention": "multi_head_attention",
+    "TransformerEncoderLayer": "transformer_encoder_layer",
     "TransformerDecoderLayer": "transformer_decoder_layer",
 }  # fmt: skip
 
@@ -101,7 +106,7 @@ _WHICH: dict[str, Callable[[Any, Any], str | None]] = {
 
 @cache
 def forward() -> dict[str, Operator]:
-    """Return the forward functions of `paddle._C_ops` that a rule, or a low tensor, can need something done about."""
+    """Return the functions of `paddle._C_ops` that a rule or a low tensor can concern."""
     names = vars(paddle._C_ops)
     spelled = vocabulary().spelled("paddle")
     found = {}
@@ -150,10 +155,10 @@ def forward() -> dict[str, Operator]:
 
 @cache
 def legacy() -> dict[str, Operator]:
-    """Return the functions of `paddle._legacy_C_ops`, with which some of Paddle's own code computes, that rules are about.
+    """Return the functions of `paddle._legacy_C_ops` that rules are about.
 
-    Not those without a name in the vocabulary: to many of them their results are handed as
-    arguments.
+    Some of Paddle's own code computes with them. Those without a name in the vocabulary are left
+    out: to many of them their results are handed as arguments.
     """
     found = {}
     for name, call in vars(paddle._legacy_C_ops).items():
@@ -241,8 +246,8 @@ def codes() -> dict[Operator, CodePatch]:
             continue
         add(_python(spelling), op, spelling, view=vocabulary()[op].keeps_its_meaning)
     for method, operator in tensor_operators().items():
-        # What `to_static` traces: there the operators are Python, and an addition of a number runs
-        # as `scale`.
+        # The values that `to_static` traces: their operators are Python, and the addition of a
+        # number runs as `scale`.
         function, spelling = vars(Value).get(method), f"Value.{method}"
         add(function, operator.op, spelling, view=operator.view, direct=True)  # type: ignore[arg-type]
     return made

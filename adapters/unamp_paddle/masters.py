@@ -6,8 +6,7 @@ keeps its name, by which Paddle's optimizers keep their state, and its place in 
 the optimizer's own step runs as it was written, with float32 kernels, the only ones that there are
 on the CPU; then the low memory takes over the rounded values.
 
-Master weights are kept where Paddle's own ``multi_precision`` keeps them, and are saved under its
-key.
+Master weights are where Paddle's own ``multi_precision`` keeps them, and saved under its key.
 """
 
 from __future__ import annotations
@@ -34,7 +33,10 @@ MASTER_WEIGHTS = "master_weights"
 
 
 def masters_of(optimizer: Any) -> Masters | None:
-    """Return a decorated optimizer's master weights; None for any other, and for one that keeps none."""
+    """Return a decorated optimizer's master weights.
+
+    None for any other optimizer, and for one that keeps none.
+    """
     masters: Masters | None = getattr(optimizer, "_unamp_masters", None)
     return masters if masters is not None and masters.kept else None
 
@@ -53,7 +55,10 @@ class Masters:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Have low parameters be their master weights, with float32 gradients, and no policy in force, while this is open."""
+        """Have low parameters be their master weights, with float32 gradients, while this is open.
+
+        No policy is in force meanwhile.
+        """
         if self._exchanged is not None:
             yield
             return
@@ -65,7 +70,10 @@ class Masters:
                 self._give_back()
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Let the optimizer do something with its master weights; a closure sees low parameters, and the caller's policy."""
+        """Call a function of the optimizer with its master weights in place.
+
+        A closure sees low parameters, and the caller's policy.
+        """
         with Step(thread, self.exchanged) as running:
             args, kwargs = running.handed(args, kwargs)
             return function(*args, **kwargs)
@@ -146,7 +154,7 @@ def assign_master(weight: Any, master: Any) -> None:
 
 
 def add_up_wide(parameter: Any) -> None:
-    """Have a low parameter's gradient added up in float32, which Paddle itself cannot do on the CPU."""
+    """Have a low parameter's gradient added up in float32; Paddle itself cannot on the CPU."""
     alive, held = weakref.ref(parameter), []  # the hooks belong to the parameter
 
     def before(gradient: Any) -> None:

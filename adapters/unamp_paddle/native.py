@@ -47,7 +47,9 @@ def _region(
     dtype: Any = "float16",
     use_promote: bool = True,
 ) -> Region | None:
-    """Return the region that arguments of `paddle.amp.auto_cast` stand for; None where nobody asked for one.
+    """Return the region that arguments of `paddle.amp.auto_cast` stand for.
+
+    None where nobody asked for one.
 
     Raises:
         ValueError: for a level, a dtype or an operation that is unknown.
@@ -68,7 +70,10 @@ def _names(given: Collection[str] | None) -> tuple[str, ...]:
 
 
 def _opened_by(module: str) -> bool:
-    """Return whether the `with` statement that this thread is entering is in a module: behind the frames that enter it."""
+    """Return whether the `with` statement that this thread is entering is in a module.
+
+    It is behind the frames that enter it.
+    """
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_globals["__name__"] in (
         __name__,
@@ -92,19 +97,25 @@ def told_of_dtype(original: Callable[..., Any], /, *args: Any, **kwargs: Any) ->
     plan = thread.plan
     if plan is None:
         return str(original(*args, **kwargs))
-    # as Paddle's own answers where nothing is on
+    # Paddle's own answers float16 where nothing is on.
     return plan.policy.dtype if plan.policy.active else "float16"
 
 
 def _state() -> Any:
-    """Return the object that holds the level of Paddle's own AMP in this thread; None where there is no such thing."""
+    """Return the object that holds the level of Paddle's own AMP in this thread.
+
+    None where there is no such object.
+    """
     if _in_dynamic_mode():
         return _dygraph_tracer()
     return core._get_amp_attrs()  # type: ignore[attr-defined, unused-ignore]
 
 
 def switched_off() -> AbstractContextManager[None] | None:
-    """Switch Paddle's own AMP off, and return what switches it on again; None where it is off already."""
+    """Switch Paddle's own AMP off, and return a context that switches it on again.
+
+    None where it is off already.
+    """
     state = _state()
     if state is None or state._amp_level == _OFF:
         return None

@@ -45,7 +45,10 @@ def report(
     kwargs: dict[str, Any],
     low: Callable[[str], Any],
 ) -> Any:
-    """Run one operation and report what it computed in; `low` computes it low, in the dtype of a name."""
+    """Run one operation and report what it computed in.
+
+    `low` computes it low, in the dtype of a name.
+    """
     before = _drawn() if traces.shadow is not None else None
     written = kept(CALLS, op, operator.name, args, kwargs) if paddle.in_dynamic_mode() else None
 
@@ -59,7 +62,10 @@ def report(
 
 
 def _drawn() -> list[list[str]]:
-    """Return something that differs once random numbers were drawn: what Paddle prints of its generators, but for addresses."""
+    """Return a value that differs once random numbers were drawn.
+
+    It is the text that Paddle prints of its generators, without the addresses.
+    """
     return [
         [part for part in str(state).split() if not part.startswith("0x")]
         for state in paddle.get_rng_state()
@@ -81,7 +87,10 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 
 
 def _follow_parameters(path: str, network: Any) -> None:
-    """Put hooks on the parameters of a network, where their gradients are wanted. See `unamp.adapter.observer.Layers`."""
+    """Put hooks on the parameters of a network, where their gradients are wanted.
+
+    See `unamp.adapter.observer.Layers`.
+    """
     if not paddle.in_dynamic_mode():
         return
     for name, parameter in network.named_parameters():
@@ -107,7 +116,10 @@ report_registered = _reporter.report_registered
 
 @contextmanager
 def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
-    """Watch a registered operation, and give the function that runs it again; see `unamp.adapter.registered`."""
+    """Watch a registered operation, and give the function that runs it again.
+
+    See `unamp.adapter.registered`.
+    """
     before, same = _drawn(), [unchanged(tensor) for tensor in tensors]
 
     def run(call: Callable[[], Any]) -> Any:
@@ -122,7 +134,10 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
 
 
 def unchanged(value: Any) -> Callable[[], bool]:
-    """Return the function that tells whether a tensor is unchanged. A value of a program is never changed in place."""
+    """Return the function that tells whether a tensor is unchanged.
+
+    A value of a program is never changed in place.
+    """
     if not paddle.in_dynamic_mode():
         return lambda: True
     version = value.inplace_version

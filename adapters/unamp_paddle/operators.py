@@ -51,7 +51,10 @@ class Operator(performing.Operator):
         return _parameters(args[0]) if self.layer else {}
 
     def needs_float32(self) -> bool:
-        """Return whether the vocabulary has no name for it, so that no rule reaches it, and a CPU no kernel for low tensors."""
+        """Return whether low tensors must become float32 for an operation that no rule reaches.
+
+        The vocabulary has no name for it, and a CPU no kernel for low tensors.
+        """
         if self.op is not None or self.in_place or self.view:
             return False
         return self.composite or not any(
@@ -59,7 +62,7 @@ class Operator(performing.Operator):
         )
 
     def runs_natively(self, dtype: Any) -> bool:
-        """Return whether an operation that only moves data has what it takes to do so in a low dtype on the CPU."""
+        """Return whether an operation that only moves data can do so in a low dtype on the CPU."""
         return self.composite or registered(self.name.rpartition(".")[2].rstrip("_"), NAMES[dtype])
 
 
@@ -73,7 +76,7 @@ def _parameters(layer: Any) -> Mapping[int, Any]:
                 continue
             found[id(value)] = value
             if isinstance(value, Value):
-                # what `to_static` traces; a layer may hold the parameter itself elsewhere, too
+                # `to_static` traces values; a layer may hold the parameter itself elsewhere, too.
                 found[id(own)] = own
     return found
 

@@ -44,7 +44,7 @@ _in_regions = in_regions(thread)
 
 @contextmanager
 def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread, but compute with low tensors where the device cannot."""
+    """Have no policy in force in this thread; compute with low tensors where the device cannot."""
     helping = Plan.without_policy()
     with held(helping), in_force(thread, helping):
         yield
@@ -83,9 +83,10 @@ def _register_hook(original: Callable[..., Any], self: Any, hook: Any) -> Any:
 
 @cache
 def _helped(layer: type) -> type:
-    """Return a PyLayer whose backward can compute with the low gradients that a forward inside a region leads to.
+    """Return a PyLayer whose backward can compute with low gradients.
 
-    What it answers has the dtypes of the inputs: before 3.3 Paddle does not see to that by itself.
+    A forward inside a region leads to those. What it answers has the dtypes of the inputs: before
+    3.3 Paddle does not see to that by itself.
     """
 
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,8 +148,7 @@ def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
 
 @_in_regions
 def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # As a step: no rule reaches gradients that are clipped before one. Low ones beside float32 are
-    # widened.
+    # As in a step, no rule reaches clipped gradients. Low ones beside float32 are widened.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, **kwargs)
@@ -156,8 +156,7 @@ def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @_in_regions
 def _convert_attention_mask(original: Callable[..., Any], attn_mask: Any, dtype: Any) -> Any:
-    # Paddle calls bfloat16 "uint16", and takes a mask of numbers to add in it for one of zeros and
-    # ones.
+    # Paddle calls bfloat16 "uint16", and takes numbers to add, in it, for a mask of zeros and ones.
     to_add = isinstance(attn_mask, (Tensor, Value)) and dtype_of(attn_mask) is DTYPES["bfloat16"]
     return cast(attn_mask, dtype) if to_add else original(attn_mask, dtype)
 
@@ -202,8 +201,8 @@ def _averaged(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ite
 def _update_metric(
     original: Callable[..., Any], self: Any, preds: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong one of
-    # 4,095 intervals.
+    # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong
+    # interval of 4,095.
     low = isinstance(preds, Tensor) and dtype_of(preds) in NAMES
     return original(self, cast(preds.detach(), FLOAT32) if low else preds, *args, **kwargs)
 
@@ -245,7 +244,7 @@ if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every vers
         ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
     )
 if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:
-    # the same under an older name, which is to go
+    # The same under an older name, which is to go.
     _HOOKS += (("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),)
 #: Those of Paddle's compilers, which must know about the rules of layers, too.
 _COMPILERS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
@@ -283,7 +282,7 @@ def _compilers() -> tuple[PatchGroup]:
 # --- putting in and taking out --------------------------------------------------------------------
 
 _always: tuple[Patch, ...] = ()
-# themselves: one may go, and another come by its name or at its address
+# The modules themselves: one may go, and another come by its name or at its address.
 _modules_seen: list[object] = []
 
 

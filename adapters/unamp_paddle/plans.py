@@ -32,13 +32,15 @@ _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
 @cache
 def _deciding() -> tuple[tuple[str, frozenset[str] | None], ...]:
-    """Return the operations whose rules decide whether float32 inputs change, for each operator; None where they always may."""
+    """Return, for each operator, the operations whose rules decide if float32 inputs change.
+
+    None for an operator whose inputs may always change.
+    """
     found = []
     for operator in listing.operators():
         if operator.sparse:
             continue
-        # What a composite is made of must not follow its own rules; nobody knows what some are made
-        # of.
+        # The parts of a composite must not follow their own rules; those of some nobody knows.
         parts = facts().made_of.get(operator.op or "") if operator.composite else ()
         always = operator.which is not None or operator.layer or parts is None
         # What has no name in the vocabulary is never cast.
@@ -132,7 +134,7 @@ class Plan(BasePlan):
         return op in facts().checks_dtypes or not self._part_follows(op, rule)
 
     def _part_follows(self, op: str, rule: Rule) -> bool:
-        """Return whether the one operation that a composite is made of does by itself what the composite's rule says.
+        """Return whether the one part of a composite does by itself what the composite's rule says.
 
         Several would each round their results, and widen their inputs one after the other. And
         which one it is may depend on the arguments: a rule from a list is the composite's own.
@@ -181,10 +183,10 @@ class Plan(BasePlan):
 
 @lru_cache(KEPT_POLICIES)
 def plan(policy: Policy, device: str | None) -> Plan | None:
-    """Return the plan for a policy on ``"cpu"``, ``"gpu"``, or (None) wherever tensors can be in this process.
+    """Return the plan for a policy on a device; None where nothing is to be done.
 
-    None where nothing is to be done: a policy that changes nothing, and Paddle's own AMP on a CPU,
-    which has none.
+    The device is ``"cpu"``, ``"gpu"``, or None: wherever tensors can be in this process. Nothing is
+    to be done for a policy that changes nothing, and for Paddle's own AMP on a CPU, which has none.
     """
     if not policy.active:
         return None

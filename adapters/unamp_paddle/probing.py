@@ -1,4 +1,7 @@
-"""The effect of a region on this Paddle: a few tiny operations under a tiny policy, whose dtypes are looked at."""
+"""The check that a region has an effect on this Paddle.
+
+It looks at the dtypes of a few tiny operations under a tiny policy.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,9 @@ def probe_effects() -> None:
     for name, found in zip(_EXPECTED, zip(inside, outside, strict=True), strict=True):
         if found != _EXPECTED[name]:
             raise FrameworkNotSupported(
-                f"paddle {paddle.__version__}: paddle.{name} gives {found[0]} inside a region and {found[1]} outside, not "
-                f"{' and '.join(_EXPECTED[name])}: unamp's hooks do not reach what this version computes with"
+                f"paddle {paddle.__version__}: paddle.{name} gives {found[0]} inside a region and "
+                f"{found[1]} outside, not {' and '.join(_EXPECTED[name])}: unamp's hooks do not "
+                "reach what this version computes with"
             )
 
 

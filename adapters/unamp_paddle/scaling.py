@@ -22,7 +22,10 @@ _scale_, _squared_norm = paddle._C_ops.scale_, paddle._C_ops.squared_l2_norm
 
 
 def scale_loss(loss: Any, scale: float) -> Any:
-    """See `unamp.adapter.Adapter.scale_loss`. Paddle has no product of low tensors on the CPU: every one becomes float32."""
+    """See `unamp.adapter.Adapter.scale_loss`.
+
+    Paddle has no product of low tensors on the CPU: every one becomes float32.
+    """
     refuse_scaling(loss)
     return (loss.cast(FLOAT32) if dtype_of(loss) in LOW else loss) * scale
 
@@ -79,8 +82,7 @@ class PaddleGradients:
     def overflow(self) -> bool | None:
         if self._overflow is None and self._norms:
             total = _add_n(self._norms).item()
-            # The square of a large number can be too much for float32, where the number itself is
-            # not.
+            # The square of a large number can be too much for float32, and the number itself not.
             self._overflow = not total < float("inf") and self._first_nonfinite() is not None
             self._norms = []
         return self._overflow
@@ -124,7 +126,10 @@ def _is_finite(tensor: Any) -> bool:
 
 
 def _finiteness(gradient: Any) -> Any:
-    """Return a float32 number that is finite where the gradient is, unless the gradient is very large."""
+    """Return a float32 number that is finite where the gradient is.
+
+    It may overflow where the gradient is very large.
+    """
     if dtype_of(gradient) is DTYPES["bfloat16"]:
         gradient = _cast(gradient, FLOAT32)
     norm = _squared_norm(gradient)

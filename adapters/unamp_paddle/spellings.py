@@ -14,12 +14,15 @@ _HOMONYMS = {"mul": "multiply"}
 
 
 def named(path: str) -> Any:
-    """Return the object that a spelling of the vocabulary stands for in `paddle`; None where this version has no such name."""
+    """Return the object in `paddle` that a spelling of the vocabulary stands for.
+
+    None where this version has no such name.
+    """
     return None if path in _HOMONYMS else at_path(paddle, path)
 
 
 def spelling(value: object) -> str | None:
-    """Return the name of a function or layer class, with the framework in front; None for what is neither."""
+    """Return the name of a function or layer class, with the framework in front; else None."""
     return _NAMES.spelling(value)
 
 

@@ -72,7 +72,7 @@ class Plan(CallPlan, Protocol):
 
     @property
     def changes_float32(self) -> Container[str]:
-        """Names of operations, Paddle's own, of which a call with float32 inputs alone must be looked at, too."""
+        """Paddle's names of operations whose calls in float32 alone must be looked at, too."""
 
     @property
     def natively(self) -> bool:
@@ -80,7 +80,10 @@ class Plan(CallPlan, Protocol):
 
     @property
     def layer_rule(self) -> Rule | None:
-        """Inside a layer that is one operation, its rule: for all operations that a level can change."""
+        """The rule of the layer that is one operation, inside it; else None.
+
+        It holds for all operations that a level can change.
+        """
 
     def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call an operation under its rule."""

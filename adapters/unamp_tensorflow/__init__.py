@@ -1,4 +1,4 @@
-"""TensorFlow and Keras for unamp; found through the entry point ``tensorflow`` of the group ``unamp.adapters``."""
+"""TensorFlow and Keras, found through the entry point ``tensorflow`` in ``unamp.adapters``."""
 
 import tensorflow
 

@@ -1,4 +1,4 @@
-"""The adapter for TensorFlow: the contract of `unamp.adapter`, carried out by the modules beside this one."""
+"""The adapter for TensorFlow: the contract of `unamp.adapter`, carried out by its neighbours."""
 
 from __future__ import annotations
 
@@ -71,14 +71,17 @@ class TensorFlowAdapter(BaseAdapter):
         probing.probe_effects()
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Return the build, oneDNN (which TensorFlow's own tests ask; not every version may tell) and threads."""
+        """Return the build, oneDNN and threads.
+
+        TensorFlow's own tests ask whether oneDNN is in use; not every version may tell.
+        """
         try:
             from tensorflow.python.util._pywrap_util_port import IsMklEnabled
         except ImportError:
             onednn = {}
         else:
             onednn = {"onednn": bool(IsMklEnabled())}
-        # 0 means that TensorFlow chooses, later
+        # 0 means that TensorFlow chooses, later.
         chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
         threads = {"threads": chosen} if chosen else {}
         return {"build": "cuda" if tf.test.is_built_with_cuda() else "cpu", **onednn, **threads}
@@ -99,7 +102,10 @@ class TensorFlowAdapter(BaseAdapter):
         return casting.cast(tensor, DTYPES[dtype])
 
     def native_policy(self, device: str) -> Policy | None:
-        """Return the policy of grappler's rewrite of graphs, where a graph is being built and that is switched on."""
+        """Return the policy of grappler's rewrite of graphs.
+
+        None unless a graph is being built and the rewrite is switched on.
+        """
         if tf.executing_eagerly() or not tf.config.optimizer.get_experimental_options().get(
             "auto_mixed_precision"
         ):

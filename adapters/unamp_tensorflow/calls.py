@@ -67,11 +67,11 @@ def add_node(original: Function, /, op_type_name: str, name: Any = None, **keywo
 
 @standing_in
 def must_record(original: Function) -> Any:
-    """Return the replacement of `must_record_gradient`, which a wrapper asks once its node is in the graph.
+    """Return the replacement of `must_record_gradient`.
 
-    The wrapper would put on the tape what `_apply_op_helper` returned. Where that has been cast
-    since, the tape must have the node's own results: `OpTypeAction.graph` puts those there, and the
-    answer is no.
+    A wrapper asks it once its node is in the graph. The wrapper would put on the tape what
+    `_apply_op_helper` returned. Where that has been cast since, the tape must have the node's own
+    results: `OpTypeAction.graph` puts those there, and the answer is no.
     """
     if thread.recorded:
         thread.recorded = False
@@ -105,8 +105,7 @@ class OpTypeAction:
             "random",
         )
 
-    # To ask TensorFlow for kernels takes a millisecond: it is asked when something depends on the
-    # answer.
+    # To ask TensorFlow for kernels takes a millisecond: it is asked when the answer matters.
 
     @cached_property
     def _leaves_agreeing(self) -> bool:
@@ -137,8 +136,8 @@ class OpTypeAction:
             written = before_type(op_type, args)
             result = self._eager(ctx, name, args)
             return observing.report(
-                thread.sink, op_type.op, op_type.name, self._stated, given, args, target, emulated, result,
-                lambda low: self._second(low, ctx, name, args), written,
+                thread.sink, op_type.op, op_type.name, self._stated, given, args, target,
+                emulated, result, lambda low: self._second(low, ctx, name, args), written,
             )  # fmt: skip
         if self._of_two:  # two that agree, as in most sums, are left alone, and do not pay for it
             first, second = op_type.positions
@@ -218,7 +217,10 @@ class OpTypeAction:
         return attr_types, definition, node, finished
 
     def _target(self, values: Sequence[Any]) -> tuple[int, bool]:
-        """Return the number of the dtype that the rule casts to, 0 for none, and whether a low one must be emulated."""
+        """Return the number of the dtype that the rule casts to; 0 for none.
+
+        The second result is True where a low dtype must be emulated.
+        """
         rule = self._rule
         if not self._low:
             return 0, False
@@ -248,7 +250,10 @@ class OpTypeAction:
         return 0, False
 
     def _finished(self, result: Any, target: int) -> Any:
-        """Return the result with every output cast that has the inputs' dtype; of a norm the first, without the statistics."""
+        """Return the result, with every output cast that has the inputs' dtype.
+
+        Of a norm only the first is cast, not the statistics.
+        """
         if isinstance(result, tf.Operation) or result is None:
             return result
         if not isinstance(result, (list, tuple)):

@@ -69,12 +69,18 @@ def cast(value: Any, target: int) -> Any:
 
 
 def cast_back(value: Any, stated: int) -> Any:
-    """Return an eligible tensor in a dtype that something else states, by its number; 0 states none."""
+    """Return an eligible tensor in the dtype that something else states.
+
+    ``stated`` is the number of the dtype; 0 states none.
+    """
     return cast(value, stated) if stated and eligible_dtype(value) else value
 
 
 def convert(to: Callable[[Any, int], Any], target: int, value: Any) -> Any:
-    """Return an argument with its tensors converted: a tensor, or a list, tuple or dictionary of them."""
+    """Return an argument with its tensors converted.
+
+    It is a tensor, or a list, tuple or dictionary of them.
+    """
     if eligible_dtype(value):
         return to(value, target)
     if isinstance(value, (list, tuple)) and value:
@@ -106,5 +112,8 @@ def _collect(values: Iterable[Any], found: list[int]) -> None:
 
 
 def tensors(value: Any) -> Iterator[Any]:
-    """Return the eligible tensors in an argument or a result, in any nesting of lists, tuples and dictionaries."""
+    """Return the eligible tensors in an argument or a result.
+
+    They may be nested in lists, tuples and dictionaries.
+    """
     return filter(eligible_dtype, leaves(value))

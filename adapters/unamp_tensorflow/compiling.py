@@ -66,7 +66,10 @@ def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 def while_loop(
     original: Function, cond: Any, body: Any, loop_vars: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Keep the dtypes of `tf.while_loop`, and so of `tf.scan`, `tf.map_fn` and Keras's recurrent layers."""
+    """Keep the dtypes of `tf.while_loop`.
+
+    `tf.scan`, `tf.map_fn` and Keras's recurrent layers are made of it.
+    """
     start = _dtypes(loop_vars)
     return original(
         cond, lambda *values: _in_dtypes(body(*values), start), loop_vars, *args, **kwargs
@@ -98,7 +101,7 @@ def dataset_statement(
 
 
 def _steady_body(body: Function, get_state: Function, set_state: Function) -> Function:
-    """Return the body of a loop that leaves the values of the loop in the dtypes that they have now."""
+    """Return the body of a loop, changed so that the loop's values keep their present dtypes."""
     start = [_dtype_in_graphs(value) for value in get_state()]
 
     def steady(*item: Any) -> None:
@@ -129,7 +132,10 @@ def dataset_scan(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Keep the dtypes of the dataset that `tf.data.Dataset.scan` makes, whose function returns a state and an element."""
+    """Keep the dtypes of the dataset that `tf.data.Dataset.scan` makes.
+
+    Its function returns a state and an element.
+    """
     steady = _steady(
         scan_func, lambda state, pair: (_in_dtypes(pair[0], _dtypes(state)), *pair[1:])
     )
@@ -137,7 +143,7 @@ def dataset_scan(
 
 
 def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:
-    # as tf.data does with what it is given
+    # `tf.data` converts the functions that it is given, too.
     converted = api.tf_convert(function, ag_ctx.control_status_ctx())
 
     def steady(state: Any, *element: Any) -> Any:
@@ -152,7 +158,10 @@ def _dtypes(values: Any) -> list[int]:
 
 
 def _dtype_in_graphs(value: Any) -> int:
-    """Return the eligible dtype that a value has as a tensor of a graph, which numbers of Python's and NumPy's become."""
+    """Return the eligible dtype that a value has as a tensor of a graph.
+
+    Numbers of Python and NumPy become such tensors.
+    """
     if type(value) is float:
         return FLOAT32
     return (
@@ -161,7 +170,10 @@ def _dtype_in_graphs(value: Any) -> int:
 
 
 def _in_dtypes(values: Any, dtypes: list[int]) -> Any:
-    """Return nested values in dtypes; of another structure, which TensorFlow will refuse, as they are."""
+    """Return nested values in dtypes.
+
+    Values of another structure, which TensorFlow will refuse, stay as they are.
+    """
     flat = tf.nest.flatten(values)
     if len(flat) != len(dtypes):
         return values
@@ -203,7 +215,10 @@ class _BranchDtypes:
             raise _Differ
 
     def until_same(self, run: Callable[[], Any]) -> Any:
-        """Return the result of `run` once its branches agree: they are traced a second time where they did not."""
+        """Return the result of `run` once its branches agree.
+
+        They are traced a second time where they did not.
+        """
         try:
             return run()
         except _Differ:
@@ -256,7 +271,10 @@ def if_statement(
     set_state: Any,
     *rest: Any,
 ) -> Any:
-    """Let the branches agree that AutoGraph makes of `if`; it compares their dtypes before `tf.cond` does."""
+    """Let the branches agree that AutoGraph makes of `if`.
+
+    It compares their dtypes before `tf.cond` does.
+    """
     dtypes, before = _BranchDtypes(), get_state()
 
     def same(branch: Any, *, last: bool) -> Callable[[], None]:

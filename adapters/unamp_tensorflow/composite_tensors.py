@@ -1,4 +1,4 @@
-"""Tensors that are made of others: ragged and sparse ones, slices of a gradient, and types of a user's own.
+"""Tensors made of others: ragged, sparse, slices of a gradient, and types of a user's own.
 
 TensorFlow's own have one tensor of values; a rule casts that, and so them. Of a type of a user's
 own only its functions know what it is made of: they are called under the policy, and what they
@@ -38,14 +38,20 @@ def values(value: Any) -> Any:
 
 
 def is_dispatched(value: Any) -> bool:
-    """Return whether a value is a composite tensor: an operation type does not take it, its wrapper dispatches on it."""
+    """Return whether a value is a composite tensor.
+
+    An operation type does not take it; the type's wrapper dispatches on it.
+    """
     return isinstance(value, composite_tensor.CompositeTensor) and not isinstance(
         value, tf.Variable
     )
 
 
 def dispatches(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether an argument is of a user's own type, whose functions TensorFlow calls in place of its own."""
+    """Return whether an argument is of a user's own type.
+
+    TensorFlow calls the functions of such a type in place of its own.
+    """
     for value in (*args, *kwargs.values()):
         if _is_users(value) or (isinstance(value, (list, tuple)) and any(map(_is_users, value))):
             return True

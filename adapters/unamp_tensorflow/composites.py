@@ -1,9 +1,10 @@
-"""One call of a composite operation: a function or layer of Python code that is one operation of the vocabulary.
+"""One call of a composite operation: Python code that is one operation of the vocabulary.
 
-`tf.nn.gelu` computes with `Erf` and `Mul`, a Keras `Dense` with a product and a sum: the composite
-operation's own rule holds for all of its parts. `unamp.adapter.performing.Performer` carries it
-out; what it needs to know of TensorFlow stands here. What comes to one operation type of the same
-name (`tf.exp`) needs nothing here: the rule meets it in `calls`.
+The code is a function or a layer. `tf.nn.gelu` computes with `Erf` and `Mul`, a Keras `Dense` with
+a product and a sum: the composite operation's own rule holds for all of its parts.
+`unamp.adapter.performing.Performer` carries it out; what it needs to know of TensorFlow stands
+here. What comes to one operation type of the same name (`tf.exp`) needs nothing here: the rule
+meets it in `calls`.
 
 A function gets other code while a region is open that needs it; whoever imported the function sees
 that, too. Layers get another method `call`: AutoGraph reads the source of Keras's own.
@@ -55,7 +56,7 @@ class Composite(Operator):
 
     @classmethod
     def of_function(cls, op: str, path: str, function: types.FunctionType) -> Composite:
-        """Return the composite operation that a function is; `path` is its spelling in the vocabulary."""
+        """Return the composite operation of a function, which the vocabulary spells `path`."""
         made = cls(op, path, function)
 
         def replacement(original: Function) -> Function:
@@ -74,7 +75,9 @@ class Composite(Operator):
 
     @classmethod
     def of_layers(cls, op: str, home: type, layers: Mapping[type, str]) -> Composite:
-        """Return the composite operation that the method `call` of a class is, which others may inherit.
+        """Return the composite operation of the method `call` of a class.
+
+        Other classes may inherit the method.
 
         Args:
             op: the operation that one of them is.
@@ -124,7 +127,10 @@ def _makes_numbers(operator: Composite) -> bool:
 
 
 def _named(operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return the dtype that a caller names. A draw from tensors must be told theirs: by its position that says no more."""
+    """Return the dtype that a caller names.
+
+    A draw from tensors must be told their dtype, so one that is given by position says no more.
+    """
     drawn = vocabulary()[operator.op].group == "random"
     return kwargs.get("dtype") if drawn else operator.argument("dtype", args, kwargs)
 
@@ -154,7 +160,7 @@ class _Performer(Performer[Plan, Composite]):
         return not operator.activation_only and not always_emulated(operator.op)
 
     def named_dtype(self, operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
-        # inputs are cast nevertheless: a dtype that is named is one more cast, of the result
+        # Inputs are cast nevertheless: a dtype that is named is one more cast, of the result.
         return None
 
     def target(
@@ -199,7 +205,7 @@ class _Performer(Performer[Plan, Composite]):
             to = FLOAT32 if plan.rule(op) is Rule.FP32 else 0
         else:
             result = _call_low(inner, operator, args, kwargs, parts)
-            # there an activation's result comes last
+            # There an activation's result comes last.
             to = dtype if op not in keras_facts().parts else 0
         if named is not None:  # an explicit cast
             to = tf.as_dtype(named).as_datatype_enum
@@ -288,6 +294,9 @@ def _call_low(
 
 
 def _has_numbers(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether an operation has inputs, of dtypes that no rule casts: then none of its parts has a rule either."""
+    """Return whether an operation has inputs in dtypes that no rule casts.
+
+    Then none of its parts has a rule either.
+    """
     inputs = nest.flatten([args, kwargs])
     return any(isinstance(getattr(each, "dtype", None), (tf.DType, np.dtype)) for each in inputs)

@@ -1,7 +1,7 @@
-"""Keras models with low variables, for `unamp.decorate`; `masters` has the optimizers that step a master weight of each.
+"""Keras models with low variables, for `unamp.decorate`.
 
-A Keras variable stays the object that it is; what changes is the `tf.Variable` inside it, which
-cannot change its dtype.
+`masters` has the optimizers that step a master weight of each. A Keras variable stays the object
+that it is; what changes is the `tf.Variable` inside it, which cannot change its dtype.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from unamp_tensorflow.state import thread
 
 
 def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
-    """See `unamp.adapter.Adapter.decorate`. A model may be built or not, and so may an optimizer."""
+    """See `unamp.adapter.Adapter.decorate`.
+
+    A model may be built or not, and so may an optimizer.
+    """
     _check_expressible(decoration)
     layers, kept = layers_to_cast(networks, decoration.excluded)
     steppers = [inner for optimizer in optimizers for inner in with_inner(optimizer)]
@@ -54,8 +57,9 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
 def _check_expressible(decoration: Decoration) -> None:
     if decoration.master_grad:
         raise NotExpressible(
-            "TensorFlow's gradients are values, in the dtype of their variable (master_grad): cast them to float32 where you "
-            "add them up; GradScaler.unscale_ and the optimizer (clipping, gradient_accumulation_steps) compute in float32"
+            "TensorFlow's gradients are values, in the dtype of their variable (master_grad): cast "
+            "them to float32 where you add them up; GradScaler.unscale_ and the optimizer "
+            "(clipping, gradient_accumulation_steps) compute in float32"
         )
     check_saved(decoration)
 
@@ -64,7 +68,10 @@ def _check_expressible(decoration: Decoration) -> None:
 
 
 def _read(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """Return the variables that somebody may train, each with its value: a tensor, which the next value does not change."""
+    """Return the variables that somebody may train, each with its value.
+
+    The value is a tensor, which the variable's next value does not change.
+    """
     with tf.init_scope(), suspended(thread):
         return [
             (each, tf.convert_to_tensor(each._value))
@@ -74,7 +81,10 @@ def _read(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
 
 
 def _cast(variable: Any, dtype: str) -> Any:
-    """Put a low `tf.Variable` into a Keras variable, and return the one that was there; None where nothing was to be done."""
+    """Put a low `tf.Variable` into a Keras variable, and return the one that was there.
+
+    None where nothing was to be done.
+    """
     old = variable._value
     if old is None or variable._dtype == dtype:
         return None

@@ -20,16 +20,17 @@ def names() -> Mapping[str, str]:
 
 
 def kind_of(device: object) -> str | None:
-    """Return the kind of a device: of ``"GPU:0"``, ``"/device:CPU:1"``, a `tf.DeviceSpec`, a physical or logical device.
+    """Return the kind of a device.
 
-    A device that is not there is a kind of its own.
+    It is given as ``"GPU:0"``, ``"/device:CPU:1"``, a `tf.DeviceSpec`, a physical or a logical
+    device. A device that is not there is a kind of its own.
     """
     word = _type_of(device)
     return next((kind for kind, name in names().items() if name == word), word)
 
 
 def _type_of(device: object) -> str | None:
-    """Return the type of device in TensorFlow's capitals; None for what is no device of TensorFlow's."""
+    """Return the type of device in TensorFlow's capitals; None for no device of TensorFlow's."""
     if isinstance(device, (PhysicalDevice, tf.config.LogicalDevice)):
         return str(device.device_type)
     if isinstance(device, tf.DeviceSpec):

@@ -1,4 +1,4 @@
-"""The composite operations that the vocabulary's spellings lead to in the installed TensorFlow and Keras."""
+"""The composite operations behind the vocabulary's spellings in this TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _functions(of_keras: bool) -> tuple[Composite, ...]:
         if not isinstance(function, types.FunctionType) or function in taken:
             continue
         if function.__module__.rpartition(".")[2].startswith("gen_"):
-            # what TensorFlow generates for an operation type
+            # TensorFlow generates these for operation types.
             continue
         taken.add(function)
         made.append(Composite.of_function(op, path, function))

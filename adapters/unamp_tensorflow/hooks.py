@@ -1,4 +1,7 @@
-"""The private names of TensorFlow and Keras that the adapter uses, looked at before they are imported."""
+"""The private names of TensorFlow and Keras that the adapter uses.
+
+They are looked at before they are imported.
+"""
 
 from unamp.adapter.hooks import read_hooks
 

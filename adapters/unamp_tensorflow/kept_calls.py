@@ -1,4 +1,4 @@
-"""TensorFlow's calls in the canonical signatures of their operations, for `unamp.trace(keep=...)`."""
+"""TensorFlow's calls in their operations' canonical signatures, for `unamp.trace(keep=...)`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,18 @@ from unamp_tensorflow.state import thread
 def before(
     op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False
 ) -> Kept | None:
-    """Return the arguments of a call, before it runs; None where no trace keeps calls, and in a graph."""
+    """Return the arguments of a call, before it runs.
+
+    None where no trace keeps calls, and in a graph.
+    """
     return kept(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
 
 
 def before_type(op_type: OpType, args: Sequence[Any]) -> Kept | None:
-    """Return the arguments of an operation type's call, which are its inputs, then its attributes with a name before each."""
+    """Return the arguments of an operation type's call.
+
+    They are its inputs, then its attributes with a name before each.
+    """
     assert op_type.op is not None
     count = len(op_type.inputs)
     attributes = dict(zip(args[count::2], args[count + 1 :: 2], strict=False))
@@ -60,15 +66,16 @@ def _array(value: Any) -> Any:
 
 
 def _matmul(
-    a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, adj_x: bool = False, adj_y: bool = False,
+    a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False,
+    adj_x: bool = False, adj_y: bool = False,
     grad_a: bool = False, grad_b: bool = False, grad_x: bool = False, grad_y: bool = False,
 ) -> Arguments:  # fmt: skip
     return product(a, b, transpose_a or adj_x, transpose_b or adj_y)
 
 
 def _conv2d(
-    input: Any, filter: Any, *, strides: Any, padding: Any, explicit_paddings: Any = (), data_format: Any = "NHWC",
-    dilations: Any = (1, 1, 1, 1), use_cudnn_on_gpu: bool = True,
+    input: Any, filter: Any, *, strides: Any, padding: Any, explicit_paddings: Any = (),
+    data_format: Any = "NHWC", dilations: Any = (1, 1, 1, 1), use_cudnn_on_gpu: bool = True,
 ) -> Arguments:  # fmt: skip
     refuse_unless(_text(data_format) == "NHWC", "its channels first")
     sides: Any = _text(padding)
@@ -100,8 +107,8 @@ def _reduction(input: Any, axis: Any, *, keep_dims: bool = False) -> Arguments:
 
 
 def _batch_norm(
-    x: Any, scale: Any, offset: Any, mean: Any, variance: Any, *, epsilon: float = 1e-4, data_format: Any = "NHWC",
-    is_training: bool = True, exponential_avg_factor: float = 1.0,
+    x: Any, scale: Any, offset: Any, mean: Any, variance: Any, *, epsilon: float = 1e-4,
+    data_format: Any = "NHWC", is_training: bool = True, exponential_avg_factor: float = 1.0,
 ) -> Arguments:  # fmt: skip
     refuse_unless(
         _text(data_format) == "NHWC" and not is_training,
@@ -124,7 +131,8 @@ def _softmax(logits: Any, axis: Any = None, name: Any = None) -> Arguments:
 
 
 def _product(
-    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, adjoint_a: bool = False, adjoint_b: bool = False,
+    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False,
+    adjoint_a: bool = False, adjoint_b: bool = False,
     a_is_sparse: bool = False, b_is_sparse: bool = False, output_type: Any = None, name: Any = None,
 ) -> Arguments:  # fmt: skip
     if output_type is not None:
@@ -142,8 +150,8 @@ def _reduced(
 
 
 def _convolved(
-    input: Any, filters: Any, strides: Any, padding: Any, data_format: str | None = "NHWC", dilations: Any = None,
-    name: Any = None,
+    input: Any, filters: Any, strides: Any, padding: Any, data_format: str | None = "NHWC",
+    dilations: Any = None, name: Any = None,
 ) -> Arguments:  # fmt: skip
     plain = data_format is None or data_format.endswith("C")
     refuse_unless(plain, "its channels first")
@@ -169,7 +177,10 @@ def _pooled(
 
 
 def _inner(numbers: Any, rank: int) -> tuple[int, ...]:
-    """Return a number for each axis of space, of one for all of them, or one for each axis of the input."""
+    """Return a number for each axis of space.
+
+    Given is one for all of them, or one for each axis of the input.
+    """
     given = tuple(int(n) for n in np.reshape(numbers, -1))
     return given[1:-1] if len(given) == rank + 2 else given * rank if len(given) == 1 else given
 

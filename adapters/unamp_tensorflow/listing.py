@@ -1,4 +1,4 @@
-"""TensorFlow's own registry of operation types: which inputs share a dtype, and which dtypes have kernels.
+"""TensorFlow's own registry of operation types: inputs that share a dtype, dtypes with kernels.
 
 Nothing in TensorFlow promotes: an operation type raises where inputs differ that share a dtype
 attribute. The registry says which those are, so mixed inputs are widened for every operation type
@@ -52,8 +52,8 @@ class OpType:
     """
 
     __slots__ = (
-        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "inputs", "lists", "name", "names", "op",
-        "positions", "results", "widens",
+        "activation_only", "allowed", "attr", "attrs", "changes_state", "fixed", "inputs",
+        "lists", "name", "names", "op", "positions", "results", "widens",
     )  # fmt: skip
 
     def __init__(self, definition: Any, op: str | None) -> None:
@@ -77,7 +77,7 @@ class OpType:
         }
         chosen = {n: a.name for n, a in inputs if a.type_attr == self.attr} if self.attr else fixed
         if self.activation_only and self.allowed == frozenset({FLOAT32}):
-            # elsewhere parameters have an attribute of their own
+            # Elsewhere parameters have an attribute of their own.
             chosen = dict(list(chosen.items())[:1])
         self.positions = tuple(chosen)
         self.names = tuple(chosen.values())
@@ -120,7 +120,10 @@ def op_types() -> Mapping[str, OpType]:
 
 @cache
 def op_type(name: str) -> OpType | None:
-    """Return one operation type; None where it has no floating input. A model meets a few dozens of the thousand."""
+    """Return one operation type; None where it has no floating input.
+
+    A model meets a few dozens of the thousand.
+    """
     definition = op_def_registry.get(name)
     if definition is None:
         return None
@@ -136,7 +139,10 @@ def _spelled() -> Mapping[str, str]:
 
 @cache
 def has_kernel(name: str, dtype: int) -> bool:
-    """Return whether an operation type runs in a dtype somewhere on this machine; TensorFlow places it there by itself."""
+    """Return whether an operation type runs in a dtype somewhere on this machine.
+
+    TensorFlow places it there by itself.
+    """
     found = op_type(name)
     if found is None:
         raise KeyError(name)
@@ -154,10 +160,11 @@ def has_kernel(name: str, dtype: int) -> bool:
 
 
 def kernel_class(found: OpType, dtype: int, device: str) -> bytes:
-    """Return the class of the kernel for a node with a dtype; nothing where there is none, or none for the other attributes.
+    """Return the class of the kernel for a node with a dtype.
 
-    TensorFlow answers this in microseconds, and lists the kernels of an operation type in a
-    millisecond.
+    It is empty where there is no kernel, or none for the other attributes.
+
+    TensorFlow answers in microseconds; to list an operation type's kernels takes it a millisecond.
     """
     if _kernel_classes is None:
         return b""
@@ -183,9 +190,10 @@ def _registered(name: str) -> Sequence[Any]:
 
 @cache
 def raw_names(name: str, registered: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of an operation type's inputs and attributes in `tf.raw_ops`, given those in the registry.
+    """Return the names of an operation type's inputs and attributes in `tf.raw_ops`.
 
-    A few differ (``axis`` for ``reduction_indices``); their order does not.
+    Given are those in the registry. A few differ (``axis`` for ``reduction_indices``); their order
+    does not.
     """
     parameters = inspect.signature(getattr(tf.raw_ops, name)).parameters
     others = (each for each in parameters if each not in registered)
@@ -194,7 +202,10 @@ def raw_names(name: str, registered: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def always_emulated(op: str) -> bool:
-    """Return whether an operation's low precision is always emulated: it, its Python code or its gradient has no low kernel."""
+    """Return whether an operation's low precision is always emulated.
+
+    It, its Python code or its gradient has no low kernel then.
+    """
     emulated = facts().emulated
     on_cpu = emulated["on_cpu"] if _devices() == {"CPU"} else ()
     return (

@@ -1,4 +1,4 @@
-"""Optimizers of Keras that step a float32 master weight of each low parameter: what is TensorFlow's of it."""
+"""TensorFlow's part in Keras optimizers that step a float32 master weight of low parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _LARGE = 1 << 16
 
 
 class TensorFlowMasters(MasterWeights):
-    """See `unamp.adapter.keras_masters.MasterWeights`. A variable may be TensorFlow's own, which Keras takes, too."""
+    """See `unamp.adapter.keras_masters.MasterWeights`.
+
+    A variable may be TensorFlow's own, which Keras takes, too.
+    """
 
     @contextmanager
     def _unamp_outside(self) -> Iterator[None]:
@@ -80,7 +83,7 @@ class TensorFlowMasters(MasterWeights):
 
 
 def _is_compared_first(shape: Any) -> bool:
-    """Return whether to ask if a parameter has changed is faster than to write its master weight anew.
+    """Return whether asking if a parameter has changed is faster than writing its master weight.
 
     The answer of a GPU would have to be waited for, and a variable that is distributed cannot be
     written under a condition.
@@ -95,7 +98,10 @@ def _is_compared_first(shape: Any) -> bool:
 
 
 def _is_rounded(low: Any, wide: Any) -> Any:
-    """Return whether low numbers are others rounded, to the bit: four at a time, which take a quarter of the time."""
+    """Return whether low numbers are others rounded, to the bit.
+
+    Four are compared at a time, which takes a quarter of the time.
+    """
     first, second = (
         tf.bitcast(tf.reshape(each, [-1, 4]), tf.int64) for each in (low, tf.cast(wide, low.dtype))
     )

@@ -54,7 +54,7 @@ def observe(
     sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any
 ) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
-    # a layer of Keras has a name of its own
+    # A layer of Keras has a name of its own.
     layers = Layers(lambda network: (), lambda layer: str(layer.name))
     observer = Observer("tensorflow", sink, values, layers)
     return observing.observe(thread, observer, _patches(keras_in_use()), held, without_region)
@@ -73,7 +73,9 @@ def report(
     low: Callable[[int], Any],
     written: Kept | None,
 ) -> Any:
-    """Report one operation that has been executed; a node that was added to a graph has not, and is not reported.
+    """Report one operation that has been executed.
+
+    A node that was added to a graph has not been executed, and is not reported.
 
     Returns the result to go on with, which tells of its gradient where a trace wants that.
 
@@ -91,7 +93,8 @@ def report(
     compute = NAMES[target] if target and inputs else inputs[0] if inputs else None
     record = OpRecord(
         op, native, rule, inputs, compute, None, emulated,
-        input_shapes=_reporter.shapes(floating), equation=equation(op, [getattr(value, "equation", value) for value in args]),
+        input_shapes=_reporter.shapes(floating),
+        equation=equation(op, [getattr(value, "equation", value) for value in args]),
     )  # fmt: skip
 
     def second(dtype: str) -> Any:
@@ -163,7 +166,10 @@ def _numbers(tensor: Any) -> Any:
 
 
 def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
-    """Return a tensor that is the result, and whose gradient passes by the hook. TensorFlow has no hooks on tensors."""
+    """Return a tensor that is the result, and whose gradient passes by the hook.
+
+    TensorFlow has no hooks on tensors.
+    """
     if not could_possibly_record():
         return tensor
 
@@ -189,7 +195,10 @@ def _take(hook: GradientHook, gradient: Any, result: int) -> None:
 def _following_variables(
     original: Callable[..., Any], /, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Wrap `tf.GradientTape.gradient` so that it tells of the gradients of variables, on which TensorFlow has no hooks."""
+    """Wrap `tf.GradientTape.gradient` so that it tells of the gradients of variables.
+
+    TensorFlow has no hooks on variables.
+    """
     found = original(tape, target, sources, *args, **kwargs)
     observer = thread.sink
     if observer is not None and traces.gradients and tf.executing_eagerly():
@@ -222,7 +231,10 @@ report_registered = _reporter.report_registered
 
 @contextmanager
 def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
-    """Watch a registered operation, and give the function that runs it again; see `unamp.adapter.registered`."""
+    """Watch a registered operation, and give the function that runs it again.
+
+    See `unamp.adapter.registered`.
+    """
     stateful: list[str] = []
 
     def note(op_type: str | bytes, *_: object, **__: object) -> None:
@@ -253,7 +265,10 @@ _READS = frozenset(
 
 
 def opened(value: Any) -> Opened | None:
-    """Return the leaves of a structure of `tf.nest`, extension types among them; see `unamp.adapter.registered`."""
+    """Return the leaves of a structure of `tf.nest`, extension types among them.
+
+    See `unamp.adapter.registered`.
+    """
     if not tf.nest.is_nested(value) and not isinstance(value, tf.experimental.ExtensionType):
         return None
 

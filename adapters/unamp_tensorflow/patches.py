@@ -1,4 +1,4 @@
-"""The patches: the places where TensorFlow's code must know about regions, and what stands there while a region is open.
+"""The patches: the places where TensorFlow's code must know about regions, and their stand-ins.
 
 `acquire` applies them with the first open region of the process, `release` undoes them with the
 last. What stands in asks first whether the calling thread is in a region, so that other threads see
@@ -31,7 +31,7 @@ from unamp_tensorflow.state import Function, Plan, thread
 
 
 def acquire(plan: Plan) -> None:
-    """Apply the patches that a plan needs, as far as they are not applied: a region opens in some thread."""
+    """Apply the patches that a plan needs, if they are not: a region opens in some thread."""
     with_keras = keras_in_use()
     installed.acquire(
         (plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches)
@@ -56,26 +56,44 @@ def held(plan: Plan) -> Iterator[None]:
 
 Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
 
-#: Methods that take values of the dtype that their object states: where, by which name, and which
-#: methods.
+#: Methods that take values of the dtype that their object states: module, class, the argument's
+#: place and name, and the methods.
 _TAKING = (
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 0, "value", ("unstack", "split")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "value", ("assign",)),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "delta", ("assign_add", "assign_sub")),
-    ("tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 3, "value", ("_strided_slice_assign",)),
-    ("tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "x", ("add_to_tensor", "matmul", "matvec")),
-    ("tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "rhs", ("solve", "solvevec")),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "value",
+        ("assign",),
+    ),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "delta",
+        ("assign_add", "assign_sub"),
+    ),
+    (
+        "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 3, "value",
+        ("_strided_slice_assign",),
+    ),
+    (
+        "tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "x",
+        ("add_to_tensor", "matmul", "matvec"),
+    ),
+    (
+        "tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "rhs",
+        ("solve", "solvevec"),
+    ),
     (
         "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "sparse_delta",
         (
-            "batch_scatter_update", "scatter_add", "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub",
-            "scatter_update",
+            "batch_scatter_update", "scatter_add", "scatter_div", "scatter_max",
+            "scatter_min", "scatter_mul", "scatter_sub", "scatter_update",
         ),
     ),
     (
         "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 1, "updates",
-        ("scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_sub", "scatter_nd_update"),
+        (
+            "scatter_nd_add", "scatter_nd_max", "scatter_nd_min", "scatter_nd_sub",
+            "scatter_nd_update",
+        ),
     ),
 )  # fmt: skip
 
@@ -98,8 +116,7 @@ _HOOKS: Hooks = (
         "AutomaticControlDependencies.mark_as_return",
         suspending(thread),
     ),
-    # Loops and branches, as they are called and as AutoGraph makes them: their values have one
-    # dtype each.
+    # Loops and branches, called or made by AutoGraph: each of their values has one dtype.
     ("tensorflow.python.ops.while_loop", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
@@ -153,8 +170,7 @@ _HOOKS: Hooks = (
     ),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
-    # A backward pass runs in the dtypes of its forward. Its operations are executed by the same two
-    # functions.
+    # A backward pass runs in the dtypes of its forward. The same two functions execute it.
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
     ("tensorflow.python.eager.forwardprop", "_jvp_helper", suspending(thread)),

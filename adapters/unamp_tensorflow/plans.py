@@ -1,8 +1,7 @@
-"""From a policy to a plan: what its rules come to in TensorFlow, for operation types and for composite operations.
+"""From a policy to a plan: its rules in TensorFlow, for operation types and composite operations.
 
-TensorFlow has no autocast region of its own, so everything is carried out by the patches that are
-applied while a region is open: for operation types in `calls`, for composite operations in
-`composites`.
+TensorFlow has no autocast region of its own, so the patches that are applied while a region is open
+carry out everything: for operation types in `calls`, for composite operations in `composites`.
 """
 
 from __future__ import annotations
@@ -55,15 +54,21 @@ class TensorFlowPlan(BasePlan):
         self._for_layers: dict[tuple[str, int], TensorFlowPlan] = {}
 
     def rule(self, op: str | None) -> Rule:
-        """Return the rule in force. For an operation type that nobody has a name for: inputs that differ are widened."""
+        """Return the rule in force.
+
+        For an operation type that nobody has a name for, inputs that differ are widened.
+        """
         return Rule.WIDEST if op is None else self.rules[op]
 
     def follows_parts(self, op: str) -> bool:
-        """Return whether the parts of a composite operation follow their own rules, and it has none."""
+        """Return whether a composite operation's parts follow their own rules, and it has none."""
         return op in facts().transparent and not is_listed(self.policy, op)
 
     def for_parts_with_rules(self, op: str) -> TensorFlowPlan:
-        """See `unamp_tensorflow.state.Plan`: of `interpolate` the operations that resize; the others compute coordinates."""
+        """See `unamp_tensorflow.state.Plan`.
+
+        In `interpolate` rules hold for operations that resize; the others compute coordinates.
+        """
         if op not in facts().coordinates or not self.policy.active:
             return self
         if op not in self._for_coordinates:
@@ -103,7 +108,7 @@ class TensorFlowPlan(BasePlan):
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
-        """The patches of those composite operations whose rule their parts would not come to by themselves."""
+        """The patches of composite operations whose rule their parts alone would not follow."""
         return (self._of_functions, self._of_keras) if keras_in_use() else (self._of_functions,)
 
     @cached_property
@@ -133,7 +138,10 @@ class TensorFlowPlan(BasePlan):
 
     @cached_property
     def for_parts(self) -> TensorFlowPlan | None:
-        """See `unamp_tensorflow.state.Plan`: inputs have their dtype already, so that only differing ones are widened."""
+        """See `unamp_tensorflow.state.Plan`.
+
+        Inputs have their dtype already, so that only differing ones are widened.
+        """
         if not self.policy.active:
             return None
         if self.within_composite:
@@ -141,7 +149,10 @@ class TensorFlowPlan(BasePlan):
         return _for_parts(Policy(self.policy.level, self.policy.dtype))
 
     def for_parts_of_layer(self, op: str, target: int) -> TensorFlowPlan:
-        """Return the plan for the parts of a layer that computes in a dtype: its parameters are not among its inputs."""
+        """Return the plan for the parts of a layer that computes in a dtype.
+
+        The layer's parameters are not among its inputs.
+        """
         if (op, target) not in self._for_layers:
             low = NAMES[target] if target != FLOAT32 else self.policy.dtype
             policy = Policy(self.policy.level, low)
@@ -171,8 +182,7 @@ def _group(patches: tuple[Patch, ...]) -> PatchGroup:
 class _Actions(dict[str, OpTypeAction | None]):
     """The actions of a plan, each made when its operation type is first called.
 
-    There are a thousand operation types, and to ask TensorFlow for the kernels of one takes a
-    millisecond.
+    There are a thousand operation types; to ask TensorFlow for one's kernels takes a millisecond.
     """
 
     def __init__(self, make: Callable[[str], OpTypeAction | None]) -> None:
@@ -199,9 +209,10 @@ def _unchanged(op: str) -> bool:
 
 @lru_cache(KEPT_POLICIES)
 def plan(policy: Policy) -> TensorFlowPlan | None:
-    """Return the plan for a policy; None where nothing is to be done: a policy that changes nothing, and preset ``native``.
+    """Return the plan for a policy; None where nothing is to be done.
 
-    What TensorFlow has of its own, grappler, rewrites graphs, for the process and not for a region.
+    Nothing is to be done for a policy that changes nothing, and for the preset ``native``. What
+    TensorFlow has of its own, grappler, rewrites graphs, for the process and not for a region.
     """
     if not policy.active or preset(policy.preset).delegates:
         return None

@@ -26,13 +26,15 @@ _CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 def probe_effects() -> None:
-    """Check that a region casts, eagerly and in a graph, that graphs are kept by policy, and that nothing is left of it.
+    """Check that a region casts, eagerly and in a graph, and leaves nothing behind.
+
+    Graphs must be kept by policy, too.
 
     Raises:
         FrameworkNotSupported: naming the version of TensorFlow, an operation, and its dtypes.
     """
     with unobserved(thread), tf.init_scope():
-        # the first region may be one that a traced function opens
+        # The first region may be one that a traced function opens.
         if tf.executing_eagerly():
             _check("eagerly")
             if (
@@ -51,7 +53,8 @@ def _check(mode: str) -> None:
             found = _inside(partial(call, one)).dtype.name, call(one).dtype.name
             if found != ("bfloat16", "float32"):
                 _raise(
-                    f"{mode} tf.{name} gives {found[0]} inside a region and {found[1]} outside, not bfloat16 and float32"
+                    f"{mode} tf.{name} gives {found[0]} inside a region and {found[1]} outside, "
+                    "not bfloat16 and float32"
                 )
 
 
@@ -66,5 +69,6 @@ def _inside(call: Callable[[], Any]) -> Any:
 
 def _raise(why: str) -> None:
     raise FrameworkNotSupported(
-        f"tensorflow {tf.__version__}: {why}: unamp's hooks do not reach what this version computes with"
+        f"tensorflow {tf.__version__}: {why}: unamp's hooks do not reach what this version "
+        "computes with"
     )

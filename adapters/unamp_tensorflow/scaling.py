@@ -25,13 +25,14 @@ def scale_loss(loss: Any, scale: float) -> Any:
     """See `unamp.adapter.Adapter.scale_loss`."""
     if not tf.executing_eagerly():
         raise NotExpressible(
-            "tf.function makes the loss scale a constant of its graph; scale the loss outside of it, "
-            "or hand it scaler.scale(tf.constant(1.0)) to multiply it by"
+            "tf.function makes the loss scale a constant of its graph; scale the loss outside of "
+            "it, or hand it scaler.scale(tf.constant(1.0)) to multiply it by"
         )
     if type(loss) in VALUES or not loss.dtype.is_floating:
         raise TypeError(
-            f"scale() takes a loss that is one dense floating tensor, not a {type(loss).__name__} of {loss.dtype.name}; "
-            "reduce it (tf.reduce_mean), or cast it (tf.cast(loss, tf.float32))"
+            f"scale() takes a loss that is one dense floating tensor, not a {type(loss).__name__} "
+            f"of {loss.dtype.name}; reduce it (tf.reduce_mean), or cast it "
+            "(tf.cast(loss, tf.float32))"
         )
     wide = tf.cast(loss, tf.float32) if loss.dtype in _LOW else tf.convert_to_tensor(loss)
     return wide * tf.constant(scale, wide.dtype)
@@ -54,15 +55,17 @@ def all_finite(tensors: Sequence[Any]) -> Any:
 
 
 class TensorFlowGradients:
-    """See `unamp.adapter.Gradients`. They are a list in the order of the optimizer's variables; None where there is none.
+    """See `unamp.adapter.Gradients`.
 
+    Gradients are a list in the order of the optimizer's variables, with None where there is none.
     In a strategy each replica has its own, not added up yet: the optimizer does that.
     """
 
     def __init__(self, optimizer: Any, given: Any) -> None:
         if given is None:
             raise TypeError(
-                "TensorFlow's gradients are values: hand them over, as in step(optimizer, gradients=gradients)"
+                "TensorFlow's gradients are values: hand them over, as in "
+                "step(optimizer, gradients=gradients)"
             )
         self.values = _listed(given)
         self._optimizer = optimizer
@@ -112,8 +115,9 @@ def _listed(given: Any) -> list[Any]:
     if wrong is not None:
         raise TypeError(
             "gradients must be a list of tensors, in the order of the optimizer's variables; "
-            f"got a {type(wrong).__name__}{'' if alone else ' in it'}. Of pairs, as apply_gradients takes them, hand "
-            "over the gradients alone: step(optimizer, variables, gradients=gradients)"
+            f"got a {type(wrong).__name__}{'' if alone else ' in it'}. Of pairs, as "
+            "apply_gradients takes them, hand over the gradients alone: "
+            "step(optimizer, variables, gradients=gradients)"
         )
     return values
 

@@ -1,4 +1,4 @@
-"""TensorFlow's and Keras's functions and layer classes by their spellings, and the other way round."""
+"""TensorFlow's and Keras's functions and layer classes by their spellings, and the reverse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def keras_in_use() -> bool:
 
 
 def named(path: str) -> Any:
-    """Return the object of a spelling; None where this version has no such name, or nobody imported Keras."""
+    """Return the object of a spelling.
+
+    None where this version has no such name, or nobody imported Keras.
+    """
     head, _, rest = path.partition(".")
     if head != "keras":
         return at_path(tf, path)
@@ -34,7 +37,7 @@ def named(path: str) -> Any:
 
 
 def spelling(value: object) -> str | None:
-    """Return the name of a function or layer class, with the framework in front; None for anything else."""
+    """Return the name of a function or layer class, with the framework in front; else None."""
     return _names(keras_in_use()).spelling(value)
 
 

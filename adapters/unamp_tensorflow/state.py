@@ -1,4 +1,4 @@
-"""The state of a thread, the protocol by which lower layers name a plan, and TensorFlow's numbers for dtypes."""
+"""The state of a thread, the protocol of plans for lower layers, and TensorFlow's dtype numbers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,23 @@ class Action(Protocol):
     """A rule, made ready for one operation type."""
 
     def eager(self, ctx: Any, name: Any, args: tuple[Any, ...], /) -> Any:
-        """Execute the operation type under the rule; arguments as `TFE_Py_FastPathExecute` takes them."""
+        """Execute the operation type under the rule.
+
+        Arguments are as `TFE_Py_FastPathExecute` takes them.
+        """
 
     def graph(self, original: Function, name: Any, keywords: dict[str, Any], /) -> Any:
-        """Add a node of the operation type to a graph under the rule, with the original of `_apply_op_helper`."""
+        """Add a node of the operation type to a graph under the rule.
+
+        `original` is the original of `_apply_op_helper`.
+        """
 
 
 class Plan(AnyPlan, Protocol):
-    """A policy made ready for TensorFlow, as those who carry out single calls see it; `plans` makes it."""
+    """A policy made ready for TensorFlow, as code that carries out single calls sees it.
+
+    `plans` makes it.
+    """
 
     @property
     def low(self) -> int:
@@ -47,7 +56,7 @@ class Plan(AnyPlan, Protocol):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The part of a traced function's key that tells this plan's graphs from those of others."""
+        """The part of a traced function's key that tells this plan's graphs from others."""
 
     @property
     def actions(self) -> Mapping[str, Action | None]:
@@ -55,31 +64,40 @@ class Plan(AnyPlan, Protocol):
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
-        """The patches of those composite operations whose rule their parts would not come to by themselves."""
+        """The patches of composite operations whose rule their parts alone would not follow."""
 
     @property
     def within_composite(self) -> bool:
-        """Return whether this is for the parts of a composite operation: composite operations among them follow no rule."""
+        """Return whether this is the plan for the parts of a composite operation.
+
+        Composite operations among the parts follow no rule.
+        """
 
     @property
     def for_parts(self) -> Plan | None:
-        """The plan for the parts of a composite function, whose inputs have their dtype already; None where none is needed."""
+        """The plan for the parts of a composite function; None where none is needed.
+
+        The function's inputs have their dtype already.
+        """
 
     @property
     def observed(self) -> Plan:
         """The same plan, with every operation reported."""
 
     def low_alone(self, dtype: str, /) -> Plan:
-        """Return a plan under which everything is computed in a low dtype, whatever this one says."""
+        """Return a plan that computes everything in a low dtype, whatever this one says."""
 
     def for_parts_of_layer(self, op: str, target: int, /) -> Plan:
-        """Return the plan for the parts of a layer that computes in a dtype: its parameters are not among its inputs."""
+        """Return the plan for the parts of a layer that computes in a dtype.
+
+        The layer's parameters are not among its inputs.
+        """
 
     def follows_parts(self, op: str, /) -> bool:
-        """Return whether the parts of a composite operation follow their own rules, and it has none."""
+        """Return whether a composite operation's parts follow their own rules, and it has none."""
 
     def for_parts_with_rules(self, op: str, /) -> Plan:
-        """Return the plan for the parts of a composite operation that `follows_parts` is true of."""
+        """Return the plan for the parts of an operation that `follows_parts` is true of."""
 
     def rule(self, op: str | None, /) -> Rule:
         """Return the rule in force. None is an operation type that the vocabulary does not have."""
@@ -94,8 +112,7 @@ class Thread(ThreadState[Plan]):
     Attributes:
         parameters: in a layer that computes in low, its parameters by their ids, each with its
             cast: a layer's code may use a parameter several times.
-        recorded: whether the gradient of the node that is being added to a graph is on the tape
-            already.
+        recorded: whether the tape has the gradient of the node that is being added to a graph.
     """
 
     parameters: dict[int, tuple[Any, Any]] | None = None

@@ -1,4 +1,6 @@
-"""Places that state a dtype, or TensorFlow raises: variables, arrays of tensors, lists that become one, Python functions.
+"""Places that state a dtype, and where TensorFlow raises on any other.
+
+They are variables, arrays of tensors, lists that become one tensor, and Python functions.
 
 A rule may have given a tensor another dtype than it has without a region. Here it gets the one that
 is stated.
@@ -24,7 +26,9 @@ _in_regions = in_regions(thread)
 
 
 def taking(position: int, name: str) -> Callable[[Function], Function]:
-    """Cast an argument of a method to the dtype that its object states: a variable, or an array of tensors.
+    """Cast an argument of a method to the dtype that its object states.
+
+    The object is a variable, or an array of tensors.
 
     Args:
         position: where the method takes the argument, after the object.
@@ -45,9 +49,12 @@ def taking(position: int, name: str) -> Callable[[Function], Function]:
 
 @_in_regions
 def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Let lists of tensors stand where one tensor is expected: a dtype that is asked for is an explicit cast."""
+    """Let lists of tensors stand where one tensor is expected.
+
+    A dtype that is asked for is an explicit cast.
+    """
     if dtype is None:
-        # nobody asked: the tensors need one dtype, and what puts them together follows its rule
+        # Nobody asked: the tensors need one dtype, and the operation that joins them has its rule.
         return original(_alike(v), dtype, *args, **kwargs)
     wanted = tf.as_dtype(dtype).as_datatype_enum
     with suspended(thread):
@@ -58,7 +65,10 @@ def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs:
 
 @_in_regions
 def as_tensor(original: Function, self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Let a low tensor stand where a tensor in float32 is asked for: TensorFlow takes no other, and converts none."""
+    """Let a low tensor stand where a tensor in float32 is asked for.
+
+    TensorFlow takes no other, and converts none.
+    """
     return original(_wide(self, dtype), dtype, *args, **kwargs)
 
 
@@ -110,7 +120,10 @@ def initial(
 
 @_in_regions
 def drawing(original: Function, *args: Any, **kwargs: Any) -> Any:
-    """Let random numbers have low parameters: their dtype is stated, float32 unless the caller says another."""
+    """Let random numbers have low parameters.
+
+    Their dtype is stated: float32 unless the caller says another.
+    """
     with suspended(thread):
         args, kwargs = in_stated_dtype(original, args, kwargs)
         return original(*args, **kwargs)
@@ -119,7 +132,9 @@ def drawing(original: Function, *args: Any, **kwargs: Any) -> Any:
 def in_stated_dtype(
     function: Function, args: Any, kwargs: dict[str, Any], ruled: int = 0
 ) -> tuple[Any, dict[str, Any]]:
-    """Return arguments that agree with the dtype that a function is told for its result, or where none is, with one another.
+    """Return arguments that agree with the dtype that a function is told for its result.
+
+    Where it is told none, they agree with one another.
 
     Args:
         ruled: the dtype that a rule has cast them to, which is stated in place of the caller's; 0
@@ -154,7 +169,10 @@ def map_result(original: Function, values: Sequence[Any], specs: Sequence[Any]) 
 
 @_in_regions
 def sparse_operator(original: Function, sp_x: Any, y: Any) -> Any:
-    """Let an operator of a sparse tensor and a dense one differ in dtype: it asks for the dense one in the other's dtype."""
+    """Let an operator of a sparse tensor and a dense one differ in dtype.
+
+    TensorFlow asks for the dense one in the other's dtype.
+    """
     found = (eligible_dtype(sp_x), eligible_dtype(y))
     if all(found) and found[0] != found[1]:
         sp_x, y = cast(sp_x, FLOAT32), cast(y, FLOAT32)
@@ -170,7 +188,7 @@ def python_function(
     *rest: Any,
     **named: Any,
 ) -> None:
-    """Let a function that is handed to `tf.py_function` follow the policy, and return the dtypes that were stated for it.
+    """Let a function in `tf.py_function` follow the policy, and return its stated dtypes.
 
     In a graph it runs later, in a thread of TensorFlow's, which is in no region.
     """
@@ -187,7 +205,10 @@ def numpy_function(
     *rest: Any,
     **named: Any,
 ) -> Any:
-    """Let a function that is handed to `tf.numpy_function` in a graph follow the policy, and return the stated dtypes."""
+    """Let a function in `tf.numpy_function`, in a graph, follow the policy.
+
+    It returns the dtypes that were stated for it.
+    """
     if not tf.executing_eagerly():
         stated = [
             tf.as_dtype(dtype) for dtype in (Tout if isinstance(Tout, (list, tuple)) else [Tout])
@@ -199,7 +220,10 @@ def numpy_function(
 def _in_region(
     function: Function, stated: Sequence[Any], to: Callable[[Any, Any], Any]
 ) -> Function:
-    """Return a function that runs in the region around, and whose results are converted to the dtypes that are stated."""
+    """Return a function that runs in the region around.
+
+    Its results are converted to the dtypes that are stated.
+    """
     region = innermost_region()
     if region is None:
         return function

@@ -1,4 +1,7 @@
-"""Gradients of a user's own, replicas, and Keras's inputs: what must know about a region besides the operations themselves."""
+"""Gradients of a user's own, replicas, and Keras's inputs.
+
+Besides the operations themselves, these must know about a region.
+"""
 
 from __future__ import annotations
 
@@ -63,14 +66,14 @@ def _assisted(
     held: Callable[[Plan], AbstractContextManager[None]],
     inputs: tuple[Any, ...],
 ) -> Function:
-    """Wrap a gradient so that differing inputs are widened in it, and it ends in its inputs' dtypes."""
+    """Wrap a gradient so that it widens inputs that differ, and ends in its inputs' dtypes."""
 
     @functools.wraps(gradient)
     def run(*args: Any, **kwargs: Any) -> Any:
         with held(plan), in_force(thread, plan):
             grads = gradient(*args, **kwargs)
             if variables := kwargs.get("variables"):
-                # then it gives two: the inputs', and the variables'
+                # Then it gives two structures: the inputs' and the variables'.
                 return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
             return _like_inputs(grads, inputs)
 
@@ -78,7 +81,7 @@ def _assisted(
 
 
 def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[Any]) -> Function:
-    """Return a gradient of `tf.recompute_grad` in which the function runs again in the region of its first time.
+    """Return a gradient of `tf.recompute_grad` that recomputes in the region of the first run.
 
     What else it does with the inputs follows no rule: it would hand the function, and in the end
     the gradients, low ones.
@@ -99,7 +102,10 @@ def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[An
 
 
 def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
-    """Return gradients in the dtypes of what they are for; as many as TensorFlow will refuse, as they are."""
+    """Return gradients in the dtypes of the values that they are for.
+
+    Where their number is wrong, which TensorFlow will refuse, they stay as they are.
+    """
     found, given = tf.nest.flatten(grads), tf.nest.flatten(inputs)
     if len(found) != len(given):
         return grads
@@ -114,7 +120,10 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
 
 @standing_in
 def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap a function that clips gradients: as in a step, no rule reaches it. Low ones beside float32 are widened."""
+    """Wrap a function that clips gradients: as in a step, no rule reaches it.
+
+    Low gradients beside float32 are widened.
+    """
     plan = thread.plan
     if plan is None or plan.for_parts is None:
         return original(*args, **kwargs)
@@ -127,7 +136,10 @@ def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 @standing_in
 def replica_made(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Stand in for the constructor of a replica's thread, which remembers the region that it is made in."""
+    """Stand in for the constructor of a replica's thread.
+
+    The thread remembers the region that it is made in.
+    """
     original(self, *args, **kwargs)
     if thread.plan is not None:
         self._unamp_region = innermost_region()
@@ -145,10 +157,10 @@ def replica_run(original: Function, self: Any) -> Any:
 
 @standing_in
 def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
-    """Stand in for `merge_call`: work for all replicas that the thread which started them does for them.
+    """Stand in for `merge_call`, by which one thread works for all replicas.
 
-    It is done as a replica would: an optimizer, say, makes its update with no policy in force, and
-    so must that thread.
+    The thread that started the replicas does the work, as a replica would: an optimizer, say, makes
+    its update with no policy in force, and so must that thread.
     """
     plan = thread.plan
 

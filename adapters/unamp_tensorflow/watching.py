@@ -14,10 +14,14 @@ from unamp_tensorflow.observing import variable_name
 
 
 def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
-    """See `unamp.adapter.NamesGradients.named_gradients`. They are in the order of a built optimizer's variables."""
+    """See `unamp.adapter.NamesGradients.named_gradients`.
+
+    The order is that of a built optimizer's variables.
+    """
     if not tf.executing_eagerly():
         raise NotExpressible(
-            "unamp.watch looks at numbers, which a tf.function does not have yet: step() is for outside of it"
+            "unamp.watch looks at numbers, which a tf.function does not have yet: step() is for "
+            "outside of it"
         )
     variables = list(network.trainable_variables)
     if optimizer is not None and optimizer.built:
@@ -25,11 +29,13 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     if not isinstance(given, (list, tuple)) or len(given) != len(variables):
         said = f"{len(given)}" if isinstance(given, (list, tuple)) else f"a {type(given).__name__}"
         raise ValueError(
-            f"gradients must be a list, one for each of {len(variables)} trained variables; not {said}"
+            f"gradients must be a list, one for each of {len(variables)} trained variables; not "
+            f"{said}"
         )
     if any(isinstance(gradient, tf.distribute.DistributedValues) for gradient in given):
         raise NotExpressible(
-            "unamp.watch takes gradients of one replica; in a strategy, of strategy.local_results(...)[0]"
+            "unamp.watch takes gradients of one replica; in a strategy, of "
+            "strategy.local_results(...)[0]"
         )
     pairs = zip(variables, given, strict=True)
     return [

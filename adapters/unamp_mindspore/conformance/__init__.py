@@ -1,4 +1,4 @@
-"""MindSpore's functions in the signatures that conformance calls them by. Nothing that a user imports loads this."""
+"""MindSpore's functions in conformance's signatures. Nothing that a user imports loads this."""
 
 from unamp_mindspore.conformance.operations import MindSporeOperations
 

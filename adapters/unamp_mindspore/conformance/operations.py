@@ -1,8 +1,9 @@
-"""MindSpore's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+"""MindSpore's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
-Canonical signatures are PyTorch's. MindSpore often has several functions for one operation, of
-which the CPU has a kernel for one; `data/operators.toml` names it where it is not the first that is
-looked for. `written` holds those that differ in name, in order, or in what they call an axis.
+NumPy arrays go in and come out. Canonical signatures are PyTorch's. MindSpore often has several
+functions for one operation, of which the CPU has a kernel for one; `data/operators.toml` names it
+where it is not the first that is looked for. `written` holds those that differ in name, in order,
+or in what they call an axis.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class MindSporeOperations(NamedOperations):
     repeats = False
 
     unreadable = (
-        "a build of MindSpore for CPUs compiles graphs for them alone: Unsupported device target Ascend. "
-        "This process only supports one of the ['CPU']"
+        "a build of MindSpore for CPUs compiles graphs for them alone: Unsupported device target "
+        "Ascend. This process only supports one of the ['CPU']"
     )
 
     def __init__(self) -> None:
@@ -60,8 +61,7 @@ class MindSporeOperations(NamedOperations):
         # Nor is any handed to another thread, if nothing was computed yet: on a busy machine that
         # takes longer than all else.
         os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
-        # With another version of NumPy than MindSpore was compiled with, the first call that takes
-        # numbers fails.
+        # The first call that takes numbers fails where MindSpore was compiled with another NumPy.
         with suppress(SystemError):
             mindspore.ops.zeros((1,))
 
@@ -92,7 +92,10 @@ class MindSporeOperations(NamedOperations):
         mindspore.ops.assign(parameter, self.tensor(array))
 
     def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        """Return a function that takes one step of Adam with a gradient.
+
+        It returns the values of the parameter after the step.
+        """
         parameter = self.parameter(array, device=device)
         optimizer = optim.AdamW([parameter], lr=0.1)  # Adam is one primitive: no rule reaches it
 
@@ -106,12 +109,15 @@ class MindSporeOperations(NamedOperations):
         """Return a tensor's values; low dtypes arrive as float32."""
         if tensor.dtype in LOW:
             with recorder:
-                # before 2.10 what another thread computes meanwhile spoils what is recorded
+                # Before 2.10, operations of another thread spoil what is recorded meanwhile.
                 tensor = casting.widened(tensor)
         return tensor.asnumpy()  # type: ignore[no-any-return]
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Return a tensor in another dtype, a floating one by a copy: the operation takes half a millisecond more."""
+        """Return a tensor in another dtype, a floating one by a copy.
+
+        The operation would take half a millisecond more.
+        """
         wanted = getattr(mindspore, dtype)
         if tensor.dtype == wanted:
             return tensor
@@ -163,7 +169,10 @@ def _find(op: str) -> Callable[..., Any] | None:
 
 
 def _method(path: str) -> Callable[..., Any] | None:
-    """Return a method of a Tensor, looked up when it is called: a region's stands in its place only while that is open."""
+    """Return a method of a Tensor, which is looked up when it is called.
+
+    A region's method stands in its place only while the region is open.
+    """
     name = path.rpartition(".")[2]
     return (
         (lambda tensor, *args, **kw: getattr(tensor, name)(*args, **kw))

@@ -1,4 +1,4 @@
-"""Operations that one framework or two have, in signatures that the conformance suite made up for them; for `written`."""
+"""Operations that one framework or two have, in signatures of the suite's own, for `written`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _strided_slice(
     ends: Sequence[int],
     strides: Sequence[int],
 ) -> Tensor:
-    # the axes are all of them, in their order
+    # The axes are all of them, in their order.
     return ops.strided_slice(input, tuple(starts), tuple(ends), tuple(strides))
 
 

@@ -1,4 +1,7 @@
-"""Recording for gradients in PyNative mode, which MindSpore does for one thread at a time, and until it is told to stop."""
+"""Recording for gradients in PyNative mode.
+
+MindSpore does it for one thread at a time, and until it is told to stop.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ recorder = threading.RLock()
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Have MindSpore stop recording where the body raises: it goes on by itself, and takes later calls for recorded ones."""
+    """Have MindSpore stop recording where the body raises.
+
+    It would go on by itself, and take later calls for recorded ones.
+    """
     try:
         yield
     except BaseException:

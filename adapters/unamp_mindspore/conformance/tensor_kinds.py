@@ -1,4 +1,4 @@
-"""MindSpore's tensors that are not one dense array: `COOTensor` and `CSRTensor`, which hold their values in one."""
+"""MindSpore's tensors that hold their values in another: `COOTensor` and `CSRTensor`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def _dtype(result: Any) -> str:
     return dtype_name(result.values.dtype)
 
 
-#: What a function of these computes of the values is the dense operation. Others have kernels of
-#: their own.
+#: Some functions of these compute the dense operation on the values; others have their own kernels.
 KINDS = (
     TensorKind(
         name="mindspore.COOTensor",

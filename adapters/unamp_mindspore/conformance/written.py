@@ -47,8 +47,8 @@ def _conv_transpose(
     if len(size) == 1:
         weight = weight.expand_dims(2)
     layer = built(
-        kind, weight.shape[0], weight.shape[1], size if len(size) > 1 else size[0], stride=stride, pad_mode="valid",
-        has_bias=bias is not None,
+        kind, weight.shape[0], weight.shape[1], size if len(size) > 1 else size[0],
+        stride=stride, pad_mode="valid", has_bias=bias is not None,
     )  # fmt: skip
     return _with(
         layer, {"weight": weight} if bias is None else {"weight": weight, "bias": bias}, input

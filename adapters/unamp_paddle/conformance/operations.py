@@ -1,7 +1,8 @@
-"""paddle's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+"""Paddle's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
-Canonical signatures are PyTorch's. Paddle's functions mostly take their tensors in the same order;
-`_WRITTEN` holds those that differ, in name, in order, or in what they call an axis.
+NumPy arrays go in and come out. Canonical signatures are PyTorch's. Paddle's functions mostly take
+their tensors in the same order; `_WRITTEN` holds those that differ, in name, in order, or in what
+they call an axis.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class PaddleOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
     unreadable = (
-        "a program of Paddle's has no place until kernels are chosen for one, which a build for CPUs refuses: "
-        "Cannot use GPU because you have installed CPU version PaddlePaddle"
+        "a program of Paddle's has no place until kernels are chosen for one, which a build for "
+        "CPUs refuses: Cannot use GPU because you have installed CPU version PaddlePaddle"
     )
 
     def __init__(self) -> None:
@@ -64,12 +65,18 @@ class PaddleOperations(NamedOperations):
         )
 
     def assign(self, parameter: Tensor, array: np.ndarray) -> None:
-        """Change a parameter in place, as optimizers do; no policy is in force, for `paddle.assign` is an operation."""
+        """Change a parameter in place, as optimizers do.
+
+        No policy is in force, for `paddle.assign` is an operation.
+        """
         with autocast(enabled=False), paddle.no_grad():
             paddle.assign(self.tensor(array), output=parameter)
 
     def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        """Return a function that takes one step of Adam with a gradient.
+
+        It returns the values of the parameter after the step.
+        """
         parameter = self.parameter(array, device=device)
         optimizer = paddle.optimizer.Adam(0.1, parameters=[parameter])
 
@@ -84,7 +91,7 @@ class PaddleOperations(NamedOperations):
         """Return a tensor's values; low dtypes arrive as float32."""
         values: np.ndarray = tensor.detach().numpy()
         if values.dtype == np.uint16:
-            # how Paddle hands bfloat16 over: the upper halves of float32 numbers
+            # Paddle hands bfloat16 over as the upper halves of float32 numbers.
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(np.float32) if values.dtype == np.float16 else values
 
@@ -103,7 +110,10 @@ class PaddleOperations(NamedOperations):
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], *, loss_scale: float = 1.0
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return ``function(*inputs)`` and the gradient of its scaled value; None for an input that it does not depend on."""
+        """Return ``function(*inputs)`` and the gradients of its scaled value.
+
+        The gradient is None for an input that the value does not depend on.
+        """
         leaves = [tensor.detach() for tensor in inputs]
         for leaf in leaves:
             leaf.stop_gradient = False
@@ -162,8 +172,8 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def _recurrent(mode: str, input: Tensor, states: list[Tensor], weights: Sequence[Tensor]) -> Any:
     """Run one layer, time first; ``weights`` are w_ih, w_hh, b_ih, b_hh."""
     out, _, last = _C_ops.rnn(
-        input, states, list(weights), None, paddle.zeros([0], "uint8"), 0.0, False, input.shape[-1], weights[1].shape[1], 1,
-        mode, 0, False,
+        input, states, list(weights), None, paddle.zeros([0], "uint8"), 0.0, False,
+        input.shape[-1], weights[1].shape[1], 1, mode, 0, False,
     )  # fmt: skip
     return (out, *last)
 
@@ -242,7 +252,10 @@ def _feed_forward(weights: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    """Run `paddle.nn.TransformerEncoderLayer` without dropout, time first; ``weights`` in the order of torch's parameters."""
+    """Run `paddle.nn.TransformerEncoderLayer` without dropout, time first.
+
+    ``weights`` are in the order of torch's parameters.
+    """
     layer = _built(paddle.nn.TransformerEncoderLayer, input.shape[-1], heads, weights[4].shape[0])
     parameters = _attention("self_attn.", *weights[:4]) | _feed_forward(weights[4:])
     return _batch_first(_with(layer, parameters, _batch_first(input)))
@@ -338,7 +351,10 @@ class _Joined(paddle.autograd.PyLayer):  # type: ignore[misc]
 
 
 def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose results all get a gradient: the backward of these crashes the process where one is not used."""
+    """Return a function whose results all get a gradient.
+
+    Where one of them is not used, the backward of these functions crashes the process.
+    """
     return lambda *args, **kwargs: _Joined.apply(*function(*args, **kwargs))
 
 
@@ -392,7 +408,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     ),
     "gru": lambda input, h0, *weights: _recurrent("GRU", input, [h0], weights),
     "gru_cell": lambda input, h0, *weights: _cell(paddle.nn.GRUCell, input, h0, weights),
-    # before 3.3 it is C++, which a region replaces where it is looked up
+    # Before 3.3 it is C++, which a region replaces where it is looked up.
     "gt": lambda a, b: paddle.gt(a, b),
     "huber_loss": lambda input, target, reduction: _C_ops.huber_loss(input, target, 1.0),
     "index": _index,

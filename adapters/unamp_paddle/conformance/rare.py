@@ -1,4 +1,4 @@
-"""Operations that one framework or two have, in signatures that the conformance suite made up for them; for `operations`."""
+"""Operations that one framework or two have, in signatures of the suite's own, for `operations`."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ _NUMBERS = np.linspace(0.3, 1.7, 4, dtype=np.float32)
 _SHAPE = [3, 4]
 
 _REASON = (
-    "on the CPU Paddle has float32 kernels alone for sparse tensors, and no product of sparse matrices: a list that asks for "
-    "another dtype is refused, a level or a preset leaves their functions alone"
+    "on the CPU Paddle has float32 kernels alone for sparse tensors, and no product of sparse "
+    "matrices: a list that asks for another dtype is refused, a level or a preset leaves their "
+    "functions alone"
 )
 
 

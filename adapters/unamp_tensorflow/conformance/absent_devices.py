@@ -1,7 +1,8 @@
-"""Devices that are not here: `tf.function` writes a graph for any device, and what it would run there is read, node by node.
+"""Devices that are not here, and what they would run.
 
-A node names the device that it is placed on and the dtypes of what it takes and gives. No graph is
-run. What grappler makes of it, and which kernels the device has, is not seen.
+`tf.function` writes a graph for any device; the graph is read, node by node. A node names the
+device that it is placed on and the dtypes of what it takes and gives. No graph is run. What
+grappler makes of it, and which kernels the device has, is not seen.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ from unamp.adapter.absent_devices import (
 )
 from unamp_tensorflow.listing import op_type
 
-#: The name of a place in the name of a node, behind the scope that a tape opens for the gradient of
-#: a node.
+#: The name of a place in a node's name, behind the scope that a tape opens for a node's gradient.
 _PLACE = re.compile(r"^(gradient_tape/)?(?:.*?/)?at\.(\d*)\.(\w+)/")
 
 _LOOKS = "its code looks at numbers, which a graph does not have"
@@ -117,7 +117,10 @@ _Values = dict[Any, Numbers]
 
 
 def operations(graph: tf.Graph) -> list[Computed]:
-    """Return the operations of a graph that precision shows in, those of its functions at each of their calls."""
+    """Return the operations of a graph that precision shows in.
+
+    Those of its functions are there at each of their calls.
+    """
     return list(_inside(graph, {}, {}, ("", False)))
 
 
@@ -150,7 +153,8 @@ def _inside(
 def _graph(function: Any) -> tf.Graph:
     if not hasattr(function, "graph"):
         raise TypeError(
-            f"{function.name} has no graph of its own, as functions of tf.function and of control flow have"
+            f"{function.name} has no graph of its own, as functions of tf.function and of control "
+            "flow have"
         )
     return function.graph
 
@@ -162,7 +166,10 @@ def _body(
     values: _Values,
     around: tuple[str, bool],
 ) -> Iterator[Computed]:
-    """Yield the operations of a function that a node calls. Its arguments are the last operands: a branch has no condition."""
+    """Yield the operations of a function that a node calls.
+
+    Its arguments are the last operands: a branch has no condition.
+    """
     for argument, dtypes in zip(
         graph.inputs, entered[len(entered) - len(graph.inputs) :], strict=True
     ):
@@ -180,7 +187,9 @@ def _called(node: tf.Operation) -> Iterator[str]:
 
 
 def _computed(node: tf.Operation) -> tuple[Kind, tuple[str, ...], tuple[str, ...]] | None:
-    """Return the kind of a node and the dtypes that it takes and gives; None where it moves numbers, or takes no floating ones.
+    """Return the kind of a node and the dtypes that it takes and gives.
+
+    None where it moves numbers, or takes no floating ones.
 
     Statistics and parameters that have a dtype of their own are not among them.
     """

@@ -56,7 +56,10 @@ def _with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> T
 
 
 def _loss(name: str) -> Function:
-    """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""
+    """Return a loss of Keras for each element.
+
+    It averages over the last axis, so each element is a row of its own here.
+    """
 
     def loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
         return _shared(keras(f"losses.{name}")(target[..., None], input[..., None]), reduction)
@@ -73,9 +76,13 @@ def _ctc_loss(
     reduction: str,
 ) -> Tensor:
     return tf.nn.ctc_loss(
-        tf.cast(targets, tf.int32), log_probs, tf.cast(target_lengths, tf.int32), tf.cast(input_lengths, tf.int32),
-        logits_time_major=True, blank_index=0,
-    )  # fmt: skip
+        tf.cast(targets, tf.int32),
+        log_probs,
+        tf.cast(target_lengths, tf.int32),
+        tf.cast(input_lengths, tf.int32),
+        logits_time_major=True,
+        blank_index=0,
+    )
 
 
 def _reduced(function: Function) -> Function:
@@ -87,12 +94,18 @@ def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _window(function: Function) -> Function:
-    """Return a periodic window: PyTorch's default, where TensorFlow's functions give symmetric ones."""
+    """Return a periodic window, which is PyTorch's default.
+
+    TensorFlow's functions give symmetric ones.
+    """
     return lambda size: function(size + 1)[:-1]
 
 
 def _spread(function: Function) -> Function:
-    """Return a variance or a deviation: TensorFlow divides by the number of elements, and by nothing else."""
+    """Return a variance or a deviation.
+
+    TensorFlow divides by the number of elements, and by nothing else.
+    """
 
     def spread(input: Tensor, *, dim: int, correction: int = 1) -> Any:
         if correction:
@@ -178,7 +191,7 @@ _PRODUCTS: dict[str, Function] = {
 _LOSSES: dict[str, Function] = {
     "binary_cross_entropy": _loss("binary_crossentropy"),
     "binary_cross_entropy_with_logits": _with_logits,
-    # a loss: the less, the more similar
+    # Keras's is a loss: the less, the more similar.
     "cosine_similarity": lambda a, b: -keras("losses.cosine_similarity")(a, b),
     "cross_entropy": _cross_entropy,
     "ctc_loss": _ctc_loss,
@@ -263,5 +276,6 @@ def _random(name: str, rate: Tensor) -> Tensor:
 
 #: By canonical name.
 BINDINGS: Mapping[str, Function] = {
-    **SHAPES, **INDEXING, **_REDUCTIONS, **LAYERS, **_PRODUCTS, **TRANSFORMS, **_LOSSES, **_OTHERS, **RARE,
+    **SHAPES, **INDEXING, **_REDUCTIONS, **LAYERS, **_PRODUCTS,
+    **TRANSFORMS, **_LOSSES, **_OTHERS, **RARE,
 }  # fmt: skip

@@ -20,7 +20,10 @@ def _made(kind: str, dtype: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def built(name: str, input: Tensor, /, *args: Any, **kwargs: Any) -> Any:
-    """Return a layer for an input; one of float64 for the suite's reference, else of float32, as a user's."""
+    """Return a layer for an input.
+
+    It is of float64 for the suite's reference, else of float32, as a user's.
+    """
     return _made(name, "float64" if input.dtype is tf.float64 else "float32", *args, **kwargs)
 
 
@@ -183,7 +186,10 @@ def _statistic(name: str, values: Tensor) -> tf.Variable:
 
 @cache
 def _kept(name: str, shape: tuple[int, ...], dtype: tf.DType) -> tf.Variable:
-    """Return a variable for a graph: `tf.function` traces twice where one is made, and allows none the second time."""
+    """Return a variable for a graph.
+
+    `tf.function` traces twice where one is made, and allows none the second time.
+    """
     with tf.init_scope():
         return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 
@@ -231,7 +237,9 @@ LAYERS: Mapping[str, Function] = {
     **{f"conv{n}d": partial(_convolution, f"Conv{n}D") for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": partial(_convolution, f"Conv{n}DTranspose") for n in (1, 2, 3)},
     **{f"dropout{n}d": _dropout(f"SpatialDropout{n}D") for n in (1, 2, 3)},
-    "alpha_dropout": lambda input, p, training: built("AlphaDropout", input, p)(input, training=training),
+    "alpha_dropout": lambda input, p, training: (
+        built("AlphaDropout", input, p)(input, training=training)
+    ),
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "gru": partial(_recurrent, "GRU", 1),

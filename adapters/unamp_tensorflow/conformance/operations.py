@@ -1,7 +1,8 @@
-"""TensorFlow's binding of `unamp.adapter.Operations`: every operation by its canonical name, NumPy arrays in and out.
+"""TensorFlow's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
-Canonical signatures are PyTorch's; `bindings` holds the functions whose signatures differ. Tensors
-are channels-first there, and channels-last here: TensorFlow has no other kernels on a CPU.
+NumPy arrays go in and come out. Canonical signatures are PyTorch's; `bindings` holds the functions
+whose signatures differ. Tensors are channels-first there, and channels-last here: TensorFlow has no
+other kernels on a CPU.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class TensorFlowOperations(NamedOperations):
     def tensor(
         self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
     ) -> tf.Tensor:
-        """Return a tensor with the array's values, shape and dtype; `value_and_grad` sees to tapes."""
+        """Return a tensor with the array's values, shape and dtype.
+
+        `value_and_grad` sees to tapes.
+        """
         with tf.device(device):
             return tf.constant(np.asarray(array))
 
@@ -66,7 +70,10 @@ class TensorFlowOperations(NamedOperations):
         parameter.assign(array)
 
     def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that takes one step of Adam with a gradient, and returns the values of the parameter then."""
+        """Return a function that takes one step of Adam with a gradient.
+
+        It returns the values of the parameter after the step.
+        """
         with tf.device(device):
             parameter = keras("Variable")(array)
         optimizer = keras("optimizers.Adam")(0.1)
@@ -90,7 +97,10 @@ class TensorFlowOperations(NamedOperations):
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[tf.Tensor], *, loss_scale: float = 1.0
     ) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-        """Return ``function(*inputs)`` and the gradients of its scaled value; None for an input that it does not depend on."""
+        """Return ``function(*inputs)`` and the gradients of its scaled value.
+
+        The gradient is None for an input that the value does not depend on.
+        """
         leaves = [tf.identity(tensor) for tensor in inputs]
         with tf.GradientTape() as tape:
             for leaf in leaves:

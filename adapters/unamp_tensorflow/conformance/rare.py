@@ -1,4 +1,4 @@
-"""Operations that one framework or two have, in signatures that the conformance suite made up for them; for `bindings`."""
+"""Operations that one framework or two have, in signatures of the suite's own, for `bindings`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from unamp_tensorflow.state import Function, Tensor
 
 
 def _loss(name: str) -> Function:
-    """Return a loss of Keras, which averages over the last axis: each element is a row of its own here."""
+    """Return a loss of Keras for each element.
+
+    It averages over the last axis, so each element is a row of its own here.
+    """
     return lambda input, target, *, reduction: keras(f"losses.{name}")(
         target[..., None], input[..., None]
     )
@@ -70,7 +73,7 @@ def _strided_slice(
     ends: Sequence[int],
     strides: Sequence[int],
 ) -> Tensor:
-    # the axes are all of them, in their order
+    # The axes are all of them, in their order.
     return tf.strided_slice(input, starts, ends, strides)
 
 
@@ -82,10 +85,13 @@ def _focal_loss(input: Tensor, target: Tensor, *, reduction: str) -> Tensor:
 def _projected(input: Tensor, transform: Sequence[float]) -> Tensor:
     return first(
         tf.raw_ops.ImageProjectiveTransformV3(
-            images=last(input), transforms=[list(transform)], output_shape=input.shape[2:], fill_value=0.0,
+            images=last(input),
+            transforms=[list(transform)],
+            output_shape=input.shape[2:],
+            fill_value=0.0,
             interpolation="BILINEAR",
         )
-    )  # fmt: skip
+    )
 
 
 RARE: Mapping[str, Function] = {

@@ -17,7 +17,10 @@ def _stacked(name: str) -> Function:
 
 
 def _shuffled(input: Tensor, factor: int) -> Tensor:
-    """Shuffle pixels: a block's pixels stand before its channels in TensorFlow, and after them in PyTorch."""
+    """Shuffle pixels as PyTorch does.
+
+    A block's pixels stand before its channels in TensorFlow, and after them in PyTorch.
+    """
     count, channels, *size = input.shape
     blocks = tf.reshape(input, [count, channels // factor**2, factor**2, *size])
     ordered = tf.reshape(tf.transpose(blocks, [0, 3, 4, 2, 1]), [count, *size, channels])

@@ -33,8 +33,9 @@ def check_keras() -> None:
     """
     if not keras_in_use():
         raise FrameworkNotSupported(
-            f"Keras computes with {tf.keras.config.backend()} in this process, and is a part of TensorFlow's operations; "
-            "set the environment variable KERAS_BACKEND to tensorflow, or take it away"
+            f"Keras computes with {tf.keras.config.backend()} in this process, and is a part of "
+            "TensorFlow's operations; set the environment variable KERAS_BACKEND to tensorflow, or "
+            "take it away"
         )
 
 
@@ -64,7 +65,10 @@ def ops(name: str) -> Function:
 
 
 def pool(function: Function, *, lowest: bool = False) -> Function:
-    """Return a pooling function in PyTorch's signature; what it is padded with is zero, or the lowest number."""
+    """Return a pooling function in PyTorch's signature.
+
+    Its input is padded with zero, or with the lowest number.
+    """
 
     def pooled(input: Tensor, size: Any, stride: Any = None, padding: int = 0) -> Tensor:
         if padding:

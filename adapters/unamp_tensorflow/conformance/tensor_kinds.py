@@ -1,4 +1,4 @@
-"""TensorFlow's kinds of tensor that are not one dense array, and what a policy comes to for each."""
+"""TensorFlow's kinds of tensor that are not one dense array, and a policy's effect on each."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _extension() -> TensorKind:
         "add": lambda t: tf.add(t, t),
         "exp": tf.exp,
         "gelu": tf.nn.gelu,
-        # TensorFlow multiplies bfloat16 by float32
+        # TensorFlow multiplies bfloat16 by float32.
         "matmul": lambda t: tf.matmul(t, tf.cast(weights, t.dtype)),
         "softmax": tf.nn.softmax,
     }

@@ -15,7 +15,10 @@ def ways() -> tuple[Way, ...]:
 
 
 def _leaving_nothing(way: Way) -> Way:
-    """Return a way after which MindSpore records nothing, though the function raised in the midst of a gradient."""
+    """Return a way after which MindSpore records nothing.
+
+    It would go on recording where the function raised in the midst of a gradient.
+    """
     if way.run is None:
         assert way.value_and_grad is not None
         return replace(way, value_and_grad=recording()(way.value_and_grad))

@@ -1,4 +1,7 @@
-"""Functions that are called in PyNative mode: decorated, in another thread, recomputed, and beside MindSpore's own AMP."""
+"""Functions that are called in PyNative mode.
+
+Some are decorated, run in another thread, recomputed, or beside MindSpore's own AMP.
+"""
 
 from __future__ import annotations
 

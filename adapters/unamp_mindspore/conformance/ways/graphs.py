@@ -1,4 +1,4 @@
-"""Functions and cells that are compiled by `mindspore.jit` or in GRAPH_MODE, or exported and loaded again."""
+"""Functions and cells: compiled by `mindspore.jit` or in GRAPH_MODE, or exported and loaded."""
 
 from __future__ import annotations
 
@@ -30,18 +30,28 @@ from unamp_mindspore.decorators import stated
 #: Compiles a function, or a cell that holds it, and runs it.
 Compiles = Callable[[Any, Sequence[Any]], Any]
 
-#: The suite's binding of these operations is Python that the compiler does not read, or there is no
-#: kernel.
+#: The compiler does not read the suite's Python for these operations, or there is no kernel.
 READS = NO_KERNEL | {
-    "layer_norm": "the compiler does not read try statements, with which the suite lends a layer its parameters",
+    "layer_norm": (
+        "the compiler does not read try statements, with which the suite lends a layer its "
+        "parameters"
+    ),
     "transformer": "as layer_norm",
     "ranking": "as layer_norm: embedding",
-    "residual": "the compiler does not read annotations of variables, and batch_norm's binding has them",
+    "residual": (
+        "the compiler does not read annotations of variables, and batch_norm's binding has them"
+    ),
     "lstm": "as residual",
-    "unet": "the compiler has Python run what makes a layer, as conv_transpose2d's binding does, and knows no dtype of that",
+    "unet": (
+        "the compiler has Python run what makes a layer, as conv_transpose2d's binding does, and "
+        "knows no dtype of that"
+    ),
 }
 _WITH = {
-    "*": "the compiler does not read a with statement that may raise (\"Unsupported statement 'Try'\")"
+    "*": (
+        "the compiler does not read a with statement that may raise "
+        "(\"Unsupported statement 'Try'\")"
+    )
 }
 _CAPTURES = (
     "" if sys.version_info < (3, 12) else "MindSpore captures bytecode on Python 3.11 and before"
@@ -118,8 +128,7 @@ def _compiled(
         partial(_around, compiles, cell=Holding),
         **followed,
     )
-    # Every graph is compiled, and a cell's parts are found in one way by mindspore.jit and in
-    # GRAPH_MODE.
+    # Every graph is compiled, and mindspore.jit and GRAPH_MODE find a cell's parts in one way.
     once = {**followed, "dear": not cells_only}
     yield Way(
         f"{name} of a decorated cell",
@@ -194,8 +203,7 @@ def _captured(function: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _traced(function: Any, inputs: Sequence[Any]) -> Any:
-    # Not by its own name: MindSpore takes a function named as a method of its first argument for
-    # that.
+    # Not by its own name: MindSpore would take it for its first argument's method of that name.
     return mindspore.jit(calling(function), capture_mode="trace")(*inputs)
 
 

@@ -1,4 +1,7 @@
-"""Functions and cells for the ways: where the region is, what is decorated, and what holds the function."""
+"""Functions and cells for the ways.
+
+They differ in where the region is, what is decorated, and what holds the function.
+"""
 
 from __future__ import annotations
 

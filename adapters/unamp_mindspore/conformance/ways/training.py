@@ -1,4 +1,7 @@
-"""Training steps: the scalar of a function, and its gradients, as MindSpore's own cells and `Model` compute them."""
+"""Training steps: the scalar of a function, and its gradients.
+
+MindSpore's own cells and `Model` compute them.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +45,20 @@ def _jitted(
 
 
 def _parameter(tensor: Any, name: str) -> Any:
-    """Return a tensor's values as a parameter. With NumPy 2, MindSpore makes none from a bfloat16 tensor."""
+    """Return a parameter with a tensor's values.
+
+    With NumPy 2, MindSpore makes none from a bfloat16 tensor.
+    """
     made = Parameter(cast(tensor, FLOAT32), name=name)
     made.set_dtype(tensor.dtype)
     return made
 
 
 class _Weighed(nn.Cell):  # type: ignore[misc]
-    """A network with a function's arguments at some places as parameters, and the others in it. It is called with a number."""
+    """A network that has a function's arguments at some places as parameters, and holds the others.
+
+    It is called with a number.
+    """
 
     def __init__(self, function: Function, inputs: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__()
@@ -74,7 +83,10 @@ class _Weighed(nn.Cell):  # type: ignore[misc]
 
 
 class _Keeping(nn.Optimizer):  # type: ignore[misc]
-    """An optimizer that keeps the gradients, and changes nothing: in float32, for on a CPU MindSpore assigns no bfloat16."""
+    """An optimizer that keeps the gradients, and changes nothing.
+
+    It keeps them in float32: on a CPU MindSpore assigns no bfloat16.
+    """
 
     def __init__(self, parameters: Sequence[Any]) -> None:
         super().__init__(1.0, parameters)
@@ -97,7 +109,10 @@ class _Keeping(nn.Optimizer):  # type: ignore[misc]
 def _made(
     function: Function, inputs: Sequence[Any], places: Sequence[int]
 ) -> tuple[_Weighed, _Keeping]:
-    """Return a network and its optimizer. What an optimizer computes when it is made is no part of a step, and not recorded."""
+    """Return a network and its optimizer.
+
+    Nothing that an optimizer computes when it is made is part of a step: it is not recorded.
+    """
     sink, thread.sink = thread.sink, None
     try:
         network = _Weighed(function, inputs, places)
@@ -160,17 +175,30 @@ def _inside(
 _GRAPH: dict[str, Any] = {"equal": "bound", "upstream": READS}
 
 WAYS = (
-    Way("value_and_grad, region inside", "transformed", value_and_grad=partial(_inside, _value_and_grad), upstream=RECORDS),
-    Way("value_and_grad, region around", "transformed", value_and_grad=partial(_around, _value_and_grad), upstream=RECORDS),
-    Way("TrainOneStepCell", "transformed", value_and_grad=partial(_around, _train_step), upstream=RECORDS),
+    Way(
+        "value_and_grad, region inside", "transformed",
+        value_and_grad=partial(_inside, _value_and_grad), upstream=RECORDS,
+    ),
+    Way(
+        "value_and_grad, region around", "transformed",
+        value_and_grad=partial(_around, _value_and_grad), upstream=RECORDS,
+    ),
+    Way(
+        "TrainOneStepCell", "transformed",
+        value_and_grad=partial(_around, _train_step), upstream=RECORDS,
+    ),
     Way("Model.train", "transformed", value_and_grad=partial(_around, _model), upstream=RECORDS),
     Way("jit of value_and_grad", "transformed", value_and_grad=partial(_around, _jitted), **_GRAPH),
     Way(
         "GRAPH_MODE, value_and_grad", "transformed",
         value_and_grad=partial(_around, _value_and_grad_of_cell, compiled=True), **_GRAPH,
     ),
-    Way("GRAPH_MODE, TrainOneStepCell", "transformed", value_and_grad=partial(_around, _train_step, compiled=True), **_GRAPH),
     Way(
-        "GRAPH_MODE, Model.train", "transformed", value_and_grad=partial(_around, _model, compiled=True), dear=True, **_GRAPH
+        "GRAPH_MODE, TrainOneStepCell", "transformed",
+        value_and_grad=partial(_around, _train_step, compiled=True), **_GRAPH,
+    ),
+    Way(
+        "GRAPH_MODE, Model.train", "transformed",
+        value_and_grad=partial(_around, _model, compiled=True), dear=True, **_GRAPH,
     ),
 )  # fmt: skip

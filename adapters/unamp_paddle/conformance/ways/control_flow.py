@@ -37,8 +37,7 @@ def ways() -> Iterator[Way]:
     """Yield the ways of control flow."""
     for name, runs in (("static.nn.cond", _cond), ("static.nn.while_loop", _while_loop)):
         yield from both(name, "control flow", runs)
-        # Paddle has no gradient of a loop in a program: it looks for values that the loop did not
-        # keep.
+        # Paddle has no gradient of a loop in a program: the loop did not keep the values for it.
         differentiable = runs is not _while_loop
         yield from both(
             f"{name}, to_static AST",

@@ -1,4 +1,7 @@
-"""Functions that are simply called: decorated, in threads, in hooks and PyLayers, and beside Paddle's own AMP."""
+"""Functions that are simply called.
+
+Some are decorated, run in threads, in hooks and PyLayers, or beside Paddle's own AMP.
+"""
 
 from __future__ import annotations
 

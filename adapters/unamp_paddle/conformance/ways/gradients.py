@@ -1,4 +1,4 @@
-"""Functions that are computed again for their gradients, differentiated as functions, or trained in replicas."""
+"""Functions that are recomputed for gradients, differentiated as functions, or run in replicas."""
 
 from __future__ import annotations
 

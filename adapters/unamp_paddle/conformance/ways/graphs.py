@@ -1,4 +1,7 @@
-"""Functions that `paddle.jit` compiles, by translating their source (AST) or their bytecode (SOT), or saves and loads again."""
+"""Functions that `paddle.jit` compiles, or saves and loads again.
+
+It compiles them by translating their source (AST) or their bytecode (SOT).
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _numbers = count()
 
 
 def written(source: str, like: Function, **names: Any) -> Function:
-    """Return a function that has source, as Paddle's compilers want it, and the arguments of another.
+    """Return a function that has source, as Paddle's compilers want it, and another's arguments.
 
     Args:
         source: its definition, in which ``{arguments}`` stands for the arguments' names.
@@ -59,7 +59,9 @@ def holding(function: Function) -> Any:
 
 
 def called(compiled: Function, inputs: Sequence[Any]) -> Any:
-    """Return the result of a function that Paddle compiles when it is called, and leave none of its program's values behind.
+    """Return the result of a function that Paddle compiles when it is called.
+
+    None of its program's values is left behind.
 
     Paddle keeps values of a backward program that point into the program, in a list that only the
     collector of cycles frees. Where that comes after the program went, later programs get such a
@@ -76,8 +78,7 @@ def called(compiled: Function, inputs: Sequence[Any]) -> Any:
             return compiled(*inputs)
     finally:
         gc.collect()  # while the program lives
-        # what is left is looked at by no later collection, of which SOT makes one for each
-        # function, too
+        # No later collection looks at what is left. SOT makes such collections for each function.
         gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""Programs that are built by hand in static mode, in PIR, and run by an `Executor`; saved and loaded again."""
+"""Programs of PIR, built by hand in static mode and run by an `Executor`; saved and loaded, too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def ways() -> Iterator[Way]:
 
 @contextmanager
 def _building(inputs: Sequence[Any]) -> Iterator[tuple[Any, Any, list[Any], dict[str, Any]]]:
-    """Build a program: give what runs it on the device of some inputs, itself, its values for them, and what to feed it."""
+    """Build a program that takes some inputs, on the device of the first.
+
+    Yields the executor that runs it, the program, its values for the inputs, and its feed.
+    """
     there = paddle.CUDAPlace(0) if inputs[0].place.is_gpu_place() else paddle.CPUPlace()
     executor, main = paddle.static.Executor(there), paddle.static.Program()
     given = {f"x{place}": tensor.detach() for place, tensor in enumerate(inputs)}

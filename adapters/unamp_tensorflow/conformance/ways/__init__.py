@@ -1,4 +1,4 @@
-"""The ways in which TensorFlow and Keras run a function. `unamp.adapter.ways` explains what is in one."""
+"""The ways in which TensorFlow and Keras run a function; see `unamp.adapter.ways`."""
 
 from unamp.adapter import Way
 from unamp_tensorflow.conformance.ways import (
@@ -16,5 +16,10 @@ __all__ = ["ways"]
 def ways() -> tuple[Way, ...]:
     """Return the ways of this version of TensorFlow."""
     return (
-        *eager.WAYS, *graphs.ways(), *control_flow.ways(), *gradients.ways(), *replicated.ways(), *models.ways()
-    )  # fmt: skip
+        *eager.WAYS,
+        *graphs.ways(),
+        *control_flow.ways(),
+        *gradients.ways(),
+        *replicated.ways(),
+        *models.ways(),
+    )

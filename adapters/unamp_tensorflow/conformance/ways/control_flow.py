@@ -171,7 +171,9 @@ def ways() -> Iterator[Way]:
         }
         if runs is _py_function:
             promised["upstream"] = {
-                "lstm": "the gradient of an eager tf.py_function raises where an input is whole numbers"
+                "lstm": (
+                    "the gradient of an eager tf.py_function raises where an input is whole numbers"
+                )
             }
         yield from both(name, "control flow", runs, **promised)
     without_gradients: dict[str, Runs] = {

@@ -1,4 +1,7 @@
-"""Functions that are simply called: decorated, in other threads, and beside Keras's own mixed precision."""
+"""Functions that are simply called.
+
+Some are decorated, run in other threads, or beside Keras's own mixed precision.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that are computed again for their gradients, or whose gradients are asked for in other ways."""
+"""Functions that are recomputed for their gradients, or whose gradients are asked for otherwise."""
 
 from __future__ import annotations
 

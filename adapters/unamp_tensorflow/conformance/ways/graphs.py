@@ -56,7 +56,7 @@ def _wrapped(function: Function, inputs: Sequence[Any]) -> Any:
 def _saved(
     function: Function, inputs: Sequence[Any], region: Callable[[], Any] = nullcontext
 ) -> Any:
-    """Save the function as a SavedModel, in a region of its own, load that, and call what was loaded."""
+    """Save the function as a SavedModel, in a region of its own; load that and call it."""
     taking, tensors = of_tensors(function, inputs)
     module = tf.Module()
     module.run = tf.function(
@@ -120,7 +120,10 @@ def _step(
 
 
 def ways() -> Iterator[Way]:
-    """Yield the ways of graphs and compilers. A graph's optimizer fuses operations: it promises no bits."""
+    """Yield the ways of graphs and compilers.
+
+    A graph's optimizer fuses operations: it promises no bits.
+    """
     bound: dict[str, Any] = {"equal": "bound"}
     dear: dict[str, Any] = {**bound, "dear": True}
     yield from both("tf.function", "compiled", _graph, **bound)

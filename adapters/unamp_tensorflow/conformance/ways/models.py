@@ -27,7 +27,7 @@ def _layer(function: Function) -> Any:
         def call(self, given: Any) -> Any:
             return function(*given)
 
-    # or it casts what it is called with, before its call, to its own dtype
+    # With autocast it casts its inputs, before its call, to its own dtype.
     return Computing(autocast=False)
 
 
@@ -48,7 +48,7 @@ def _decorated_call(function: Function, region: OpenRegion, inputs: Sequence[Any
 
 
 def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[int]]:
-    """Return a model whose weights are the floating inputs, a row of data for it, and the places of those."""
+    """Return a model whose weights are the floating inputs, a row of data, and their places."""
     places = list(floating(inputs))
 
     class Network(tf.keras.Model):  # type: ignore[misc]
@@ -74,14 +74,20 @@ def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[in
 
 
 def _predicted(function: Function, inputs: Sequence[Any]) -> Any:
-    """Return the result of `predict_on_batch`, which is in Python, so that low numbers come as they are."""
+    """Return the result of `predict_on_batch`.
+
+    It is in Python, so that low numbers come as they are.
+    """
     network, row, _ = _model(function, inputs)
     network.compile()
     return tf.constant(network.predict_on_batch(row))
 
 
 class _Kept:
-    """The gradients of a model's weights, in variables, which a step may write in whatever way it runs."""
+    """The gradients of a model's weights, in variables.
+
+    A step may write variables in whatever way it runs.
+    """
 
     def __init__(self, network: Any) -> None:
         self._order = {id(weight): n for n, weight in enumerate(network.held)}
@@ -163,8 +169,10 @@ def ways() -> Iterator[Way]:
         "Keras predict", "compiled", _predicted, gradients=False, equal="bound", dear=True
     )
     modes: dict[str, dict[str, Any]] = {
-        "run_eagerly": {"run_eagerly": True}, "in a graph": {"jit_compile": False}, "in XLA": {"jit_compile": True}
-    }  # fmt: skip
+        "run_eagerly": {"run_eagerly": True},
+        "in a graph": {"jit_compile": False},
+        "in XLA": {"jit_compile": True},
+    }
     for name, options in modes.items():
         promised: dict[str, Any] = {
             "dear": True,

@@ -1,4 +1,7 @@
-"""Where a way has its region (inside the function that is run in it, or around the whole), and inputs that are variables."""
+"""The places of a way's region, and inputs that are variables.
+
+The region is inside the function that is run in it, or around the whole.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
 
 
 def of_tensors(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[Any]]:
-    """Return a function of the inputs that are tensors, and those: what holds statistics is captured, as variables are."""
+    """Return a function of the inputs that are tensors, and those inputs.
+
+    An input that holds statistics is captured, as variables are.
+    """
     places = [n for n, value in enumerate(inputs) if not isinstance(value, tf.Variable)]
     kept = list(inputs)
 
