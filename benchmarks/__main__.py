@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print tables, and keep the results; compare two runs; draw one."""
+"""`python -m benchmarks`: measure, print tables, keep the results; compare two runs; draw one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def run(
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write the results here as JSON.")] = None,
 ) -> None:
-    """Unamp side by side with what you would write instead. Every ratio is to the first line of its table.
+    """Unamp side by side with what you would write instead.
+
+    Every ratio is to the first line of its table.
 
     `python -m benchmarks compare OLD.json NEW.json` says what became slower beyond the noise;
     `python -m benchmarks draw NEW.json FOLDER` makes pictures.
@@ -115,13 +117,17 @@ def compare(
         bool, typer.Option("--anyway", help="Compare runs of two machines or settings, too.")
     ] = False,
 ) -> None:
-    """Print the rows that became slower or faster by more than the noise; the exit status is 1 where one became slower."""
+    """Print the rows that became slower or faster by more than the noise.
+
+    The exit status is 1 where one became slower.
+    """
     console = _console()
     before, after = _read(old), _read(new)
     different = list(results.apart(before, after))
     if different and not anyway:
         raise typer.BadParameter(
-            f"these runs are not comparable: {'; '.join(different)}. --anyway compares them all the same"
+            f"these runs are not comparable: {'; '.join(different)}. "
+            "--anyway compares them all the same"
         )
     versions = [found.machine.get("versions") for found in (before, after)]
     for difference in [

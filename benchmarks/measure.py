@@ -120,7 +120,10 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """``"pass"``; ``"miss"``; ``"close"``, a miss that the noise does not let one be sure of; or nothing."""
+        """``"pass"``, ``"miss"``, ``"close"``; or nothing where there is no goal.
+
+        ``"close"`` is a miss that the noise does not let one be sure of.
+        """
         if self.at_most is not None and self.median > self.at_most:
             return "miss"
         if self.goal is None:

@@ -1,9 +1,10 @@
-"""Peak memory of training: `python -m benchmarks.memory MODULE WAY` trains in this process and prints bytes.
+"""Peak memory of training: `python -m benchmarks.memory MODULE WAY` prints the bytes of one.
 
-Each sample is a process of its own, so that nothing is left of another one. What is counted is what
-training takes above a process that has imported the framework and trained a tiny network in the
-same way: parameters, gradients, what the optimizer keeps, activations, and what the framework or
-unamp keeps besides. On a GPU the framework says it, elsewhere the system.
+It trains in this process. Each sample is a process of its own, so that nothing is left of another
+one. What is counted is what training takes above a process that has imported the framework and
+trained a tiny network in the same way: parameters, gradients, what the optimizer keeps,
+activations, and what the framework or unamp keeps besides. On a GPU the framework says it,
+elsewhere the system.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ class Way:
 
 
 class Size(NamedTuple):
-    """The size of a network and of its batch. The wide one has a batch of `sequences`, and takes no `length`."""
+    """The size of a network and of its batch.
+
+    The wide one has a batch of `sequences`, and takes no `length`.
+    """
 
     layers: int
     width: int
@@ -130,7 +134,8 @@ def _largest() -> int:
         import resource
     except ImportError as error:
         raise RuntimeError(
-            "this system tells no peak of resident memory: run the memory benchmarks on Linux or macOS"
+            "this system tells no peak of resident memory: run the memory benchmarks on Linux or "
+            "macOS"
         ) from error
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024

@@ -1,4 +1,4 @@
-"""Pictures of results, as SVG: ratios to the baseline, growth on two logarithmic axes, and memory as bars."""
+"""Pictures of results, as SVG: ratios to the baseline, growth on logarithmic axes, memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_growth(standing: Standing) -> bool:
 
 
 def write(folder: Path, run: Run) -> list[Path]:
-    """Write pictures of the ratios that have a goal, one for each growth, and one for the memory of each network."""
+    """Write the pictures of a run: ratios that have a goal, each growth, each network's memory."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, str] = {}
     compared: dict[str, list[Standing]] = {}
@@ -64,7 +64,10 @@ def where(run: Run) -> str:
 
 
 def _subject(title: str) -> str:
-    """Return the picture that a comparison is in: that of its framework's steps, or of what is smaller than a step."""
+    """Return the name of the picture that a comparison is in.
+
+    A framework has one for steps, and one for everything smaller than a step.
+    """
     framework, colon, _ = title.partition(": ")
     return f"{framework if colon else 'torch'}{', steps' if ' step' in f' {title}' else ''}"
 
@@ -74,7 +77,7 @@ def _name(title: str) -> str:
 
 
 def ratios(standings: Sequence[Standing], told: str) -> str:
-    """Return a picture with a line for every contender that has a goal: its quartiles, its median, and the goal."""
+    """Return a picture of each contender that has a goal: its quartiles, its median, the goal."""
     compared = [
         (s.title, asked)
         for s in standings
@@ -107,18 +110,20 @@ def ratios(standings: Sequence[Standing], told: str) -> str:
             lines.append(f'<text x="{_LEFT}" y="{y + 14}" font-size="11">{said}</text>')
             y += 28
             lines.append(
-                f'<path d="M{x(first)} {y - 6}H{x(third)}" stroke="{colour}" stroke-width="4" stroke-opacity=".4"/>'
+                f'<path d="M{x(first)} {y - 6}H{x(third)}" stroke="{colour}" stroke-width="4" '
+                'stroke-opacity=".4"/>'
             )
             lines.append(f'<circle cx="{x(outcome.ratio)}" cy="{y - 6}" r="3.5" fill="{colour}"/>')
             lines.append(
-                f'<path d="M{x(outcome.goal or 0)} {y - 12}v12" stroke="#37474f" stroke-dasharray="2"/>'
+                f'<path d="M{x(outcome.goal or 0)} {y - 12}v12" stroke="#37474f" '
+                'stroke-dasharray="2"/>'
             )
     lines.append(f'<text x="{_LEFT}" y="{height - 8}" font-size="10">{escape(told)}</text>')
     return "\n".join([*lines, "</svg>"])
 
 
 def memory(network: str, standings: Sequence[Standing], told: str) -> str:
-    """Return a picture with a bar for every way to train a network: its peak memory, and the ratio to float32."""
+    """Return a picture of peak memory, a bar for each way to train, with the ratio to float32."""
     longest = _WIDTH - 2 * _LEFT
     most = max(outcome.median for standing in standings for outcome in standing.outcomes)
     height = 50 + sum(26 + 32 * len(standing.outcomes) for standing in standings)
@@ -151,7 +156,10 @@ def _wrapped(title: str) -> list[str]:
 
 
 def growth(standing: Standing) -> str:
-    """Return a picture of seconds by size, both logarithmic, with the line of linear growth through the largest size."""
+    """Return a picture of seconds by size, on logarithmic axes.
+
+    A line shows linear growth through the largest size.
+    """
     points = [(float(outcome.name), outcome.median) for outcome in standing.outcomes]
     width, height, edge = _WIDTH, 300, 56
     (low_x, high_x), (low_y, high_y) = (
@@ -182,16 +190,19 @@ def growth(standing: Standing) -> str:
     size, seconds = points[-1]
     start = max(10**low_x, size * 10**low_y / seconds)
     lines.append(
-        f'<path d="M{at(start, seconds * start / size)}L{at(size, seconds)}" stroke="#b0bec5" stroke-dasharray="4"/>'
+        f'<path d="M{at(start, seconds * start / size)}L{at(size, seconds)}" stroke="#b0bec5" '
+        'stroke-dasharray="4"/>'
     )
     lines.append(
-        f'<path d="M{"L".join(at(*point) for point in points)}" stroke="#1565c0" fill="none" stroke-width="2"/>'
+        f'<path d="M{"L".join(at(*point) for point in points)}" stroke="#1565c0" fill="none" '
+        'stroke-width="2"/>'
     )
     for point in points:
         x, y = at(*point).split()
         lines.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="#1565c0"/>')
     lines.append(
-        f'<text x="{width / 2}" y="{height - 6}" text-anchor="middle">{escape(standing.title[8:])}</text>'
+        f'<text x="{width / 2}" y="{height - 6}" '
+        f'text-anchor="middle">{escape(standing.title[8:])}</text>'
     )
     return "\n".join([*lines, "</svg>"])
 
@@ -203,7 +214,10 @@ def _decades(values: Sequence[float]) -> tuple[int, int]:
 
 def _text(place: str, text: str, dx: int, dy: int, anchor: str) -> str:
     x, y = map(float, place.split())
-    return f'<text x="{x + dx:.1f}" y="{y + dy:.1f}" text-anchor="{anchor}" font-size="10">{text}</text>'
+    return (
+        f'<text x="{x + dx:.1f}" y="{y + dy:.1f}" text-anchor="{anchor}" '
+        f'font-size="10">{text}</text>'
+    )
 
 
 def _seconds(power: int) -> str:

@@ -1,4 +1,4 @@
-"""Contenders that need a process of their own: fresh interpreters, and processes with another past."""
+"""Contenders that need a process of their own: fresh interpreters, processes with another past."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Run:
 
 
 class Change(NamedTuple):
-    """One contender in two runs: its ratio to the baseline of its comparison, and between what it surely is."""
+    """One contender in two runs: its ratios to its baseline, with their confidence intervals."""
 
     title: str
     name: str
@@ -49,7 +49,7 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """``"slower"`` or ``"faster"`` (of memory: more, less) where the noise does not explain it; else nothing.
+        """``"slower"`` or ``"faster"`` (memory: more, less) beyond the noise; else nothing.
 
         The 95% confidence intervals of the two medians are apart, by more than two processes
         differ.
@@ -130,7 +130,8 @@ def _standing(data: Any) -> Standing:
     unit = _of(str, {"unit": "seconds", **data}, "unit")
     if not outcomes or unit not in ("seconds", "bytes"):
         raise ValueError(
-            f"{_of(str, data, 'title')!r} has no outcomes, or a unit other than seconds and bytes: {unit!r}"
+            f"{_of(str, data, 'title')!r} has no outcomes, or a unit other than seconds and bytes: "
+            f"{unit!r}"
         )
     return Standing(_of(str, data, "title"), _of(int, data, "rounds"), outcomes, unit)
 
@@ -161,7 +162,7 @@ def _pair(data: Any, key: str) -> tuple[float, float]:
 
 
 def apart(before: Run, after: Run) -> Iterator[str]:
-    """Yield why the ratios of two runs say nothing about each other: another machine, or another setting."""
+    """Yield the reasons why two runs cannot be compared: another machine, or another setting."""
     for about in ("cpu_model_name", "cpu_count"):
         old, new = before.machine.get(about), after.machine.get(about)
         if old != new:
@@ -181,7 +182,10 @@ def _said(run: Run) -> str:
 
 
 def changes(before: Sequence[Standing], after: Sequence[Standing]) -> Iterator[Change]:
-    """Yield every contender that is in both runs with the same baseline, but for the baselines themselves."""
+    """Yield the change of every contender that both runs have with the same baseline.
+
+    The baselines themselves are left out.
+    """
     known = {
         (standing.title, standing.unit, standing.outcomes[0].name, outcome.name): outcome
         for standing in before

@@ -1,4 +1,7 @@
-"""The sections of the benchmark, each measured in a process of its own: none sees what another one installed."""
+"""The sections of the benchmark, each measured in a process of its own.
+
+So none sees what another one installed.
+"""
 
 from __future__ import annotations
 

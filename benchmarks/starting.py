@@ -16,7 +16,10 @@ print(process_time() - start)
 {afterwards}
 """
 
-_NO_FRAMEWORK = "assert not {'torch', 'paddle', 'mindspore', 'tensorflow', 'jax', 'numpy'} & set(sys.modules), 'unamp imports a framework'"
+_NO_FRAMEWORK = (
+    "assert not {'torch', 'paddle', 'mindspore', 'tensorflow', 'jax', 'numpy'} "
+    "& set(sys.modules), 'unamp imports a framework'"
+)
 
 
 def _timed(source: str, *, imports: str = "sys", afterwards: str = "") -> str:

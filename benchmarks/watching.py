@@ -1,8 +1,8 @@
-"""The cost of `unamp.watch` beside a step of a transformer's encoder, in PyTorch: `python -m benchmarks.watching`.
+"""The cost of `unamp.watch` beside a step of a transformer's encoder, in PyTorch.
 
-A step is timed without it. What the monitor takes is timed by itself, in the same steps: of those
-that it lets pass, and of those that it looks at. The time is the processor's, of one thread, so
-that what else a machine does counts less.
+`python -m benchmarks.watching` prints it. A step is timed without it. What the monitor takes is
+timed by itself, in the same steps: of those that it lets pass, and of those that it looks at. The
+time is the processor's, of one thread, so that what else a machine does counts less.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ def main() -> None:
         share = ((EVERY - 1) * passed + looked) / EVERY / step
         parameters = "bfloat16 parameters" if low else "float32 parameters, a bfloat16 region"
         print(
-            f"{parameters}: a step {step * 1e3:.0f} ms; the monitor {passed * 1e6:.0f} us where it lets a step pass, "
-            f"{looked * 1e3:.1f} ms where it looks; at every={EVERY} that is {share:.2%} of a step",
+            f"{parameters}: a step {step * 1e3:.0f} ms; the monitor {passed * 1e6:.0f} us where "
+            f"it lets a step pass, {looked * 1e3:.1f} ms where it looks; at every={EVERY} that is "
+            f"{share:.2%} of a step",
             flush=True,
         )
 
 
 def measure(low: bool) -> list[tuple[float, float, float]]:
-    """Return the times of steps, and of the monitor in a step that it lets pass and in one that it looks at."""
+    """Return the times of steps, and of the monitor where it lets one pass and where it looks."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True)
     network: Any = torch.nn.TransformerEncoder(layer, 4)

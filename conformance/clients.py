@@ -1,4 +1,6 @@
-"""Packages of others under unamp: ``make clients``, and ``make clients-sample`` for two of each framework.
+"""Packages of others under unamp: ``make clients``, ``make clients-sample``.
+
+The sample is two packages of each framework.
 
 Each client of ``clients/clients.toml`` gets an environment of its own: the frameworks of the
 environment that runs this, and over them the client's packages, pinned. Its script in ``clients``
@@ -41,24 +43,32 @@ MOST_DIFFERENCE = 2.0**-4
 
 _HEAD = """# Clients
 
-What `make clients` found: packages of others, with networks of theirs and random weights, that take the same training
-steps in float32, under `unamp.autocast(dtype="bfloat16")`, and under mixed precision of their own or of their framework.
+What `make clients` found: packages of others, with networks of theirs and random weights, \
+that take the same training
+steps in float32, under `unamp.autocast(dtype="bfloat16")`, \
+and under mixed precision of their own or of their framework.
 They know nothing of unamp.
 
-*Products low* is the share of multiplications that a trace of a step saw in bfloat16. *Difference* is that of the first
-loss from float32's, in parts of it. *Time* is the median of a step against float32's, on the processor of that run, which
-may have had other work: where it multiplies no bfloat16, low steps are slower. A dash is where a framework has no mixed
+*Products low* is the share of multiplications that a trace of a step saw in bfloat16. \
+*Difference* is that of the first
+loss from float32's, in parts of it. *Time* is the median of a step against float32's, \
+on the processor of that run, which
+may have had other work: where it multiplies no bfloat16, low steps are slower. \
+A dash is where a framework has no mixed
 precision of its own on a CPU, or a client is not run. Its row then says why.
-numpyro runs its model three times in `init`, outside of the region and in float32; the steps after it are what is counted.
-The table is generated; the clients are listed in [clients.toml](../clients/clients.toml), each with its script beside.
+numpyro runs its model three times in `init`, outside of the region and in float32; \
+the steps after it are what is counted.
+The table is generated; the clients are listed in [clients.toml](../clients/clients.toml), \
+each with its script beside.
 
-| framework | client | packages | result | products low | difference | their own | time | their own | at commit |
+| framework | client | packages | result | products low | \
+difference | their own | time | their own | at commit |
 |---|---|---|---|---|---|---|---|---|---|
 """
 
 
 class Client(NamedTuple):
-    """A client: its name, its framework, its packages, and its script with the variables that are set for it.
+    """A client: name, framework, packages, and a script with the variables that are set for it.
 
     One that is known not to run has the reason as its `gap`, and no script.
     """
@@ -84,7 +94,10 @@ def listed() -> dict[str, Client]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the chosen rows, one client at a time, and write the page after each; return 1 where one fails."""
+    """Run the chosen rows, one client at a time; return 1 where one fails.
+
+    The page is written after each.
+    """
     parser = argparse.ArgumentParser(description="Packages of others under unamp.")
     parser.add_argument(
         "chosen", nargs="*", metavar="CLIENT", help="everything, where none is named"
@@ -116,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
 def _examined(
     names: Sequence[str], *, brief: bool, stays: bool
 ) -> Iterator[tuple[str, Rows, float]]:
-    """Yield clients in the order of their names, each with what came of it and the seconds that it took."""
+    """Yield clients by name, each with what came of it and the seconds that it took."""
     clients = listed()
 
     def one(name: str) -> tuple[str, Rows, float]:
@@ -131,7 +144,7 @@ def _examined(
 
 
 def examined(client: Client, *, stays: bool = False, variables: Mapping[str, str] = {}) -> Rows:
-    """Return the outcome of a client, from an environment of its own, with more environment variables."""
+    """Return the outcome of a client, run in an environment of its own with further variables."""
     home = ENVIRONMENTS / client.name
     row: Rows = {"packages": list(client.packages), "commit": commit()}
     if client.gap:
@@ -193,7 +206,7 @@ def _installed(client: Client, home: Path) -> str:
 
 
 def judged(found: Mapping[str, Any]) -> str:
-    """Return whether a client runs under unamp as it runs without, or the first thing that is wrong."""
+    """Return whether a client runs under unamp as without, or the first thing that is wrong."""
     if error := found["float32"].get("error"):
         return f"fails in float32 too: {error}"
     for part in ("unamp", "decisions"):

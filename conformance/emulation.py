@@ -1,9 +1,10 @@
-"""Python environments on a processor that qemu emulates, for the settings of ``machines.toml`` that name one.
+"""Python environments on a processor that qemu emulates.
 
-Such an environment has a ``bin/python`` that starts Python in the emulator and tells it that it is
-that very program: what starts ``sys.executable`` again is emulated too. For another model of this
-machine's architecture it shares the packages of the environment that runs this. For Arm there are
-Debian's Python and the frameworks' own wheels, unpacked into folders.
+They are for the settings of ``machines.toml`` that name one. Such an environment has a
+``bin/python`` that starts Python in the emulator and tells it that it is that very program: what
+starts ``sys.executable`` again is emulated too. For another model of this machine's architecture it
+shares the packages of the environment that runs this. For Arm there are Debian's Python and the
+frameworks' own wheels, unpacked into folders.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class NotHere(Exception):
 
 
 def environment(emulated: Emulated) -> Path:
-    """Return the Python of an environment with an emulated processor, which is made where it is not there yet.
+    """Return the Python of an environment with an emulated processor; make it where it is missing.
 
     Raises:
         NotHere: where it cannot be made.
@@ -106,7 +107,8 @@ def environment(emulated: Emulated) -> Path:
 def _environment(architecture: str, model: str, has: tuple[str, ...]) -> Path:
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise NotHere(
-            f"processors are emulated on Linux on x86_64, and this is {platform.system()} {platform.machine()}"
+            f"processors are emulated on Linux on x86_64, and this is {platform.system()} "
+            f"{platform.machine()}"
         )
     emulator, home = _emulator(architecture), ENVIRONMENTS / f"{architecture}-{model}"
     system = home / "system"
@@ -123,7 +125,10 @@ def _environment(architecture: str, model: str, has: tuple[str, ...]) -> Path:
 
 
 def _compilers(home: Path) -> Path:
-    """Return a folder of compilers that compile for the emulated processor: they run on the real one, and would for that."""
+    """Return a folder of compilers that compile for the emulated processor.
+
+    They run on the real one, and would otherwise compile for that.
+    """
     folder = home / "compilers"
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("cc", "c++", "gcc", "g++", "clang", "clang++"):
@@ -152,7 +157,10 @@ def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
 
 
 def _command(emulator: str, model: str, system: Path, real: Path) -> str:
-    """Return the shell's command: the emulator, in which `system` stands in for the machine's own files, and its Python."""
+    """Return the shell's command that runs an emulated Python.
+
+    It starts the emulator, in which `system` stands in for the machine's own files.
+    """
     words = (
         "exec",
         emulator,
@@ -166,7 +174,10 @@ def _command(emulator: str, model: str, system: Path, real: Path) -> str:
 
 
 def _without_warnings(emulator: str, model: str, system: Path, real: Path) -> str:
-    """Return a model without the features that the emulator has not, which it warns of at every start."""
+    """Return a model without the features that the emulator lacks.
+
+    It would warn of them at every start.
+    """
     tried = subprocess.run(
         [emulator, "-cpu", model, "-L", system, real, "-c", ""],
         capture_output=True,
@@ -185,7 +196,10 @@ def _without_warnings(emulator: str, model: str, system: Path, real: Path) -> st
 
 
 def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]) -> None:
-    """Write the instruction sets of the emulated processor where programs look for them: the emulator shows the real ones."""
+    """Write the emulated processor's instruction sets where programs look for them.
+
+    The emulator shows the real ones.
+    """
     name = f"{model}, emulated by qemu"
     lines = [f"model name\t: {name}", f"flags\t\t: {' '.join(has)}"]
     if architecture == "aarch64":  # what its programs read besides; the numbers are a Neoverse's
@@ -205,14 +219,20 @@ def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]
 
 
 def _emulator(architecture: str) -> str:
-    """Return the emulator: the machine's own where it is new enough, otherwise Debian's newest, unpacked into a folder."""
+    """Return the emulator.
+
+    The machine's own where it is new enough, otherwise Debian's newest, unpacked into a folder.
+    """
     name = f"qemu-{architecture}"
     unpacked = ENVIRONMENTS / "emulator"
     newest = str(unpacked / "usr/bin" / name)
     for found in (newest, shutil.which(name)):
         if _is_new_enough(found):
             return str(found)
-    advice = f"{name} {_OLDEST} or newer is missing (on Debian in the package qemu-user, or in that of the backports)"
+    advice = (
+        f"{name} {_OLDEST} or newer is missing (on Debian in the package qemu-user, "
+        "or in that of the backports)"
+    )
     try:
         _unpack(unpacked, "amd64", ("qemu-user",), newer=True)
     except NotHere as missing:
@@ -233,7 +253,7 @@ def _is_new_enough(emulator: str | None) -> bool:
 
 
 def _arm_python(system: Path) -> Path:
-    """Return Debian's Python for Arm, unpacked into a folder with the libraries that wheels need."""
+    """Return Debian's Python for Arm, unpacked with the libraries that wheels need."""
     python = system / f"usr/bin/{_PYTHON}"
     if not python.exists():
         _unpack(system, "arm64", (_PYTHON, *_LIBRARIES))
@@ -243,7 +263,9 @@ def _arm_python(system: Path) -> Path:
 def _unpack(
     folder: Path, architecture: str, packages: Sequence[str], *, newer: bool = False
 ) -> None:
-    """Unpack Debian's packages, and what they require, into a folder; of the machine's own nothing is touched.
+    """Unpack Debian's packages, with what they require, into a folder.
+
+    Nothing of the machine's own is touched.
 
     Args:
         folder: where to.
@@ -253,7 +275,8 @@ def _unpack(
     """
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise NotHere(
-            f"Debian's packages {' '.join(packages)} are unpacked with apt-get and dpkg, which are not here"
+            f"Debian's packages {' '.join(packages)} are unpacked with apt-get and dpkg, "
+            "which are not here"
         )
     work = folder.with_name(f"{folder.name}-{architecture}-packages")
     for inner in ("lists/partial", "cache/archives/partial"):
@@ -269,8 +292,9 @@ def _unpack(
     )
     (work / "sources.list").write_text("".join([*sources, *(backports if newer else ())]), "utf-8")
     named = {
-        "Dir::Etc::sourcelist": work / "sources.list", "Dir::Etc::sourceparts": "-", "APT::Architecture": architecture,
-        "APT::Architectures": architecture, "Dir::State::Lists": work / "lists", "Dir::Cache": work / "cache",
+        "Dir::Etc::sourcelist": work / "sources.list", "Dir::Etc::sourceparts": "-",
+        "APT::Architecture": architecture, "APT::Architectures": architecture,
+        "Dir::State::Lists": work / "lists", "Dir::Cache": work / "cache",
         "Dir::State::status": work / "status",
     }  # fmt: skip
     apt = (

@@ -1,4 +1,6 @@
-"""Read ``conformance/machines.toml``: settings that make this processor behave as another one, and emulated processors.
+"""Read ``conformance/machines.toml``: settings of this processor, and emulated processors.
+
+A setting makes this processor behave as another one.
 
 The conformance suite runs under them, and the benchmarks do.
 """
@@ -61,7 +63,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Emulated:
-    """A processor that is emulated, and the size of the sample that is run on it, for each framework.
+    """An emulated processor, and the size of the sample that is run on it, for each framework.
 
     Attributes:
         architecture: one of `ARCHITECTURES`.
@@ -103,7 +105,7 @@ class Setting:
     device: str = "cpu"
 
     def death(self, framework: str) -> Death | None:
-        """Return the death that a framework itself dies under it on this processor; None where it is not known to."""
+        """Return the death that a framework itself is known to die under it here, or None."""
         listed = self.dies.get(framework)
         sets = self.emulated.instruction_sets() if self.emulated else machine.instruction_sets()
         return listed if listed and fits(listed.where, sets) else None
@@ -162,7 +164,8 @@ def _emulated(where: str, given: Any, frameworks: Mapping[str, Any]) -> Emulated
     )
     if found["architecture"] not in ARCHITECTURES:
         raise BadSettings(
-            f"{where}: unknown architecture {found['architecture']!r}; valid: {', '.join(ARCHITECTURES)}"
+            f"{where}: unknown architecture {found['architecture']!r}; valid: "
+            f"{', '.join(ARCHITECTURES)}"
         )
     has = tuple(found["has"].split())
     if wrong := [name for name in has if name not in machine.INSTRUCTION_SETS]:
@@ -172,7 +175,8 @@ def _emulated(where: str, given: Any, frameworks: Mapping[str, Any]) -> Emulated
     for key in ("checks", "tests"):
         if set(found[key]) != set(frameworks):
             raise BadSettings(
-                f"{where}, {key}: must be of the frameworks that it has variables for: {', '.join(frameworks)}"
+                f"{where}, {key}: must be of the frameworks that it has variables for: "
+                f"{', '.join(frameworks)}"
             )
         if wrong := [
             number for number in found[key].values() if not isinstance(number, int) or number < 1
@@ -210,7 +214,8 @@ def _variables(where: str, given: Any) -> dict[str, str]:
             raise BadSettings(f"{where}, {variable}: must be text, not {value!r}")
         if not machine.variables({variable: value}):
             raise BadSettings(
-                f"{where}: {variable} is not recorded with a run; see unamp.adapter.machine.variables"
+                f"{where}: {variable} is not recorded with a run; "
+                "see unamp.adapter.machine.variables"
             )
     return given
 
@@ -256,6 +261,7 @@ def chosen(
     ]
     if not found:
         raise BadSettings(
-            f"{', '.join(s.name for s in named)} says nothing to {', '.join(frameworks)}; see {SETTINGS.name}"
+            f"{', '.join(s.name for s in named)} says nothing to {', '.join(frameworks)}; "
+            f"see {SETTINGS.name}"
         )
     yield from found

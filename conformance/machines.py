@@ -51,10 +51,14 @@ _PATIENCE = "1800"  # seconds for one check: an emulated compiler is slow
 
 _HEAD = """# Machines
 
-Other machines have other kernels: other instruction sets, another number of threads, oneDNN or none. What
-`make conformance-machines` found: conformance on a CPU under settings that make this processor behave as another one, on a
-GPU, and on emulated processors a sample of it and of the tests, with every check, network, level and way of the framework.
-*Dies* means that the framework itself ends with that signal, as the setting's list says, whatever the policy.
+Other machines have other kernels: other instruction sets, another number of threads, \
+oneDNN or none. What
+`make conformance-machines` found: conformance on a CPU under settings that make this processor \
+behave as another one, on a
+GPU, and on emulated processors a sample of it and of the tests, with every check, network, \
+level and way of the framework.
+*Dies* means that the framework itself ends with that signal, as the setting's list says, \
+whatever the policy.
 The tables are generated; the settings are listed in [machines.toml](../conformance/machines.toml).
 """
 
@@ -63,7 +67,7 @@ The tables are generated; the settings are listed in [machines.toml](../conforma
 
 
 def examined(framework: str, setting: Setting, *selection: str) -> Rows:
-    """Return the outcome of one framework under one setting. Whatever the framework does, there is a row.
+    """Return the outcome of one framework under one setting: a row, whatever the framework does.
 
     Args:
         framework: its name.
@@ -113,7 +117,7 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
 
 
 def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False) -> Rows:
-    """Return the row of a sample of the suite on an emulated processor, and of one of the framework's tests.
+    """Return the row of a sample of the suite, and of the framework's tests, where it is emulated.
 
     Args:
         framework: its name.
@@ -155,7 +159,10 @@ def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False)
 
 
 def where(emulated: Emulated | None = None, device: str = "cpu") -> str:
-    """Return the machine that this runs on, with its GPUs where they compute, or the one that is emulated."""
+    """Return the machine that this runs on, or the one that is emulated.
+
+    With the GPUs of this one, where they compute.
+    """
     there = emulated.instruction_sets() if emulated else machine.instruction_sets()
     name = f"{emulated.model}, emulated by qemu" if emulated else machine.processor()
     sets = " ".join(name for name, has in there.items() if has)
@@ -165,7 +172,7 @@ def where(emulated: Emulated | None = None, device: str = "cpu") -> str:
 
 
 def _judged(row: Rows, said: Rows, listed: Death | None) -> Rows:
-    """Return the row, with the signal that the framework died of, if any, and whether it is listed."""
+    """Return the row, with the signal that the framework died of, and whether it is listed."""
     messages = [
         said.get("ended", ""),
         *(u["message"] for u in said.get("unexpected", ()) if u["status"] == "crashed"),
@@ -253,7 +260,10 @@ def table(known: Rows) -> str:
                 lines.append(_line(framework, name, found, places.index(found["where"]) + 1))
     lines += [
         "",
-        "*Largest error*: of all errors of networks that passed, the largest, as a part of its bound.",
+        (
+            "*Largest error*: of all errors of networks that passed, the largest, "
+            "as a part of its bound."
+        ),
         "*Seconds*: by the clock, on a machine with other work.",
         "What is not run where a framework dies is not counted as anything.",
     ]
@@ -330,7 +340,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _in_short(work: Sequence[tuple[str, Setting]], seed: int, *, absent: int) -> int:
-    """Run the smallest samples, two at a time; return 1 where one fails, and `absent` where they cannot run."""
+    """Run the smallest samples, two at a time; return 1 where one fails.
+
+    Return `absent` where they cannot run.
+    """
 
     def run(framework: str, setting: Setting) -> bool:
         found = sampled(framework, setting, seed, short=True)

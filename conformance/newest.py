@@ -66,7 +66,7 @@ def examine(
     *,
     brief: bool = False,
 ) -> str:
-    """Install a release of a framework into a folder and run what users run; return what conformance said.
+    """Install a release of a framework and run what users run; return what conformance said.
 
     Args:
         framework: the framework.
@@ -102,7 +102,10 @@ def examine(
 
 
 def _without_compiler(home: Path) -> dict[str, str]:
-    """Return variables under which nothing but the environment's own programs is found, and nothing that a user has built."""
+    """Return variables under which only the environment's own programs are found.
+
+    Nor is anything found that a user has built.
+    """
     return {"PATH": str(home / "bin"), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": ""}
 
 
@@ -118,7 +121,8 @@ def _kernels(found: Mapping[str, Any], wheel: Path) -> str:
         brought = any(file in name and name.endswith(".so") for name in archive.namelist())
     if brought and runs != "C++":
         raise Failure(
-            f"the wheel brings {file}, but unamp doctor says that kernels are in {runs}: {found['runtime']}"
+            f"the wheel brings {file}, but unamp doctor says that kernels are in {runs}: "
+            f"{found['runtime']}"
         )
     return f"kernels in {runs}{'' if brought else ', of which the wheel brings none'}; "
 
@@ -164,7 +168,8 @@ def _chosen(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     named = {argument: argument.partition("==")[::2] for argument in arguments or EXTRAS}
     if unknown := {framework for framework, _ in named.values()} - EXTRAS.keys():
         sys.exit(
-            f"unknown framework {min(unknown)!r}; valid: {', '.join(EXTRAS)}, and versions such as torch==2.13.0"
+            f"unknown framework {min(unknown)!r}; valid: {', '.join(EXTRAS)}, "
+            "and versions such as torch==2.13.0"
         )
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
     for framework, version in named.values():
@@ -197,10 +202,10 @@ def main(arguments: Sequence[str]) -> int:
     for framework, requirement in _chosen(options.chosen):
         with tempfile.TemporaryDirectory(prefix=f"unamp-newest-{framework}-") as folder:
             try:
-                print(
-                    f"{framework} {examine(framework, Path(folder, 'environment'), requirement, wheel, brief=options.brief)}",
-                    flush=True,
+                said = examine(
+                    framework, Path(folder, "environment"), requirement, wheel, brief=options.brief
                 )
+                print(f"{framework} {said}", flush=True)
                 passed += 1
             except Failure as failure:
                 failed += 1

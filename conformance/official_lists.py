@@ -1,4 +1,4 @@
-"""The lists of each framework's own mixed precision, read out of an installed package that is not imported.
+"""The lists of each framework's own mixed precision, read without importing the framework.
 
 ``tests/frameworks`` holds the presets against those that are installed; ``preset_versions.py``
 writes how those of other versions differ.
@@ -70,7 +70,7 @@ _KERNEL = re.compile(
 
 
 def torch_kernels_by_symbol(package: Path) -> dict[str, dict[str, set[str]]]:
-    """Return the names on each list of each preset of torch's, by the kernels whose symbols are in its library.
+    """Return the names on each list of torch's presets, by the symbols of kernels in its library.
 
     The library need not load here: those for a GPU do not without it. It takes `nm`, of binutils.
     """
@@ -90,7 +90,10 @@ def torch_kernels_by_symbol(package: Path) -> dict[str, dict[str, set[str]]]:
 
 
 def _without_overload(package: Path, name: str) -> str:
-    """Return the operator that a name with an overload (`sum_dim_IntList`) is of: each operator has a header."""
+    """Return the operator that a name with an overload (`sum_dim_IntList`) belongs to.
+
+    Each operator has a header.
+    """
     words = name.split("_")
     prefixes = ("_".join(words[:count]) for count in range(len(words), 0, -1))
     return next(
@@ -120,7 +123,10 @@ def paddle_lists(package: Path) -> dict[str, set[str]]:
 
 
 def mindspore_lists(package: Path) -> dict[str, set[str]]:
-    """Return the AMP lists of `mindspore/train/amp.py`: cells as `nn.Dense`, primitives by their bare name."""
+    """Return the AMP lists of `mindspore/train/amp.py`.
+
+    Cells are spelled `nn.Dense`; primitives have their bare name.
+    """
     tree = ast.parse((package / "train/amp.py").read_text("utf-8"))
     lists = {}
     for node in tree.body:
@@ -142,7 +148,10 @@ def mindspore_lists(package: Path) -> dict[str, set[str]]:
 
 
 def tensorflow_lists(package: Path) -> dict[str, dict[str, set[str]]]:
-    """Return grappler's lists, as its header gives them for CUDA (every version condition true) and for oneDNN in bfloat16."""
+    """Return grappler's lists from its header, for CUDA and for oneDNN in bfloat16.
+
+    For CUDA every version condition is true.
+    """
     header = package / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
     text = header.read_text("utf-8")
     tensor_lists = set(re.findall(r'"(TensorList\w+)"', text))

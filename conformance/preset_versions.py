@@ -1,4 +1,6 @@
-"""The lists of other versions of the frameworks, as differences from the presets: ``unamp/data/presets/versions``.
+"""The lists of the frameworks' other versions, as differences from the presets.
+
+They are in ``unamp/data/presets/versions``.
 
     python conformance/preset_versions.py FOLDER...
 
@@ -34,7 +36,7 @@ Lists = Mapping[str, set[str]]
 
 
 class Source(NamedTuple):
-    """The package that a framework's lists are read out of, and the place for a person to look them up."""
+    """The package that a framework's lists are read from, and the place to look them up."""
 
     framework: str
     source: str
@@ -77,7 +79,9 @@ SOURCES = {
 
 
 def difference(preset: str, framework: str, lists: Lists) -> dict[str, list[str]]:
-    """Return the entries that lists have beyond those of a preset, and lack, and the words that the vocabulary has none for.
+    """Return the entries that lists have beyond a preset's, or lack, and the unnamed words.
+
+    The vocabulary has no operation for an unnamed word.
 
     Raises:
         ValueError: where what the preset implies rests on an entry that differs: that is for a
@@ -98,7 +102,8 @@ def difference(preset: str, framework: str, lists: Lists) -> dict[str, list[str]
     for op, basis in implied.items():
         if differing & set(re.findall(r"\w+", basis)):
             raise ValueError(
-                f"preset {preset}: {op!r} is implied by {basis!r}, which differs: {sorted(differing)}"
+                f"preset {preset}: {op!r} is implied by {basis!r}, which differs: "
+                f"{sorted(differing)}"
             )
     if unnamed := sorted(
         {word for official in lists.values() for word in official if word not in words}
@@ -127,7 +132,10 @@ def read_folder(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
 def write(preset: str, versions: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the differences of a preset's versions, the oldest first."""
     lines = [
-        f"# How the lists of other versions differ from the preset {preset}; conformance/preset_versions.py writes this.",
+        (
+            f"# How the lists of other versions differ from the preset {preset}; "
+            "conformance/preset_versions.py writes this."
+        ),
         "# `unnamed` are words on the lists that the vocabulary has no operation for.",
         "",
         "schema = 1",

@@ -1,4 +1,4 @@
-"""The shared part of the tables of runs: the suite run as a process of its own, and rows that are kept and shown.
+"""Tables of runs: the suite run as a process of its own, and rows that are kept and shown.
 
 A table's rows are in ``conformance/results/NAME.json``: nested objects, by the names that a row
 goes under. Its page is ``docs/NAME.md``, which is written anew with every row.
@@ -103,7 +103,10 @@ def suite(
 
 
 def commit() -> str:
-    """Return the commit of the checkout, with a plus sign where a package of the project was changed since."""
+    """Return the checkout's commit, with a plus sign where a package was changed since.
+
+    The packages are the project's own.
+    """
     git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=True)
     changed = git(
         ("git", "status", "--porcelain", "unamp", "adapters", "conformance/unamp_conformance")
@@ -183,7 +186,9 @@ def cells(*texts: object) -> str:
 def keep(
     results: Path, page: Path, names: Sequence[str], found: Rows, table: Callable[[Rows], str]
 ) -> None:
-    """Write down what came of one row, beside what is there by now: another run may have written meanwhile.
+    """Write down the outcome of one row, beside what the file holds by now.
+
+    Another run may have written meanwhile.
 
     Args:
         results: the file of rows.

@@ -38,8 +38,10 @@ _INSTALLING = 1800  # seconds
 
 _HEAD = """# Versions
 
-What `make conformance-versions` found: for each version an environment of its own, `unamp doctor`, and conformance on a CPU.
-*Refused* means that a region raises an error with that message, and that nothing was changed. *No wheel* means that the
+What `make conformance-versions` found: for each version an environment of its own, \
+`unamp doctor`, and conformance on a CPU.
+*Refused* means that a region raises an error with that message, and that nothing was changed. \
+*No wheel* means that the
 framework offers none for that Python.
 The table is generated; the versions are listed in [versions.toml](../conformance/versions.toml).
 
@@ -49,7 +51,10 @@ The table is generated; the versions are listed in [versions.toml](../conformanc
 
 
 class Row(NamedTuple):
-    """One version of a framework on one Python: its package, the first two numbers of the Python, libraries beside it."""
+    """One version of a framework on one Python, with the libraries beside it.
+
+    A Python is the first two numbers of its version.
+    """
 
     framework: str
     package: str
@@ -93,7 +98,10 @@ def main(arguments: Sequence[str]) -> int:
         keep(row, found)
     for python in sorted(set(left_out)):
         print(
-            f"there is no Python {python} here: put python{python} on PATH, or name one with --python",
+            (
+                f"there is no Python {python} here: put python{python} on PATH, "
+                "or name one with --python"
+            ),
             file=sys.stderr,
         )
     return 1 if left_out else 0
@@ -105,13 +113,17 @@ def keep(row: Row, found: dict[str, Any]) -> None:
 
 
 def chosen(arguments: Sequence[str]) -> Iterator[Row]:
-    """Yield everything that the arguments name, or all of it. A version that is not listed gets the Python that runs this."""
+    """Yield everything that the arguments name, or all of it.
+
+    A version that is not listed gets the Python that runs this.
+    """
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
     for argument in arguments or listed:
         match = re.fullmatch(r"(\w+)(?:==([\w.+]+))?(?:@(\d+\.\d+))?", argument)
         if match is None:
             sys.exit(
-                f"{argument!r} is no FRAMEWORK[==VERSION][@PYTHON], such as torch, paddle==3.3.0 or tensorflow==2.21.0@3.13"
+                f"{argument!r} is no FRAMEWORK[==VERSION][@PYTHON], such as torch, "
+                "paddle==3.3.0 or tensorflow==2.21.0@3.13"
             )
         framework, version, python = match.groups()
         if framework not in listed:
@@ -132,7 +144,7 @@ def chosen(arguments: Sequence[str]) -> Iterator[Row]:
 
 
 def found_python(python: str, given: Sequence[str] = ()) -> str | None:
-    """Return the interpreter of a Python: one of those given, the one that runs this, or one on PATH; None without any."""
+    """Return the interpreter of a Python: a given one, the running one, or one on PATH, or None."""
     for candidate in (*given, sys.executable, shutil.which(f"python{python}")):
         if (
             candidate is not None
@@ -147,7 +159,10 @@ def _running() -> str:
 
 
 def _answer(interpreter: str, program: str) -> str | None:
-    """Return the output of a program; None where it does not run, as a pyenv's shim for a Python that is not switched on."""
+    """Return the output of a program, or None where it does not run.
+
+    A pyenv's shim for a Python that is not switched on does not.
+    """
     try:
         ran = subprocess.run(
             [interpreter, "-c", program], capture_output=True, text=True, check=False, timeout=60

@@ -1,4 +1,4 @@
-"""The frameworks that offer no wheel for the Python that runs this, so that who does without them says so.
+"""The frameworks that offer no wheel for the running Python, for whoever does without them.
 
 ``pyproject.toml`` knows: its extra ``frameworks`` leaves them out there.
 """
@@ -30,7 +30,7 @@ def without_wheels(python: Sequence[int] = sys.version_info[:2]) -> frozenset[st
 
 
 def first_without(requirement: str) -> tuple[str, tuple[int, int] | None]:
-    """Return the package that a requirement names and the first Python that it leaves out; None where it leaves none out.
+    """Return the package that a requirement names and the first Python it leaves out, or None.
 
     Raises:
         ValueError: where it is written in another way than those of the extra.
@@ -48,5 +48,6 @@ def first_without(requirement: str) -> tuple[str, tuple[int, int] | None]:
 if __name__ == "__main__":
     for framework in sorted(without_wheels()):
         print(
-            f"{framework} is left out: it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}"
+            f"{framework} is left out: it offers no wheel for Python "
+            f"{sys.version_info[0]}.{sys.version_info[1]}"
         )

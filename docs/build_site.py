@@ -1,4 +1,4 @@
-"""Build the site: README.md, the other files for readers at the root, and docs/, with the API reference.
+"""Build the site: README.md, the other files at the root, and docs/, with the API reference.
 
 `python docs/build_site.py [FOLDER]` writes the pages of this version to a folder of its name in
 FOLDER, `site` unless it is given. Versions that are there already stay, and each page's menu leads
@@ -45,7 +45,10 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 
 #: Where the folder of all versions is opened: the newest one.
-_NEWEST = '<!doctype html>\n<title>unamp</title>\n<meta http-equiv="refresh" content="0; url={version}/index.html">\n'
+_NEWEST = (
+    "<!doctype html>\n<title>unamp</title>\n"
+    '<meta http-equiv="refresh" content="0; url={version}/index.html">\n'
+)
 
 
 def led(markdown: str, source: str) -> str:
@@ -73,7 +76,10 @@ def led(markdown: str, source: str) -> str:
 
 
 def _named(table: re.Match[str]) -> str:
-    """Return a table whose cells say of which column they are: on a phone each stands under the name."""
+    """Return a table whose cells say of which column they are.
+
+    On a phone each stands under the name.
+    """
     columns = [
         _TAG.sub("", name).strip().replace(chr(34), "&quot;")
         for name in re.findall(r"<th\b[^>]*>(.*?)</th>", table[0], re.DOTALL)
@@ -107,7 +113,7 @@ def write_pages(folder: Path) -> None:
 
 
 def build(site: Path) -> str:
-    """Build the site of this version, and return what the build complains of: nothing where all is well.
+    """Build the site of this version, and return the build's complaints, if any.
 
     Args:
         site: the folder of all versions.
@@ -156,7 +162,7 @@ def this_version() -> str:
 
 
 def _list_versions(site: Path) -> None:
-    """Write down which versions a folder holds, for the menu of their pages, and lead to the newest one."""
+    """List the versions in a folder for the menu of their pages, and lead to the newest one."""
     versions = sorted(
         (page.parent.name for page in site.glob("[0-9]*/index.html")), key=Version, reverse=True
     )

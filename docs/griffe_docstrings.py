@@ -36,7 +36,10 @@ class HouseStyle(griffe.Extension):
 
 
 def _divided(docstring: str) -> tuple[str, str, str]:
-    """The text up to the arguments or attributes, that section, and the rest: exceptions are listed together by design."""
+    """Return the text up to the arguments or attributes, that section, and the rest.
+
+    Exceptions are listed together by design.
+    """
     start = re.search(r"^(Args|Attributes):\n", docstring, re.MULTILINE)
     if start is None:
         return docstring, "", ""

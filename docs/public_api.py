@@ -48,7 +48,10 @@ _SPECIAL = ("__init__", "__call__")
 _LINE = re.compile(r"(?P<form>class |def |)(?P<name>.+?)(?P<rest>(?:\(|: | = | is ).*|)")
 
 _HEAD = (
-    "# What is public, as the last release had it. docs/public-api.md says what is promised; `make api` writes this file for a",
+    (
+        "# What is public, as the last release had it. docs/public-api.md says what is promised; "
+        "`make api` writes this file for a"
+    ),
     "# release, and a test has every change since then named in CHANGELOG.md.",
 )
 
@@ -68,7 +71,10 @@ class _Entry(NamedTuple):
 
 
 def main() -> int:
-    """Write the file anew; refuse while CHANGELOG's newest section does not name a change. Return the exit status."""
+    """Write the file anew, and return the exit status.
+
+    Refuse while CHANGELOG's newest section does not name a change.
+    """
     new = current()
     old = NAMES.read_text("utf-8") if NAMES.exists() else new
     if missing := unnamed(changes(old, new), named_changes(CHANGELOG.read_text("utf-8"))):
@@ -80,7 +86,10 @@ def main() -> int:
 
 
 def current() -> str:
-    """Return the file as it would be now: a line for each public name, for each word of the command line, for each format."""
+    """Return the file as it would be now.
+
+    It has a line for each public name, for each word of the command line, for each format.
+    """
     of_code = (line for folder, modules in PUBLIC.items() for line in names(ROOT / folder, modules))
     return "\n".join([*_HEAD, *of_code, *commands(), *formats()]) + "\n"
 
@@ -178,7 +187,10 @@ def _line(public: str, found: griffe.Object) -> str:
 
 
 def _annotated(found: griffe.Attribute) -> str:
-    """Return the annotation and the value; what a method assigns is no value that anybody could rely on."""
+    """Return the annotation and the value.
+
+    The value that a method assigns is left out: nobody could rely on it.
+    """
     annotation = f": {found.annotation}" if found.annotation is not None else ""
     assigned = "instance-attribute" in found.labels and "class-attribute" not in found.labels
     return annotation if found.value is None or assigned else f"{annotation} = {found.value}"
@@ -196,7 +208,8 @@ def _parameters(function: griffe.Function) -> str:
         star = {kinds.var_positional: "*", kinds.var_keyword: "**"}.get(kind, "")
         default = f" = {parameter.default}" if parameter.default is not None and not star else ""
         said.append(
-            f"{star}{parameter.name}{f': {parameter.annotation}' if parameter.annotation is not None else ''}{default}"
+            f"{star}{parameter.name}"
+            f"{f': {parameter.annotation}' if parameter.annotation is not None else ''}{default}"
         )
         before = kind
     if before is kinds.positional_only:
@@ -262,7 +275,10 @@ def formats() -> Iterator[str]:
 
 
 def changes(old: str, new: str) -> list[Change]:
-    """Return the changes from one text to another: names that came, went or changed, arguments that did."""
+    """Return the changes from one text to another.
+
+    Names came, went or changed, and arguments did.
+    """
     before, after = _entries(old), _entries(new)
     found: list[Change] = []
     whole: set[str] = set()  # came or went with all that is in them
@@ -316,7 +332,10 @@ def _signature_changes(name: str, old: str, new: str) -> Iterator[Change]:
 
 
 def _arguments(rest: str) -> tuple[dict[str, str], str]:
-    """Return the arguments of a signature, each with its kind, annotation and default; and what is returned."""
+    """Return the arguments of a signature, and its result.
+
+    An argument has its kind, annotation and default.
+    """
     (function,) = ast.parse(f"def f{rest}: ...").body
     assert isinstance(function, ast.FunctionDef)
     given = function.args
@@ -343,7 +362,10 @@ def _argument(kind: str, argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def unnamed(found: Iterable[Change], section: str) -> list[str]:
-    """Return the changes that a section of CHANGELOG does not name, to the letter, between backticks."""
+    """Return the changes that a section of CHANGELOG does not name.
+
+    It names them to the letter, between backticks.
+    """
     named = set(re.findall(r"`([^`\n]+)`", section))
     return [
         f"CHANGELOG.md does not name `{each.name}`, which {each.said}"
@@ -353,7 +375,10 @@ def unnamed(found: Iterable[Change], section: str) -> list[str]:
 
 
 def named_changes(changelog: str, head: str = r"[^\n]*") -> str:
-    """Return the text under "Public names" in the first section, or in that with a head; nothing where there is none."""
+    """Return the text under "Public names" in the first section, or in the one with a head.
+
+    Empty where there is none.
+    """
     section = re.search(rf"^## {head}$(.*?)(?=^## |\Z)", changelog, re.DOTALL | re.MULTILINE)
     part = section and re.search(
         r"^### Public names$(.*?)(?=^### |\Z)", section[1], re.DOTALL | re.MULTILINE
@@ -362,7 +387,10 @@ def named_changes(changelog: str, head: str = r"[^\n]*") -> str:
 
 
 def newest_tag(home: Path) -> str | None:
-    """Return the newest release that git knows of, by its tag; None in a clone without tags, and where there is no clone."""
+    """Return the newest release's tag that git knows of.
+
+    None in a clone without tags, and where there is no clone.
+    """
     if not (home / ".git").exists() or shutil.which("git") is None:
         return None
     command = ["git", "-C", str(home), "describe", "--tags", "--abbrev=0", "--match", "v*"]
@@ -371,7 +399,7 @@ def newest_tag(home: Path) -> str | None:
 
 
 def broken_since(home: Path, tag: str, folder: str, modules: Iterable[str]) -> list[Change]:
-    """Return the breaking changes since a tag of a repository that griffe finds, as far as they are public."""
+    """Return the breaking changes since a tag that griffe finds, as far as they are public."""
     modules = tuple(modules)
     (package,) = {name.partition(".")[0] for name in modules}
     old = griffe.load_git(package, ref=tag, repo=home, search_paths=[folder], resolve_aliases=True)

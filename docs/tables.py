@@ -80,7 +80,8 @@ def _vocabulary() -> str:
     ]
     return _page(
         "Vocabulary",
-        f"{len(rows)} operations, with their first two spellings in each framework. `unamp ops NAME` shows all of one.",
+        f"{len(rows)} operations, with their first two spellings in each framework. "
+        "`unamp ops NAME` shows all of one.",
         _table(["operation", "group", *_SPELLED], rows),
     )
 
@@ -97,9 +98,10 @@ def _presets() -> str:
     ]
     return _page(
         "Presets",
-        "The rule of every operation in float16 at O1: **LOW**, FP32, BANNED, `·` for the widest dtype of the inputs, empty "
-        f"where nothing is cast. The {len(plain) - len(rows)} operations that are `·` everywhere are left out. "
-        "`unamp diff PRESET PRESET` shows what differs between two.",
+        "The rule of every operation in float16 at O1: **LOW**, FP32, BANNED, `·` for the widest "
+        f"dtype of the inputs, empty where nothing is cast. The {len(plain) - len(rows)} "
+        "operations that are `·` everywhere are left out. `unamp diff PRESET PRESET` shows what "
+        "differs between two.",
         _table(["operation", *names], rows),
         "The lists were read from:\n\n"
         + _table(
@@ -136,14 +138,17 @@ def _capabilities(asked: dict[str, Any]) -> str:
     ]
     return _page(
         "Capabilities",
-        "How an adapter makes an operation run low when a policy allows it. *native*: the framework's own autocast does it. "
-        "*intercepted*: casts around the framework's kernel. *emulated*: there is no low kernel, so inputs are rounded to low, "
-        "the operation is computed in float32, and its result is rounded. *absent*: the framework has no such operation.\n\n"
-        "The empty cells of JAX: nothing in JAX, flax, optax and equinox goes by that name, or what does is another operation "
-        "here (`jnp.dot` is `matmul`, `jnp.max` is `amax`, `jnp.repeat` is `repeat_interleave`), or is made of others and "
-        "follows their rules (`optax.losses.dice_loss`; weight and spectral norm; `RNN`, which runs any cell).\n\n"
-        "The lines for a GPU are what the adapters would do; they were written on a machine without one. "
-        "`unamp doctor` and `unamp explain --framework NAME` say it for yours.",
+        "How an adapter makes an operation run low when a policy allows it. *native*: the "
+        "framework's own autocast does it. *intercepted*: casts around the framework's kernel. "
+        "*emulated*: there is no low kernel, so inputs are rounded to low, the operation is "
+        "computed in float32, and its result is rounded. *absent*: the framework has no such "
+        "operation.\n\n"
+        "The empty cells of JAX: nothing in JAX, flax, optax and equinox goes by that name, or "
+        "what does is another operation here (`jnp.dot` is `matmul`, `jnp.max` is `amax`, "
+        "`jnp.repeat` is `repeat_interleave`), or is made of others and follows their rules "
+        "(`optax.losses.dice_loss`; weight and spectral norm; `RNN`, which runs any cell).\n\n"
+        "The lines for a GPU are what the adapters would do; they were written on a machine "
+        "without one. `unamp doctor` and `unamp explain --framework NAME` say it for yours.",
         _table(["framework", "version", "device", "dtype", *_HOW], counts),
         "On the CPU, operation by operation:\n\n" + _table(["operation", *COVERED], rows),
     )
@@ -174,8 +179,9 @@ def _gaps(asked: dict[str, Any]) -> str:
         )
     return _page(
         "Known gaps",
-        "What does not hold, and why: first what no region can do, then what the conformance suite expects to fail. "
-        "A gap that begins to hold makes the suite fail, so that this page stays true.",
+        "What does not hold, and why: first what no region can do, then what the conformance "
+        "suite expects to fail. A gap that begins to hold makes the suite fail, so that this "
+        "page stays true.",
         *parts,
     )
 
@@ -193,9 +199,10 @@ def _tensor_kinds(asked: dict[str, Any]) -> str:
     ]
     return _page(
         "Kinds of tensor",
-        "What a policy comes to for tensors that are not one dense array, as the adapters say and the conformance suite checks "
-        "(`unamp conformance --check tensors`). *followed*: the rule holds, as for dense tensors. *refused*: `NotExpressible` "
-        "is raised before anything is computed. *left alone*: a region changes nothing.",
+        "What a policy comes to for tensors that are not one dense array, as the adapters say "
+        "and the conformance suite checks (`unamp conformance --check tensors`). *followed*: the "
+        "rule holds, as for dense tensors. *refused*: `NotExpressible` is raised before anything "
+        "is computed. *left alone*: a region changes nothing.",
         _table(["framework", "kind", *TREATMENTS, "why"], rows)
         if rows
         else "No adapter lists one.",
@@ -231,13 +238,14 @@ def _mutants(measured: dict[str, Any]) -> str:
     ]
     return _page(
         "Mutants",
-        "How many adapters with one defect a thorough run of the suite notices, of how many. A mutant is the adapter "
-        "with one operation that goes wrong in one kind of way; where it computes in another precision, its result has the "
-        "right dtype. Those that give the adapter's own bits are none, and are left out. "
-        "[Conformance](../conformance.md#mutants) says how it is measured.",
+        "How many adapters with one defect a thorough run of the suite notices, of how many. A "
+        "mutant is the adapter with one operation that goes wrong in one kind of way; where it "
+        "computes in another precision, its result has the right dtype. Those that give the "
+        "adapter's own bits are none, and are left out. [Conformance](../conformance.md#mutants) "
+        "says how it is measured.",
         _table(["kind", *frameworks], [*rows, ["**all**", *whole[0]]]),
-        "Measured of the operations that a policy can change, drawn by a seed from all groups alike:\n\n"
-        + _table(["framework", "version", "operations", "seed"], about),
+        "Measured of the operations that a policy can change, drawn by a seed from all groups "
+        "alike:\n\n" + _table(["framework", "version", "operations", "seed"], about),
         "What is not noticed:\n\n" + _table(["framework", "operation", "kind", "why"], missed),
     )
 
@@ -258,7 +266,10 @@ def _share(counts: dict[str, Any] | None) -> str:
 
 
 def _expected(gaps: Iterable[KnownGap]) -> list[list[str]]:
-    """A row for each reason and the operations that it is about; often several kinds of checks see the same thing."""
+    """Return a row for each reason and the operations that it is about.
+
+    Often several kinds of checks see the same thing.
+    """
     checks: dict[tuple[str, ...], list[str]] = {}
     for gap in gaps:
         where = [f"{name} = {json.dumps(value)}" for name, value in gap.where.items()]
@@ -324,7 +335,10 @@ def _answer(framework: str) -> dict[str, Any]:
 
 
 def _allowing(op: str, dtype: DtypeLike) -> Policy:
-    """Return the policy that allows an operation; a cast can be on no list, and is what it is under any."""
+    """Return the policy that allows an operation.
+
+    A cast can be on no list, and is what it is under any policy.
+    """
     return Policy("O1", dtype, allow=() if vocabulary()[op].is_cast else op)
 
 

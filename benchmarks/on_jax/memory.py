@@ -1,4 +1,7 @@
-"""Peak memory of training in `jax.jit` with optax; see `benchmarks.memory`. A step gives up the parameters that it is given."""
+"""Peak memory of training in `jax.jit` with optax; see `benchmarks.memory`.
+
+A step gives up the parameters that it is given.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure one eager operation inside a region and after the last one has closed, and the trace of a function."""
+"""The time of one eager operation in a region and after the last one, and of a function's trace."""
 
 from __future__ import annotations
 

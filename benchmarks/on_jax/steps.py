@@ -23,7 +23,10 @@ Cast = Callable[[Any], Any]
 
 @dataclass
 class Step:
-    """A training step, timed by the processor time of all threads: XLA computes in threads of its own."""
+    """A training step, timed by the processor time of all threads.
+
+    XLA computes in threads of its own.
+    """
 
     name: str
     loss: Loss

@@ -1,4 +1,7 @@
-"""Peak memory of training, in PyNative mode; see `benchmarks.memory`. MindSpore's own AMP has no bfloat16 on a CPU."""
+"""Peak memory of training, in PyNative mode; see `benchmarks.memory`.
+
+MindSpore's own AMP has no bfloat16 on a CPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of one operation inside a region, beside one in another thread, and after the last one has closed."""
+"""The cost of an operation in a region, with one in another thread, and after the last region."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ _LISTED = ("MatMul", "MatMulExt", "BatchMatMul", "Dense", "Conv2D", "Conv3D")
 def comparisons() -> list[Comparison]:
     region = unamp.autocast(dtype="float16")
     names = {
-        "region": region, "push": amp.push_amp_strategy, "pop": amp.pop_amp_strategy, "level": amp.AmpLevel.AmpAuto,
-        "low": mindspore.float16, "names": [(name, []) for name in _LISTED],
+        "region": region, "push": amp.push_amp_strategy, "pop": amp.pop_amp_strategy,
+        "level": amp.AmpLevel.AmpAuto, "low": mindspore.float16,
+        "names": [(name, []) for name in _LISTED],
     }  # fmt: skip
     return [
         Comparison(

@@ -1,4 +1,4 @@
-"""Steps of decorated optimizers, beside float32 master weights written by hand with Paddle's own operators."""
+"""Steps of decorated optimizers, beside float32 masters by hand with Paddle's operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Peak memory of training; see `benchmarks.memory`. On a CPU Paddle's own AMP does nothing, so there it is left out."""
+"""Peak memory of training; see `benchmarks.memory`.
+
+On a CPU Paddle's own AMP does nothing, so there it is left out.
+"""
 
 from __future__ import annotations
 

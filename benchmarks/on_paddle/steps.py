@@ -36,7 +36,10 @@ def _comparison(
     for dtype, goal in goals.items():
         names = {"step": step, "region": unamp.autocast(dtype=dtype)}
         contenders.append(Contender(f"unamp, emulated {dtype}", "step(region)", names, goal=goal))
-    title = f"paddle: encoder layer of width {width}, {sequences} x {length} tokens, forward and backward"
+    title = (
+        f"paddle: encoder layer of width {width}, {sequences} x {length} tokens, "
+        "forward and backward"
+    )
     return Comparison(title, tuple(contenders))
 
 

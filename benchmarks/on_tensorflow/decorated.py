@@ -1,4 +1,7 @@
-"""Steps of decorated Keras optimizers, beside float32 master weights written by hand, eagerly and in a `tf.function`."""
+"""Steps of decorated Keras optimizers, beside float32 master weights written by hand.
+
+Both run eagerly and in a `tf.function`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first trace of a process: what waits for whoever starts a Keras training step in `tf.function`.
+"""The first trace of a process: the wait before a Keras training step runs in `tf.function`.
 
 Each sample is a fresh process, in which the region is made and entered and the step traced, as in a
 program; in the float32 process it is traced alone. Both pay for what TensorFlow and Keras do at

@@ -1,4 +1,4 @@
-"""Training steps in `tf.function`, against casts by hand, Keras's mixed_bfloat16, and grappler's rewriter."""
+"""Steps in `tf.function`, against casts by hand, Keras's mixed_bfloat16 and grappler's rewriter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ layers = tf.keras.layers
 
 @dataclass(frozen=True)
 class Step:
-    """A training step, timed by the processor time of all threads: TensorFlow computes in threads of its own."""
+    """A training step, timed by the processor time of all threads.
+
+    TensorFlow computes in threads of its own.
+    """
 
     name: str
     step: Callable[[], Any]

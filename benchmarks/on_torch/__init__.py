@@ -1,4 +1,4 @@
-"""The measurements with PyTorch. Each module has `comparisons()`; `benchmarks.__main__` names them."""
+"""The measurements with PyTorch; `benchmarks.sections` names the functions that make them."""
 
 import os
 

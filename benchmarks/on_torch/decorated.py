@@ -1,4 +1,4 @@
-"""Steps of decorated optimizers, beside float32 master weights written by hand with PyTorch's own operators for lists.
+"""Steps of decorated optimizers, beside float32 masters by hand with `torch._foreach_*`.
 
 No forward and no backward pass: what is compared is what a step adds, and gradients stay as they
 are.
@@ -28,7 +28,10 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 class _ByHand:
-    """The code that a user would write: float32 copies, an optimizer of those, one operator for all casts each way."""
+    """The code that a user would write: float32 copies, and an optimizer of those.
+
+    One operator does all casts each way.
+    """
 
     def __init__(
         self, network: torch.nn.Module, make: Callable[[Any], torch.optim.Optimizer]

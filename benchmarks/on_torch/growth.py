@@ -1,4 +1,6 @@
-"""Costs that grow with something: for each size the seconds of the whole, which must not grow faster than the size.
+"""Costs that grow with something: for each size, the seconds of the whole.
+
+They must not grow faster than the size.
 
 A contender's name is its size. Its goal is linear growth from the smallest size on, with a tenth
 for the noise; where what grows is no part of the work (policies that take turns), the goal is that
@@ -28,7 +30,10 @@ _POLICY = unamp.Policy(dtype="bfloat16")
 
 @dataclass(frozen=True)
 class _Size:
-    """One size of what grows; `run` does it all once, and answers how often it did what is timed."""
+    """One size of what grows.
+
+    `run` does it all once, and returns how often it did what is timed.
+    """
 
     name: str
     run: Callable[[], int]

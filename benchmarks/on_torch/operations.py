@@ -145,7 +145,10 @@ def custom() -> list[Comparison]:
 
 
 def in_python() -> list[Comparison]:
-    """Changed operations where there is no C++ compiler, against one that PyTorch's own lists change in the same region."""
+    """Compare operations changed without a C++ compiler with one that PyTorch's lists change.
+
+    Both are in the same region.
+    """
     return [
         Comparison(
             f"custom lists, changed {what}, {label}",

@@ -36,7 +36,9 @@ def comparisons(goals: tuple[float, float, float] = COMPILED) -> list[Comparison
     fresh = {
         "unamp, preset native": "unamp.autocast('cpu', dtype='bfloat16', preset='native')",
         "unamp": "unamp.autocast('cpu', dtype='bfloat16')",
-        "unamp, custom lists": "unamp.autocast('cpu', dtype='bfloat16', allow=('add',), deny=('linear',))",
+        "unamp, custom lists": (
+            "unamp.autocast('cpu', dtype='bfloat16', allow=('add',), deny=('linear',))"
+        ),
     }
     found = []
     for where, torch_outer, unamp_outer in (

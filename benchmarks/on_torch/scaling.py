@@ -1,4 +1,4 @@
-"""The share of loss scaling in a step: the loss scaled, gradients unscaled and checked, the scale adjusted."""
+"""The share of loss scaling in a step: scale, unscale and check the gradients, adjust the scale."""
 
 from __future__ import annotations
 

@@ -30,7 +30,10 @@ def _unamp(**arguments: Any) -> Region:
 
 
 class _Training:
-    """One network in training. All contenders train the same one: a copy for each would lie elsewhere in memory."""
+    """One network in training, the same for all contenders.
+
+    A copy for each would lie elsewhere in memory.
+    """
 
     def __init__(self, name: str) -> None:
         torch.manual_seed(0)
@@ -62,7 +65,8 @@ class _Training:
         ]
         if not all(torch.equal(a, b) for a, b in zip(*results, strict=True)):
             raise RuntimeError(
-                f"{self.name}: unamp and its baseline do not compute the same; the benchmark would be meaningless"
+                f"{self.name}: unamp and its baseline do not compute the same; "
+                "the benchmark would be meaningless"
             )
 
 

@@ -80,7 +80,10 @@ def _rows(subjects: Iterator[Subject], *, small: bool, few: bool) -> Iterator[di
 
 
 def _half_of_all_low(subject: Subject, dtype: str, batches: int) -> float:
-    """Return half of the error with everything low, with one digit: some places have to stay in float32."""
+    """Return half of the error with everything low, rounded to one digit.
+
+    So some places have to stay in float32.
+    """
     errors = []
     for seed in range(batches):
         batch = subject.batch(seed)
@@ -124,7 +127,8 @@ def _row(
     )
     values = (
         subject.name, dtype, len(report.places), f"{report.all_low:.1e}", f"{tolerance:.0e}",
-        effort if by == "place" else "by operation", f"{report.low:.1%}", kept or "nothing", report.runs, f"{seconds:.1f}",
+        effort if by == "place" else "by operation", f"{report.low:.1%}", kept or "nothing",
+        report.runs, f"{seconds:.1f}",
         f"{within} of {FRESH}",
     )  # fmt: skip
     return dict(zip(HEAD, values, strict=True))
@@ -176,7 +180,10 @@ def _beside_all_subsets(subject: Subject, dtype: str, tolerance: float) -> Itera
 def _best_of_all(
     subject: Subject, dtype: str, tolerance: float, batch: Any
 ) -> tuple[float, int, int, float]:
-    """Return the largest share of the work that can be low, the places, how many subsets were run, and the error all low."""
+    """Return the largest share of the work that can be low, the best of all subsets of places.
+
+    Also how many places and how many subsets there are, and the error with everything low.
+    """
     searched = Searched(subject.run, subject.network, unamp.Policy("O3", dtype), None)
     reference, ran = searched.exact(batch)
     searched.learn_layers()

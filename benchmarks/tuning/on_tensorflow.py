@@ -37,6 +37,7 @@ def networks() -> Iterator[Subject]:
         "MobileNetV2 of keras.applications", mobile, lambda x: mobile(x, training=False), pictures
     )
     yield Subject(
-        "a transformer of MultiHeadAttention, 3 layers", transformer, lambda x: transformer(x, training=False),
+        "a transformer of MultiHeadAttention, 3 layers", transformer,
+        lambda x: transformer(x, training=False),
         lambda seed: tf.constant(words(seed, 128, 4, 24).astype("int32")), batches=15,
     )  # fmt: skip

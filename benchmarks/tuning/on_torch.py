@@ -1,4 +1,7 @@
-"""Networks of PyTorch, as others write them: a ResNet for CIFAR, a BERT, a GPT, a U-Net; and smaller ones with bugs."""
+"""Networks of PyTorch as others write them (ResNet for CIFAR, BERT, GPT, U-Net), and with bugs.
+
+Those with bugs are smaller.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The conformance suite: does a policy take effect, with the same decision for the same operation, on every framework?
+"""The conformance suite: it checks that a policy takes effect, and alike on every framework.
 
-It knows frameworks only through `unamp.adapter`. `unamp_conformance.cli` is its door;
-`unamp_conformance.run.runner` runs one process per framework.
+The same operation must get the same decision on each. It knows frameworks only through
+`unamp.adapter`. `unamp_conformance.cli` is its door; `unamp_conformance.run.runner` runs one
+process per framework.
 """

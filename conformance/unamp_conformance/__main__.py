@@ -1,4 +1,4 @@
-"""``python -m unamp_conformance``: the command ``unamp conformance``, where nothing is installed."""
+"""``python -m unamp_conformance``: ``unamp conformance`` where nothing is installed."""
 
 from unamp_conformance.cli import app
 

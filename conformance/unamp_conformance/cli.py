@@ -54,7 +54,10 @@ def conformance(
     device: Annotated[
         Names,
         typer.Option(
-            help=f"cpu, gpu, second (kept on the CPU), {', '.join(READABLE)} (not here: decisions are read)."
+            help=(
+                f"cpu, gpu, second (kept on the CPU), {', '.join(READABLE)} "
+                "(not here: decisions are read)."
+            )
         ),
     ] = None,
     preset: Annotated[Names, typer.Option(help="A preset.")] = None,
@@ -177,7 +180,10 @@ def compare(
     second: Annotated[Path, typer.Argument(help="Another one.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Hold two runs side by side: GPU against CPU, version against version. Exits with 0 only where they agree."""
+    """Hold two runs side by side: GPU against CPU, version against version.
+
+    Exits with 0 only where they agree.
+    """
     try:
         found = compare_reports(load(first), load(second))
     except (BadResults, OSError) as error:
@@ -195,7 +201,8 @@ def compare(
 def _chosen(what: str, given: Names, valid: Iterable[str], otherwise: Iterable[str]) -> list[str]:
     if unknown := [name for name in given or () if name not in valid]:
         raise typer.BadParameter(
-            f"unknown {what} {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none is installed'}"
+            f"unknown {what} {unknown[0]!r}; valid: "
+            f"{', '.join(sorted(valid)) or 'none is installed'}"
         )
     if not (chosen := list(dict.fromkeys(given or otherwise))):
         raise typer.BadParameter(f"no {what} is installed; pip install 'unamp[torch]'")
@@ -203,7 +210,10 @@ def _chosen(what: str, given: Names, valid: Iterable[str], otherwise: Iterable[s
 
 
 def _check_folder(output: Path) -> None:
-    """Make the folder for the files now: hours later would be too late to learn that it cannot be."""
+    """Make the folder for the files before the run.
+
+    Hours later would be too late to learn that it cannot be made.
+    """
     try:
         output.mkdir(parents=True, exist_ok=True)
     except FileExistsError:

@@ -87,7 +87,10 @@ class KnownGap:
         return any(fnmatchcase(device, pattern) for device in devices for pattern in self.devices)
 
     def applies_to(self, version: str, facts: Mapping[str, Fact]) -> bool:
-        """Return whether a version has the gap, where these are the facts. One that is not told does not hold."""
+        """Return whether a version has the gap, given these facts.
+
+        A condition on a fact that is not given does not hold.
+        """
         return fits(self.where, facts) and _within(version, self.versions)
 
 
@@ -141,7 +144,7 @@ def that_hold(framework: str, version: str, facts: Mapping[str, Fact]) -> list[K
 
 
 def in_vain(gaps: Iterable[KnownGap], version: str, facts: Mapping[str, Fact]) -> list[str]:
-    """Return a sentence for each gap of a version that asks for a fact of a name that nobody tells."""
+    """Return a sentence for each gap of a version that asks for a fact that nobody tells."""
     valid = {*facts, *INSTRUCTION_SETS}
     asked = [
         (gap, name)
@@ -202,7 +205,10 @@ def apply(
 
 
 def mark(result: Result, gap: KnownGap) -> Result:
-    """Return a result as a gap that covers it makes it: expected where it failed, and an error where it passed."""
+    """Return a result as marked by a gap that covers it.
+
+    It is expected where it failed, and an error where it passed.
+    """
     if result.status in ("lost", "failed", "crashed", "hung"):
         return replace(result, status="gap", reason=f"{gap.reason} {gap.link}".strip())
     if result.status == "passed":
@@ -238,14 +244,18 @@ def _gap(entry: object, defaults: Mapping[str, object], where: str) -> KnownGap:
         if not all(isinstance(w, bool | int | str) for w in _listed(wanted))
     ]:
         raise BadGaps(
-            f"{where}: where, {wrong[0]}: {asked[wrong[0]]!r} is no boolean, number, text or list of them"
+            f"{where}: where, {wrong[0]}: {asked[wrong[0]]!r} is no boolean, number, "
+            "text or list of them"
         )
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in entry.items()}
     return KnownGap(**values)
 
 
 def _check_kinds(entry: Mapping[str, object], where: str) -> None:
-    """Raise BadGaps where a value is not text, or not a list of texts: the text "fft_*" would be five patterns, the last *."""
+    """Raise BadGaps where a value is not text, or not a list of texts.
+
+    Without a list, the text "fft_*" would be five patterns, the last of them ``*``.
+    """
     for name, value in entry.items():
         if name in ("subjects", "policies", "devices", "ways"):
             if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):

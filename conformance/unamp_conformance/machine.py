@@ -35,7 +35,10 @@ def cores() -> int:
 
 
 def _system() -> str:
-    """Return the operating system, with its C library where that is told: exp and log are of it, and nothing of the kernel."""
+    """Return the operating system, with its C library where that is told.
+
+    exp and log come from the library, and nothing comes from the kernel.
+    """
     library = " ".join(platform.libc_ver())
     return (
         f"{platform.system()}, {library}"
@@ -45,7 +48,7 @@ def _system() -> str:
 
 
 def gpus() -> str:
-    """Return names and driver of NVIDIA's GPUs; nothing where their tool is not there or does not answer."""
+    """Return names and driver of NVIDIA's GPUs, or an empty text where their tool gives none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""

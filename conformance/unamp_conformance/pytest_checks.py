@@ -22,7 +22,10 @@ __all__ = ["Check", "parameters"]
 
 
 class _Work:
-    """An item that is done once and gives several checks their results: a network's come of one run."""
+    """An item that is done once and gives several checks their results.
+
+    The checks of a network come of one run.
+    """
 
     def __init__(self, subject: Subject, item: Item, full: bool) -> None:
         self.subject, self.item, self._full = subject, item, full
@@ -104,7 +107,8 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
         )
     if "agreement" in selected["checks"]:
         raise pytest.UsageError(
-            "agreement needs several frameworks, each in a process of its own: unamp conformance has it"
+            "agreement needs several frameworks, each in a process of its own: "
+            "unamp conformance has it"
         )
     subject = Subject(framework, device)
     try:

@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def assert_computed() -> Callable[..., None]:
-    """Return `unamp.testing.assert_computed`: hold a trace against the dtypes that were promised."""
+    """Return `unamp.testing.assert_computed`, which holds a trace against promised dtypes."""
     from unamp.testing import assert_computed
 
     return assert_computed

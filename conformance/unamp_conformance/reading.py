@@ -1,4 +1,7 @@
-"""Reading ``results.json``. It may come from anywhere: whatever is wrong with it is one clear error."""
+"""Reading ``results.json``, which may come from anywhere.
+
+Whatever is wrong with it is one clear error.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,8 @@ def _report(data: Any) -> Report:
         raise BadJSON("no results file of unamp conformance: it has no 'schema'")
     if (schema := data.pop("schema")) not in READABLE:
         raise BadJSON(
-            f"written by another version of unamp, with schema {str(schema)[:20]}; this one reads schemas {_LISTED}"
+            f"written by another version of unamp, with schema {str(schema)[:20]}; "
+            f"this one reads schemas {_LISTED}"
         )
     return Report(
         **_object(
@@ -92,7 +96,10 @@ def _result(where: str, data: Any) -> Result:
 def _object(
     kind: type, data: Any, kinds: Mapping[str, Reader[Any]], where: str = "the file"
 ) -> dict[str, Any]:
-    """Return the fields of a dataclass: those that are named, each read by its reader, and all others text."""
+    """Return the fields of a dataclass, read from data.
+
+    Fields in `kinds` are read by their reader, and all others as text.
+    """
     known = {field.name: field for field in fields_of(kind)}
     needed = [
         n

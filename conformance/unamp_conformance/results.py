@@ -41,12 +41,20 @@ READABLE = (1, 2, SCHEMA)
 #: What a check can come to.
 STATUSES = {
     "passed": "as the policy says",
-    "refused": "this way of the framework is refused before anything is computed, as the adapter says",
-    "lost": "in this way of the framework the policy is lost in silence: another precision, and no error",
+    "refused": (
+        "this way of the framework is refused before anything is computed, as the adapter says"
+    ),
+    "lost": (
+        "in this way of the framework the policy is lost in silence: another precision, "
+        "and no error"
+    ),
     "failed": "not as the policy says",
     "gap": "failed, as the file of known gaps says",
     "fixed": "passes although the file of known gaps says that it fails",
-    "not applicable": "the framework has no such operation or cannot run it in this way, or the policy says nothing about it",
+    "not applicable": (
+        "the framework has no such operation or cannot run it in this way, "
+        "or the policy says nothing about it"
+    ),
     "not run": "the device is absent, or the framework's process ended before",
     "crashed": "the framework's process died in this check",
     "hung": "the framework's process did not finish this check in time",
@@ -71,7 +79,10 @@ UNEXPECTED = frozenset({"lost", "failed", "fixed", "crashed", "hung"})
 
 
 class Verdict(IntEnum):
-    """The verdict on a whole run. The value is the command's exit status; 2 is that of wrong arguments."""
+    """The verdict on a whole run.
+
+    The value is the command's exit status; 2 is that of wrong arguments.
+    """
 
     CONFORMS = 0
     DOES_NOT_CONFORM = 1
@@ -93,7 +104,10 @@ class BadResults(ValueError):
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check, before it has a place in a report: a status of `STATUSES`, what to say, observations."""
+    """The outcome of one check, before it has a place in a report.
+
+    It is a status of `STATUSES`, what to say, and observations.
+    """
 
     status: str
     message: str = ""
@@ -132,12 +146,17 @@ class Result:
     @property
     def key(self) -> str:
         """The name of the check, the same in every run."""
-        return f"{self.check}/{f'{self.way}/' * bool(self.way)}{self.subject}/{self.policy}/{self.device}"
+        return (
+            f"{self.check}/{f'{self.way}/' * bool(self.way)}"
+            f"{self.subject}/{self.policy}/{self.device}"
+        )
 
 
 @dataclass(frozen=True)
 class FrameworkRun:
-    """One framework's part of a run: where it ran, and how that ended (``"finished"``, or what went wrong).
+    """One framework's part of a run: where it ran, and how that ended.
+
+    It ended as ``"finished"``, or with what went wrong.
 
     The facts are those of `unamp.adapter.machine.facts`, the variables those of the environment
     that change them.
@@ -204,7 +223,10 @@ def sayable(result: Result) -> dict[str, Any]:
 
 
 def save(report: Report, path: Path) -> None:
-    """Write a report as JSON, into a folder that is made where there is none. Empty fields of results are left out."""
+    """Write a report as JSON; make the folder where there is none.
+
+    Empty fields of results are left out.
+    """
     runs = [{**vars(run), "results": list(map(sayable, run.results))} for run in report.runs]
     text = {**vars(report), "runs": runs}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ READABLE = (
 
 
 def is_absent(device: str) -> bool:
-    """Return whether a device is one that is not here: of it decisions are read, and nothing is run."""
+    """Return whether a device is absent: its decisions are read, and nothing is run."""
     return device in READABLE
 
 
@@ -97,7 +97,7 @@ class Subject:
 
     @cached_property
     def operations(self) -> Operations:
-        """The framework's operations, with those that users registered and gave example calls for."""
+        """The framework's operations, with those that users registered with example calls."""
         known, registered = self.adapter.operations(), examples(self.framework)
         if hasattr(known, "set_up"):
             known.set_up()
@@ -105,7 +105,9 @@ class Subject:
 
     @cached_property
     def ways(self) -> Mapping[str, Way]:
-        """The ways in which the framework runs functions, by name; an adapter without ``Operations.ways`` has none.
+        """The ways in which the framework runs functions, by name.
+
+        An adapter without ``Operations.ways`` has none.
 
         Raises:
             AdapterError: where two have one name.
@@ -114,7 +116,9 @@ class Subject:
 
     @cached_property
     def tensor_kinds(self) -> Mapping[str, TensorKind]:
-        """The kinds of tensor that are not one dense array, by name; an adapter without ``Operations.tensor_kinds`` has none.
+        """The kinds of tensor that are not one dense array, by name.
+
+        An adapter without ``Operations.tensor_kinds`` has none.
 
         Raises:
             AdapterError: where two have one name.
@@ -123,11 +127,17 @@ class Subject:
 
     @cached_property
     def absent_devices(self) -> Mapping[str, AbsentDevice]:
-        """The devices that are not here and whose programs can be read, by name; see ``Operations.absent_devices``."""
+        """The absent devices whose programs can be read, by name.
+
+        See ``Operations.absent_devices``.
+        """
         return self._listed("absent_devices", "absent devices")
 
     def _listed(self, name: str, what: str) -> dict[str, Any]:
-        """Return the list that a function of the operations gives, by name; an empty one without such a function."""
+        """Return the list that a function of the operations gives, by name.
+
+        It is empty without such a function.
+        """
         listed: Iterable[Any] = getattr(self.operations, name, tuple)()
         if twice := [
             each for each, count in Counter(one.name for one in listed).items() if count > 1
@@ -136,7 +146,10 @@ class Subject:
         return {one.name: one for one in listed}
 
     def devices(self) -> tuple[str, ...]:
-        """Return the devices that the framework has here, with the second one and with those that are read."""
+        """Return the devices that the framework has here, the second one, and absent ones.
+
+        Absent ones are those whose programs can be read.
+        """
         second = (SECOND,) if hasattr(self.operations, "make_second_device") else ()
         return (*self.adapter.devices(), *second, *self.absent_devices)
 
@@ -148,14 +161,17 @@ class Subject:
         return self.device in self.adapter.devices() or self.device in self.absent_devices
 
     def missing(self) -> str:
-        """Return the reason why a device that is not here is not read, where it is none of `absent_devices`."""
+        """Return why an absent device is not read, where it is none of `absent_devices`."""
         if known := ", ".join(self.absent_devices):
             return f"{self.framework} writes programs down for {known} alone"
         why = getattr(self.operations, "unreadable", "no way is known to read it")
-        return f"of what {self.framework} would run on a device that is not here nothing is read: {why}"
+        return (
+            f"of what {self.framework} would run on a device that is not here nothing is read: "
+            f"{why}"
+        )
 
     def spelled(self) -> list[str]:
-        """Return the operations that the framework has: those that the vocabulary says, and those that the adapter binds.
+        """Return the operations that the framework has, by the vocabulary or by its adapter.
 
         Of those that users registered, the ones that have an example call.
         """
@@ -181,7 +197,10 @@ class Subject:
         return Region(policy, framework=self.framework, device=device.region)
 
     def stated(self, policy: Policy) -> Policy:
-        """Return the policy with lists of its own: for the preset ``native``, those that the framework follows here."""
+        """Return the policy with lists of its own.
+
+        For the preset ``native`` these are the lists that the framework follows here.
+        """
         named = self.adapter.device_names() if isinstance(self.adapter, NamesDevices) else {}
         word = named.get(self.device, self.device).rpartition(":")[2]
         return policy.delegated(self.framework, word) or policy.replace(enabled=False)

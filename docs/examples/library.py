@@ -1,8 +1,9 @@
-"""A library for PyTorch, PaddlePaddle, MindSpore and TensorFlow: attention, a norm, a loss, a training step.
+"""A library for four frameworks: attention, a norm, a loss, a training step.
 
-It imports none of them: who calls it brings tensors, and with them a framework. It has a policy of
-its own, which is in force where its caller has said nothing. A region of the caller's, one that
-switches mixed precision off, and the framework's own AMP all go before.
+The frameworks are PyTorch, PaddlePaddle, MindSpore and TensorFlow. The library imports none of
+them: who calls it brings tensors, and with them a framework. It has a policy of its own, which is
+in force where its caller has said nothing. A region of the caller's, one that switches mixed
+precision off, and the framework's own AMP all go before.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def rms_norm(x: Any, gain: Any, epsilon: float = 1e-6) -> Any:
 
 
 def cross_entropy(logits: Any, labels: Any, policy: unamp.Policy = DEFAULT) -> Any:
-    """Return the mean cross entropy of logits and the numbers of their classes, which the default computes in float32."""
+    """Return the mean cross entropy of logits and class numbers.
+
+    The default policy computes it in float32.
+    """
     f = functions_of(logits)
     with unamp.default_region(policy, like=logits):
         losses = f.cross_entropies(logits, labels)

@@ -1,7 +1,7 @@
-"""A library of physics-informed networks that offers "mixed" on PyTorch, PaddlePaddle, MindSpore, TensorFlow and JAX.
+"""A library of physics-informed networks that offers "mixed" on five frameworks.
 
-It imports none of them: its users bring points and a network. Only derivatives are another few
-lines for each.
+They are PyTorch, PaddlePaddle, MindSpore, TensorFlow and JAX. The library imports none of them: its
+users bring points and a network. Only derivatives are another few lines for each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class Problem:
 
 
 def second_derivative(u: Function, x: Any) -> Any:
-    """Return the second derivative of a function at some points, of which each value depends on its own."""
+    """Return the second derivative of a function at some points.
+
+    Each of its values depends on its own point.
+    """
     return _backend_of(x).second_derivative(u, x)
 
 
@@ -137,5 +140,6 @@ def _of_functions(grad: Callable[[Function], Function]) -> Backend:
 
 
 _BACKENDS = {
-    "torch": _torch, "paddle": _paddle, "tensorflow": _tensorflow, "mindspore": _mindspore, "jax": _jax, "jaxlib": _jax
+    "torch": _torch, "paddle": _paddle, "tensorflow": _tensorflow, "mindspore": _mindspore,
+    "jax": _jax, "jaxlib": _jax,
 }  # fmt: skip

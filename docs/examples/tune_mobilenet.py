@@ -1,4 +1,4 @@
-"""Tune MobileNetV2 of keras.applications, on TensorFlow or on another of Keras' backends that is named."""
+"""Tune MobileNetV2 of keras.applications, on TensorFlow or on another backend that is named."""
 
 import os
 import sys

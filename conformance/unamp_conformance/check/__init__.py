@@ -1,1 +1,1 @@
-"""The checks: what is run under a policy, the numbers that it must give, and what its precision was."""
+"""The checks: the programs that run under a policy, their right numbers and their precision."""

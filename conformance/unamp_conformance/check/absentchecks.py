@@ -1,8 +1,8 @@
-"""Programs for a device that is not here, held against the policy and against the CPU's: decisions, and never numbers.
+"""Programs for an absent device, held against the policy and against the CPU's.
 
-Every call of an operation is a place in the program. A trace of the same function says what the
-adapter decided in each place, which the policy must agree with; and there the program must compute
-in the dtypes that were decided.
+They are judged by decisions, never by numbers. Every call of an operation is a place in the
+program. A trace of the same function says what the adapter decided in each place, which the policy
+must agree with; and there the program must compute in the dtypes that were decided.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class _Placed(Functions):
 
 @dataclass(frozen=True)
 class _Expected:
-    """The dtypes of a place: those that its operations compute in, and those that they are given."""
+    """The dtypes that the operations of a place compute in, and those that they are given."""
 
     computed: frozenset[str]
     given: frozenset[str]
@@ -227,7 +227,10 @@ def _against_policy(
         right = place.computed | place.given | {"float32"} if summed else place.computed
         if wrong := misfit(computed, right):
             way = "backward" if computed.backward else "forward"
-            yield f"{computed.place}, {way}: {computed.name} in {wrong}, should be {' or '.join(sorted(right))}"
+            yield (
+                f"{computed.place}, {way}: {computed.name} in {wrong}, "
+                f"should be {' or '.join(sorted(right))}"
+            )
 
 
 def misfit(computed: Computed, right: frozenset[str]) -> str:
@@ -257,7 +260,10 @@ def _against_cpu(programs: Programs) -> Iterator[str]:
 def _differing(
     what: str, some: Iterable[Computed], other: str, others: Iterable[Computed]
 ) -> Iterator[str]:
-    """Yield the dtypes that one program computes in at a place and another does not, whatever each calls to compute."""
+    """Yield the dtypes that only one of two programs computes in at a place.
+
+    By which name each calls to compute makes no difference.
+    """
     here, there = (
         {_decided(computed) for computed in program if computed.kind != "result"}
         for program in (some, others)

@@ -1,4 +1,4 @@
-"""The probe of one operation on a device that is not here: its program says in which precision it would compute there.
+"""The probe of one operation on an absent device: its program tells the precision.
 
 `unamp_conformance.check.opchecks` looks at it as at any other probe. Its findings are read off
 dtypes; no number is computed.
@@ -59,7 +59,10 @@ class AbsentProbe(Probe):
         """Do nothing: whether inputs tell the precisions apart is a matter of numbers."""
 
     def unreadable(self, precision: str, feed: str, low: str) -> Unreadable | None:
-        """Return why the device has no program for inputs in a precision outside of regions either; None where it has one."""
+        """Return why the device has no program even outside of regions, or None where it has one.
+
+        The program is the one for inputs in `precision`.
+        """
         backward = self.case.backward and feed == "float32"
         try:
             for gradients in dict.fromkeys((False, backward)):
@@ -71,7 +74,7 @@ class AbsentProbe(Probe):
         return None
 
     def look(self, region: Region, feed: str = "float32", low: str = "bfloat16") -> list[Finding]:
-        """Read the program of the operation in a region, and report what its dtypes say; see `Probe.look`."""
+        """Read the operation's program in a region and report its dtypes; see `Probe.look`."""
         backward = self.case.backward and feed == "float32"
         programs, dtype = self._programs(feeder(self.case, feed, low), region, gradients=backward)
         if not self._sensitive:
@@ -102,7 +105,10 @@ class AbsentProbe(Probe):
         )
 
     def _precisions(self, program: Iterable[Computed]) -> frozenset[str] | None:
-        """Return the precisions that a program is consistent with; None where nothing in it tells: constants do not."""
+        """Return the precisions that a program is consistent with.
+
+        None where nothing in it tells: constants do not.
+        """
         found = [
             c
             for c in program
@@ -165,7 +171,10 @@ class AbsentProbe(Probe):
 
 
 def _dtypes(program: Iterable[Computed]) -> set[str]:
-    """Return the dtypes that a program takes and gives, in words. Which kernels it calls is the device's own affair."""
+    """Return the dtypes that a program takes and gives, in words.
+
+    Which kernels it calls is the device's own affair.
+    """
     return {
         f"{'backward ' * c.backward}{' '.join(c.operands)} -> {' '.join(c.results)}"
         for c in program

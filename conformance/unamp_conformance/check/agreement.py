@@ -1,4 +1,6 @@
-"""Frameworks held against each other: identical networks, the same policy, so the same decisions and the same numbers.
+"""Frameworks held against each other: the same decisions, and the same numbers.
+
+The networks are identical, and so is the policy.
 
 One framework on two devices is held against itself in the same way. And the same operations:
 outside any region each is the function that its canonical signature says, or a known gap of the
@@ -35,7 +37,10 @@ _SAME_FUNCTION = 1e-3
 
 
 def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
-    """Compare every two frameworks on the same device, and every framework on two; return each comparison as a run."""
+    """Compare every two frameworks on one device, and every framework on two.
+
+    Each comparison is returned as a run.
+    """
     found = []
     # of others there are decisions, which they are checked for
     ran = [run for run in runs if not is_absent(run.device)]
@@ -198,13 +203,14 @@ def _observed(run: FrameworkRun) -> Mapping[tuple[str, str], dict[str, Result]]:
 def _decisions(
     a: Mapping[str, Result], b: Mapping[str, Result], first: FrameworkRun, second: FrameworkRun
 ) -> list[str]:
-    """Return a complaint for each operation that both recorded under another rule, or with another dtype."""
+    """Return complaints about operations that both recorded under another rule or dtype."""
     if "decisions" not in a or "decisions" not in b:
         return []
     ours, theirs = decided(a["decisions"]), decided(b["decisions"])
     here, there = _names(first, second)
     return [
-        f"{op} is {' or '.join(sorted(ours[op]))} on {here}, {' or '.join(sorted(theirs[op]))} on {there}"
+        f"{op} is {' or '.join(sorted(ours[op]))} on {here}, "
+        f"{' or '.join(sorted(theirs[op]))} on {there}"
         for op in sorted(ours.keys() & theirs.keys())
         if ours[op] != theirs[op]
     ]
@@ -218,7 +224,7 @@ def _names(first: FrameworkRun, second: FrameworkRun) -> tuple[str, str]:
 
 
 def decided(result: Result) -> Mapping[str, set[str]]:
-    """Return for every operation in the trace of a check of decisions its rules, with the dtypes of its results."""
+    """Return the rules of every operation in a trace, with the dtypes of its results."""
     found: dict[str, set[str]] = defaultdict(set)
     for line in result.details.get("trace", ()):
         op, _, rest = line.partition(": ")
@@ -228,7 +234,10 @@ def decided(result: Result) -> Mapping[str, set[str]]:
 
 
 def _numbers(a: Mapping[str, Result], b: Mapping[str, Result], *, exact: bool) -> dict[str, Any]:
-    """Return the distance of outputs, relative to their size, and the one allowed; empty where none can be compared."""
+    """Return the relative distance of outputs, and the one allowed.
+
+    Empty where none can be compared.
+    """
     if "outputs" not in a or "outputs" not in b:
         return {}
     ours, theirs = a["outputs"].details, b["outputs"].details

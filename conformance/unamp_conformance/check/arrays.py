@@ -1,4 +1,6 @@
-"""Input arrays whose low digits tell the precision: rounding them to bfloat16 or to float16 changes them visibly.
+"""Input arrays whose low digits tell the precision.
+
+Rounding them to bfloat16 or to float16 changes them visibly.
 
 An array is written as a string, ``"normal 4x8"``: a kind, a shape and, for integers, a bound. It is
 made from a seed in NumPy, so it is identical to the bit on every framework.
@@ -48,10 +50,11 @@ def carries_precision(spec: str) -> bool:
 
 
 def imprint(values: np.ndarray, generator: Generator) -> NDArray[np.float32]:
-    """Return float32 values near those given: 0.43 spacings off the bfloat16 grid and 0.37 to 0.5 off the float16 grid.
+    """Return float32 values near those given, as far off both low grids as possible.
 
-    So rounding to either changes every element by nearly as much as rounding can, half of them up
-    and half of them down.
+    They are 0.43 spacings off the bfloat16 grid and 0.37 to 0.5 off the float16 grid. So rounding
+    to either changes every element by nearly as much as rounding can, half of them up and half of
+    them down.
     """
     bits = values.astype(np.float32).view(np.uint32)
     low = (0b011 << 13) | generator.integers(0x0C00, 0x1000, values.shape, dtype=np.uint32)
@@ -88,7 +91,10 @@ def _lower(g: Generator, shape: Shape, _: int) -> np.ndarray:
 
 
 def _pair(g: Generator, shape: Shape, position: int) -> np.ndarray:
-    """Return one of a pair; the second differs by so little that bfloat16, or both low precisions, cannot tell them apart."""
+    """Return one of a pair that low precision cannot tell apart.
+
+    The second differs by so little that bfloat16, or both low precisions, round it to the first.
+    """
     base = _on_bfloat16_grid(g, shape)
     return (base * (1.0 + position * g.choice([-1.0, 1.0], shape) * _hair(g, shape))).astype(
         np.float32
@@ -96,7 +102,7 @@ def _pair(g: Generator, shape: Shape, position: int) -> np.ndarray:
 
 
 def _tied(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    """Return values so close together along the last axis that low precision makes them equal; the order is random."""
+    """Return values that low precision makes equal along the last axis, in random order."""
     base = _on_bfloat16_grid(g, (*shape[:-1], 1))
     steps = g.permuted(np.broadcast_to(np.arange(shape[-1]), shape), axis=-1)
     return (base * (1.0 + steps * _hair(g, (*shape[:-1], 1)))).astype(np.float32)
@@ -134,7 +140,10 @@ def _rung(g: Generator, shape: Shape, _: int) -> np.ndarray:
 
 
 def _tiny(g: Generator, shape: Shape, _: int) -> np.ndarray:
-    """Return numbers of which some vanish in float16, some in both low precisions (where float32 has subnormal numbers)."""
+    """Return numbers of which some vanish in float16, some in both low precisions.
+
+    The latter where float32 has subnormal numbers.
+    """
     return g.choice(np.array([1.5, 1e-8, 2e-41, -1e-8, -2e-41], np.float32), shape)
 
 

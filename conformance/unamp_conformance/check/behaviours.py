@@ -40,7 +40,7 @@ def _prepared(subject: Subject) -> Probe:
 
 
 def _precision(probe: Probe, region: Region, expected: str, where: str) -> str:
-    """Return a complaint where the probe finds another precision inside a region; otherwise an empty text."""
+    """Return a complaint where the probe finds another precision in a region, or an empty text."""
     right = frozenset({expected})
     wrong = [
         f"{f.what} computed in {sorted(f.precisions or ())}"
@@ -126,7 +126,7 @@ class _Expected(Exception):
 
 
 def threads(subject: Subject, dtype: str) -> str:
-    """Check that threads do not see each other's policies, and that a new thread starts outside all regions."""
+    """Check that threads do not share policies, and that a new one starts outside all regions."""
     probe = _prepared(subject)
     policies = [
         (Policy("O1", dtype), dtype),
@@ -160,7 +160,10 @@ def threads(subject: Subject, dtype: str) -> str:
 
 
 def cache(subject: Subject, dtype: str) -> str:
-    """Check that a parameter used twice in a region gets the whole gradient, also after it was used without gradients."""
+    """Check that a parameter used twice in a region gets the whole gradient.
+
+    Also after it was used without gradients.
+    """
     ops, network = subject.operations, NETWORKS["mlp"]
     x = ops.tensor(network.inputs()["x"], device=subject.device)
     w = ops.tensor(network.parameters()["w1"][:32], device=subject.device)
@@ -198,7 +201,7 @@ def repeated(subject: Subject, dtype: str) -> str:
 
 
 def steps_in_one_region(subject: Subject, dtype: str) -> str:
-    """Check that training comes to the same where the region stays open across steps as with a region around each.
+    """Check that training comes to the same in one long region as with one for each step.
 
     A linear regression whose inputs are columns of a Hadamard matrix: every step halves the error
     of the weights, but for what rounding adds to the prediction. An input is 1 or -1, so that is at
@@ -233,7 +236,10 @@ def steps_in_one_region(subject: Subject, dtype: str) -> str:
 def _regression(
     subject: Subject, policy: Policy, inputs: np.ndarray, wanted: np.ndarray, *, open_long: bool
 ) -> tuple[np.ndarray, set[str]]:
-    """Return the weights after some steps of gradient descent, and the dtypes of predictions; weights change in place."""
+    """Return the weights after steps of gradient descent, and the dtypes of predictions.
+
+    The weights change in place where the framework has parameters.
+    """
     ops: Any = subject.operations  # not all have parameters
     f = Functions(ops)
     weights, x = np.zeros_like(wanted), ops.tensor(inputs, device=subject.device)
@@ -255,10 +261,11 @@ def _regression(
 
 
 def optimizer_in_one_region(subject: Subject, dtype: str) -> str:
-    """Check that an optimizer steps in a region as it does outside: no policy is in force in a step.
+    """Check that an optimizer steps in a region as it does outside of it.
 
-    The arithmetic is the same, and so are the bits. At O2 a step that followed the policy would be
-    low. It does not apply to an adapter that binds no optimizer (``Operations.adam``).
+    No policy is in force in a step. The arithmetic is the same, and so are the bits. At O2 a step
+    that followed the policy would be low. It does not apply to an adapter that binds no optimizer
+    (``Operations.adam``).
     """
     make: Any = getattr(subject.operations, "adam", None)
     if make is None:

@@ -1,4 +1,4 @@
-"""For every operation of the vocabulary an example call, in its canonical signature (that of PyTorch's function).
+"""An example call for every operation, in its canonical signature: PyTorch's.
 
 The calls are data, in ``cases/*.toml``. Each entry of ``case`` holds:
 
@@ -73,7 +73,10 @@ class Case:
         return floating if self.cast is None else [floating[n] for n in self.cast]
 
     def differentiable(self, inputs: Sequence[np.ndarray]) -> list[int]:
-        """Return the arrays whose gradients are looked at: of those that a policy casts, the ones that rounding changes."""
+        """Return the arrays whose gradients are looked at.
+
+        Of those that a policy casts, the ones that rounding changes.
+        """
         specs = _specs(self.args)
         return [n for n in self.eligible(inputs) if arrays.carries_precision(specs[n])]
 

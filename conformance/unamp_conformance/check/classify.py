@@ -46,7 +46,7 @@ class Prediction:
     )
 
     def allowed(self, computed: str, label: str) -> np.ndarray:
-        """Return the distance by which results of one precision may be off their prediction, rounded to the grid of another."""
+        """Return how far results of one precision may be off, rounded to another's grid."""
         if (computed, label) not in self._allowed:
             exact, tolerance = self.values[computed], self.tolerance
             if (computed, label) == ("float16", "bfloat16"):  # rounded twice
@@ -56,7 +56,7 @@ class Prediction:
 
 
 def explain(observed: np.ndarray, prediction: Prediction) -> tuple[frozenset[str], str]:
-    """Return the precisions that the observed values are consistent with, and a sentence where there is none.
+    """Return the precisions that values are consistent with, and a diagnosis if there is none.
 
     Args:
         observed: the values, flat, as float64.
@@ -67,7 +67,9 @@ def explain(observed: np.ndarray, prediction: Prediction) -> tuple[frozenset[str
 
 
 def tells(prediction: Prediction, float32: np.ndarray) -> bool:
-    """Return whether inputs are well chosen: each precision's ideal result is recognised, and a relabelled one is not.
+    """Return whether inputs are well chosen, so that results tell the precisions apart.
+
+    Each precision's ideal result is recognised, and a relabelled one is not.
 
     Args:
         prediction: what each precision would give.
@@ -87,7 +89,10 @@ def tells(prediction: Prediction, float32: np.ndarray) -> bool:
 
 
 def only_moves(prediction: Prediction) -> bool:
-    """Return whether an operation only moves values: the result for rounded inputs is the rounded result."""
+    """Return whether an operation only moves values.
+
+    Then the result for rounded inputs is the rounded result.
+    """
     return not prediction.exact and all(
         np.array_equal(
             round_to(prediction.values["float32"], low), _ideal(prediction, low), equal_nan=True
@@ -133,7 +138,10 @@ def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
 
 
 def _distance(observed: np.ndarray, prediction: Prediction, precision: str, grid: str) -> float:
-    """Return the distance of values from a prediction, in spacings of a grid; where numbers cancelled, eight at most."""
+    """Return the distance of values from a prediction, in spacings of a grid.
+
+    Where numbers cancelled it counts as eight at most.
+    """
     expected = prediction.values[precision]
     finite = np.isfinite(expected)
     return (
@@ -162,7 +170,7 @@ def _within(observed: np.ndarray, expected: np.ndarray, tolerance: np.ndarray) -
 
 
 def _plausible(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
-    """Return whether values are near enough to the prediction for an algorithm of a few dozen roundings."""
+    """Return whether values are near the prediction, for a few dozen roundings."""
     expected, best = prediction.values[precision], prediction.values["float32"]
     finite = np.isfinite(expected) & np.isfinite(observed) & np.isfinite(best)
     if not finite.any():

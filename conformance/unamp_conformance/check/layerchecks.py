@@ -1,4 +1,4 @@
-"""Rules for layers, judged by numbers: eagerly, compiled and exported, put on and taken off again."""
+"""Rules for layers, judged by numbers: eager, compiled and exported, put on and taken off."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ _FRACTION = 2.0**-13
 
 
 def _numbers() -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Return the block's input and weights, whose products tell precisions apart on every machine, to the bit.
+    """Return the block's input and weights; their products tell the precision to the bit.
 
-    They are whole numbers with a fraction that rounding to a low dtype takes away: in the first
-    half of what is added up the input has it, in the second the weight. Float32 holds all products
-    and partial sums exactly, in whatever order, and so does a low dtype once the fractions are
-    gone. The whole numbers cancel in half of the results, where the fractions are left alone, so
-    that rounding them to a low dtype changes nothing; in the others rounding the result takes the
-    fraction away.
+    They do so on every machine: they are whole numbers with a fraction that rounding to a low dtype
+    takes away: in the first half of what is added up the input has it, in the second the weight.
+    Float32 holds all products and partial sums exactly, in whatever order, and so does a low dtype
+    once the fractions are gone. The whole numbers cancel in half of the results, where the
+    fractions are left alone, so that rounding them to a low dtype changes nothing; in the others
+    rounding the result takes the fraction away.
     """
     drawn = np.random.default_rng(7)
     with_fractions = np.repeat((_FRACTION, 0.0), 4)
@@ -88,7 +88,9 @@ _INPUT, _WEIGHTS = _numbers()
 
 
 def check_layers(subject: Subject, way: str, name: str, policy: Policy) -> Finding:
-    """Run a network with layers in one way, without rules, with those of a case, and without again; judge every number.
+    """Judge every number of a network without layer rules, with them, and without again.
+
+    The network runs in one way, and the rules are those of a case.
 
     Args:
         subject: the framework and device.

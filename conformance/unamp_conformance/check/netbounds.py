@@ -1,4 +1,7 @@
-"""A network in float64, and how far a precision may lead from it, on any machine. docs/conformance.md derives the bound."""
+"""A network in float64, and how far a precision may lead from it, on any machine.
+
+docs/conformance.md derives the bound.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ Drawn = dict[str, tuple[float, float]]
 
 
 def relative_error(observed: Array, exact: Array, scale: float = 0.0) -> float:
-    """Return the error's norm over the exact value's; ``scale`` keeps what is nearly nothing from counting."""
+    """Return the error's norm over the exact value's.
+
+    A positive ``scale`` keeps what is nearly nothing from counting.
+    """
     return _norm(observed - exact) / (_norm(exact) + scale or 1.0)
 
 
@@ -67,7 +73,7 @@ class Roundings:
 
 
 class Reference:
-    """A network in float64, and how far a precision may lead from it; the same whatever framework is held against it.
+    """A network in float64, and how far a precision may lead from it, on any framework.
 
     Args:
         network: the network.
@@ -85,7 +91,10 @@ class Reference:
 
     @cached_property
     def _biased(self) -> NetworkRun:
-        """The same with running variances as some frameworks keep them: divided by n, not by n - 1."""
+        """The float64 run with running variances divided by n, not by n - 1.
+
+        Some frameworks keep them so.
+        """
         return run(self.network, NumpyOperations(unbiased=False), dtype="float64")
 
     def errors(self, observed: NetworkRun) -> dict[str, float]:
@@ -117,7 +126,10 @@ class Reference:
         return {entry: factor * farthest for entry, (_, farthest) in drawn[precision].items()}
 
     def draws(self, precision: str, seed: int = 0) -> Iterator[dict[str, float]]:
-        """Yield without end the `errors` of float64 runs with every rounding of a precision drawn at random."""
+        """Yield without end the `errors` of float64 runs with random roundings.
+
+        Every rounding of the precision is drawn at random.
+        """
         stream = zlib.crc32(f"{self.network.name}/{precision}".encode())
         roundings = Roundings(
             np.random.default_rng([stream, seed]), PRECISIONS[precision].unit_roundoff
@@ -126,7 +138,7 @@ class Reference:
             yield self.errors(run(self.network, NumpyOperations(roundings), dtype="float64"))
 
     def draw(self, precision: str, seed: int = 0, count: int = DRAWS) -> Drawn:
-        """Return for every entry of `errors` the largest of the first `FIRST` draws, and of so many."""
+        """Return the largest of the first `FIRST` draws, and of all, per entry of `errors`."""
         found = [
             errors for errors, _ in zip(self.draws(precision, seed), range(count), strict=False)
         ]

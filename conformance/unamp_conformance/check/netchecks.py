@@ -74,7 +74,7 @@ def _decisions(
 
 
 def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
-    """Return the expectation and what was seen instead, as a part of the details; nothing where nothing is wrong."""
+    """Return what was expected and seen, as a part of the details; empty where all is right."""
     rows = [
         {"of": of, "expected": expected, "observed": seen}
         for of, expected, seen in dict.fromkeys(found)
@@ -83,7 +83,7 @@ def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
 
 
 def expected_dtype(policy: Policy, rule: Rule, inputs: Sequence[str]) -> str | None:
-    """Return the dtype that a rule means for inputs of some dtypes; None where it leaves them as they are."""
+    """Return the dtype that a rule means for inputs, or None where it leaves them as they are."""
     eligible = [dtype for dtype in inputs if dtype in ELIGIBLE]
     if not eligible or rule is Rule.UNTOUCHED:
         return None
@@ -100,7 +100,10 @@ def expected_dtype(policy: Policy, rule: Rule, inputs: Sequence[str]) -> str | N
 def misjudged(
     policy: Policy, wanted: Rule | None, record: OpRecord
 ) -> tuple[str, str, str, str] | None:
-    """Return the fault of a line of a trace, if any: a sentence, the operation, what was expected and seen."""
+    """Return the fault of a line of a trace, if any.
+
+    It is a sentence, the operation, the expectation and what was seen instead.
+    """
     if wanted is None:
         return None
     if record.rule is not wanted:
@@ -111,7 +114,10 @@ def misjudged(
         return None
     computed = record.computed_in or policy.dtype
     if computed != expected:
-        complaint = f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, should be {expected}"
+        complaint = (
+            f"{record.op} ({wanted.value}) computed in {computed} from {' '.join(record.inputs)}, "
+            f"should be {expected}"
+        )
         return complaint, record.op, expected, computed
     return None
 
@@ -150,7 +156,10 @@ def _finite(error: float) -> float | None:
 
 
 def _sample(observed: NetworkRun) -> list[float]:
-    """Return a few evenly spaced numbers of the output, to hold frameworks against each other; none if one is not finite."""
+    """Return a few evenly spaced numbers of the output, to compare frameworks by.
+
+    None if one of them is not finite.
+    """
     flat = observed.output.ravel()
     chosen = flat[:: max(flat.size // _SAMPLE, 1)][:_SAMPLE].tolist()
     return [float(f"{v:.9g}") for v in chosen] if all(map(math.isfinite, chosen)) else []

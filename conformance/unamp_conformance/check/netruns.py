@@ -25,7 +25,10 @@ Region = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class NetworkRun:
-    """The outcome: output, loss, gradients by parameter, buffers afterwards, dtypes, the trace, the operations called."""
+    """The outcome of a run: output, loss, gradients, buffers afterwards, dtypes, trace, calls.
+
+    Gradients are by parameter.
+    """
 
     output: np.ndarray
     loss: np.ndarray

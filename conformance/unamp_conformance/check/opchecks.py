@@ -48,7 +48,7 @@ class Unsaid(Exception):
 
 
 def expected_precision(rule: Rule, feed: str, low: str) -> str | None:
-    """Return the precision that a rule means for inputs of a feed; None where the framework decides."""
+    """Return the precision that a rule means for a feed, or None where the framework decides."""
     if rule is Rule.LOW:
         return low
     if rule is Rule.FP32 or feed == "float32":
@@ -170,19 +170,28 @@ def _own_dtype(probe: Probe, expected: str, fed: tuple[str, str]) -> bool:
 def _of_another_kind(
     probe: Probe, finding: Finding, expected: str, fed: tuple[str, str], rule: Rule
 ) -> str:
-    """Return the complaint about a result that is not what inputs in a precision come to: of another size, kind or key."""
+    """Return a complaint where a result is of another size, kind or key than it should be.
+
+    It should be what inputs in the expected precision come to outside of regions.
+    """
     outside = probe.cast_outside(expected, *fed)
     if outside is None:
         return ""
     found, right = finding.values, outside.values
     if found is not None and found.size != right.size:
-        return f"it has {found.size} numbers, and {right.size} outside of regions for inputs in {expected}"
+        return (
+            f"it has {found.size} numbers, and {right.size} outside of regions for inputs in "
+            f"{expected}"
+        )
     if (
         outside.dtype not in ELIGIBLE
         and finding.dtype not in ELIGIBLE
         and finding.dtype != outside.dtype
     ):
-        return f"its dtype is {finding.dtype}, and {outside.dtype} outside of regions for inputs in {expected}"
+        return (
+            f"its dtype is {finding.dtype}, and {outside.dtype} outside of regions for inputs in "
+            f"{expected}"
+        )
     if found is not None and probe.keyed and not _of_its_key(probe, found, expected, fed, rule):
         return f"its numbers are not those of its key outside of regions for inputs in {expected}"
     return ""
@@ -191,10 +200,10 @@ def _of_another_kind(
 def _of_its_key(
     probe: Probe, found: np.ndarray, expected: str, fed: tuple[str, str], rule: Rule
 ) -> bool:
-    """Return whether chance gave the numbers that it gives outside of regions; the last bits are those of a compilation.
+    """Return whether random numbers are those that the same key gives outside of regions.
 
-    Where a rule keeps low inputs, a draw may be that from their float32 values: low parameters
-    would bias it.
+    The last bits are those of a compilation. Where a rule keeps low inputs, a draw may be that from
+    their float32 values: low parameters would bias it.
     """
     widened = () if rule in (Rule.LOW, Rule.FP32) else ("float32",)
     outside = [

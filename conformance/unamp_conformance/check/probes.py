@@ -1,8 +1,8 @@
-"""The precision probe: run one operation and decide from the numbers in which precision it computed, forward and backward.
+"""The precision probe: the numbers of one operation tell the precision that it computed in.
 
-Every prediction comes from the framework itself, in float64 outside any region: float64 is never
-cast. Where the framework has an operation in no higher precision than float32, the predictions are
-made in that.
+It runs the operation, and decides forward and backward. Every prediction comes from the framework
+itself, in float64 outside any region: float64 is never cast. Where the framework has an operation
+in no higher precision than float32, the predictions are made in that.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of one call: the result's values and the gradients of eligible inputs, with their dtypes."""
+    """The outcome of one call: the result's values, the gradients, and the dtypes of both.
+
+    Gradients are those of eligible inputs.
+    """
 
     values: np.ndarray
     dtype: str
@@ -122,7 +125,10 @@ class Probe:
 
     @cached_property
     def keyed(self) -> bool:
-        """Return whether chance gives the same numbers in every call, as on JAX, where they come from a key."""
+        """Return whether chance gives the same numbers in every call.
+
+        So it is on JAX, where they come from a key.
+        """
         return self.case.undetermined and all(
             np.array_equal(
                 self.outside.values, self._run(0, lambda a: a, "float32", nullcontext).values
@@ -147,7 +153,10 @@ class Probe:
 
     @cached_property
     def moves(self) -> bool:
-        """Return whether the operation only moves values: a cast of a result in another precision is the right one."""
+        """Return whether the operation only moves values.
+
+        Then a cast of a result in another precision is the right one.
+        """
         if not self._sensitive:
             return False
         prediction = self._predictions("float32", "float32", self._draws)[0]
@@ -161,12 +170,15 @@ class Probe:
         """
         if self._sensitive and self._flushed:
             raise Unsuitable(
-                f"{self.case.op}: its inputs tell by subnormal numbers, which the framework may take for zeros"
+                f"{self.case.op}: its inputs tell by subnormal numbers, "
+                "which the framework may take for zeros"
             )
         _ = self._draws if self._sensitive else self.outside
 
     def unreadable(self, precision: str, feed: str, low: str) -> Unreadable | None:
-        """Return None: what runs can be looked at. A device that is not here may have no program to read.
+        """Return None: every run can be looked at.
+
+        An absent device may have no program to read.
 
         Args:
             precision: the one that the policy means for the inputs.
@@ -198,7 +210,7 @@ class Probe:
         return findings
 
     def look_again(self, region: Region) -> list[Finding]:
-        """Call the operation again and again in one open region, and report what the numbers of the later calls say.
+        """Call the operation repeatedly in one open region, and report on the later calls.
 
         Shapes, dtypes and, where the framework can change a tensor in place, the tensors are those
         of the first call. Only the values are others: a cast that is kept for too long shows.
@@ -242,7 +254,10 @@ class Probe:
 
     @cached_property
     def _parameters(self) -> tuple[int, ...]:
-        """Return the places of inputs that are parameters where they change in place: all that rounding changes, or none."""
+        """Return the places of inputs that are parameters, where parameters change in place.
+
+        These are all inputs that rounding changes, or none.
+        """
         if not hasattr(self._operations, "assign"):
             return ()
         case, inputs = self.case, self._inputs(0)
@@ -259,7 +274,10 @@ class Probe:
         return places
 
     def _stored(self, prediction: Prediction, dtype: str) -> Prediction:
-        """Return the prediction for results of a dtype: what the framework keeps in low is rounded to it."""
+        """Return the prediction for results of a dtype.
+
+        What the framework keeps in low is rounded to it.
+        """
         keeps = dtype == "complex32" or (self.case.own_dtype and dtype in LOW_DTYPES)
         return replace(prediction, rounded=True) if keeps else prediction
 
@@ -286,10 +304,11 @@ class Probe:
         return findings
 
     def determined(self, region: Region, feed: str, low: str) -> list[np.ndarray | None]:
-        """Return the results of a look as they are, and for float32 inputs the gradients, of all its draws.
+        """Return the results of all draws of a look, as they are.
 
-        Where the inputs give only a shape, and the numbers are chance or what memory held, in their
-        place the number of them, in an array of the name of their dtype.
+        With float32 inputs also their gradients. Where the inputs give only a shape, and the
+        numbers are chance or what memory held, in their place the number of them, in an array of
+        the name of their dtype.
         """
         gradients = self.case.backward and feed == "float32"
         draws = self._draws if self._sensitive else range(1)
@@ -302,7 +321,10 @@ class Probe:
         return _streams(runs)
 
     def sample(self) -> dict[str, Any]:
-        """Return the number of numbers a result has outside any region, and a few; empty where they mean nothing elsewhere."""
+        """Return how many numbers a result has outside any region, and a few of them.
+
+        Empty where they mean nothing elsewhere.
+        """
         values = _flat([self.outside.values])
         chosen = values[
             np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(int)
@@ -337,7 +359,7 @@ class Probe:
 
     @property
     def _flushed(self) -> bool:
-        """Return whether the framework may take some of the inputs for zeros, in one call and not in the next."""
+        """Return whether the framework may take some inputs for zeros, in some calls only."""
         return self.case.subnormal and not getattr(self._operations, "subnormals", True)
 
     @cached_property
@@ -404,10 +426,10 @@ class Probe:
         *,
         gradients: bool = False,
     ) -> Run:
-        """Return the call outside any region. Feeds and precisions for which the same numbers go in share one.
+        """Return the call outside any region.
 
-        A call with gradients serves those who want none, too; the precision makes a difference to
-        gradients alone.
+        Feeds and precisions for which the same numbers go in share one. A call with gradients
+        serves those who want none, too; the precision makes a difference to gradients alone.
         """
         inputs = prepare(self._inputs(draw))
         given = (
@@ -431,7 +453,10 @@ class Probe:
         precision: str = "float32",
         gradients: bool = False,
     ) -> Run:
-        """Call once on prepared inputs; the gradient is that of the result's product with a fixed array."""
+        """Call once on prepared inputs.
+
+        The gradient is that of the result's product with a fixed array.
+        """
         ops, case = self._operations, self.case
         inputs = prepare(self._inputs(draw))
         tensors = [self._tensor(array) for array in inputs]
@@ -470,11 +495,11 @@ class Probe:
         return self._run_of(seen[-1], grads)
 
     def _whole(self, region: Region, work_dtype: str, inputs: Fed) -> Callable[..., Any] | None:
-        """Return the operation in a region with its gradient, where the framework makes one program of both.
+        """Return the operation in a region with its gradient, as one program.
 
-        A program is kept for as many draws as there are; a region is one policy's. Outside of
-        regions who wants no gradient has the same program: running it costs less than compiling
-        another.
+        None where the framework does not make one program of both. A program is kept for as many
+        draws as there are; a region is one policy's. Outside of regions who wants no gradient has
+        the same program: running it costs less than compiling another.
         """
         ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
         outside = region is nullcontext
@@ -509,7 +534,10 @@ class Probe:
         return ops.cast(tensor, dtype) if hasattr(ops, "cast") else ops["cast"](tensor, dtype)
 
     def _differentiated(self, result: Any, dtype: str) -> tuple[Any, Any]:
-        """Return the tensor that a cotangent is given for, in its own dtype unless it is no floating one, and the result."""
+        """Return the tensor that a cotangent is given for, and the result.
+
+        The tensor keeps its own dtype, unless it is no floating one.
+        """
         ops = self._operations
         real = ops["real"](result) if ops.dtype(result).startswith("complex") else result
         return real if "float" in ops.dtype(real) else self._cast(real, dtype), result
@@ -563,7 +591,10 @@ class Probe:
     def _compare(
         self, collected: dict[str, list[Run]]
     ) -> list[tuple[Prediction, np.ndarray] | None]:
-        """Return for each stream its prediction and what the framework gives in float32; None where nothing is to be seen."""
+        """Return each stream's prediction and the framework's float32 values.
+
+        None for a stream where nothing is to be seen.
+        """
         streams = {name: _streams(runs) for name, runs in collected.items()}
         first = collected["float32"][0]
         found: list[tuple[Prediction, np.ndarray] | None] = []
@@ -589,7 +620,10 @@ class Probe:
         return found
 
     def _pick(self, result: Any) -> Any:
-        """Return the result that is looked at: the one named by the case, or the first floating one, or the first."""
+        """Return the result that is looked at.
+
+        It is the one named by the case, or the first floating one, or the first.
+        """
         results = list(_flatten(result))
         if self.case.out is not None:
             return results[self.case.out]
@@ -638,7 +672,10 @@ def feeder_in(case: Case, feed: str, low: str, precision: str) -> Prepare:
 def _rounder(
     case: Case, fed: Prepare, precision: str, up: str
 ) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
-    """Return the function that rounds the inputs of a feed to a precision, kept in the precision of the reference."""
+    """Return the function that rounds a feed's inputs to a precision.
+
+    The rounded inputs are kept in the precision of the reference.
+    """
 
     def rounded(inputs: list[np.ndarray]) -> list[np.ndarray]:
         eligible = case.eligible(inputs)
@@ -666,7 +703,7 @@ def _flatten(result: Any) -> Iterator[Any]:
 
 
 def _streams(runs: Sequence[Run]) -> list[np.ndarray | None]:
-    """Return the values of several draws joined: the results first, then the gradients of each input."""
+    """Return the values of several draws, joined: results first, then each input's gradients."""
     joined: list[np.ndarray | None] = [_flat([run.values for run in runs])]
     for parts in zip(*(run.gradients for run in runs), strict=True):
         joined.append(None if any(p is None for p in parts) else _flat(parts))
@@ -683,7 +720,10 @@ def _flat(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _tolerance(exact: np.ndarray, float32: np.ndarray) -> np.ndarray:
-    """Return the distance by which float32 may be off: as here with room to spare, for another order of its sums."""
+    """Return the distance by which float32 may be off: its error here, with room to spare.
+
+    The room is for another order of its sums.
+    """
     finite = np.isfinite(exact) & np.isfinite(float32)
     off = float(np.max(np.abs(float32 - exact), where=finite, initial=0.0))
     size = float(np.max(np.abs(exact), where=finite, initial=0.0))

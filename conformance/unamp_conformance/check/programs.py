@@ -1,7 +1,7 @@
-"""Networks and operations as plain functions: straight-line Python with source, which any compiler of a framework can read.
+"""Networks and operations as plain functions: straight-line Python with source.
 
-What a network computes is recorded once, with nothing but names in the places of tensors, and
-written down:
+Any compiler of a framework can read them. What a network computes is recorded once, with nothing
+but names in the places of tensors, and written down:
 
     def mlp(x, w1, b1, w2, b2, w3, b3):
         v1 = op_linear(x, w1, b1)

@@ -30,7 +30,10 @@ def cast(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Return values rounded to a precision's grid (ties to even), in their own dtype. Complex numbers part by part."""
+    """Return values rounded to a precision's grid (ties to even), in their own dtype.
+
+    Complex numbers are rounded part by part.
+    """
     if np.iscomplexobj(values):
         return round_to(values.real, dtype) + 1j * round_to(values.imag, dtype)
     # Through float32, as frameworks do: their low tensors are made from float32 ones.

@@ -1,4 +1,6 @@
-"""One operation on one kind of tensor that is not one dense array: followed, refused or left alone, as the adapter says?
+"""One operation on one kind of tensor that is not one dense array.
+
+Is it followed, refused or left alone, as the adapter says?
 
 The call runs on float32 values under a policy that allows the operation, on low values under one
 that denies it, and outside of regions on both. What it came to is read off dtypes and numbers; see
@@ -47,7 +49,7 @@ class _Came:
 
 
 def check_tensors(subject: Subject, kind: TensorKind, op: str, policy: Policy) -> Finding:
-    """Run an operation on a kind of tensor under a policy that allows or denies it, and hold it against the declaration.
+    """Hold an operation on a kind of tensor, in a region, against the adapter's declaration.
 
     Args:
         subject: the framework and device.
@@ -93,12 +95,14 @@ def _treatment(came: _Came, fed: str, low: str, plain: _Came, lowly: _Came) -> t
     if came.error:
         return (
             "",
-            f"raised: {type(came.error).__name__}: {next(iter(str(came.error).splitlines()), '')[:200]}",
+            f"raised: {type(came.error).__name__}: "
+            f"{next(iter(str(came.error).splitlines()), '')[:200]}",
         )
     if plain.error:
         return (
             "",
-            f"neither: in a region it gives {came.dtype}, outside it raises {type(plain.error).__name__}",
+            f"neither: in a region it gives {came.dtype}, "
+            f"outside it raises {type(plain.error).__name__}",
         )
     expected = low if fed == "float32" else "float32"
     if came.dtype != expected:
@@ -106,7 +110,8 @@ def _treatment(came: _Came, fed: str, low: str, plain: _Came, lowly: _Came) -> t
     if not relative_error(came.values, plain.values) <= _ROUNDINGS * UNIT_ROUNDOFF[low]:
         return (
             "",
-            f"neither: the numbers are {relative_error(came.values, plain.values):.2g} away from those of float32",
+            f"neither: the numbers are {relative_error(came.values, plain.values):.2g} away from "
+            "those of float32",
         )
     relabelled = round_to(plain.values, low)
     if expected == low and not on_grid(came.values, low):

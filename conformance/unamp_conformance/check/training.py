@@ -1,4 +1,4 @@
-"""Training with loss scaling, in NumPy around any framework: does it come to what float32 training comes to?"""
+"""Training with loss scaling, in NumPy around any framework, compared with float32 training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BOUND = 0.03
 
 @dataclass
 class State:
-    """The state that training goes on from: parameters, running statistics, the loss scale, and how many steps there were."""
+    """The state that training goes on from: weights, running statistics, loss scale, step count."""
 
     weights: Arrays
     buffers: Arrays
@@ -74,7 +74,10 @@ class State:
 
 @dataclass
 class Training:
-    """The outcome of some steps: those skipped (from 1), the scale after each, dtypes of gradients, lost parameters."""
+    """The outcome of some steps: those skipped (from 1), loss scales, dtypes, lost parameters.
+
+    A loss scale is the one after each step; dtypes are those of gradients.
+    """
 
     skipped: list[int] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
@@ -92,7 +95,7 @@ def train(
     overflow_at: int | None = None,
     done: Training | None = None,
 ) -> Training:
-    """Train by plain gradient descent; ``state`` is where it starts and, afterwards, where it ended.
+    """Train by plain gradient descent, from ``state``, which afterwards is where it ended.
 
     Args:
         subject: the framework and device.
@@ -131,7 +134,10 @@ def _tensors(subject: Subject, arrays: Arrays) -> dict[str, Any]:
 def _gradients(
     subject: Subject, network: Network, policy: Policy, state: State, scale: float
 ) -> tuple[Arrays, Arrays, dict[str, str]]:
-    """Return the gradients of the scaled loss, the running statistics afterwards, and the dtypes of the gradients."""
+    """Return the gradients of the scaled loss, the running statistics and the gradients' dtypes.
+
+    The statistics are those afterwards.
+    """
     ops = subject.operations
     parameters, data = _tensors(subject, state.weights), _tensors(subject, network.inputs())
     buffers = {n: ops.buffer(a, device=subject.device) for n, a in state.buffers.items()}
@@ -175,7 +181,9 @@ def _plain(subject: Subject, network: str, steps: int) -> float:
 def check_training(
     subject: Subject, network: Network, policy: Policy, steps: int = STEPS
 ) -> tuple[str, dict[str, Any]]:
-    """Train with loss scaling under a policy, with a step that overflows, and again from a checkpoint in the middle.
+    """Train with loss scaling under a policy, and again from a checkpoint in the middle.
+
+    One of the steps overflows.
 
     Args:
         subject: the framework and device.

@@ -1,4 +1,7 @@
-"""A run in one way, judged beside the eager run: the same bits, within bounds, or the numbers of another precision."""
+"""A run in one way, judged beside the eager run.
+
+It has the same bits, is within bounds, or has the numbers of another precision.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ def judged(
     seen: Seen,
     others: dict[str, Seen],
 ) -> Finding:
-    """Return the result of a run in a way beside the eager one, and eager ones in other precisions."""
+    """Return the verdict on a run in a way, beside the eager one.
+
+    `others` are eager runs in other precisions.
+    """
     if complaint := _precision(eager, seen, others, exact=way.equal == "bits"):
         return Finding("lost", f"lost in silence: {complaint}", _beside(eager, seen))
     asked = program(name, scalar=way.run is None)
@@ -64,17 +70,23 @@ def judged(
 
 
 def _precision(eager: Seen, seen: Seen, others: dict[str, Seen], *, exact: bool) -> str:
-    """Return the sign by which a result shows another precision than the eager one; empty where it does not."""
+    """Return the sign that a result has another precision than the eager one, or an empty text."""
     if seen.dtype != eager.dtype:
         return f"the result is {seen.dtype}, eagerly {eager.dtype}"
     if seen.gradients is not None and seen.gradient_dtypes != eager.gradient_dtypes:
-        return f"gradients are {_listed(seen.gradient_dtypes)}, eagerly {_listed(eager.gradient_dtypes)}"
+        return (
+            f"gradients are {_listed(seen.gradient_dtypes)}, "
+            f"eagerly {_listed(eager.gradient_dtypes)}"
+        )
     if seen.values.shape != eager.values.shape:
         return ""
     for low in LOW_DTYPES if eager.values.size > 1 else ():  # one number is on any grid by chance
         eagerly, here = on_grid(eager.values, low), on_grid(seen.values, low)
         if eagerly != here:
-            return f"the numbers are {'' if here else 'not '}on the grid of {low}, eagerly they are{'' if eagerly else ' not'}"
+            return (
+                f"the numbers are {'' if here else 'not '}on the grid of {low}, "
+                f"eagerly they are{'' if eagerly else ' not'}"
+            )
     for precision, other in others.items():
         if _nearer(eager, seen, other, exact=exact):
             return f"the numbers are those of {precision}"
@@ -82,7 +94,10 @@ def _precision(eager: Seen, seen: Seen, others: dict[str, Seen], *, exact: bool)
 
 
 def _nearer(eager: Seen, seen: Seen, other: Seen, *, exact: bool) -> bool:
-    """Return whether the numbers are those of a run in another precision, whatever the tag is, or those rounded."""
+    """Return whether the numbers are those of a run in another precision.
+
+    Rounded or not, and whatever dtype the result is labelled with.
+    """
     if other.values.shape != eager.values.shape:
         return False
     plain = round_to(other.values, eager.dtype) if eager.dtype in LOW_DTYPES else other.values
@@ -107,7 +122,10 @@ def _listed(dtypes: frozenset[str]) -> str:
 
 
 def _bits(asked: Program, eager: Seen, seen: Seen, *, repeats: bool) -> tuple[str, dict[str, Any]]:
-    """Hold every number against the eager one, but for the last bits of a loss where a framework does not repeat its own."""
+    """Hold every number against the eager one, bit by bit.
+
+    Where a framework does not repeat its own loss, the last bits of a loss may differ.
+    """
     if asked.scalar and not repeats:
         same = _apart(seen.values, eager.values) <= _LAST_BITS
     else:
@@ -122,7 +140,10 @@ def _bits(asked: Program, eager: Seen, seen: Seen, *, repeats: bool) -> tuple[st
 
 
 def _near(asked: Program, low: str, eager: Seen, seen: Seen) -> tuple[str, dict[str, Any]]:
-    """Hold one operation against the eager one: each of the two rounds, and starts its backward pass from what it rounded."""
+    """Hold the results of one operation against the eager ones.
+
+    Each of the two rounds, and starts its backward pass from what it rounded.
+    """
 
     def allowed(dtype: str) -> float:
         return len(asked.ops) * _ROUNDINGS[dtype] * UNIT_ROUNDOFF[dtype]

@@ -24,7 +24,10 @@ __all__ = ["Seen", "eagerly", "in_other_precisions", "low_inputs", "run_in"]
 
 @dataclass(frozen=True)
 class Seen:
-    """The outcome of one run: the result, gradients by the places of inputs (None where not asked for), a network's loss."""
+    """The outcome of one run: the result, gradients, and a network's loss.
+
+    Gradients are by the places of inputs, and None where not asked for.
+    """
 
     values: np.ndarray
     dtype: str
@@ -75,7 +78,10 @@ def _with(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -
 
 
 def low_inputs(subject: Subject, policy: Policy, name: str) -> tuple[int, ...]:
-    """Return the inputs of an operation that are fed low, so that its rule changes something: all, the first, or none."""
+    """Return the inputs of an operation that are fed low, so that its rule changes something.
+
+    These are all, the first, or none.
+    """
     asked = program(name)
     if asked.network:
         return ()
@@ -95,7 +101,10 @@ def eagerly(
     low: tuple[int, ...],
     policy: Policy | None,
 ) -> Seen:
-    """Run a program eagerly; with `scalar` the way it is differentiated as a whole. The policy None stands for no region."""
+    """Run a program eagerly; the policy None stands for no region.
+
+    With `scalar`, run it the way it is differentiated as a whole.
+    """
     if scalar:
         return run_in(subject, _eager_gradients(subject), program(name, scalar=True), low, policy)
     return run_in(subject, _EAGER, program(name), low, policy, gradients=gradients)
@@ -143,7 +152,10 @@ def run_in(
 
 
 def _loss(subject: Subject, asked: Program, region: OpenRegion, result: Any) -> Any:
-    """Return the scalar that is differentiated, computed eagerly: a network's loss, or the sum of squares."""
+    """Return the scalar that is differentiated: a network's loss, or the sum of squares.
+
+    It is computed eagerly.
+    """
     ops, network = subject.operations, asked.network
     if network is None:
         wide = ops["cast"](result, "float32")
@@ -176,7 +188,10 @@ def _seen(subject: Subject, value: Any, gradients: dict[int, Any] | None, loss: 
 def in_other_precisions(
     subject: Subject, alike: tuple[str, bool, bool, tuple[int, ...]], policy: Policy
 ) -> dict[str, Seen]:
-    """Return the same eagerly in other precisions: outside of every region, and in the other low dtype."""
+    """Return the same run eagerly in other precisions.
+
+    These are float32, outside of every region, and the other low dtype.
+    """
     other = next(dtype for dtype in LOW_DTYPES if dtype != policy.dtype)
     found = {"float32": eagerly(subject, *alike, None)}
     with suppress(Exception):  # not everything that runs in one of them runs in the other

@@ -1,4 +1,8 @@
-"""One way of a framework, one program, one policy: is it followed as eagerly, refused before it computes, or lost?"""
+"""One program in one way of a framework: followed, refused, or lost.
+
+It is followed where it comes to what the eager run does, refused where an error is raised before it
+computes, and lost where it silently computes in another precision.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ __all__ = ["check_way"]
 
 
 def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
-    """Run a network or an operation under a policy in one of a framework's ways, and hold it against the same run eagerly.
+    """Hold a run in one of a framework's ways, under a policy, against the same run eagerly.
 
     Args:
         subject: the framework and device.

@@ -1,1 +1,1 @@
-"""The suite itself under test: which defects of an adapter it notices, and how tight its bounds are."""
+"""The suite itself under test: the adapters' defects that it notices, and how tight it is."""

@@ -1,4 +1,6 @@
-"""Adapters with one defect in one operation, of many kinds: what the suite must notice, whatever the framework.
+"""Adapters with one defect in one operation, of many kinds.
+
+The suite must notice them, whatever the framework.
 
 A mutant is a `MutableSubject` with a `Defect`: a framework whose operations are the adapter's own,
 but for one of them, which goes wrong while a policy is in force. Where it computes in another
@@ -92,7 +94,10 @@ class Call:
         return self.function(*(args or self.args), **self.kw)
 
     def wrongly(self) -> Any:
-        """Compute in the other precision, and give the result the dtype of the right one where its numbers tell them apart."""
+        """Compute in the other precision, but label the result as the right one.
+
+        It gets the right dtype where its numbers tell the precisions apart.
+        """
         subject, low = self.defect.subject, self.policy.dtype
         if self.expected is None:
             return self.rightly()
@@ -278,7 +283,10 @@ class _MutableOperations:
     def value_and_grad(
         self, function: Callable[..., Any], inputs: Sequence[Any], **kw: Any
     ) -> tuple[Any, list[Any]]:
-        """Return the right value and the gradients; those of a wrong value where only gradients are wrong."""
+        """Return the right value and its gradients.
+
+        Where only gradients are wrong, they are those of a wrong value.
+        """
         return self._with_wrong_gradients(lambda: self._real.value_and_grad(function, inputs, **kw))
 
     def _pull_back(
@@ -309,7 +317,7 @@ class _MutableOperations:
 
 @dataclass(frozen=True)
 class MutableSubject(Subject):
-    """A framework whose operations can be given a defect. Without one it is the framework as it is."""
+    """A framework whose operations can be given a defect; without one, the framework as it is."""
 
     @cached_property
     def operations(self) -> Operations:

@@ -112,7 +112,10 @@ class _ForgettingWay(Subject):
 
 
 def forgetting_a_way(subject: Subject, way: str, dtype: str | None = None) -> Subject:
-    """Return the framework with a way in which every region is switched off; where a dtype is given, is one at O1 with that."""
+    """Return the framework with a way in which every region is switched off.
+
+    Where a dtype is given, the region is one at O1 with that dtype instead.
+    """
     return _ForgettingWay(subject.framework, subject.device, subject, way, dtype)
 
 
@@ -156,7 +159,7 @@ class _Pretending(Subject):
 
 
 class _Operations:
-    """An adapter's operations, each carried out in a pretender's manner while its region is open."""
+    """An adapter's operations, each run in a pretender's manner while its region is open."""
 
     def __init__(self, pretender: _Pretending, real: Operations) -> None:
         self._pretender = pretender
@@ -243,7 +246,10 @@ def pretending(subject: Subject, manner: str) -> Subject:
 
 
 def probed(subject: Subject, op: str) -> tuple[Result, ...]:
-    """Return the findings of the suite when it probes one operation, allowed and denied; known gaps are marked."""
+    """Return the suite's findings for one operation, allowed and denied.
+
+    Known gaps are marked.
+    """
     found = perform(subject, Item("operation", op, own_lists(op), ("coverage", "probe")))
     known = gaps.gaps_of(subject.framework)
     return gaps.apply(

@@ -1,4 +1,6 @@
-"""The defects that a thorough run notices, measured for a framework, operation by operation and kind by kind.
+"""The defects that a thorough run notices, measured for a framework.
+
+They are counted operation by operation and kind by kind.
 
 ``python -m unamp_conformance.meta.mutation torch --output mutants.json`` goes through a framework's
 operations in an order that the seed draws, and keeps after each what it found: interrupted, the
@@ -53,7 +55,10 @@ def own_lists(op: str) -> dict[str, Policy]:
 
 
 def candidates(subject: Subject) -> list[str]:
-    """Return the operations that a policy can change on this framework: with an input to cast, no cast itself, and no gap."""
+    """Return the operations that a policy can change on this framework.
+
+    Each has an input to cast, is no cast itself, and has no known gap.
+    """
     known = (
         op
         for op in sorted(subject.operations.names())
@@ -73,7 +78,10 @@ def _excused(subject: Subject, op: str) -> bool:
 
 
 def telling(ops: Sequence[str]) -> list[str]:
-    """Return the operations whose numbers tell the precision; see ``insensitive`` in `unamp_conformance.check.cases`."""
+    """Return the operations whose numbers tell the precision.
+
+    See ``insensitive`` in `unamp_conformance.check.cases`.
+    """
     return [op for op in ops if not cases()[op].insensitive]
 
 
@@ -106,7 +114,10 @@ class Bench:
         }
 
     def ops(self, seed: int) -> list[str]:
-        """Return the operations that a policy can change, in the order that a seed draws: from all groups alike."""
+        """Return the operations that a policy can change, in an order that a seed draws.
+
+        They are drawn from all groups alike.
+        """
         found = candidates(self.subject)
         return choose(found, len(found), seed)
 
@@ -261,16 +272,18 @@ def _count(counts: dict[str, Any], op: str, verdict: str) -> None:
 
 
 def _print(found: Mapping[str, Any]) -> tuple[int, int]:
-    """Print a line for each kind and what was missed; return how many mutants were noticed, and how many not."""
+    """Print a line for each kind and for each miss; return how many were noticed, and missed."""
     noticed = missed = 0
     for kind, counts in found["verdicts"].items():
         print(
-            f"{kind}: {counts['noticed']} noticed, {len(counts['missed'])} not, {counts['same']} the same"
+            f"{kind}: {counts['noticed']} noticed, {len(counts['missed'])} not, "
+            f"{counts['same']} the same"
         )
         for op, why in counts["missed"].items():
             print(f"    {op}: {why}")
         noticed, missed = noticed + counts["noticed"], missed + len(counts["missed"])
     print(
-        f"{noticed} of {noticed + missed} noticed, in {len(found['measured'])} of {found['operations']} operations"
+        f"{noticed} of {noticed + missed} noticed, in {len(found['measured'])} of "
+        f"{found['operations']} operations"
     )
     return noticed, missed

@@ -1,4 +1,6 @@
-"""Are the bounds of networks any good? Hold honest runs against them, and runs that compute in another dtype than they say.
+"""The tightness of networks' bounds, by honest runs and by others.
+
+The others compute in another dtype than they say.
 
 ``python -m unamp_conformance.meta.tightness torch`` prints how near honest runs come to their
 bounds, and how many of the others are noticed, by their numbers alone. Files of bounds with other
@@ -38,7 +40,10 @@ _LEVELS: tuple[Level, ...] = ("OD", "O1", "O2", "O3")
 
 
 class Run(NamedTuple):
-    """A network's run under a policy: what its numbers are held to, and the errors; or what the framework raised."""
+    """A network's run under a policy: its precision and errors, or what the framework raised.
+
+    The numbers are held to the bounds of that precision.
+    """
 
     network: str
     precision: str
@@ -134,7 +139,7 @@ def _reference(network: str) -> Reference:
 
 
 def ratios(found: Run, bounds: Bounds | None = None) -> dict[str, float]:
-    """Return for every entry of a run's errors the error over its bound, the suite's unless others are given."""
+    """Return each of a run's errors over its bound, by default the suite's."""
     drawn = None if bounds is None else bounds[found.network]
     allowed = Reference(NETWORKS[found.network], drawn).bounds(found.precision)
     return {entry: error / allowed[entry] for entry, error in found.errors.items()}
@@ -165,7 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subject = Subject(asked.framework, asked.device)
     machine = host()
     print(
-        f"{subject.framework} {subject.adapter.version()}, {asked.device}; {machine['processor']}, Python {machine['python']}"
+        f"{subject.framework} {subject.adapter.version()}, {asked.device}; {machine['processor']}, "
+        f"Python {machine['python']}"
     )
     held = _print_honest(list(honest(subject)), seeds)
     noticed = [_print_noticed(kind, list(spoilt(subject, kind)), seeds) for kind in KINDS]
@@ -175,7 +181,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _print_honest(runs: Sequence[Run], seeds: Sequence[Bounds]) -> bool:
     raised = sum(bool(each.raised) for each in runs)
     print(
-        f"{len(runs)} honest runs, {raised} raise; bounds of {len(seeds)} seeds. The largest error over its bound:"
+        f"{len(runs)} honest runs, {raised} raise; bounds of {len(seeds)} seeds. "
+        "The largest error over its bound:"
     )
     crossed = 0
     for precision in (FLOAT32, *LOW_DTYPES):
@@ -205,7 +212,8 @@ def _print_noticed(kind: str, runs: Sequence[Run], seeds: Sequence[Bounds]) -> b
     nearest = min(min(each) for each in farthest)
     raised = f", {len(runs) - len(told)} raise" if len(told) < len(runs) else ""
     print(
-        f"{kind}: noticed in {noticed} of {len(told)} runs, the least at {nearest:.3g} times a bound{raised}"
+        f"{kind}: noticed in {noticed} of {len(told)} runs, the least at {nearest:.3g} times a "
+        f"bound{raised}"
     )
     return noticed == len(told)
 

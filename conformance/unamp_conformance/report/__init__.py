@@ -1,1 +1,1 @@
-"""The results of a run shown to people and to other programs: on a terminal, as a page, as JUnit XML, two runs side by side."""
+"""The results of a run for people and programs: terminal, page, JUnit XML, two runs compared."""

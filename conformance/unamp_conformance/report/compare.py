@@ -102,7 +102,10 @@ def of_devices(report: Report) -> list[Comparison]:
 
 
 def _frameworks(report: Report) -> list[FrameworkRun]:
-    """Return the runs of one framework each, without those on an absent device and those that hold frameworks together."""
+    """Return the runs of one framework each that took place.
+
+    Those of absent devices and those that compare frameworks are left out.
+    """
     return [run for run in report.runs if run.ended != "not run" and not run.compares]
 
 

@@ -1,6 +1,7 @@
-"""The evidence of a check that went wrong: expected and observed, the error against its bound, the decisions of its trace.
+"""The evidence of a check that went wrong: expectation, observation, error, and trace.
 
-A results file may come from anywhere, and its details are free: nothing here trusts their types.
+An error is shown against its bound, and a trace by its decisions. A results file may come from
+anywhere, and its details are free: nothing here trusts their types.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def number(value: object) -> float | None:
 
 
 def ratio(result: Result) -> float | None:
-    """Return a result's error over its bound; infinite where the error is not finite, None where nothing was compared."""
+    """Return a result's error over its bound.
+
+    Infinite where the error is not finite, None where nothing was compared.
+    """
     bound = number(result.details.get("bound"))
     if bound is None or bound <= 0.0 or "error" not in result.details:
         return None

@@ -1,4 +1,6 @@
-"""``report.html``: one self-contained page that works offline, in the dark, on a phone and on paper.
+"""``report.html``: one self-contained page.
+
+It works offline, in the dark, on a phone and on paper.
 
 A results file may hold any name: everything from outside is escaped where it becomes markup, the
 page's script writes it as text only, and a content security policy admits the page's own script and
@@ -28,7 +30,10 @@ _LINK = re.compile(r"""\s*(https://[a-z0-9.-]+(?:[/?#][^\s<>"'`]*)?)$""")
 
 
 def write(report: Report, path: Path) -> None:
-    """Write the page. Halves of characters, which JSON can hold and UTF-8 cannot, become question marks."""
+    """Write the page.
+
+    Halves of characters, which JSON can hold and UTF-8 cannot, become question marks.
+    """
     path.write_text(render(report), "utf-8", errors="replace")
 
 
@@ -78,7 +83,10 @@ def _style(status: str) -> str:
 
 
 def _link(reason: str) -> tuple[str, str]:
-    """Return a reason, and the address that it ends with, if any. Other schemes than https stay text."""
+    """Return a reason, and the address that it ends with, if any.
+
+    Other schemes than https stay text.
+    """
     found = _LINK.search(reason)
     return (reason[: found.start()], found[1]) if found else (reason, "")
 

@@ -22,9 +22,13 @@ def write(report: Report, path: Path) -> None:
         absent = int(run.ended == "not run")
         unusable = int(run.ended not in ("finished", "not run"))
         suite = ET.SubElement(
-            root, "testsuite", name=_clean(f"{run.framework} {run.version} {run.device}"), time=f"{run.seconds:.1f}",
-            tests=str(len(run.results) + len(run.problems) + absent + unusable), failures=str(failures), errors=str(unusable),
-            skipped=str(sum(r.status in ("not run", "not applicable", "gap") for r in run.results) + absent),
+            root, "testsuite", name=_clean(f"{run.framework} {run.version} {run.device}"),
+            time=f"{run.seconds:.1f}",
+            tests=str(len(run.results) + len(run.problems) + absent + unusable),
+            failures=str(failures), errors=str(unusable),
+            skipped=str(
+                sum(r.status in ("not run", "not applicable", "gap") for r in run.results) + absent
+            ),
         )  # fmt: skip
         for result in run.results:
             what = " in ".join(filter(None, (result.subject, result.way)))

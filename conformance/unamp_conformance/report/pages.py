@@ -1,4 +1,7 @@
-"""Gather from a report the contents of its page: frameworks, what went wrong, matrices, plots, agreement, operations, gaps."""
+"""The contents of a report's page, gathered from the report.
+
+They are frameworks, what went wrong, matrices, plots, agreement, operations and gaps.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,10 @@ class Page:
 
     @cached_property
     def operations(self) -> dict[str, list[Cell | None]]:
-        """A cell of each run that looked at operations, for every operation; None where it has no such operation."""
+        """A cell of each run that looked at operations, for every operation.
+
+        None where the run has no such operation.
+        """
         names = sorted({op for section in self.probed for op in section.operations})
         return {op: [section.operations.get(op) for section in self.probed] for op in names}
 
@@ -95,7 +101,10 @@ class Page:
 
     @property
     def largest(self) -> Iterator[tuple[str, str, list[float | None]]]:
-        """The errors that the plots show, as numbers: for every dtype and network the largest of each run, in bounds."""
+        """The errors that the plots show, for every dtype and network, in bounds.
+
+        Of each run it is the largest.
+        """
         for panel in self.panels:
             for row in panel.rows:
                 yield (
@@ -105,7 +114,7 @@ class Page:
                 )
 
     def cells(self) -> dict[str, Any]:
-        """Return every check behind the cells of the matrices for the page's script, as short as can be.
+        """Return every check behind the matrices' cells for the page's script, in short.
 
         Each is ``[check, status, error, bound, note]``, where check and status are numbers of
         names, and a note is either the identifier of a place in the page or the number of a text.
@@ -150,7 +159,10 @@ class Section:
 
     @property
     def uses(self) -> str:
-        """The facts that the framework computed with: what its adapter tells, and the variables that change it."""
+        """The facts that the framework computed with, and the variables that change it.
+
+        The facts are those that its adapter tells.
+        """
         told = {name: fact for name, fact in self.run.facts.items() if name not in INSTRUCTION_SETS}
         return ", ".join(
             (
@@ -161,7 +173,10 @@ class Section:
 
     @cached_property
     def unreadable(self) -> dict[str, list[str]]:
-        """The operations of which a device that is not here has no program, by the reason, the commonest first."""
+        """The operations of which an absent device has no program, by the reason.
+
+        The commonest reason comes first.
+        """
         found: dict[str, set[str]] = defaultdict(set)
         for result in self.run.results:
             if result.check == "probe" and result.status == "not run":
@@ -239,7 +254,10 @@ class Section:
 
     @property
     def gaps(self) -> dict[str, list[_Gap]]:
-        """The known gaps by their reason, those with most checks first; policies that tell the same are one entry."""
+        """The known gaps by their reason, those with most checks first.
+
+        Policies with the same message are one entry.
+        """
         found: dict[str, dict[tuple[str, str, str], list[str]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -255,7 +273,10 @@ class Section:
         )
 
     def cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
-        """Return for `Page.cells` the checks by the numbers of row and column, as HTML alters some names, and by preset."""
+        """Return the checks for `Page.cells`, by the numbers of row and column and by preset.
+
+        Numbers stand for names because HTML alters some names.
+        """
         of_networks = (
             (self.row_numbers[r.subject], " ".join(r.policy.split()[2:]), r)
             for r in self.run.results

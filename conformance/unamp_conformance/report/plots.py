@@ -1,4 +1,6 @@
-"""The geometry of the error plots: for each dtype, how far errors stay below their bounds, by network and framework.
+"""The geometry of the error plots.
+
+For each dtype they show how far errors stay below their bounds, by network and framework.
 
 The template only draws what is laid out here.
 """
@@ -51,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Mark:
-    """The errors of one framework on one network: a line from the smallest to the largest, and a mark at the largest.
+    """A framework's errors on one network: a line from smallest to largest, and a mark at its end.
 
     Attributes:
         smallest, largest: where the line begins and ends.
@@ -99,7 +101,10 @@ class Panel:
 
 
 def panels(runs: Sequence[FrameworkRun]) -> list[Panel]:
-    """Return a plot for each dtype in which anything was compared with a reference; a run's place numbers its series."""
+    """Return a plot for each dtype in which anything was compared with a reference.
+
+    A run's place numbers its series.
+    """
     found: dict[str, dict[str, dict[int, list[tuple[float, Result]]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -173,7 +178,10 @@ def _mark(
     ordered = sorted(errors, key=lambda pair: pair[0])
     (smallest, _), (largest, worst) = ordered[0], ordered[-1]
     said = "not finite" if math.isinf(largest) else f"{largest:.3g} times the bound"
-    title = f"{what}: {len(ordered)} errors; the largest is {said} ({worst.check}, {worst.policy}, {worst.status})"
+    title = (
+        f"{what}: {len(ordered)} errors; the largest is {said} ({worst.check}, {worst.policy}, "
+        f"{worst.status})"
+    )
     label = (
         ""
         if largest <= 1.0

@@ -1,4 +1,4 @@
-"""Results gathered for people: the matrices of networks and of ways, the operations, what went wrong."""
+"""Results gathered for people: matrices of networks and ways, operations, what went wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A table of cells: rows are networks and behaviours, or ways; columns are levels with dtypes."""
+    """A table of cells.
+
+    Rows are networks and behaviours, or ways; columns are levels with dtypes.
+    """
 
     columns: tuple[str, ...]
     rows: Mapping[str, Mapping[str, Cell]]
@@ -56,7 +59,10 @@ def unexpected(run: FrameworkRun) -> list[Result]:
 
 
 def matrix(run: FrameworkRun) -> Matrix:
-    """Return the networks by policy, a column for each level and dtype; presets are counted together."""
+    """Return the networks by policy, a column for each level and dtype.
+
+    Presets are counted together.
+    """
     # But for what is of operations, and of ways.
     of_networks = (
         r for r in run.results if r.check not in ("probe", "item", "ways") and r.policy != "-"
@@ -65,7 +71,7 @@ def matrix(run: FrameworkRun) -> Matrix:
 
 
 def unread(runs: Iterable[FrameworkRun]) -> dict[str, str]:
-    """Return by framework the reason why nothing was read of any device that is not here, of those that were asked for."""
+    """Return why nothing was read of any absent device that was asked for, by framework."""
     asked = [run for run in runs if is_absent(run.device)]
     read = {run.framework for run in asked if run.ended != "not run"}
     return {
@@ -76,7 +82,10 @@ def unread(runs: Iterable[FrameworkRun]) -> dict[str, str]:
 
 
 def ways(run: FrameworkRun) -> Matrix:
-    """Return the ways of the framework by policy; networks, operations and presets are counted together."""
+    """Return the ways of the framework by policy.
+
+    Networks, operations and presets are counted together.
+    """
     return _table((result.way, result) for result in run.results if result.check == "ways")
 
 

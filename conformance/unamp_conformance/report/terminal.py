@@ -42,7 +42,7 @@ _SHOWN = 40  # failures on the terminal; the files have all of them
 
 
 def show_report(console: Console, report: Report, output: Path, *, matrices: bool = False) -> None:
-    """Print the outcome of every framework, what went wrong, and at the end whether it conforms and where the report is.
+    """Print each framework's outcome, what went wrong, the verdict, and where the report is.
 
     Args:
         console: where to.
@@ -91,9 +91,10 @@ def _draws(report: Report) -> Iterator[str]:
 
 
 def _is_missed(run: FrameworkRun, report: Report) -> bool:
-    """Return whether a device that is not there is worth a word: few frameworks have a second one, and it is no hardware.
+    """Return whether a device that is not there is worth a word.
 
-    Nor is one of which programs would have been read.
+    A second one is not: few frameworks have it, and it is no hardware. Nor is one of which programs
+    would have been read.
     """
     if is_absent(run.device):
         return False
@@ -102,7 +103,10 @@ def _is_missed(run: FrameworkRun, report: Report) -> bool:
 
 
 def _overview(report: Report) -> Table:
-    """Return a table with a line for each framework and device, and one for all comparisons of two."""
+    """Return a table with a line for each framework and device.
+
+    All comparisons of two share one further line.
+    """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     for heading in ("passed", "failed", "known gaps", "seconds"):
@@ -240,7 +244,10 @@ def show_comparison(console: Console, found: Comparison) -> None:
 
 
 def _table(title: str, *headings: str) -> Table:
-    """Return a table that cuts nothing: a word that is wider than its column goes on in the next line."""
+    """Return a table that cuts nothing.
+
+    A word that is wider than its column goes on in the next line.
+    """
     table = Table(title=title)
     for heading in headings:
         table.add_column(heading, overflow="fold")
@@ -259,5 +266,8 @@ def _differences(title: str, differences: tuple[Difference, ...]) -> Table:
 
 
 def _plain(text: str) -> Text:
-    """Return text of a file that may come from anywhere: without markup, and without what a terminal obeys."""
+    """Return text without markup, and without what a terminal obeys.
+
+    A file that may come from anywhere can hold both.
+    """
     return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))

@@ -1,1 +1,4 @@
-"""A run of the suite: its plan, the worker process of each framework, and what is kept when it is interrupted."""
+"""A run of the suite: its plan, each framework's worker process, and results kept on the way.
+
+What is kept outlives an interruption.
+"""

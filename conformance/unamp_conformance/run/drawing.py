@@ -1,4 +1,7 @@
-"""The draw of some items from a plan: of a brief run, or of a sample where there is no time for more."""
+"""The draw of some items from a plan: of a brief run, or of a sample.
+
+A sample is for where there is no time for more.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ READ = 30
 
 
 def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> list[Item]:
-    """Return the items of a plan that are run, in its order: all, or as many as the selection draws.
+    """Return the items of a plan that are run, in its order: all, or as many as are drawn.
 
     Args:
         items: the plan.
@@ -36,7 +39,9 @@ def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> 
 
 
 def brief(items: Sequence[Item], seed: int) -> list[Item]:
-    """Return the matrix of networks under the default preset, `OPERATIONS` operations, and of all else what is needed.
+    """Return the items of a brief run: a matrix, some operations, and of all else what is needed.
+
+    The matrix is that of networks under the default preset; the operations are `OPERATIONS`.
 
     That is one item and more for every kind of check, network, level, dtype and way.
 
@@ -62,7 +67,9 @@ def brief(items: Sequence[Item], seed: int) -> list[Item]:
 
 
 def sample(items: Sequence[Item], number: int, seed: int) -> list[Item]:
-    """Return some items of a plan, in its order: those that every kind of check, network, level, dtype and way needs, and more.
+    """Return some items of a plan, in its order, so that everything is met.
+
+    They are those that every kind of check, network, level, dtype and way needs, and more.
 
     Args:
         items: the plan.
@@ -127,7 +134,10 @@ def _by_lot(items: Sequence[Item], seed: int) -> list[int]:
 
 
 def _lot(item: Item, seed: int) -> float:
-    """Return the lot of an item: its name's and the seed's alone, so that frameworks draw the same ones."""
+    """Return the lot of an item, by its name and the seed alone.
+
+    So all frameworks draw the same items.
+    """
     # not all frameworks probe one in the same dtypes
     policies = () if item.kind == "operation" else item.policies
     return random.Random(

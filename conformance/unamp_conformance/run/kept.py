@@ -1,7 +1,7 @@
-"""Results of finished items, kept on disk while a run is under way, so that an interrupted one goes on where it was.
+"""Results of finished items, kept on disk while a run is under way.
 
-A file of them is used again only where everything that results depend on is as it was:
-`fingerprint`.
+An interrupted run goes on where it was. A file of them is used again only where everything that
+results depend on is as it was: `fingerprint`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ __all__ = ["Kept", "fingerprint"]
 
 
 def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, Any]) -> str:
-    """Return the key that tells this run from every other: a hash of framework, device, plan, versions and the code.
+    """Return the key that tells this run from every other.
+
+    It is a hash of framework, device, plan, versions and the code.
 
     Args:
         framework, version, device: what is under test.
@@ -53,7 +55,7 @@ def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, An
 
 
 def _packages(framework: str) -> list[str]:
-    """Return the packages that are run: the core, the suite, and the framework's adapter where it is installed."""
+    """Return the packages that are run: the core, the suite, and an installed adapter."""
     point = installed().get(framework)
     return ["unamp", "unamp_conformance", *([point.module.partition(".")[0]] if point else [])]
 

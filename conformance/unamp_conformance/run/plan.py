@@ -41,19 +41,39 @@ __all__ = [
 
 #: Every kind of check, with what it asks.
 CHECKS: Mapping[str, str] = {
-    "coverage": "has every operation of the framework an example call whose numbers tell the precision?",
-    "probe": "does an operation compute in the precision that the policy says, judged by the numbers alone?",
+    "coverage": (
+        "has every operation of the framework an example call whose numbers tell the precision?"
+    ),
+    "probe": (
+        "does an operation compute in the precision that the policy says, "
+        "judged by the numbers alone?"
+    ),
     "decisions": "does the trace of a network agree with the policy, operation by operation?",
     "outputs": "are outputs and loss within the dtype's bound of float64?",
     "gradients": "are gradients within the dtype's bound of float64?",
     "dtypes": "do float32 parameters keep their dtype and get float32 gradients?",
     "statistics": "are running statistics updated, and in float32?",
-    "agreement": "do frameworks, each in a process of its own, come to the same decisions and numbers, operation by operation?",
+    "agreement": (
+        "do frameworks, each in a process of its own, come to the same decisions and numbers, "
+        "operation by operation?"
+    ),
     "behaviour": "nesting, exceptions, threads, the cache of casts",
-    "ways": "is a policy followed in every way in which a framework runs a function, or refused before it computes?",
-    "layers": "does a rule for layers hold by the numbers, eagerly, compiled and exported, and is it gone once it is removed?",
-    "tensors": "are kinds of tensor that are not one dense array followed, refused or left alone, as the adapter says?",
-    "training": "does training with loss scaling come to the loss of float32 training, through an overflow and a restart?",
+    "ways": (
+        "is a policy followed in every way in which a framework runs a function, "
+        "or refused before it computes?"
+    ),
+    "layers": (
+        "does a rule for layers hold by the numbers, eagerly, compiled and exported, "
+        "and is it gone once it is removed?"
+    ),
+    "tensors": (
+        "are kinds of tensor that are not one dense array followed, refused or left alone, "
+        "as the adapter says?"
+    ),
+    "training": (
+        "does training with loss scaling come to the loss of float32 training, "
+        "through an overflow and a restart?"
+    ),
 }
 
 
@@ -65,8 +85,8 @@ LISTED = tuple(name for name in PRESETS if name not in ("none", "torch-mps"))
 
 #: What to say of a selection that no check fits.
 NOTHING_SELECTED = (
-    "no check fits all that was asked for: operations have the checks coverage and probe, networks all others, and only those "
-    "that keep statistics have that one"
+    "no check fits all that was asked for: operations have the checks coverage and probe, "
+    "networks all others, and only those that keep statistics have that one"
 )
 
 
@@ -265,7 +285,9 @@ def items(
 def items_to_read(
     selection: Selection, spelled: Sequence[str], *, sparing: bool = False
 ) -> Iterator[Item]:
-    """Yield the items of a selection for a device that is not here: the decisions of every network and operation.
+    """Yield the items of a selection for an absent device.
+
+    They are the decisions of every network and operation.
 
     Args:
         selection: what to run.
@@ -287,7 +309,10 @@ def items_to_read(
 
 
 def _read(selection: Selection, op: str) -> dict[str, Policy]:
-    """Return the policies under which an operation is read: the user's own lists, and each level of the default preset."""
+    """Return the policies under which an operation is read.
+
+    They are the user's own lists, and each level of the default preset.
+    """
     presets = selection.presets or (LISTED if selection.full else PRESETS[:1])
     found = {} if selection.levels or selection.presets else _listed(selection, op)
     return found | {
@@ -301,7 +326,10 @@ def _with_one_dtype(selection: Selection, subject: str) -> Selection:
 
 
 def _layers(selection: Selection) -> Iterator[Item]:
-    """Yield the cases of rules for layers in every way; in a thorough run each under one dtype, another than the next."""
+    """Yield the cases of rules for layers in every way.
+
+    In a thorough run each is under one dtype, another than the next.
+    """
     dtypes = selection.dtypes or LOW_DTYPES
     for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
         chosen = dtypes if selection.full or way == "eager" else [dtypes[number % len(dtypes)]]
@@ -317,7 +345,10 @@ def _layers(selection: Selection) -> Iterator[Item]:
 def _tensors(
     selection: Selection, kinds: Mapping[str, Collection[str]], *, sparing: bool
 ) -> Iterator[Item]:
-    """Yield each operation of each kind of tensor, allowed and denied: the user's own lists, which no level or preset is."""
+    """Yield each operation of each kind of tensor, allowed and denied by the user's own lists.
+
+    No level or preset is such a list.
+    """
     if selection.levels or selection.presets:
         return
     for kind, ops in kinds.items():
@@ -333,7 +364,10 @@ def _tensors(
 
 
 def _listing(op: str, dtype: DtypeLike) -> dict[str, Policy]:
-    """Return the policies with an operation on the user's own lists; the default one for a cast, which can be on none."""
+    """Return the policies with an operation on the user's own lists.
+
+    For a cast, which can be on none, it is the default policy.
+    """
     if vocabulary()[op].is_cast:
         return {policy_name(default := Policy("O1", dtype)): default}
     return {
@@ -362,7 +396,7 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
 def _ways(
     selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]
 ) -> Iterator[Item]:
-    """Yield for every way its networks and operations, each with the policies under which it is run.
+    """Yield the networks and operations of every way, each with the policies it is run under.
 
     A full run has all of them under every level and dtype. A thorough one goes round: under one
     level and dtype a way meets a network, under the next two operations, others each time, and
@@ -410,7 +444,10 @@ def _ways(
 
 
 def _met(networks: Sequence[str], ops: Sequence[str], number: int) -> list[str]:
-    """Return one network for an even number, two operations for an odd one, others for each number."""
+    """Return one network for an even number, two operations for an odd one.
+
+    They are others for each number.
+    """
     chosen = [(ops, number - 1), (ops, number)] if number % 2 else [(networks, number // 2)]
     return [every[n % len(every)] for every, n in chosen if every]
 
@@ -423,7 +460,7 @@ def _trained(selection: Selection) -> Iterator[Policy]:
 
 
 def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, Policy]:
-    """Return the policies under which an operation is probed: the user's own lists first, then the presets'.
+    """Return the policies to probe an operation under: the user's own lists, then the presets'.
 
     Args:
         selection: what to run.
@@ -452,7 +489,10 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
 
 
 def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
-    """Yield the default preset's policies at the levels above O1, each in one dtype, another than the next level's."""
+    """Yield the default preset's policies at the levels above O1, each in one dtype.
+
+    It is another dtype than the next level's.
+    """
     dtypes = selection.dtypes or LOW_DTYPES
     levels: tuple[Level, ...] = () if fewer else ("O2", "O3")
     for number, level in enumerate(levels, zlib.crc32(op.encode())):

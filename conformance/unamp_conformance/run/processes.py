@@ -1,4 +1,7 @@
-"""A worker process, watched from outside: started, told what to do, listened to, and ended whatever it does."""
+"""A worker process, watched from outside: started, told what to do, listened to, and ended.
+
+It is ended whatever it does.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,9 @@ class Worker:
     ) -> None:
         reading, writing = os.pipe()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(writing,), text=True,
-            errors="replace", start_new_session=True, env=dict(environment),
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            pass_fds=(writing,), text=True, errors="replace", start_new_session=True,
+            env=dict(environment),
         )  # fmt: skip
         os.close(writing)
         self._lines: queue.Queue[str | None] = queue.Queue()

@@ -1,4 +1,7 @@
-"""The progress of a run on standard error: lines that change on a terminal, lines one after another elsewhere."""
+"""The progress of a run on standard error.
+
+On a terminal its lines change; elsewhere they come one after another.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ _COLUMNS = (
 
 
 class Shown:
-    """The progress of every framework and device, from the first second on: what is done, of how much, and what is next.
+    """The progress of every framework and device: what is done, of how much, and what is next.
+
+    It is shown from the first second on.
 
     Args:
         runs: the frameworks and devices.

@@ -1,7 +1,7 @@
-"""Runs the suite: processes of one framework and device each, several at a time, each of them watched.
+"""The runner of the suite: processes of one framework and device each, each of them watched.
 
-A crash or a hang is a result like any other, of the check in which it happened; another process
-goes on after it.
+Several run at a time. A crash or a hang is a result like any other, of the check in which it
+happened; another process goes on after it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run(
     selection: Selection,
     options: Options = Options(),
 ) -> Report:
-    """Run the selection on every framework and device, and hold the frameworks and the devices against each other.
+    """Run the selection on every framework and device, and hold them against each other.
 
     Args:
         frameworks: their names.
@@ -118,7 +118,10 @@ def _task(framework: str, device: str, selection: Selection, options: Options) -
 
 
 class _Crew:
-    """Threads, each of which looks after one worker process at a time. One condition guards all that they share."""
+    """Threads, each of which looks after one worker process at a time.
+
+    One condition guards all that they share.
+    """
 
     def __init__(self, tasks: list[Task], options: Options) -> None:
         self.tasks = tasks
@@ -160,7 +163,10 @@ class _Crew:
                     self._changed.notify_all()
 
     def _next(self) -> Task | None:
-        """Return the task to help with: one that nobody works on, or the one with most to do for each of its workers."""
+        """Return the task to help with.
+
+        It is one that nobody works on, or the one with most to do for each of its workers.
+        """
         with self._changed:
             while not self._stopped:
                 free = [task for task in self.tasks if not task.ended and self._is_told(task)]
@@ -181,7 +187,10 @@ class _Crew:
         return not task.alone and task.left() >= _WORTHWHILE * (task.workers + 1)
 
     def _is_told(self, task: Task) -> bool:
-        """Return whether a task may begin: who opens a framework for the CPU tells which other devices there are."""
+        """Return whether a task may begin.
+
+        The worker that opens a framework for the CPU tells which other devices there are.
+        """
         return task.device == "cpu" or not any(
             o.framework == task.framework and o.device == "cpu" and not (o.planned or o.ended)
             for o in self.tasks
@@ -217,7 +226,10 @@ class _Crew:
     def _heard(
         self, task: Task, worker: Worker, item: int | None, fact: Mapping[str, Any]
     ) -> int | None:
-        """Take in what a worker says, and tell it what to do next. The item that it is doing then."""
+        """Take in what a worker says, and tell it what to do next.
+
+        Return the item that it is doing then.
+        """
         task.hear(item, fact)
         if fact["event"] == "opened":
             for other in self.tasks:

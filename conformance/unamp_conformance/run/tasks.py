@@ -1,4 +1,4 @@
-"""One framework and device of a run: what there is to do, what is being done, and what has been found."""
+"""One framework and device of a run: what is to do, what is being done, and what is found."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Task:
         return {**said, "imports": list(self.imports)}
 
     def order(self, item: int) -> dict[str, Any]:
-        """Return the order for a worker that is to do an item: which one, and the policies that are done already."""
+        """Return the order for a worker: the item to do, and the policies that are done already."""
         return {
             "item": item,
             "without": sorted({result.policy for result in self._found.get(item, ())} - {"-"}),
@@ -102,7 +102,9 @@ class Task:
         return not self.ended and (not self.planned or bool(self._todo))
 
     def take(self, last: int | None = None) -> int | None:
-        """Return the next item to do; None where there is none, which ends the task once all are finished.
+        """Return the next item to do.
+
+        None where there is none, which ends the task once all are finished.
 
         Args:
             last: the one that the process did before: it goes on with the same network or
@@ -160,7 +162,9 @@ class Task:
             self._finish(item)
 
     def be_absent(self, version: str, why: str) -> None:
-        """End the task, for there is no such device here: who opened the framework for another one may have told.
+        """End the task, for its device is not here.
+
+        A worker that opened the framework for another device may have told so.
 
         Args:
             version: the framework's.
@@ -171,7 +175,10 @@ class Task:
             self.facts = {**self.facts, "not run": why}
 
     def lose(self, item: int | None, status: str, message: str) -> None:
-        """Record that the process of an item died or hangs: so did the checks that it had begun, and the rest is left to do."""
+        """Record that the process of an item died or hangs.
+
+        So did the checks that it had begun; the rest is left to do.
+        """
         self.restarts += 1
         if item is None:
             return

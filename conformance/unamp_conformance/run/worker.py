@@ -1,4 +1,4 @@
-"""The process of one framework: does the items that it is told to and reports on each check, a line of JSON at a time.
+"""The process of one framework: does items as it is told, and reports in lines of JSON.
 
 It is started by `unamp_conformance.run.processes` as ``python -m unamp_conformance.run.worker``.
 The first line on standard input says what to open, every further one which item to do. What the
@@ -109,7 +109,10 @@ def planned(subject: Subject, selection: Selection) -> list[Item]:
 def perform(
     subject: Subject, item: Item, *, without: Collection[str] = (), full: bool = False
 ) -> list[Result]:
-    """Do one item, but for policies that are done already; an exception in it is a failure of its checks."""
+    """Do one item, but for policies that are done already.
+
+    An exception in it is a failure of its checks.
+    """
     return [result for step in _steps(subject, item, without, full) for result in _done(step)]
 
 
@@ -136,7 +139,10 @@ def _done(step: _Step) -> list[Result]:
 
 
 def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -> Iterator[_Step]:
-    """Return the steps of an item, but for policies that are done already: their process died in the middle of the item."""
+    """Return the steps of an item, but for policies that are done already.
+
+    Some are done where a process died in the middle of the item.
+    """
     if item.kind == "operation":
         return _operation(subject, item, without, full)
     if item.kind in ("way", "layers", "tensors"):
@@ -192,9 +198,10 @@ def _operation(
 
 
 def _looked_at_fully(subject: Subject, item: Item, full: bool) -> set[Policy]:
-    """Return the policies under which an operation is given every feed: for each rule one, in the dtype that its name draws.
+    """Return the policies under which an operation is given every feed.
 
-    In a full run those of the default preset, too.
+    There is one for each rule, in the dtype that the operation's name draws. In a full run those of
+    the default preset, too.
     """
     dtypes = sorted({policy.dtype for policy in item.policies.values()})
     drawn = dtypes[zlib.crc32(item.subject.encode()) % len(dtypes)] if dtypes else ""
@@ -238,7 +245,10 @@ def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_St
 
 
 def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
-    """Return an operation's probe, which on a device that is not here reads its program; or why there is none."""
+    """Return an operation's probe, or why there is none.
+
+    On an absent device the probe reads the operation's program.
+    """
     absent = subject.absent_devices.get(subject.device)
     if absent is None:
         return probe_of(subject.operations, subject.device, op)
@@ -313,7 +323,10 @@ def _result(
 def _guarded(
     subject: Subject, item: Item, policy: str, do: Callable[[], Outcomes]
 ) -> Iterator[Result]:
-    """Yield a result for each of an item's checks; where doing them raises, each of them comes to what that means."""
+    """Yield a result for each of an item's checks.
+
+    Where doing them raises, each of them comes to what that means.
+    """
     status = ""
     outcomes: Outcomes
     try:

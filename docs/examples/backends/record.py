@@ -1,4 +1,4 @@
-"""Record a trace of MobileNetV2, from Keras, on one of Keras's backends, with the same weights on each.
+"""Record a trace of Keras' MobileNetV2 on one of Keras' backends, with the same weights on each.
 
     python record.py tensorflow run-tensorflow
     python record.py jax run-jax wrong
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def main(backend: str, folder: str, wrong: str = "", size: str = "64") -> None:
-    """Run the network once; its trace, and what every operation was called with, are in the folder then."""
+    """Run the network once; keep its trace and the arguments of every operation in the folder."""
     os.environ["KERAS_BACKEND"] = backend
     import keras
 

@@ -1,4 +1,4 @@
-"""Rules for layers, and the tuner, on a network of flax.linen that others wrote: BERT of Hugging Face's transformers 4.
+"""Rules for layers, and the tuner, on a network of flax.linen: BERT of Hugging Face's transformers.
 
 `pip install 'transformers<5'`; version 5 has no flax. The weights are random, so nothing is
 downloaded.

@@ -1,4 +1,4 @@
-"""Rules for layers, and the tuner, on a network of equinox that others wrote: the vision transformer of equimo.
+"""Rules for layers, and the tuner, on a network of equinox: the vision transformer of equimo.
 
 `pip install equimo`. The weights are random, so nothing is downloaded.
 """

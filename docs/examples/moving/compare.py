@@ -1,4 +1,4 @@
-"""Print by how much two files of final weights differ: ``python compare.py before.npz after.npz``."""
+"""Print how much two files of final weights differ: ``compare.py before.npz after.npz``."""
 
 import sys
 

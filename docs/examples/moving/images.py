@@ -1,4 +1,4 @@
-"""Data and training loop of both scripts of a pair: random images of four kinds, and how training goes."""
+"""The data and training loop of both scripts of a pair: random images of four kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ RATE, MOMENTUM, MAX_NORM = 0.2, 0.9, 0.4
 
 
 def batches() -> Iterator[list[tuple[Any, Any]]]:
-    """Give for each step its batches: images (number, channel, row, column) between -1 and 1, and their kinds."""
+    """Yield the batches of each step: images between -1 and 1, and their kinds.
+
+    An array of images has the axes (number, channel, row, column).
+    """
     generator = np.random.default_rng(0)
     kinds = generator.uniform(-0.8, 0.8, (4, 1, 8, 8))
     for _ in range(STEPS):

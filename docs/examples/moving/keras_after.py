@@ -1,4 +1,4 @@
-"""After: the same training in Keras on TensorFlow, from the same weights, under the lists that PyTorch follows.
+"""After: the same training in Keras on TensorFlow, from the same weights, under PyTorch's lists.
 
 python keras_after.py FOLDER
 

@@ -1,4 +1,4 @@
-"""Before: PaddlePaddle in float16, with a loss scale, accumulated and clipped gradients, and batch norm.
+"""Before: Paddle in float16, with a loss scale, accumulated and clipped gradients, and batch norm.
 
 python paddle_before.py FOLDER
 

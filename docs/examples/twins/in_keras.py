@@ -33,7 +33,8 @@ class Encoder(keras.Model):
 def lenet():
     return keras.Sequential(
         [
-            layers.Conv2D(6, 5, padding="same", name="conv2d"), layers.Activation("tanh", name="act"),
+            layers.Conv2D(6, 5, padding="same", name="conv2d"),
+            layers.Activation("tanh", name="act"),
             layers.MaxPooling2D(2, name="pool"),
             layers.Conv2D(16, 5, name="conv2d_1"), layers.Activation("tanh", name="act_1"),
             layers.MaxPooling2D(2, name="pool_1"),

@@ -1,4 +1,6 @@
-"""Record a trace of one of the twins: two networks, each written in five frameworks, with the same weights and data.
+"""Record a trace of one of the twins: two networks, each written in five frameworks.
+
+The weights and the data are the same in each.
 
     python record.py torch transformer torch.json
 

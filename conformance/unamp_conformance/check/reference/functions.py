@@ -1,4 +1,4 @@
-"""The functions that the networks are made of, on NumPy arrays, each with its pullback; `tape` says what that is.
+"""The functions of the networks on NumPy arrays, each with its pullback; see `tape`.
 
 They compute in the dtype of their arguments. Every product of matrices, which is where sums are
 long, is one of `product`.
@@ -123,7 +123,10 @@ def sigmoid(a: Array) -> Valued:
 
 
 def gelu(a: Array) -> Valued:
-    """Return the input times the normal distribution's cumulative function, by erf and not approximated by tanh."""
+    """Return the input times the normal distribution's cumulative function.
+
+    It is computed by erf, not approximated by tanh.
+    """
     cumulative = 0.5 * (1.0 + _erf(a / math.sqrt(2.0)).astype(a.dtype))
     density = np.exp(-0.5 * a * a) / math.sqrt(2.0 * math.pi)
     return a * cumulative, lambda dy: (dy * (cumulative + a * density),)
@@ -193,7 +196,10 @@ def linear(x: Array, w: Array, b: Array) -> Valued:
 
 
 def conv2d(x: Array, w: Array, *bias: Array, stride: int = 1, padding: int = 0) -> Valued:
-    """Return the two-dimensional cross-correlation; ``w`` is output channels by input channels by height by width."""
+    """Return the two-dimensional cross-correlation.
+
+    ``w`` is output channels by input channels by height by width.
+    """
     y = _correlated(x, w, stride, padding)
 
     def pull(dy: Array) -> tuple[Array, ...]:
@@ -204,7 +210,10 @@ def conv2d(x: Array, w: Array, *bias: Array, stride: int = 1, padding: int = 0) 
 
 
 def conv_transpose2d(x: Array, w: Array, b: Array, *, stride: int = 1) -> Valued:
-    """Apply the transpose of `conv2d` as a map of its input; ``w`` is input by output channels by height by width."""
+    """Apply the transpose of `conv2d` as a map of its input.
+
+    ``w`` is input by output channels by height by width.
+    """
     (n, _, *size), (_, channels, *kernel) = x.shape, w.shape
     shape = (n, channels, *((s - 1) * stride + k for s, k in zip(size, kernel, strict=True)))
 
@@ -247,7 +256,10 @@ def _spread(dy: Array, w: Array, stride: int, padding: int, shape: Sequence[int]
 def _patches(
     x: Array, kernel: Sequence[int], stride: int, padding: int
 ) -> tuple[Array, tuple[int, int, int]]:
-    """Return the windows that a kernel sees at each place, a row a place; and the counts of images, rows and columns."""
+    """Return the windows that a kernel sees, a row a place.
+
+    Beside them the counts of images, rows and columns.
+    """
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), (2, 3))[
         :, :, ::stride, ::stride

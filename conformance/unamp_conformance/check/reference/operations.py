@@ -1,4 +1,4 @@
-"""NumPy as one more framework: the operations that the networks are made of, and their gradients."""
+"""NumPy as one more framework: the operations of the networks, and their gradients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Buffer:
 
 
 class NumpyOperations:
-    """See `unamp.adapter.Operations`: those of the networks, in the dtype of the arrays that tensors are made of.
+    """The networks' operations, in the dtype of the arrays; see `unamp.adapter.Operations`.
 
     Args:
         change: what becomes of every given tensor, every result of an operation, and every
@@ -134,7 +134,10 @@ class NumpyOperations:
     def _lstm(
         self, x: Tensor, h: Tensor, c: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run one layer in one direction. A step's state is a result like any other; what is inside a step is not."""
+        """Run one layer in one direction.
+
+        A step's state is a result like any other; what is inside a step is not.
+        """
         w_ih, w_hh, b_ih, b_hh = weights
         h, c = (apply(partial(fn.select, dim=0, index=0), state) for state in (h, c))
         size, outputs = h.shape[-1], []

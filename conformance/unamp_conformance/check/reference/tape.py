@@ -56,7 +56,10 @@ class Tensor:
 
 
 def leaf(array: Array, change: Change = same) -> Tensor:
-    """Return a tensor that is given: with `change`, not exactly the given one, nor its gradient exactly its own."""
+    """Return a given tensor.
+
+    With `change`, it is not exactly the given one, nor is its gradient exactly its own.
+    """
     return Tensor(change(array), next(_numbers), change=change)
 
 
@@ -74,7 +77,10 @@ def apply(function: Function, *tensors: Tensor, change: Change = same, **attribu
 
 
 def gradients(value: Tensor, leaves: Sequence[Tensor], scale: float = 1.0) -> list[Array | None]:
-    """Return the gradient of a scalar times ``scale`` for each leaf; None for one that it does not depend on."""
+    """Return the gradient of ``scale`` times a scalar, for each leaf.
+
+    None for a leaf that the scalar does not depend on.
+    """
     cotangents: dict[int, Array] = {value.number: np.full_like(value.array, scale)}
     for tensor in sorted(_reached(value), key=lambda tensor: tensor.number, reverse=True):
         if tensor.number not in cotangents:  # indices, and what is computed of them alone
