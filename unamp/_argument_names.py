@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-F = TypeVar("F", bound=Callable[..., Any])
+from unamp._function_types import F
 
 
 def also_called(what: str, **ours: str) -> Callable[[F], F]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
 
+from unamp._function_types import F
 from unamp._on_import import when_imported
 
 #: Called when a compiler asks about a mark, as it may before anything else of ours ran. The
@@ -20,8 +20,6 @@ _OPTIONS = "___jit_transform_options___"
 
 #: The framework whose compiler reads the source behind a decorator.
 _READS_SOURCE = "mindspore"
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def once_per_trace(function: F) -> F:

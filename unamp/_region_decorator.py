@@ -14,12 +14,12 @@ import functools
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from unamp._compiler_marks import converted_by_adapter
+from unamp._function_types import F, Function
 from unamp._open_regions import close_down_to, open_regions
 
-F = TypeVar("F", bound=Callable[..., Any])
 Context = AbstractContextManager[Any]
 
 #: The attribute of a decorated function that holds what decorates it.
@@ -46,7 +46,7 @@ def decorate(
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(decorate(context, function.__func__, mark, check))
     kind = runs_later(function)
-    wrapper: Callable[..., Any]
+    wrapper: Function
     if kind == "asynchronous generator":
 
         @functools.wraps(function)

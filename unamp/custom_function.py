@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
+from unamp._function_types import F
 from unamp.adapter import registry
 from unamp.dtypes import ELIGIBLE, dtype_name
 from unamp.errors import shortened
 from unamp.policy import Policy
 from unamp.regions import current_policy, is_autocast_enabled, policy_region
 from unamp.typing import DtypeLike
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _OFF = Policy(enabled=False)
 

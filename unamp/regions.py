@@ -11,11 +11,12 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
 from unamp._forking import at_fork, last_in_child
+from unamp._function_types import F
 from unamp._open_regions import close_down_to as close_down_to
 from unamp._open_regions import leave, state
 from unamp._open_regions import open_regions as open_regions
@@ -26,8 +27,6 @@ from unamp.errors import shortened
 from unamp.lists import is_word, operation_name
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.typing import DeviceLike, DtypeLike, Level, OperationsLike, PresetName
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class CapturedRegion:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from operator import is_
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
+from unamp._function_types import F
 from unamp._region_decorator import runs_later
 from unamp.adapter import Support
 from unamp.adapter.arguments import cast_eligible, leaves, mapped
@@ -30,8 +31,6 @@ from unamp.lists import EVERYTHING, operation_name
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
 from unamp.vocabulary import NAMERS, OPERATORS, REGISTERED, Operation, vocabulary
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: The attribute of a function that holds the name of the operation that it is, for adapters whose
 #: compilers run no decorators.

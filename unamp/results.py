@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from unamp._compiler_marks import converted_by_adapter, not_compiled, not_converted
+from unamp._function_types import F
 from unamp._region_decorator import MARK, runs_later
 from unamp.adapter.arguments import mapped
 from unamp.adapter.registry import adapters_in_use
@@ -15,8 +16,6 @@ from unamp.errors import shortened
 
 #: The attribute of a decorated function, for compilers that read the source behind decorators.
 WIDENED = "__unamp_float32_results__"
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @not_converted

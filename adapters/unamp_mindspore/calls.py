@@ -11,7 +11,7 @@ rounded to low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from mindspore import mint, ops
 from mindspore._c_expression import typing as _typing
 
+from unamp._function_types import Function
 from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import (
     AS_IT_IS,
@@ -55,7 +56,7 @@ _NUMBERS = frozenset({int, bool, float, str, type(None)})
 _STATISTICS = ((4, "running_mean"), (5, "running_var"))
 
 
-def entry(operator: Operator) -> Callable[..., Any]:
+def entry(operator: Operator) -> Function:
     """Return the replacement of the original while a region is open."""
     call, name, layer = operator.call, operator.name, operator.layer
     order = _parameters(call) if operator.activation_only else ()

@@ -6,11 +6,11 @@ So nothing is captured while a region is open: the code runs as it is written, u
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mindspore import _c_expression
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import CodePatch, standing_in
 from unamp_mindspore.moved import PIJitCaptureContext
 from unamp_mindspore.state import thread
@@ -20,7 +20,7 @@ pause, go_on = _c_expression.jit_mode_pi_disable, _c_expression.jit_mode_pi_enab
 
 
 @standing_in
-def _capture_begins(original: Callable[..., Any], self: Any) -> None:
+def _capture_begins(original: Function, self: Any) -> None:
     """Wrap `PIJitCaptureContext.__enter__`, so that it captures nothing in a region.
 
     The thread notes that it captures.
@@ -31,7 +31,7 @@ def _capture_begins(original: Callable[..., Any], self: Any) -> None:
 
 
 @standing_in
-def _capture_ends(original: Callable[..., Any], self: Any, *error: Any) -> None:
+def _capture_ends(original: Function, self: Any, *error: Any) -> None:
     original(self, *error)
     thread.captures -= 1
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, lru_cache
 from typing import Any
 
 from mindspore import nn
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import CodePatch, standing_in
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
@@ -139,7 +140,7 @@ def _executor_under_policy(executor: Any) -> Iterator[None]:
 
 
 @standing_in
-def _executor_runs(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _executor_runs(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.__call__`, so that each policy has a graph of its own."""
     _warn_if_traced()
     with _executor_under_policy(self):
@@ -147,9 +148,7 @@ def _executor_runs(original: Callable[..., Any], /, self: Any, *args: Any, **kwa
 
 
 @standing_in
-def _executor_compiles(
-    original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _executor_compiles(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.compile`, which exports call without running anything."""
     if graph.compiled:
         return original(self, *args, **kwargs)
@@ -176,7 +175,7 @@ def _copied(function: types.FunctionType, rules: object) -> types.FunctionType:
 
 
 @standing_in
-def _cell_runs(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+def _cell_runs(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     """Wrap `Cell.compile_and_run`, so that each policy has a graph of its own."""
     _warn_if_traced()
     with _cell_under_policy(self, self.construct) as suffix:
@@ -192,7 +191,7 @@ def _cell_runs(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwa
 
 @standing_in
 def _cell_compiles(
-    original: Callable[..., Any],
+    original: Function,
     self: Any,
     obj: nn.Cell,
     *args: Any,
@@ -207,7 +206,7 @@ def _cell_compiles(
 
 
 @standing_in
-def _trace_begins(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _trace_begins(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that begins to capture a graph from a trace, so that it raises in a region.
 
     No strategy reaches such a graph.

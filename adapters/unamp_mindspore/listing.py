@@ -12,6 +12,7 @@ from mindspore._c_expression import TensorPy
 from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import CodePatch
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.calls import entry
@@ -195,8 +196,8 @@ def _by_name() -> dict[str, Operator]:
     return found
 
 
-def _through_name(original: Callable[..., Any]) -> Callable[..., Any]:
-    entries: dict[str, Callable[..., Any]] = {}
+def _through_name(original: Function) -> Function:
+    entries: dict[str, Function] = {}
 
     def call(self: Any, *args: Any) -> Any:
         if thread.plan is None:

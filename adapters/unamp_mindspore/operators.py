@@ -6,9 +6,10 @@ operation, with a rule of its own for everything that it computes with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from unamp._function_types import Function
 from unamp.adapter import performing
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.facts import facts
@@ -30,7 +31,7 @@ class Operator(performing.Operator):
     op: str
 
     def __init__(
-        self, op: str, name: str, call: Callable[..., Any], *, ops: Iterable[str] = (), **kinds: Any
+        self, op: str, name: str, call: Function, *, ops: Iterable[str] = (), **kinds: Any
     ) -> None:
         super().__init__(op, name, call, view=op in facts().views, **kinds)
         self.ops = frozenset((op, *ops))

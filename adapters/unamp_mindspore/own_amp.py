@@ -9,12 +9,12 @@ process, so no other thread has it meanwhile either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mindspore._c_expression import amp as strategies
 from mindspore.train import amp
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import CodePatch, standing_in
 from unamp_mindspore.state import DTYPES, thread
 
@@ -40,7 +40,7 @@ switch_on = strategies.pop_amp_strategy
 
 
 @standing_in
-def _begins(original: Callable[..., Any], self: Any) -> None:
+def _begins(original: Function, self: Any) -> None:
     """Wrap `AmpDecorator.__enter__`, so that this thread's region steps aside."""
     original(self)
     vars(self)[_ATTRIBUTE] = thread.plan
@@ -48,7 +48,7 @@ def _begins(original: Callable[..., Any], self: Any) -> None:
 
 
 @standing_in
-def _ends(original: Callable[..., Any], self: Any, *error: Any) -> None:
+def _ends(original: Function, self: Any, *error: Any) -> None:
     original(self, *error)
     if _ATTRIBUTE in vars(self):  # else it began before any region was open
         thread.plan = vars(self).pop(_ATTRIBUTE)

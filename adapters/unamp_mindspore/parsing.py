@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from mindspore import nn
 from mindspore.ops.composite.multitype_ops import add_impl
 
 from unamp._compiler_marks import NOT_COMPILED
+from unamp._function_types import Function
 from unamp.adapter.replacing import CodePatch, standing_in
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
@@ -100,7 +100,7 @@ _numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
 @standing_in
-def _parsed(original: Callable[..., Any], /, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
+def _parsed(original: Function, /, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
     """Wrap `Parser.__init__`, so that names are found as the function is bound.
 
     It raises where something would be lost in a graph.
@@ -125,7 +125,7 @@ def _parsed(original: Callable[..., Any], /, self: Any, fn: Any, *args: Any, **k
 
 
 @standing_in
-def _read(original: Callable[..., Any], self: Any) -> Any:
+def _read(original: Function, self: Any) -> Any:
     """Wrap `Parser.parse`, so that operators and methods have rules, too."""
     tokens, tree = original(self)
     bound = vars(self).get(BOUND)
@@ -190,7 +190,7 @@ def check_no_region(value: Any) -> None:
 
 
 @standing_in
-def _with(original: Callable[..., Any], self: Any, var: str) -> Any:
+def _with(original: Function, self: Any, var: str) -> Any:
     """Wrap the function that asks for the context manager of a `with` by its name.
 
     The original takes every name for that of a class.

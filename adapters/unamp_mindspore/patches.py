@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from mindspore import nn, ops
 from mindspore._c_expression import TensorPy
 from mindspore.experimental.optim import lr_scheduler
 
+from unamp._function_types import Function
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup, standing_in
 from unamp.adapter.state import in_force, in_regions, suspended, suspending
@@ -43,7 +43,7 @@ recompute: Any = sys.modules["mindspore.common.recompute"]
 
 
 @standing_in
-def _backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _backward(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     # Backward runs in the dtype of its forward; the user's hooks and functions get low gradients.
     if thread.plan is None and not thread.recorded:
         return original(*args, **kwargs)
@@ -56,7 +56,7 @@ def _backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 
 @standing_in
-def _recompute(original: Callable[..., Any], /, block: Any, *args: Any, **kwargs: Any) -> Any:
+def _recompute(original: Function, /, block: Any, *args: Any, **kwargs: Any) -> Any:
     # Recomputation remembers MindSpore's own strategy for the second forward, and not ours.
     region = innermost_region()
     if thread.plan is None or region is None or getattr(block, "_region", None) is region:
@@ -65,9 +65,7 @@ def _recompute(original: Callable[..., Any], /, block: Any, *args: Any, **kwargs
 
 
 @standing_in
-def _recomputed_cell(
-    original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any
-) -> Any:
+def _recomputed_cell(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     # One cell recomputes another for all of its calls, under whatever policy.
     again, region = self._recompute_cell, innermost_region()
     if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
@@ -76,7 +74,7 @@ def _recomputed_cell(
 
 
 @standing_in
-def _custom_bprop(original: Callable[..., Any], /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+def _custom_bprop(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     # A cell's bprop gets the arguments of the call, not those that custom_fwd made of them.
     plan = thread.plan
     target = None if plan is None or not plan.policy.active else cast_inputs_of(self.construct)
@@ -115,7 +113,7 @@ class _Again(nn.Cell):  # type: ignore[misc]
             return self.block(*args, **kwargs)
 
 
-def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
+def _set_item(original: Function) -> Function:
     # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no
     # kernel in bfloat16.
     def set_item(self: Any, index: Any, value: Any) -> Any:
@@ -138,7 +136,7 @@ def _set_item(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @in_regions(thread)
-def _clip(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _clip(original: Function, *args: Any, **kwargs: Any) -> Any:
     # As in a step, no rule reaches clipped gradients. (In a graph: see `unamp_mindspore.binding`.)
     with in_force(thread, Plan.without_policy()):
         return original(*args, **kwargs)

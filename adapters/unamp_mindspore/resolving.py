@@ -5,12 +5,12 @@ An object that is found from bound code is bound, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import CodePatch, standing_in
 from unamp_mindspore.binding import where_decorated
 from unamp_mindspore.graph_calls import BOUND
@@ -20,7 +20,7 @@ from unamp_mindspore.parsing import check_no_region, graph
 
 
 @standing_in
-def _resolved(original: Callable[..., Any], namespace: Any, symbol: str) -> Any:
+def _resolved(original: Function, namespace: Any, symbol: str) -> Any:
     """Wrap `resolve_symbol`, which the compiler asks what a name stands for."""
     # What it finds may be anything, with any __eq__ and __hash__.
     found = original(namespace, symbol)
@@ -33,7 +33,7 @@ def _resolved(original: Callable[..., Any], namespace: Any, symbol: str) -> Any:
 
 
 @standing_in
-def _namespace(original: Callable[..., Any], obj: Any) -> Any:
+def _namespace(original: Function, obj: Any) -> Any:
     """Wrap the function that makes the namespace of a module or an object.
 
     Names are found in it as the module or the object is bound.
@@ -50,7 +50,7 @@ def _namespace(original: Callable[..., Any], obj: Any) -> Any:
 
 
 @standing_in
-def _instance(original: Callable[..., Any], cls_type: Any, params: Any = None) -> Any:
+def _instance(original: Function, cls_type: Any, params: Any = None) -> Any:
     """Wrap the function that makes an instance where bound code calls a class of primitives."""
     made = original(cls_type, params)
     binding = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
@@ -58,7 +58,7 @@ def _instance(original: Callable[..., Any], cls_type: Any, params: Any = None) -
 
 
 @standing_in
-def _constant_cast(original: Callable[..., Any], x: Any, dst_type_enum: Any = None) -> Any:
+def _constant_cast(original: Function, x: Any, dst_type_enum: Any = None) -> Any:
     """Wrap the function that casts constants, so that it returns None where it cannot.
 
     A NumPy that MindSpore was not built for has no bfloat16. With None, the cast is made when the

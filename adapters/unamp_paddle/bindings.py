@@ -11,10 +11,11 @@ these get a class with properties, which costs one assignment.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from unamp._function_types import Function
 from unamp.adapter.patching import Patch
 from unamp.adapter.replacing import NamesPatch, PropertiesPatch
 from unamp_paddle.calls import entry
@@ -41,7 +42,7 @@ _found: list[Patch] = []
 
 
 @cache
-def _entries() -> Mapping[int, Callable[..., Any]]:
+def _entries() -> Mapping[int, Function]:
     """Return the replacement of forward functions, by their ids."""
     return {
         id(operator.call): entry(operator) for operator in (*forward().values(), *legacy().values())

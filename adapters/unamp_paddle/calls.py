@@ -9,13 +9,14 @@ is emulated: inputs rounded to low, computed in float32, the result rounded to l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import paddle
 
+from unamp._function_types import Function
 from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts, Performer
 from unamp.errors import NotExpressible
@@ -45,7 +46,7 @@ _DTYPE = type(paddle.float32)
 _BY_NAME = {name: value for name, value in vars(paddle).items() if isinstance(value, _DTYPE)}
 
 
-def entry(operator: Operator) -> Callable[..., Any]:
+def entry(operator: Operator) -> Function:
     """Return the replacement of the original while a region is open."""
     call, name = operator.call, operator.name
     float32, tensor, parameter = FLOAT32, Tensor, Parameter

@@ -29,6 +29,7 @@ from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
 from unamp import custom_function, regions
+from unamp._function_types import Function
 from unamp._region_decorator import MARK
 from unamp.adapter.layers import RulesInForce
 from unamp.adapter.patching import find
@@ -94,7 +95,7 @@ def not_simulated(build: Callable[[], T]) -> T:
 
 
 @standing_in
-def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
+def behind_regions(original: Function, self: Any, func: Any) -> Any:
     """Wrap the translation of a function's source, so that unamp's decorators are not lost.
 
     The source is that behind all decorators.
@@ -123,9 +124,7 @@ def behind_regions(original: Callable[..., Any], self: Any, func: Any) -> Any:
 
 
 @standing_in
-def left_as_written(
-    original: Callable[..., Any], /, function: Any, *args: Any, **kwargs: Any
-) -> bool:
+def left_as_written(original: Function, /, function: Any, *args: Any, **kwargs: Any) -> bool:
     """Wrap the function that tells which functions are not translated.
 
     Those around the functions of a PyLayer are among them.
@@ -155,7 +154,7 @@ def _policy() -> Any:
 
 
 @standing_in
-def as_written(original: Callable[..., Any], function: Any) -> Any:
+def as_written(original: Function, function: Any) -> Any:
     """Wrap the function that reads a function's arguments, so that it reads the code as written.
 
     It must not read the arguments of a stand-in.
@@ -164,7 +163,7 @@ def as_written(original: Callable[..., Any], function: Any) -> Any:
 
 
 @standing_in
-def keyed_program(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> None:
+def keyed_program(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> None:
     """Wrap the making of a program's key, so that the policy in force is part of it."""
     original(self, *args, **kwargs)
     if thread.sink is not None:
@@ -178,7 +177,7 @@ def keyed_program(original: Callable[..., Any], /, self: Any, *args: Any, **kwar
 
 
 @standing_in
-def keyed(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the making of a cache's key, so that the policy in force is part of it."""
     key = original(*args, **kwargs)
     policy = _policy()
@@ -190,7 +189,7 @@ _states: dict[Any, Any] = {}
 
 
 @standing_in
-def per_policy(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def per_policy(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap the cache of translated bytecode, so that each policy has one of its own."""
     policy = _policy()
     if policy is None:

@@ -12,12 +12,13 @@ Master weights are where Paddle's own ``multi_precision`` keeps them, and saved 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import paddle
 
+from unamp._function_types import Function
 from unamp.adapter.state import Step, suspended
 from unamp_paddle.exchange import Exchange, alias, exchange_memory, follow
 from unamp_paddle.hooks import HOOKS
@@ -69,7 +70,7 @@ class Masters:
             finally:
                 self._give_back()
 
-    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def call(self, function: Function, args: Any, kwargs: Any) -> Any:
         """Call a function of the optimizer with its master weights in place.
 
         A closure sees low parameters, and the caller's policy.

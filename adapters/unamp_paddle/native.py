@@ -8,7 +8,7 @@ on a CPU it would do nothing, and on a GPU the region's casts would go on beside
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ import paddle
 from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import standing_in
 from unamp.policy import Policy
 from unamp.regions import Region, auto_cast, limited_region
@@ -26,7 +27,7 @@ _in_dynamic_mode = paddle.in_dynamic_mode
 
 
 @standing_in
-def inside_regions(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Iterator[None]:
+def inside_regions(original: Function, /, *args: Any, **kwargs: Any) -> Iterator[None]:
     """Wrap the generator behind `paddle.amp.auto_cast`, so that inside a region it opens one."""
     if thread.plan is None:
         yield from original(*args, **kwargs)
@@ -85,14 +86,14 @@ def _opened_by(module: str) -> bool:
 
 
 @standing_in
-def told_of_region(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
+def told_of_region(original: Function, /, *args: Any, **kwargs: Any) -> bool:
     """Wrap `paddle.is_autocast_enabled`, so that it tells of regions, too."""
     plan = thread.plan
     return original(*args, **kwargs) if plan is None else plan.policy.active
 
 
 @standing_in
-def told_of_dtype(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> str:
+def told_of_dtype(original: Function, /, *args: Any, **kwargs: Any) -> str:
     """Wrap `paddle.get_autocast_dtype`, so that it tells of regions, too."""
     plan = thread.plan
     if plan is None:

@@ -8,12 +8,13 @@ everything inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from paddle.base import core
 
+from unamp._function_types import Function
 from unamp.adapter import performing
 from unamp_paddle.state import LOW, NAMES, Value
 
@@ -35,7 +36,7 @@ class Operator(performing.Operator):
         self,
         op: str | None,
         name: str,
-        call: Callable[..., Any],
+        call: Function,
         *,
         composite: bool = False,
         direct: bool = False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import paddle
 from paddle.base import core
 
+from unamp._function_types import Function
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import (
     AttributePatch,
@@ -51,7 +52,7 @@ def _assisted() -> Iterator[None]:
 
 
 @standing_in
-def _recompute(original: Callable[..., Any], /, function: Any, *args: Any, **kwargs: Any) -> Any:
+def _recompute(original: Function, /, function: Any, *args: Any, **kwargs: Any) -> Any:
     # Recomputation remembers the state of Paddle's own AMP for the second forward, and not ours.
     region = innermost_region()
     if thread.plan is None or region is None:
@@ -71,7 +72,7 @@ def _in_region(function: Any, region: Any) -> Any:
 
 
 @_in_regions
-def _register_hook(original: Callable[..., Any], self: Any, hook: Any) -> Any:
+def _register_hook(original: Function, self: Any, hook: Any) -> Any:
     # A hook on a low tensor gets a low gradient, maybe long after the region.
     @functools.wraps(hook)
     def helped(grad: Any) -> Any:
@@ -113,7 +114,7 @@ def _as(gradient: Any, dtype: Any) -> Any:
 
 
 @_in_regions
-def _static_apply(original: Callable[..., Any], /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _static_apply(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     # A PyLayer in a program: its backward becomes a part of it, and must answer in the dtypes of
     # the inputs, too.
     backward, dtypes = (
@@ -137,7 +138,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @standing_in
-def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
+def _to_numpy(original: Function, var: Any) -> Any:
     # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16
     # tensor's holds bits.
     low = (
@@ -147,7 +148,7 @@ def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
 
 
 @_in_regions
-def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _clipping(original: Function, *args: Any, **kwargs: Any) -> Any:
     # As in a step, no rule reaches clipped gradients. Low ones beside float32 are widened.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
@@ -155,14 +156,14 @@ def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @_in_regions
-def _convert_attention_mask(original: Callable[..., Any], attn_mask: Any, dtype: Any) -> Any:
+def _convert_attention_mask(original: Function, attn_mask: Any, dtype: Any) -> Any:
     # Paddle calls bfloat16 "uint16", and takes numbers to add, in it, for a mask of zeros and ones.
     to_add = isinstance(attn_mask, (Tensor, Value)) and dtype_of(attn_mask) is DTYPES["bfloat16"]
     return cast(attn_mask, dtype) if to_add else original(attn_mask, dtype)
 
 
 @_in_regions
-def _assign(original: Callable[..., Any], x: Any, output: Any = None) -> Any:
+def _assign(original: Function, x: Any, output: Any = None) -> Any:
     # Paddle gives what is written to the dtype of what is written: a layer's buffer would be low
     # from then on.
     if (
@@ -176,7 +177,7 @@ def _assign(original: Callable[..., Any], x: Any, output: Any = None) -> Any:
 
 @_in_regions
 def _vector_to_parameters(
-    original: Callable[..., Any], vec: Any, parameters: Any, *args: Any, **kwargs: Any
+    original: Function, vec: Any, parameters: Any, *args: Any, **kwargs: Any
 ) -> Any:
     # Parameters become pieces of the vector, and have its dtype from then on.
     parameters = list(parameters)
@@ -189,7 +190,7 @@ def _vector_to_parameters(
 
 @_in_regions
 @contextmanager
-def _averaged(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Iterator[None]:
+def _averaged(original: Function, /, *args: Any, **kwargs: Any) -> Iterator[None]:
     # What is made and put back are parameters, as in a step. What the caller computes with them is
     # under the policy.
     around, context = thread.plan, original(*args, **kwargs)
@@ -198,9 +199,7 @@ def _averaged(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Ite
 
 
 @_in_regions
-def _update_metric(
-    original: Callable[..., Any], self: Any, preds: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _update_metric(original: Function, self: Any, preds: Any, *args: Any, **kwargs: Any) -> Any:
     # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong
     # interval of 4,095.
     low = isinstance(preds, Tensor) and dtype_of(preds) in NAMES
@@ -208,7 +207,7 @@ def _update_metric(
 
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
-_HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+_HOOKS: tuple[tuple[str, str, Function], ...] = (
     ("paddle.autograd.ir_backward", "grad", suspending(thread)),
     ("paddle.autograd.ir_backward", "append_backward", suspending(thread)),
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes
@@ -247,7 +246,7 @@ if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:
     # The same under an older name, which is to go.
     _HOOKS += (("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),)
 #: Those of Paddle's compilers, which must know about the rules of layers, too.
-_COMPILERS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+_COMPILERS: tuple[tuple[str, str, Function], ...] = (
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
     ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
     ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),

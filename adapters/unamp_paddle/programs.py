@@ -8,12 +8,12 @@ which nothing of ours sees, so regions refuse it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import paddle
 from paddle.base.framework import Variable, use_pir_api
 
+from unamp._function_types import Function
 from unamp.adapter.replacing import standing_in
 from unamp.errors import NotExpressible
 from unamp.regions import current_policy
@@ -38,7 +38,7 @@ def check_ir() -> None:
 
 
 @standing_in
-def refusing(append_op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def refusing(append_op: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that appends an operator to a program of the old IR.
 
     It raises after a region was opened.

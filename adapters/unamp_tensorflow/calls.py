@@ -22,6 +22,7 @@ import tensorflow as tf
 from tensorflow.python.eager import execute as recording
 from tensorflow.python.eager.core import _FallbackException
 
+from unamp._function_types import Function
 from unamp.adapter.observing import traced
 from unamp.adapter.performing import differing
 from unamp.adapter.replacing import standing_in
@@ -35,7 +36,7 @@ from unamp_tensorflow.casting import EagerTensor, cast, eligible_dtype, execute
 from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.kept_calls import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
-from unamp_tensorflow.state import FLOAT32, NAMES, Function, thread
+from unamp_tensorflow.state import FLOAT32, NAMES, thread
 
 _must_record = recording.must_record_gradient
 

@@ -18,13 +18,14 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
+from unamp._function_types import Function
 from unamp.adapter.layers import RulesInForce
 from unamp.adapter.replacing import standing_in
 from unamp.adapter.state import in_regions
 from unamp.amp_warnings import graph_ran
 from unamp.regions import keeps_defaults_out
 from unamp_tensorflow.casting import cast_back, eligible_dtype
-from unamp_tensorflow.state import DTYPES, FLOAT32, Function, thread
+from unamp_tensorflow.state import DTYPES, FLOAT32, thread
 
 #: The rules that layers have: what is traced follows them.
 layer_rules = RulesInForce()

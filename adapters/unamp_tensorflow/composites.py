@@ -22,6 +22,7 @@ import tensorflow as tf
 from tensorflow.python.util import nest
 
 from unamp import amp_warnings
+from unamp._function_types import Function
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.keras_policies import layer_path, states_float32
@@ -37,7 +38,7 @@ from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dty
 from unamp_tensorflow.composite_tensors import dispatches
 from unamp_tensorflow.kept_calls import before
 from unamp_tensorflow.listing import always_emulated
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Function, Plan, thread
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Plan, thread
 from unamp_tensorflow.stated_dtypes import in_stated_dtype
 
 

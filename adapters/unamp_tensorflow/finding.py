@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
+from unamp._function_types import Function
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.composites import Composite
 from unamp_tensorflow.facts import facts
@@ -25,7 +25,7 @@ def keras() -> tuple[Composite, ...]:
 
 @cache
 def _functions(of_keras: bool) -> tuple[Composite, ...]:
-    taken: set[Callable[..., Any]] = set()
+    taken: set[Function] = set()
     made = []
     for op, path in _spelled():
         if path.startswith("keras.") is not of_keras or path in facts().thin:

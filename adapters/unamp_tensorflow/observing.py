@@ -13,6 +13,7 @@ from tensorflow.python.eager.record import could_possibly_record, stop_recording
 from tensorflow.python.framework import op_callbacks, op_def_registry
 
 from unamp._compiler_marks import not_converted
+from unamp._function_types import Function
 from unamp.adapter import keras_models, observing
 from unamp.adapter.arguments import Opened, leaves
 from unamp.adapter.gradient_hooks import GradientHook
@@ -193,7 +194,7 @@ def _take(hook: GradientHook, gradient: Any, result: int) -> None:
 
 @standing_in
 def _following_variables(
-    original: Callable[..., Any], /, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+    original: Function, /, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Wrap `tf.GradientTape.gradient` so that it tells of the gradients of variables.
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
+from unamp._function_types import Function
 from unamp.adapter import keras_metrics, keras_policies
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
@@ -25,7 +26,7 @@ from unamp.adapter.state import suspended, suspending
 from unamp_tensorflow import calls, compiling, stated_dtypes, training
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import Function, Plan, thread
+from unamp_tensorflow.state import Plan, thread
 
 # --- their life -----------------------------------------------------------------------------------
 

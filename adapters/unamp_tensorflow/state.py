@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
 from unamp import dtypes
+from unamp._function_types import Function
 from unamp.adapter.replacing import PatchGroup
 from unamp.adapter.state import Dtypes, ThreadState
 from unamp.adapter.state import Plan as AnyPlan
@@ -15,7 +16,6 @@ from unamp.policy import Rule
 
 #: TensorFlow comes without types: to a type checker this is `Any`. A name for readers.
 Tensor: TypeAlias = tf.Tensor
-Function: TypeAlias = Callable[..., Any]
 
 #: Dtypes by their number, as TensorFlow's C++ has them: comparing numbers costs a tenth of
 #: comparing dtype objects.

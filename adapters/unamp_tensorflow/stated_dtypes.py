@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter.state import in_regions, suspended
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes
-from unamp_tensorflow.state import ELIGIBLE, FLOAT32, Function, thread
+from unamp_tensorflow.state import ELIGIBLE, FLOAT32, thread
 
 # Each of the decorated functions is called with the one that it replaces, which is the original,
 # and that one's arguments.

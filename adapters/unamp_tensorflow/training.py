@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter.keras_metrics import keeping_mask
 from unamp.adapter.replacing import standing_in
 from unamp.adapter.state import in_force, suspending
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
-from unamp_tensorflow.state import FLOAT32, Function, Plan, thread
+from unamp_tensorflow.state import FLOAT32, Plan, thread
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from unamp._function_types import Function
 from unamp.vocabulary import vocabulary
 
 if TYPE_CHECKING:
@@ -152,11 +153,11 @@ class Programs(NamedTuple):
 
 
 Read = Callable[
-    [Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"],
+    [Function, "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"],
     Programs,
 ]
 Run = Callable[
-    [Callable[..., Any], "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"],
+    [Function, "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"],
     object,
 ]
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from unamp._function_types import Function
 from unamp.adapter.keras_models import library
 from unamp.adapter.state import Step, ThreadState
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 
 #: A function's module, its path there, and what makes its replacement.
-Hook = tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
+Hook = tuple[str, str, Callable[[Function], Function]]
 
 
 class _Adding(threading.local):
@@ -56,7 +57,7 @@ class AddedLosses:
         yield "keras.src.losses.loss", "reduce_weighted_values", self.adding
         yield "keras", "Layer._get_regularization_losses", self.adding
 
-    def adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def adding(self, original: Function) -> Function:
         """Wrap a function so that it adds losses up with no policy in force."""
 
         @functools.wraps(original)
@@ -72,7 +73,7 @@ class AddedLosses:
 
         return run
 
-    def widening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def widening(self, original: Function) -> Function:
         """Wrap the method that takes a loss of a layer, so that a low one is widened.
 
         TensorFlow adds a low loss to no float32 one.
@@ -89,7 +90,7 @@ class AddedLosses:
 
         return run
 
-    def loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(self, original: Function) -> Function:
         """Wrap a loss so that it computes under the policy around the sum that it is a part of."""
 
         @functools.wraps(original)

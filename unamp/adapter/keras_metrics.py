@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from unamp._function_types import Function
 from unamp.adapter.keras_losses import Hook
 from unamp.adapter.keras_models import facts
 from unamp.adapter.replacing import standing_in
-
-Function = Callable[..., Any]
 
 
 def hooks(

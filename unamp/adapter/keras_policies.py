@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
+from unamp._function_types import Function
 from unamp.adapter.keras_losses import AddedLosses, Hook
 from unamp.adapter.keras_models import library
 from unamp.adapter.state import ThreadState, suspended
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
-
-Function: TypeAlias = Callable[..., Any]
 
 #: The module of `DTypePolicy`, whose `convert_input` and `compute_dtype` are replaced.
 HOME = "keras.src.dtype_policies.dtype_policy"

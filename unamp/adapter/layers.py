@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Protocol
 
+from unamp._function_types import Function
 from unamp.adapter.patching import Patches
 from unamp.adapter.wrapping import derived_class
 from unamp.errors import NotExpressible
@@ -270,9 +271,7 @@ def derive(plain: type, method: str, check: Callable[..., None] | None = None) -
 
 
 @cache
-def in_region(
-    plain: type, method: str, check: Callable[..., None] | None = None
-) -> Callable[..., Any]:
+def in_region(plain: type, method: str, check: Callable[..., None] | None = None) -> Function:
     """Return a function of a layer that calls its class's method in the region that the layer has.
 
     Args:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from unamp._compiler_marks import not_converted, once_per_trace
+from unamp._function_types import Function
 from unamp.adapter import shadowing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Calls, Kept
@@ -398,7 +399,7 @@ def follow_calls(thread: ThreadState[Any]) -> Replacement:
     """
 
     @standing_in
-    def call(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         observer = thread.sink
         if observer is None:
             return original(*args, **kwargs)

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
+from unamp._function_types import Function
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.float8 import Arithmetic, dequantized, format_of, with_factors
 from unamp.adapter.observing import traced
@@ -62,7 +63,7 @@ def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
     return float32 if rule is Rule.WIDEST else None
 
 
-def places(function: Callable[..., Any]) -> Mapping[str, int]:
+def places(function: Function) -> Mapping[str, int]:
     """Return the places of a function's parameters among the positional arguments.
 
     Empty where Python cannot tell. One that is given by name alone has a place that no
@@ -72,7 +73,7 @@ def places(function: Callable[..., Any]) -> Mapping[str, int]:
     return _places_by_signature(function) if by_code is None else by_code
 
 
-def _places_by_code(function: Callable[..., Any]) -> Mapping[str, int] | None:
+def _places_by_code(function: Function) -> Mapping[str, int] | None:
     code = getattr(function, "__code__", None)
     if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
         return None
@@ -80,7 +81,7 @@ def _places_by_code(function: Callable[..., Any]) -> Mapping[str, int] | None:
     return {name: place for place, name in enumerate(names)}
 
 
-def _places_by_signature(function: Callable[..., Any]) -> Mapping[str, int]:
+def _places_by_signature(function: Function) -> Mapping[str, int]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -169,12 +170,12 @@ class Operator(ABC):
         self,
         op: str | None,
         name: str,
-        call: Callable[..., Any],
+        call: Function,
         *,
         layer: bool = False,
         bound: bool = False,
         in_place: bool = False,
-        out_of_place: Callable[..., Any] | None = None,
+        out_of_place: Function | None = None,
         view: bool = False,
         which: Callable[[Any, Any], str | None] | None = None,
     ) -> None:
@@ -266,7 +267,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     dtype_kind: ClassVar[type]
     #: The adapter's function that runs a call and reports it: it takes what `report` takes after
     #: the plan, and a function that computes the call low, in the dtype of a name.
-    reporting: ClassVar[Callable[..., Any]]
+    reporting: ClassVar[Function]
 
     #: The operations that float8 is made with; None where the adapter computes no product from it.
     arithmetic: ClassVar[Arithmetic | None] = None

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from unamp._function_types import Function
 from unamp.adapter.ways import OpenRegion
-
-Function = Callable[..., Any]
 
 
 def inside(function: Function, region: OpenRegion) -> Function:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
+from unamp._function_types import Function
 from unamp.adapter.arguments import Opened
 from unamp.adapter.contract import Adapter, How, Support
 from unamp.adapter.observer import Observer
@@ -19,7 +20,7 @@ from unamp.vocabulary import vocabulary
 SecondRun = Callable[[Callable[[], Any]], Any]
 
 #: Functions for registered operations, for compilers imported later; see `called_as_it_is`.
-CALLED_AS_THEY_ARE: list[Callable[..., Any]] = []
+CALLED_AS_THEY_ARE: list[Function] = []
 
 
 @runtime_checkable
@@ -93,7 +94,7 @@ class CarriesOutRegistered(Protocol):
     def operators_changed(self) -> None:
         """Make plans anew: an operator that the framework dispatches has another rule now."""
 
-    def called_as_it_is(self, function: Callable[..., Any]) -> None:
+    def called_as_it_is(self, function: Function) -> None:
         """Have the framework's compilers call a function while they trace, not follow it."""
 
 
@@ -118,7 +119,7 @@ class PlanDecides:
     def operators_changed(self) -> None:
         """See `CarriesOutRegistered.operators_changed`: there are no such operators."""
 
-    def called_as_it_is(self, function: Callable[..., Any]) -> None:
+    def called_as_it_is(self, function: Function) -> None:
         """See `CarriesOutRegistered.called_as_it_is`.
 
         `unamp._compiler_marks.not_converted` has seen to it.

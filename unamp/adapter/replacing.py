@@ -24,10 +24,11 @@ from functools import cache, wraps
 from itertools import chain
 from typing import Any
 
+from unamp._function_types import Function
 from unamp.adapter.patching import Patch
 
 #: Makes what is called in a function's place, given the original.
-Replacement = Callable[[Callable[..., Any]], Callable[..., Any]]
+Replacement = Callable[[Function], Function]
 
 #: Stands in source code for one of the constants, with its name behind, until the code is told
 #: which they are.
@@ -286,7 +287,7 @@ class PatchGroup:
             patch.undo()
 
 
-def standing_in(run: Callable[..., Any]) -> Replacement:
+def standing_in(run: Function) -> Replacement:
     """Decorate a function that is called in another's place.
 
     `unamp.adapter.state.in_regions` does so in regions alone. The decorated function takes the
@@ -295,7 +296,7 @@ def standing_in(run: Callable[..., Any]) -> Replacement:
     """
 
     @wraps(run)
-    def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+    def replacement(original: Function) -> Function:
         @wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             return run(original, *args, **kwargs)

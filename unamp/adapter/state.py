@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from unamp._function_types import Function
 from unamp.adapter.observer import Observer
 from unamp.adapter.replacing import Replacement, standing_in
 from unamp.errors import NotExpressible
@@ -105,7 +106,7 @@ def suspending(thread: ThreadState[Any]) -> Replacement:
     """
 
     @standing_in
-    def run(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def run(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(*args, **kwargs)
         with suspended(thread):
@@ -118,7 +119,7 @@ def stepping(thread: ThreadState[Any]) -> Replacement:
     """Return the decorator of an optimizer's step whose closures compute the loss; see `Step`."""
 
     @standing_in
-    def step(original: Callable[..., Any], optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def step(original: Function, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(optimizer, *args, **kwargs)
         with Step(thread, functools.partial(suspended, thread)) as running:
@@ -168,7 +169,7 @@ class Step:
             functools.partial(self.call_under_policy, argument) if callable(argument) else argument
         )
 
-    def call_under_policy(self, closure: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def call_under_policy(self, closure: Function, /, *args: Any, **kwargs: Any) -> Any:
         """Call a closure under the policy around the step, where that runs in this thread."""
         if self._thread.plan is not None or self._runs_in != threading.get_ident():
             return closure(*args, **kwargs)
@@ -183,7 +184,7 @@ class Step:
         self._without_policy.__enter__()
 
 
-def in_regions(thread: ThreadState[Any]) -> Callable[[Callable[..., Any]], Replacement]:
+def in_regions(thread: ThreadState[Any]) -> Callable[[Function], Replacement]:
     """Return the decorator of a function that takes another's place where a policy is in force.
 
     The decorated function takes the original before the arguments. What the decorator returns makes
@@ -191,9 +192,9 @@ def in_regions(thread: ThreadState[Any]) -> Callable[[Callable[..., Any]], Repla
     is the original.
     """
 
-    def decorate(run: Callable[..., Any]) -> Replacement:
+    def decorate(run: Function) -> Replacement:
         @functools.wraps(run)
-        def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(original: Function) -> Function:
             def call(*args: Any, **kwargs: Any) -> Any:
                 return (
                     original(*args, **kwargs)

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+from unamp._function_types import Function
 from unamp.errors import AdapterError
 from unamp.policy import Policy
 
@@ -49,14 +50,14 @@ EQUAL = ("bits", "bound")
 class Opened(AbstractContextManager[Any], Protocol):
     """A region: a context manager and a decorator."""
 
-    def __call__(self, function: Callable[..., Any], /) -> Callable[..., Any]:
+    def __call__(self, function: Function, /) -> Function:
         """Decorate a function."""
 
 
 OpenRegion = Callable[[], Opened]
-Run = Callable[[Callable[..., Any], OpenRegion, Sequence[Any]], Any]
+Run = Callable[[Function, OpenRegion, Sequence[Any]], Any]
 ValueAndGrad = Callable[
-    [Callable[..., Any], OpenRegion, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]
+    [Function, OpenRegion, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]
 ]
 
 

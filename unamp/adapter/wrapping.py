@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from unamp._function_types import Function
+
 
 def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = ()) -> Any:
     """Return a class derived from another under that one's name.
@@ -27,7 +29,7 @@ def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = 
 def with_method(
     network: Any,
     method: str,
-    instead: Callable[..., Any],
+    instead: Function,
     again: Callable[[Any], Any],
     begin: Callable[[Any], None] = lambda made: None,
 ) -> Any:

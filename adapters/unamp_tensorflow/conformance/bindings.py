@@ -7,12 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp_tensorflow.conformance.layers import LAYERS
 from unamp_tensorflow.conformance.rare import RARE
 from unamp_tensorflow.conformance.shapes import INDEXING, SHAPES, swapped
 from unamp_tensorflow.conformance.signatures import axis, channels, first, keras, last, ops, pool
 from unamp_tensorflow.conformance.transforms import TRANSFORMS
-from unamp_tensorflow.state import Function, Tensor
+from unamp_tensorflow.state import Tensor
 
 
 def _max_pool_with_indices(input: Tensor, size: int) -> Any:

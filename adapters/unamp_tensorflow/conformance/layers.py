@@ -8,8 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp_tensorflow.conformance.signatures import channels, first, keras, last
-from unamp_tensorflow.state import Function, Tensor
+from unamp_tensorflow.state import Tensor
 
 
 @cache

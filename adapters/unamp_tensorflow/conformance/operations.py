@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter import NamedOperations, Way
 from unamp.adapter.absent_devices import AbsentDevice
 from unamp.adapter.layered_networks import LayeredNetworks
@@ -27,7 +28,6 @@ from unamp_tensorflow.conformance.signatures import check_keras, keras
 from unamp_tensorflow.conformance.tensor_kinds import tensor_kinds
 from unamp_tensorflow.conformance.ways import ways
 from unamp_tensorflow.spellings import named
-from unamp_tensorflow.state import Function
 
 
 class TensorFlowOperations(NamedOperations):

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp_tensorflow.conformance.signatures import channels, first, keras, last, pool
-from unamp_tensorflow.state import Function, Tensor
+from unamp_tensorflow.state import Tensor
 
 
 def _loss(name: str) -> Function:

@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp_tensorflow.conformance.layers import built
 from unamp_tensorflow.conformance.signatures import axis, first, keras, last, ops
-from unamp_tensorflow.state import Function, Tensor
+from unamp_tensorflow.state import Tensor
 
 
 def _stacked(name: str) -> Function:

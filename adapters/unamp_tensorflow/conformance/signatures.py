@@ -6,9 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.errors import FrameworkNotSupported
 from unamp_tensorflow.spellings import keras_in_use
-from unamp_tensorflow.state import Function, Tensor
+from unamp_tensorflow.state import Tensor
 
 
 def keras(name: str) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.composite_tensors import values
-from unamp_tensorflow.state import Function
 
 #: No number in it is one in a low dtype, and a mean of rounded ones is another than a rounded mean.
 _NUMBERS = np.linspace(0.2, 1.1, 6, dtype=np.float32)

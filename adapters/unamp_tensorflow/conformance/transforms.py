@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from unamp_tensorflow.state import Function, Tensor
+from unamp._function_types import Function
+from unamp_tensorflow.state import Tensor
 
 
 def _fft(name: str, *, to_complex: bool = True) -> Function:

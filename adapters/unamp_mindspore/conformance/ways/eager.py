@@ -12,12 +12,12 @@ from typing import Any
 import mindspore
 from mindspore import amp, ops
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
 from unamp_mindspore.conformance.ways.opening import (
     NO_KERNEL,
     RECORDS,
-    Function,
     Holding,
     decorated_cell,
     inside,

@@ -12,11 +12,11 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.policy import Policy
 from unamp_mindspore.conformance.ways.opening import (
     NO_KERNEL,
-    Function,
     Holding,
     HoldingCell,
     calling,

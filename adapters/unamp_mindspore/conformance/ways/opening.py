@@ -5,16 +5,14 @@ They differ in where the region is, what is decorated, and what holds the functi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import mindspore
 from mindspore import nn
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion
-
-Function = Callable[..., Any]
 
 #: Runs in no way of MindSpore's, eagerly neither.
 NO_KERNEL = {"einsum": "the CPU has no kernel for it"}

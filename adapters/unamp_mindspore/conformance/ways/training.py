@@ -14,10 +14,11 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, nn, ops
 from mindspore.train import Model
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp_mindspore.casting import cast
 from unamp_mindspore.conformance.ways.graphs import READS
-from unamp_mindspore.conformance.ways.opening import RECORDS, Function, Holding, graph_mode, inside
+from unamp_mindspore.conformance.ways.opening import RECORDS, Holding, graph_mode, inside
 from unamp_mindspore.state import FLOAT32, thread
 
 #: Computes the scalar of a function and its gradients, in a way that knows of no region.

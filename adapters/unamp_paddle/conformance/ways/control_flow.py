@@ -7,8 +7,9 @@ from typing import Any
 
 import paddle
 
+from unamp._function_types import Function
 from unamp.adapter import Way
-from unamp_paddle.conformance.ways.opening import Function, Runs, both, called, written
+from unamp_paddle.conformance.ways.opening import Runs, both, called, written
 
 
 def _cond(function: Function, inputs: Sequence[Any]) -> Any:

@@ -10,9 +10,10 @@ from typing import Any
 
 import paddle
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
-from unamp_paddle.conformance.ways.opening import Function, holding
+from unamp_paddle.conformance.ways.opening import holding
 
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 import paddle
 from paddle.distributed.fleet.utils import recompute
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
-from unamp_paddle.conformance.ways.opening import Function, both, inside
+from unamp_paddle.conformance.ways.opening import both, inside
 
 
 def ways() -> Iterator[Way]:

@@ -12,8 +12,9 @@ from typing import Any
 
 import paddle
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
-from unamp_paddle.conformance.ways.opening import Function, Runs, both, called, holding, written
+from unamp_paddle.conformance.ways.opening import Runs, both, called, holding, written
 
 
 def ways() -> Iterator[Way]:

@@ -12,9 +12,8 @@ from unittest.mock import patch
 
 import paddle
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
-
-Function = Callable[..., Any]
 
 #: Runs a function on some inputs in a way that knows of no region.
 Runs = Callable[[Function, Sequence[Any]], Any]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import paddle
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
-from unamp_paddle.conformance.ways.opening import Function
 
 
 def ways() -> Iterator[Way]:

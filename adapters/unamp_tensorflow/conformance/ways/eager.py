@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread
-from unamp_tensorflow.conformance.ways.opening import Function
 
 
 def _method(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter import Way
 from unamp_tensorflow.conformance.ways.opening import (
-    Function,
     ValueAndGrads,
     both,
     both_gradients,

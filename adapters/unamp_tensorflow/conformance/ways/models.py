@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp_tensorflow.conformance.ways.opening import (
     Differentiates,
-    Function,
     ValueAndGrads,
     both,
     both_gradients,

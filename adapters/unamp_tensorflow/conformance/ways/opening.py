@@ -10,10 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import inside
-
-Function = Callable[..., Any]
 
 #: Runs a function on some inputs in a way that knows of no region.
 Runs = Callable[[Function, Sequence[Any]], Any]

@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from unamp._function_types import Function
 from unamp.adapter import Way
 from unamp_tensorflow.conformance.ways.opening import (
     Differentiates,
-    Function,
     ValueAndGrads,
     both_gradients,
     value_and_gradients,
