@@ -38,7 +38,7 @@ def _namespace(original: Function, obj: Any) -> Any:
 
     Names are found in it as the module or the object is bound.
     """
-    made = original(obj)
+    made: Any = original(obj)
     # What `super()` gives has the attributes of classes alone.
     owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
     binding = getattr(owner, BOUND, None)

@@ -48,6 +48,7 @@ FLOORS = (
         "_compiler_marks",
         "_deprecation",
         "_forking",
+        "_function_types",
         "_grouping",
         "_open_regions",
     ),

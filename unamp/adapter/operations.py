@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from unamp._function_types import Function
 from unamp.vocabulary import vocabulary
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Operations(Protocol):
     def names(self) -> frozenset[str]:
         """Return the canonical operations that the framework has."""
 
-    def __getitem__(self, op: str) -> Function:
+    def __getitem__(self, op: str) -> Callable[..., Any]:
         """Return the framework's function for an operation, in the canonical signature.
 
         Raises:
@@ -74,7 +73,7 @@ class Operations(Protocol):
         """Return the name of a tensor's dtype, e.g. ``"bfloat16"``."""
 
     def value_and_grad(
-        self, function: Function, inputs: Sequence[Any], *, loss_scale: float = 1.0
+        self, function: Callable[..., Any], inputs: Sequence[Any], *, loss_scale: float = 1.0
     ) -> tuple[Any, list[Any]]:
         """Return ``function(*inputs)``, a scalar tensor, and its gradient for each input tensor.
 
@@ -103,7 +102,7 @@ class NamedOperations:
     repeats: ClassVar[bool] = True
     dear: ClassVar[bool] = False
 
-    def __init__(self, framework: str, find: Callable[[str], Function | None]) -> None:
+    def __init__(self, framework: str, find: Callable[[str], Callable[..., Any] | None]) -> None:
         self._framework = framework
         self._find = cache(find)
 
@@ -112,7 +111,7 @@ class NamedOperations:
         spelled = (op.name for op in vocabulary().values() if self._framework in op.spellings)
         return frozenset(op for op in spelled if self._find(op) is not None)
 
-    def __getitem__(self, op: str) -> Function:
+    def __getitem__(self, op: str) -> Callable[..., Any]:
         """See `Operations.__getitem__`."""
         found = self._find(op)
         if found is None:

@@ -46,7 +46,7 @@ class Prediction:
     )
 
     def allowed(self, computed: str, label: str) -> np.ndarray:
-        """Return how far results of one precision may be off, rounded to another's grid."""
+        """Return the errors allowed to results of one precision, rounded to another's grid."""
         if (computed, label) not in self._allowed:
             exact, tolerance = self.values[computed], self.tolerance
             if (computed, label) == ("float16", "bfloat16"):  # rounded twice

@@ -74,7 +74,7 @@ def _decisions(
 
 
 def _differing(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
-    """Return what was expected and seen, as a part of the details; empty where all is right."""
+    """Return the details of what was expected and seen; empty where all is right."""
     rows = [
         {"of": of, "expected": expected, "observed": seen}
         for of, expected, seen in dict.fromkeys(found)

@@ -321,7 +321,7 @@ class Probe:
         return _streams(runs)
 
     def sample(self) -> dict[str, Any]:
-        """Return how many numbers a result has outside any region, and a few of them.
+        """Return the count of the numbers of a result outside any region, and a few of them.
 
         Empty where they mean nothing elsewhere.
         """

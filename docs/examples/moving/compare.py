@@ -1,4 +1,4 @@
-"""Print how much two files of final weights differ: ``compare.py before.npz after.npz``."""
+"""Print the difference of two files of final weights: ``compare.py before.npz after.npz``."""
 
 import sys
 

@@ -11,13 +11,12 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import unamp
-from unamp._function_types import Function
 from unamp.adapter import OpRecord
 from unamp.adapter.registry import owner
 from unamp.dialects.paddle.amp._watching import Watch
@@ -170,7 +169,7 @@ def disable_tensor_checker() -> None:
         _state.watch = None
 
 
-def check_layer_numerics(func: Function) -> Function:
+def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a layer's ``forward``, so that a result in it that is not finite raises.
 
     Raises:
