@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unamp.adapter.contract import MayBeFaster
-from unamp.adapter.observer import traces
+from unamp.adapter.open_traces import traces
 from unamp.adapter.versions import major_minor
 from unamp.dtypes import FLOAT32
 from unamp.errors import AmpHint, AmpWarning

@@ -234,7 +234,7 @@ def autocast(
     """
     cache = True if cache_enabled is None else cache_enabled
     arguments = device_type, dtype, level, allow, deny, preset, enabled, promote, cache, framework
-    return _here(_autocast, arguments, enabled, promote, cache)
+    return _region_for(_autocast, arguments, enabled, promote, cache)
 
 
 @not_converted
@@ -276,7 +276,7 @@ def auto_cast(
         preset,
         framework,
     )
-    return _here(_auto_cast, arguments, enable, use_promote)
+    return _region_for(_auto_cast, arguments, enable, use_promote)
 
 
 amp_guard = auto_cast
@@ -293,7 +293,7 @@ def policy_region(policy: Policy, *, framework: str | None = None) -> Region:
     Raises:
         TypeError: where ``policy`` is not a `Policy`.
     """
-    return _here(_policy_region, (policy, framework, None))
+    return _region_for(_policy_region, (policy, framework, None))
 
 
 @not_converted
@@ -330,7 +330,7 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
 @not_converted
 def limited_region(policy: Policy, framework: str, device: str | None) -> Region:
     """Return a region for a policy on one framework, and on one device where one is named."""
-    return _here(_policy_region, (policy, framework, device))
+    return _region_for(_policy_region, (policy, framework, device))
 
 
 @not_converted
@@ -339,7 +339,7 @@ def region_of_values(values: tuple[Any, ...], framework: str) -> Region:
 
     A compiler that traces this makes no policy.
     """
-    return _here(_region_of_values, (values, framework, None))
+    return _region_for(_region_of_values, (values, framework, None))
 
 
 def innermost_region() -> Region | None:
@@ -372,7 +372,7 @@ def get_autocast_dtype() -> str | None:
     return state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
-# The arguments of these stand in the order in which `_here` is handed them: a tuple, which is what
+# The arguments of these stand in the order in which `_region_for` is handed them: a tuple, which is what
 # a region is remembered by.
 def _autocast(
     device_type: DeviceLike | None,
@@ -403,7 +403,7 @@ def _autocast(
         promote=promote,
         cache=cache,
     )
-    return _shared(policy, registry.adapters_in_use(), framework, device)
+    return _checked_region(policy, registry.adapters_in_use(), framework, device)
 
 
 def _auto_cast(
@@ -422,7 +422,7 @@ def _auto_cast(
     policy = Policy(
         level, dtype, allow=allow, deny=deny, preset=preset, enabled=enable, promote=use_promote
     )
-    return _shared(policy, registry.adapters_in_use(), framework, None)
+    return _checked_region(policy, registry.adapters_in_use(), framework, None)
 
 
 def check_policy(policy: object) -> None:
@@ -436,14 +436,14 @@ def check_policy(policy: object) -> None:
 
 def _policy_region(policy: Policy, framework: str | None, device: str | None) -> Region:
     check_policy(policy)
-    return _shared(policy, registry.adapters_in_use(), framework, device)
+    return _checked_region(policy, registry.adapters_in_use(), framework, device)
 
 
 def _region_of_values(values: tuple[Any, ...], framework: str | None, device: str | None) -> Region:
     return _policy_region(Policy(*values), framework, device)
 
 
-def _here(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: object) -> Region:
+def _region_for(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: object) -> Region:
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
@@ -458,13 +458,13 @@ def _here(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: objec
         if type(flag) is not bool:
             return make(*arguments)  # which raises; below, 1 would be taken for True
     try:
-        return _remembered(adapters, make, arguments)
+        return _built_once(adapters, make, arguments)
     except TypeError:
         if _is_hashable(arguments):
             # `make` has raised; asked again it would find an iterator among them empty
             raise
     hashable = tuple(tuple(each) if type(each) is list else each for each in arguments)
-    return _remembered(adapters, make, hashable) if _is_hashable(hashable) else make(*arguments)
+    return _built_once(adapters, make, hashable) if _is_hashable(hashable) else make(*arguments)
 
 
 def _is_hashable(arguments: tuple[Any, ...]) -> bool:
@@ -509,23 +509,27 @@ last_in_child(_open_in_child)
 
 
 @functools.lru_cache(KEPT_POLICIES)
-def _remembered(
+def _built_once(
     adapters: object, make: Callable[..., Region], arguments: tuple[Any, ...]
 ) -> Region:
     return make(*arguments)
 
 
-def _shared(policy: Policy, adapters: object, framework: object, device: str | None) -> Region:
+def _checked_region(
+    policy: Policy, adapters: object, framework: object, device: str | None
+) -> Region:
     if framework is not None and not isinstance(framework, str):
         raise TypeError(
             "framework must be the import name of one framework, or None for all; "
             f"not {shortened(framework)}"
         )
-    return _equal(policy, adapters, framework, device)
+    return _one_per_policy(policy, adapters, framework, device)
 
 
 @functools.lru_cache(KEPT_POLICIES)
-def _equal(policy: Policy, adapters: object, framework: str | None, device: str | None) -> Region:
+def _one_per_policy(
+    policy: Policy, adapters: object, framework: str | None, device: str | None
+) -> Region:
     return Region(policy, framework=framework, device=device)
 
 

@@ -17,8 +17,8 @@ from unamp._function_types import F
 from unamp._region_decorator import runs_later
 from unamp.adapter import Support
 from unamp.adapter.arguments import cast_eligible, leaves, mapped
-from unamp.adapter.observer import traces
 from unamp.adapter.observing import unreported
+from unamp.adapter.open_traces import traces
 from unamp.adapter.performing import target
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import CALLED_AS_THEY_ARE, CarriesOutRegistered

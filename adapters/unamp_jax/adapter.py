@@ -12,7 +12,7 @@ import jax
 from unamp.adapter import Fact, Operations, Realisation
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import LateNetwork, Layered
-from unamp.adapter.observer import Sink
+from unamp.adapter.open_traces import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
@@ -90,7 +90,7 @@ class JaxAdapter(BaseAdapter):
             values,
             networks.named_layers,
             layers,
-            patches.held(),
+            patches.patched(),
             Plan.without_policy(reporting=True),
         )
 

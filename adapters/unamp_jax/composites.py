@@ -21,11 +21,11 @@ from jax import lax
 from unamp._function_types import Function
 from unamp.adapter.arguments import Nesting, leaves
 from unamp.adapter.forwarding import forwarding
-from unamp.adapter.observer import traces
 from unamp.adapter.observing import equation
+from unamp.adapter.open_traces import traces
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer, places
 from unamp.adapter.plans import is_listed
-from unamp.adapter.replacing import CodePatch, standing_in
+from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
@@ -367,7 +367,7 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable
     found = {place for name, place in where.items() if name in parameters}
     stated = where.get(_DTYPE, sys.maxsize)
 
-    @standing_in
+    @as_replacement
     def call(original: Any, /, *args: Any, **kwargs: Any) -> Any:
         if CONTEXT.value is None:
             return original(*args, **kwargs)

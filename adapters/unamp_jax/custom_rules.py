@@ -17,21 +17,23 @@ import jax
 import jax.numpy as jnp
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp_jax.casting import cast, eligible_dtype
 from unamp_jax.composites import Composite
 from unamp_jax.state import CONTEXT, ELIGIBLE, Plan
 
-Held = Callable[[], AbstractContextManager[None]]
+Patched = Callable[[], AbstractContextManager[None]]
 
 
-def jvp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Function], Function]:
+def jvp_call(
+    composites: Mapping[int, Composite], patched: Patched
+) -> Callable[[Function], Function]:
     """Return the maker of the replacement of `custom_jvp.__call__`.
 
     Args:
         composites: those functions with rules of their own that are operations of the vocabulary,
             by their ids.
-        held: applies the patches while the context is open: a rule may run after the last
+        patched: applies the patches while the context is open: a rule may run after the last
             region is closed.
     """
 
@@ -39,13 +41,15 @@ def jvp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
         if not function.jvp:
             return function
         mine = copy.copy(function)
-        mine.jvp = _under(plan, function.jvp, _tangents, held)
+        mine.jvp = _under(plan, function.jvp, _tangents, patched)
         return mine
 
     return _calling(composites, ruled)
 
 
-def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Function], Function]:
+def vjp_call(
+    composites: Mapping[int, Composite], patched: Patched
+) -> Callable[[Function], Function]:
     """Return the maker of the replacement of `custom_vjp.__call__`; arguments as for `jvp_call`."""
 
     def ruled(plan: Plan, function: Any, args: Any, kwargs: Any) -> Any:
@@ -53,8 +57,10 @@ def vjp_call(composites: Mapping[int, Composite], held: Held) -> Callable[[Funct
             return function
         mine = object.__new__(type(function))  # its `__new__` wants the function
         mine.__dict__.update(function.__dict__)
-        mine.fwd = _under(plan, function.fwd, lambda result: result, held)
-        mine.bwd = _under(plan, function.bwd, _cotangents(_primals(function, args, kwargs)), held)
+        mine.fwd = _under(plan, function.fwd, lambda result: result, patched)
+        mine.bwd = _under(
+            plan, function.bwd, _cotangents(_primals(function, args, kwargs)), patched
+        )
         return mine
 
     return _calling(composites, ruled)
@@ -68,7 +74,7 @@ def _calling(
     `ruled` returns a function whose rules run under the plan.
     """
 
-    @standing_in
+    @as_replacement
     def call(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         plan: Plan | None = CONTEXT.value
         if plan is None:
@@ -80,10 +86,10 @@ def _calling(
     return call
 
 
-def _under(plan: Plan, function: Function, finish: Function, held: Held) -> Function:
+def _under(plan: Plan, function: Function, finish: Function, patched: Patched) -> Function:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with held():
+        with patched():
             with CONTEXT(plan):
                 result = function(*args, **kwargs)
             with CONTEXT(None):

@@ -15,7 +15,7 @@ import numpy as np
 
 from unamp.adapter import keras_calls
 from unamp.adapter.kept_calls import Arguments, Calls, Kept, Signatures
-from unamp.adapter.observing import kept
+from unamp.adapter.observing import keep_call
 from unamp.adapter.performing import Operator
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import (
@@ -40,16 +40,16 @@ def before(
 ) -> Kept | None:
     """Return a function's or layer's arguments before the call; None where no trace keeps calls."""
     if not operator.layer:
-        return kept(_CALLS, op, operator.name, args, kwargs)
+        return keep_call(_CALLS, op, operator.name, args, kwargs)
     of_keras = getattr(args[0], "dtype_policy", None) is not None
-    return kept(_OF_KERAS if of_keras else _CALLS, op, operator.name, args, kwargs, layer=True)
+    return keep_call(_OF_KERAS if of_keras else _CALLS, op, operator.name, args, kwargs, layer=True)
 
 
 def before_primitive(
     op: str, name: str, args: Sequence[Any], params: Mapping[str, Any]
 ) -> Kept | None:
     """Return a primitive's arguments before the call; None where no trace keeps calls."""
-    return kept(_PRIMITIVES, op, name, args, params)
+    return keep_call(_PRIMITIVES, op, name, args, params)
 
 
 def _array(value: Any) -> Any:

@@ -14,7 +14,7 @@ from unamp._function_types import Function
 from unamp.adapter import keras_metrics
 from unamp.adapter.keras_policies import hooks
 from unamp.adapter.patching import Patch, find, missing
-from unamp.adapter.replacing import AttributePatch, standing_in
+from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp.adapter.state import suspended
 from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import code_patch
@@ -52,7 +52,7 @@ def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]
     )
 
 
-@standing_in
+@as_replacement
 def _unreported(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     sink, thread.sink = thread.sink, None
     try:

@@ -23,7 +23,7 @@ from unamp.adapter.arguments import leaves
 from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.patching import Patch, find
 from unamp.adapter.plans import is_listed
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax.casting import cast, eligible_dtype, mapped
@@ -44,7 +44,7 @@ def patch_of(function: types.FunctionType, layers: Mapping[type, tuple[str, str]
         layers: each class that it is the method of, with the operation that it is.
     """
 
-    @standing_in
+    @as_replacement
     def call(original: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
         plan: Plan | None = CONTEXT.value
         op, path = next((layers[of] for of in type(layer).__mro__ if of in layers), ("", ""))

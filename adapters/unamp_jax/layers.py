@@ -21,7 +21,7 @@ from unamp._function_types import Function
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce
 from unamp.adapter.patching import find
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.amp_warnings import called_apart, no_layer_of_network
 from unamp.errors import NotExpressible
 from unamp_jax.networks import (
@@ -357,7 +357,7 @@ def _entered(layer: Any) -> _Network | None:
     return _inside.network
 
 
-@standing_in
+@as_replacement
 def _following(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for a layer class's ``__call__``."""
     network = _entered(args[0])

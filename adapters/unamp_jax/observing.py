@@ -22,8 +22,8 @@ from unamp.adapter import observing
 from unamp.adapter.arguments import Opened
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Kept
-from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.observing import Reporter
+from unamp.adapter.open_traces import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
@@ -109,7 +109,7 @@ def observe(
     values: bool,
     named: Callable[[Any], Any],
     layers: Patches | None,
-    held: AbstractContextManager[None],
+    patched: AbstractContextManager[None],
     without_region: Plan,
 ) -> Iterator[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`.
@@ -118,7 +118,7 @@ def observe(
         named: gives the layers inside a network, with their names.
     """
     observer = Observer("jax", sink, values, JaxLayers(named, _own_name))
-    with jax.disable_jit(), observing.observe(thread, observer, layers, held, without_region):
+    with jax.disable_jit(), observing.observe(thread, observer, layers, patched, without_region):
         try:
             yield
         finally:

@@ -22,7 +22,7 @@ from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.observing import follow_calls
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
-from unamp.adapter.state import suspending
+from unamp.adapter.state import runs_without_policy
 from unamp.errors import FrameworkNotSupported
 from unamp_jax import (
     calls,
@@ -74,12 +74,12 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.numpy.array_methods", "_IndexUpdateRef.power", equal_dtypes.whole_update),
     ("jax._src.flatten_util", "_unravel_list", equal_dtypes.unraveled),
     # A backward pass runs in the dtypes of its forward.
-    ("jax._src.interpreters.ad", "backward_pass3", suspending(thread)),
-    ("jax._src.interpreters.ad", "backward_pass", suspending(thread)),
+    ("jax._src.interpreters.ad", "backward_pass3", runs_without_policy(thread)),
+    ("jax._src.interpreters.ad", "backward_pass", runs_without_policy(thread)),
     # What is finished stays as it is: the function that `jax.linearize` returns, lowering rules
     # that trace Python code.
-    ("jax._src.core", "eval_jaxpr", suspending(thread)),
-    ("jax._src.interpreters.mlir", "lower_jaxpr_to_module", suspending(thread)),
+    ("jax._src.core", "eval_jaxpr", runs_without_policy(thread)),
+    ("jax._src.interpreters.mlir", "lower_jaxpr_to_module", runs_without_policy(thread)),
 )
 
 #: The same, of functions that not all versions have.
@@ -93,7 +93,7 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 #: The same in modules that may be imported later, or never, by library: a kernel is typed
 #: by its references.
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
-    PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", suspending(thread)),),
+    PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", runs_without_policy(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
     "flax.nnx": tuple(
         ("flax.nnx.training.metrics", path, training.accumulating)
@@ -115,7 +115,7 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def patched() -> Iterator[None]:
     """Apply the patches while the context is open."""
     acquire()
     try:
@@ -130,10 +130,14 @@ def _hooks() -> PatchGroup:
         [
             AttributePatch(core.Primitive, "bind_with_trace", calls.binding),
             AttributePatch(
-                custom_derivatives.custom_jvp, "__call__", custom_rules.jvp_call(with_rules, held)
+                custom_derivatives.custom_jvp,
+                "__call__",
+                custom_rules.jvp_call(with_rules, patched),
             ),
             AttributePatch(
-                custom_derivatives.custom_vjp, "__call__", custom_rules.vjp_call(with_rules, held)
+                custom_derivatives.custom_vjp,
+                "__call__",
+                custom_rules.vjp_call(with_rules, patched),
             ),
             *_changes(_HOOKS),
             *_changes(_OPTIONAL),
@@ -174,8 +178,8 @@ def _changes(
 def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
     taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
     spared = (
-        (facts().suspended, suspending(thread)),
-        (keras_facts().suspended, suspending(thread)),
+        (facts().suspended, runs_without_policy(thread)),
+        (keras_facts().suspended, runs_without_policy(thread)),
         (facts().steps, training.stepping),
     )
     for found, replacement in spared:

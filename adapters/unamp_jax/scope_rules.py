@@ -23,7 +23,7 @@ from jax import custom_jvp, custom_vjp
 from unamp._function_types import Function
 from unamp.adapter.layers import LateRules
 from unamp.adapter.patching import Patch, Patches, missing
-from unamp.adapter.replacing import AttributePatch, CodePatch, standing_in
+from unamp.adapter.replacing import AttributePatch, CodePatch, as_replacement
 from unamp_jax.composites import code_patch
 from unamp_jax.spellings import is_of
 
@@ -149,7 +149,7 @@ def _following(function: _Function, original: Function) -> Function:
         here = _Call(function)
         _inside.calls = (*outer, here)
         try:
-            with _scopes.held(), _keyed():
+            with _scopes.patched(), _keyed():
                 result = original(*args, **kwargs)
         finally:
             _inside.calls = outer
@@ -163,7 +163,7 @@ def _following(function: _Function, original: Function) -> Function:
 # --- the scopes that open in it -------------------------------------------------------------------
 
 
-@standing_in
+@as_replacement
 def _entering(original: Function, self: Any) -> Any:
     """Stand in for the method by which a named scope opens."""
     if _inside.calls:
@@ -171,7 +171,7 @@ def _entering(original: Function, self: Any) -> Any:
     return original(self)
 
 
-@standing_in
+@as_replacement
 def _leaving(original: Function, self: Any, *error: Any) -> Any:
     """Stand in for the method by which a named scope closes."""
     # What opened before the call is none of its scopes.

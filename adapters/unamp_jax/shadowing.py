@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from unamp._function_types import Function
 from unamp.adapter.float8 import GRADIENTS, Arithmetic, Format, dequantized, format_of
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.adapter.shadowing import LeftOut
 from unamp_jax.casting import cast
 from unamp_jax.state import FLOAT32
@@ -58,7 +58,7 @@ def products_in_float8(dtype: str) -> Iterator[None]:
         raise LeftOut(f"it comes to {asked.products} products of two; float8 is for one")
 
 
-@standing_in
+@as_replacement
 def dot_general(
     original: Function,
     /,

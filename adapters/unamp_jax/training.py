@@ -11,8 +11,8 @@ import jax
 
 from unamp._function_types import Function
 from unamp.adapter.patching import Patch, Patches, find
-from unamp.adapter.replacing import AttributePatch, standing_in
-from unamp.adapter.state import in_regions, suspended, suspending
+from unamp.adapter.replacing import AttributePatch, as_replacement
+from unamp.adapter.state import in_regions, runs_without_policy, suspended
 from unamp_jax import keras_policies
 from unamp_jax.casting import cast, mapped
 from unamp_jax.composites import code_patch
@@ -27,11 +27,11 @@ def patches(library: str) -> Iterator[Patch]:
     """Return the patches of a library that is imported."""
     if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
         transformation = find("optax", "GradientTransformation")
-        yield AttributePatch(transformation, "init", partial(_field, suspending(thread)))
+        yield AttributePatch(transformation, "init", partial(_field, runs_without_policy(thread)))
         yield AttributePatch(transformation, "update", partial(_field, stepping))
     if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:
         # of parameters; new in flax 0.12
-        yield code_patch(averages.update, suspending(thread))
+        yield code_patch(averages.update, runs_without_policy(thread))
     if library == "flax.nnx" and (setter := find("flax.nnx", "Variable.set_value")) is not None:
         # new in flax 0.12, too
         yield code_patch(setter, nnx_variable_set)
@@ -43,7 +43,9 @@ def patches(library: str) -> Iterator[Patch]:
             "MultiTransformed",
             "MultiTransformedWithState",
         ):
-            yield AttributePatch(find("haiku", kind), "init", partial(_field, suspending(thread)))
+            yield AttributePatch(
+                find("haiku", kind), "init", partial(_field, runs_without_policy(thread))
+            )
     made_by = hook(library, *_MADE_BY[library]) if library in _MADE_BY else None
     if made_by is not None:
         yield AttributePatch(made_by, "__call__", _making)
@@ -58,7 +60,7 @@ _MADE_BY = {
 }
 
 
-@standing_in
+@as_replacement
 def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for what makes a layer: no policy is in force, but for the functions it converts."""
     plan = thread.plan
@@ -72,7 +74,7 @@ def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         thread.made_under = outer
 
 
-@standing_in
+@as_replacement
 def converting(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for `equinox.filter_closure_convert`.
 
@@ -89,7 +91,7 @@ def _field(wrap: Callable[[Function], Function], own: Any) -> property:
     return property(lambda self: wrap(own.__get__(self)))
 
 
-@standing_in
+@as_replacement
 def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for an optimizer's step: no policy is in force, but in a loss that it asks for."""
     if thread.plan is None:
@@ -140,7 +142,7 @@ def scaling(original: Function, /, self: Any, fun: Function, *args: Any, **kwarg
     No policy is in force in what scales, unscales and looks at gradients, which float16 would
     defeat; the function follows it.
     """
-    return suspending(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
+    return runs_without_policy(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
 
 
 def layer_calls(

@@ -14,7 +14,7 @@ from mindspore.communication import get_group_size, get_rank
 from unamp.adapter import Fact, Operations, Realisation, Support, major_minor
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Sink
+from unamp.adapter.open_traces import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_mindspore import (
@@ -93,7 +93,7 @@ class MindSporeAdapter(BaseAdapter):
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         return observing.observe(
-            sink, values, patches.installed.held(), plans.Plan.without_policy(reporting=True)
+            sink, values, patches.installed.patched(), plans.Plan.without_policy(reporting=True)
         )
 
     def is_tensor(self, value: object) -> bool:

@@ -181,7 +181,7 @@ class _Performer(Performer[Plan, Operator]):
     ) -> Outcome:
         run = super().carry_out_rule
         if operator.changing and (seen := self.seen(operator, args, kwargs)[0]):
-            return self.change(plan, operator, seen, args, kwargs)
+            return self.call_in_place(plan, operator, seen, args, kwargs)
         if operator.op != "batch_norm" or operator.layer:
             # A layer's statistics are those of the primitive in it.
             return run(plan, operator, rule, args, kwargs)
@@ -198,7 +198,7 @@ class _Performer(Performer[Plan, Operator]):
     def activation(self, kwargs: dict[str, Any]) -> str | None:
         return next((name for name, value in kwargs.items() if isinstance(value, Tensor)), None)
 
-    def change(
+    def call_in_place(
         self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]
     ) -> Outcome:
         changed = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))

@@ -11,7 +11,7 @@ from typing import Any
 from mindspore import _c_expression
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import CodePatch, standing_in
+from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp_mindspore.moved import PIJitCaptureContext
 from unamp_mindspore.state import thread
 
@@ -19,7 +19,7 @@ from unamp_mindspore.state import thread
 pause, go_on = _c_expression.jit_mode_pi_disable, _c_expression.jit_mode_pi_enable
 
 
-@standing_in
+@as_replacement
 def _capture_begins(original: Function, self: Any) -> None:
     """Wrap `PIJitCaptureContext.__enter__`, so that it captures nothing in a region.
 
@@ -30,7 +30,7 @@ def _capture_begins(original: Function, self: Any) -> None:
     thread.captures += 1
 
 
-@standing_in
+@as_replacement
 def _capture_ends(original: Function, self: Any, *error: Any) -> None:
     original(self, *error)
     thread.captures -= 1

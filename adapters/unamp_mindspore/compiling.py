@@ -22,7 +22,7 @@ from typing import Any
 from mindspore import nn
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import CodePatch, standing_in
+from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp.amp_warnings import graph_ran
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
@@ -139,7 +139,7 @@ def _executor_under_policy(executor: Any) -> Iterator[None]:
             executor.fn, executor._cell_cache_key_extend = function, extend
 
 
-@standing_in
+@as_replacement
 def _executor_runs(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.__call__`, so that each policy has a graph of its own."""
     _warn_if_traced()
@@ -147,7 +147,7 @@ def _executor_runs(original: Function, /, self: Any, *args: Any, **kwargs: Any) 
         return original(self, *args, **kwargs)
 
 
-@standing_in
+@as_replacement
 def _executor_compiles(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.compile`, which exports call without running anything."""
     if graph.compiled:
@@ -174,7 +174,7 @@ def _copied(function: types.FunctionType, rules: object) -> types.FunctionType:
     return function_copy(inspect.unwrap(function))
 
 
-@standing_in
+@as_replacement
 def _cell_runs(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     """Wrap `Cell.compile_and_run`, so that each policy has a graph of its own."""
     _warn_if_traced()
@@ -189,7 +189,7 @@ def _cell_runs(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) 
             self.phase = phase
 
 
-@standing_in
+@as_replacement
 def _cell_compiles(
     original: Function,
     self: Any,
@@ -205,7 +205,7 @@ def _cell_compiles(
         return original(self, obj, *args, phase=phase + suffix, **kwargs)
 
 
-@standing_in
+@as_replacement
 def _trace_begins(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that begins to capture a graph from a trace, so that it raises in a region.
 

@@ -11,8 +11,8 @@ from mindspore import nn
 
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
-from unamp.adapter.observing import Reporter, follow_calls, kept, unobserved
+from unamp.adapter.observing import Reporter, follow_calls, keep_call, unobserved
+from unamp.adapter.open_traces import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
@@ -28,13 +28,13 @@ _layers = Patches(lambda: (_call,))
 
 
 def observe(
-    sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any
+    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: Any
 ) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer(
         "mindspore", sink, values, Layers(nn.Cell.cells_and_names, follow=_follow_parameters)
     )
-    return observing.observe(thread, observer, _layers, held, without_region)
+    return observing.observe(thread, observer, _layers, patched, without_region)
 
 
 def report(
@@ -51,7 +51,7 @@ def report(
     `low` computes it low, in the dtype of a name.
     """
     before = _state(operator, args)
-    written = kept(
+    written = keep_call(
         CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer
     )
 
@@ -120,7 +120,7 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 def _follow_parameters(path: str, network: nn.Cell) -> None:
     """Put hooks on the parameters of a network, where their gradients are wanted.
 
-    See `unamp.adapter.observer.Layers`.
+    See `unamp.adapter.open_traces.Layers`.
     """
     for name, parameter in network.parameters_and_names():
         if (

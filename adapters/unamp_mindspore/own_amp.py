@@ -15,7 +15,7 @@ from mindspore._c_expression import amp as strategies
 from mindspore.train import amp
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import CodePatch, standing_in
+from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp_mindspore.state import DTYPES, thread
 
 #: MindSpore's strategy in force; None where there is none.
@@ -39,7 +39,7 @@ def switch_off() -> bool:
 switch_on = strategies.pop_amp_strategy
 
 
-@standing_in
+@as_replacement
 def _begins(original: Function, self: Any) -> None:
     """Wrap `AmpDecorator.__enter__`, so that this thread's region steps aside."""
     original(self)
@@ -47,7 +47,7 @@ def _begins(original: Function, self: Any) -> None:
     thread.plan = None
 
 
-@standing_in
+@as_replacement
 def _ends(original: Function, self: Any, *error: Any) -> None:
     original(self, *error)
     if _ATTRIBUTE in vars(self):  # else it began before any region was open

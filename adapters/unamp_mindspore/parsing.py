@@ -18,7 +18,7 @@ from mindspore.ops.composite.multitype_ops import add_impl
 
 from unamp._compiler_marks import NOT_COMPILED
 from unamp._function_types import Function
-from unamp.adapter.replacing import CodePatch, standing_in
+from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region
@@ -99,7 +99,7 @@ def _suffix(policy: Policy | None, rules: frozenset[object] | None) -> str:
 _numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
-@standing_in
+@as_replacement
 def _parsed(original: Function, /, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
     """Wrap `Parser.__init__`, so that names are found as the function is bound.
 
@@ -124,7 +124,7 @@ def _parsed(original: Function, /, self: Any, fn: Any, *args: Any, **kwargs: Any
         vars(self)[_OWNER] = owner
 
 
-@standing_in
+@as_replacement
 def _read(original: Function, self: Any) -> Any:
     """Wrap `Parser.parse`, so that operators and methods have rules, too."""
     tokens, tree = original(self)
@@ -189,7 +189,7 @@ def check_no_region(value: Any) -> None:
         )
 
 
-@standing_in
+@as_replacement
 def _with(original: Function, self: Any, var: str) -> Any:
     """Wrap the function that asks for the context manager of a `with` by its name.
 

@@ -19,8 +19,14 @@ from mindspore.experimental.optim import lr_scheduler
 
 from unamp._function_types import Function
 from unamp.adapter.patching import Patches
-from unamp.adapter.replacing import AttributePatch, CodePatch, MethodsPatch, PatchGroup, standing_in
-from unamp.adapter.state import in_force, in_regions, suspended, suspending
+from unamp.adapter.replacing import (
+    AttributePatch,
+    CodePatch,
+    MethodsPatch,
+    PatchGroup,
+    as_replacement,
+)
+from unamp.adapter.state import in_force, in_regions, runs_without_policy, suspended
 from unamp.regions import innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.binding import WITHOUT_POLICY
@@ -42,20 +48,20 @@ recompute: Any = sys.modules["mindspore.common.recompute"]
 # --- functions of MindSpore that must know about regions ------------------------------------------
 
 
-@standing_in
+@as_replacement
 def _backward(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     # Backward runs in the dtype of its forward; the user's hooks and functions get low gradients.
     if thread.plan is None and not thread.recorded:
         return original(*args, **kwargs)
     try:
-        with installed.held(), in_force(thread, Plan.without_policy()):
+        with installed.patched(), in_force(thread, Plan.without_policy()):
             return original(*args, **kwargs)
     finally:
         # It may have been a part of what another gradient is taken of.
         thread.recorded = recording()
 
 
-@standing_in
+@as_replacement
 def _recompute(original: Function, /, block: Any, *args: Any, **kwargs: Any) -> Any:
     # Recomputation remembers MindSpore's own strategy for the second forward, and not ours.
     region = innermost_region()
@@ -64,7 +70,7 @@ def _recompute(original: Function, /, block: Any, *args: Any, **kwargs: Any) -> 
     return original(_in_region(block, region), *args, **kwargs)
 
 
-@standing_in
+@as_replacement
 def _recomputed_cell(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     # One cell recomputes another for all of its calls, under whatever policy.
     again, region = self._recompute_cell, innermost_region()
@@ -73,7 +79,7 @@ def _recomputed_cell(original: Function, /, self: nn.Cell, *args: Any, **kwargs:
     return recompute._RecomputeCell(_in_region(again.wrap_cell.function, region))(*args, **kwargs)
 
 
-@standing_in
+@as_replacement
 def _custom_bprop(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     # A cell's bprop gets the arguments of the call, not those that custom_fwd made of them.
     plan = thread.plan
@@ -146,15 +152,15 @@ def _clip(original: Function, *args: Any, **kwargs: Any) -> Any:
 _HOOKS = (
     (Tensor, "_setitem", _set_item),
     (Tensor, "_setitem_origin", _set_item),
-    (Tensor, "copy", suspending(thread)),  # MindSpore divides by 1
+    (Tensor, "copy", runs_without_policy(thread)),  # MindSpore divides by 1
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (ops, "clip_by_global_norm", _clip),
     # What they make of a learning rate is float32. (In a graph: see `unamp_mindspore.binding`.)
-    (lr_scheduler.LRScheduler, "step", suspending(thread)),
-    (lr_scheduler.CosineAnnealingWarmRestarts, "step", suspending(thread)),
-    (lr_scheduler.ReduceLROnPlateau, "step", suspending(thread)),
-    (lr_scheduler.SequentialLR, "step", suspending(thread)),
+    (lr_scheduler.LRScheduler, "step", runs_without_policy(thread)),
+    (lr_scheduler.CosineAnnealingWarmRestarts, "step", runs_without_policy(thread)),
+    (lr_scheduler.ReduceLROnPlateau, "step", runs_without_policy(thread)),
+    (lr_scheduler.SequentialLR, "step", runs_without_policy(thread)),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
     (nn.Cell, "_call_custom_bprop", _custom_bprop),
 )
@@ -177,7 +183,9 @@ def _everything() -> tuple[Any, ...]:
     )
     functions = (primitive_call, *_hooks(), *OWN_HOOKS, compiling.TRACE_HOOK, *codes().values())
     # Whoever derives from them: calling an optimizer is its step.
-    steps = (AttributePatch(kind, "__call__", suspending(thread)) for kind in WITHOUT_POLICY)
+    steps = (
+        AttributePatch(kind, "__call__", runs_without_policy(thread)) for kind in WITHOUT_POLICY
+    )
     return (PatchGroup((inherited, *functions, *steps)),)
 
 

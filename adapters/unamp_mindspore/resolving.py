@@ -11,7 +11,7 @@ from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import CodePatch, standing_in
+from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp_mindspore.binding import where_decorated
 from unamp_mindspore.graph_calls import BOUND
 from unamp_mindspore.graph_scaling import in_graphs
@@ -19,7 +19,7 @@ from unamp_mindspore.moved import parser
 from unamp_mindspore.parsing import check_no_region, graph
 
 
-@standing_in
+@as_replacement
 def _resolved(original: Function, namespace: Any, symbol: str) -> Any:
     """Wrap `resolve_symbol`, which the compiler asks what a name stands for."""
     # What it finds may be anything, with any __eq__ and __hash__.
@@ -32,7 +32,7 @@ def _resolved(original: Function, namespace: Any, symbol: str) -> Any:
     return where_decorated(found) if binding is None else binding.bound(found, symbol)
 
 
-@standing_in
+@as_replacement
 def _namespace(original: Function, obj: Any) -> Any:
     """Wrap the function that makes the namespace of a module or an object.
 
@@ -49,7 +49,7 @@ def _namespace(original: Function, obj: Any) -> Any:
     return made
 
 
-@standing_in
+@as_replacement
 def _instance(original: Function, cls_type: Any, params: Any = None) -> Any:
     """Wrap the function that makes an instance where bound code calls a class of primitives."""
     made = original(cls_type, params)
@@ -57,7 +57,7 @@ def _instance(original: Function, cls_type: Any, params: Any = None) -> Any:
     return made if binding is None else binding.bound(made)
 
 
-@standing_in
+@as_replacement
 def _constant_cast(original: Function, x: Any, dst_type_enum: Any = None) -> Any:
     """Wrap the function that casts constants, so that it returns None where it cannot.
 

@@ -13,7 +13,7 @@ from paddle.base.framework import _dygraph_tracer
 from unamp.adapter import Decoration, Fact, Operations, Realisation, Support
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Sink
+from unamp.adapter.open_traces import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.adapter.wrapping import with_method
 from unamp.errors import NotExpressible
@@ -88,7 +88,7 @@ class PaddleAdapter(BaseAdapter):
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plan = plans.Plan.without_policy(reporting=True)
-        return observing.observe(sink, values, patches.held(plan), plan)
+        return observing.observe(sink, values, patches.patched(plan), plan)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, Tensor) or in_program(value)

@@ -33,7 +33,7 @@ from unamp._function_types import Function
 from unamp._region_decorator import MARK
 from unamp.adapter.layers import RulesInForce
 from unamp.adapter.patching import find
-from unamp.adapter.replacing import CodePatch, standing_in
+from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp.amp_warnings import graph_ran
 from unamp.layers.region import LayerRegion
 from unamp.results import WIDENED, widened
@@ -94,7 +94,7 @@ def not_simulated(build: Callable[[], T]) -> T:
         core.set_eval_frame(simulation)
 
 
-@standing_in
+@as_replacement
 def behind_regions(original: Function, self: Any, func: Any) -> Any:
     """Wrap the translation of a function's source, so that unamp's decorators are not lost.
 
@@ -123,7 +123,7 @@ def behind_regions(original: Function, self: Any, func: Any) -> Any:
     return run
 
 
-@standing_in
+@as_replacement
 def left_as_written(original: Function, /, function: Any, *args: Any, **kwargs: Any) -> bool:
     """Wrap the function that tells which functions are not translated.
 
@@ -153,7 +153,7 @@ def _policy() -> Any:
     return (plan.policy, plan.layer_rule, rules)
 
 
-@standing_in
+@as_replacement
 def as_written(original: Function, function: Any) -> Any:
     """Wrap the function that reads a function's arguments, so that it reads the code as written.
 
@@ -162,7 +162,7 @@ def as_written(original: Function, function: Any) -> Any:
     return original(unpatched(function))
 
 
-@standing_in
+@as_replacement
 def keyed_program(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> None:
     """Wrap the making of a program's key, so that the policy in force is part of it."""
     original(self, *args, **kwargs)
@@ -176,7 +176,7 @@ def keyed_program(original: Function, /, self: Any, *args: Any, **kwargs: Any) -
         self._spec_names_id = hash((self._spec_names_id, policy))
 
 
-@standing_in
+@as_replacement
 def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the making of a cache's key, so that the policy in force is part of it."""
     key = original(*args, **kwargs)
@@ -188,7 +188,7 @@ _lock = threading.RLock()
 _states: dict[Any, Any] = {}
 
 
-@standing_in
+@as_replacement
 def per_policy(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap the cache of translated bytecode, so that each policy has one of its own."""
     policy = _policy()

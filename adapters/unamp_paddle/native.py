@@ -17,7 +17,7 @@ from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.policy import Policy
 from unamp.regions import Region, auto_cast, limited_region
 from unamp_paddle.state import thread
@@ -26,7 +26,7 @@ _OFF = core.AmpLevel.O0
 _in_dynamic_mode = paddle.in_dynamic_mode
 
 
-@standing_in
+@as_replacement
 def inside_regions(original: Function, /, *args: Any, **kwargs: Any) -> Iterator[None]:
     """Wrap the generator behind `paddle.amp.auto_cast`, so that inside a region it opens one."""
     if thread.plan is None:
@@ -85,14 +85,14 @@ def _opened_by(module: str) -> bool:
     return bool(frame.f_globals.get("__name__") == module)
 
 
-@standing_in
+@as_replacement
 def told_of_region(original: Function, /, *args: Any, **kwargs: Any) -> bool:
     """Wrap `paddle.is_autocast_enabled`, so that it tells of regions, too."""
     plan = thread.plan
     return original(*args, **kwargs) if plan is None else plan.policy.active
 
 
-@standing_in
+@as_replacement
 def told_of_dtype(original: Function, /, *args: Any, **kwargs: Any) -> str:
     """Wrap `paddle.get_autocast_dtype`, so that it tells of regions, too."""
     plan = thread.plan

@@ -10,8 +10,8 @@ import paddle
 
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
-from unamp.adapter.observing import Reporter, follow_calls, kept
+from unamp.adapter.observing import Reporter, follow_calls, keep_call
+from unamp.adapter.open_traces import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
@@ -27,13 +27,13 @@ _layers = Patches(lambda: (_call,))
 
 
 def observe(
-    sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any
+    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: Any
 ) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer(
         "paddle", sink, values, Layers(paddle.nn.Layer.named_sublayers, follow=_follow_parameters)
     )
-    return observing.observe(thread, observer, _layers, held, without_region)
+    return observing.observe(thread, observer, _layers, patched, without_region)
 
 
 def report(
@@ -50,7 +50,9 @@ def report(
     `low` computes it low, in the dtype of a name.
     """
     before = _drawn() if traces.shadow is not None else None
-    written = kept(CALLS, op, operator.name, args, kwargs) if paddle.in_dynamic_mode() else None
+    written = (
+        keep_call(CALLS, op, operator.name, args, kwargs) if paddle.in_dynamic_mode() else None
+    )
 
     def second(dtype: str) -> Any:
         if _drawn() != before:
@@ -89,7 +91,7 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
 def _follow_parameters(path: str, network: Any) -> None:
     """Put hooks on the parameters of a network, where their gradients are wanted.
 
-    See `unamp.adapter.observer.Layers`.
+    See `unamp.adapter.open_traces.Layers`.
     """
     if not paddle.in_dynamic_mode():
         return

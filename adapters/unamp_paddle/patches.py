@@ -25,9 +25,9 @@ from unamp.adapter.replacing import (
     MethodsPatch,
     NamesPatch,
     PatchGroup,
-    standing_in,
+    as_replacement,
 )
-from unamp.adapter.state import in_force, in_regions, stepping, suspended, suspending
+from unamp.adapter.state import in_force, in_regions, runs_without_policy, stepping, suspended
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
 from unamp.regions import innermost_region
@@ -47,11 +47,11 @@ _in_regions = in_regions(thread)
 def _assisted() -> Iterator[None]:
     """Have no policy in force in this thread; compute with low tensors where the device cannot."""
     helping = Plan.without_policy()
-    with held(helping), in_force(thread, helping):
+    with patched(helping), in_force(thread, helping):
         yield
 
 
-@standing_in
+@as_replacement
 def _recompute(original: Function, /, function: Any, *args: Any, **kwargs: Any) -> Any:
     # Recomputation remembers the state of Paddle's own AMP for the second forward, and not ours.
     region = innermost_region()
@@ -137,7 +137,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return plain(*args, **kwargs)
 
 
-@standing_in
+@as_replacement
 def _to_numpy(original: Function, var: Any) -> Any:
     # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16
     # tensor's holds bits.
@@ -208,21 +208,21 @@ def _update_metric(original: Function, self: Any, preds: Any, *args: Any, **kwar
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Function], ...] = (
-    ("paddle.autograd.ir_backward", "grad", suspending(thread)),
-    ("paddle.autograd.ir_backward", "append_backward", suspending(thread)),
+    ("paddle.autograd.ir_backward", "grad", runs_without_policy(thread)),
+    ("paddle.autograd.ir_backward", "append_backward", runs_without_policy(thread)),
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes
     # beside it.
-    ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", suspending(thread)),
+    ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", runs_without_policy(thread)),
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
     ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _clipping),
     ("paddle.nn.clip", "ClipGradBase.__call__", _clipping),
     # What else makes or changes parameters, and state.
-    ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", suspending(thread)),
-    ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", suspending(thread)),
-    ("paddle.nn.utils.weight_norm_hook", "weight_norm", suspending(thread)),
-    ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", suspending(thread)),
+    ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", runs_without_policy(thread)),
+    ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", runs_without_policy(thread)),
+    ("paddle.nn.utils.weight_norm_hook", "weight_norm", runs_without_policy(thread)),
+    ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", runs_without_policy(thread)),
     ("paddle.incubate.optimizer.modelaverage", "ModelAverage.apply", _averaged),
-    ("paddle.nn.utils.transform_parameters", "parameters_to_vector", suspending(thread)),
+    ("paddle.nn.utils.transform_parameters", "parameters_to_vector", runs_without_policy(thread)),
     ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),
     ("paddle.tensor.creation", "assign", _assign),
     *(
@@ -260,7 +260,10 @@ _COMPILERS: tuple[tuple[str, str, Function], ...] = (
     ),
 )
 #: Functions of C++ that Paddle looks up in a module at every call.
-_BUILTIN_HOOKS = (("run_backward", suspending(thread)), ("run_partial_grad", suspending(thread)))
+_BUILTIN_HOOKS = (
+    ("run_backward", runs_without_policy(thread)),
+    ("run_partial_grad", runs_without_policy(thread)),
+)
 
 
 @cache
@@ -321,9 +324,9 @@ def acquire(plan: Plan) -> None:
     installed.acquire(plan, plan.patches)
 
 
-def held(plan: Plan) -> AbstractContextManager[None]:
+def patched(plan: Plan) -> AbstractContextManager[None]:
     """Apply the patches that a region under this plan needs while the context is open."""
-    return installed.held(plan, plan.patches)
+    return installed.patched(plan, plan.patches)
 
 
 def _forget() -> None:

@@ -14,7 +14,7 @@ import paddle
 from paddle.base.framework import Variable, use_pir_api
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.errors import NotExpressible
 from unamp.regions import current_policy
 from unamp_paddle.state import Value
@@ -37,7 +37,7 @@ def check_ir() -> None:
         )
 
 
-@standing_in
+@as_replacement
 def refusing(append_op: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that appends an operator to a program of the old IR.
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from unamp.adapter import Fact, Operations, Realisation
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Sink
+from unamp.adapter.open_traces import Sink
 from unamp.adapter.state import ELSEWHERE
 from unamp.policy import Policy
 from unamp_tensorflow import (
@@ -93,7 +93,7 @@ class TensorFlowAdapter(BaseAdapter):
 
     def observe(self, sink: Sink, values: bool) -> AbstractContextManager[None]:
         plan = plans.TensorFlowPlan.without_policy(reporting=True)
-        return observing.observe(sink, values, patches.held(plan), plan)
+        return observing.observe(sink, values, patches.patched(plan), plan)
 
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable, *VALUES))

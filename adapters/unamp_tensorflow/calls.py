@@ -25,7 +25,7 @@ from tensorflow.python.eager.core import _FallbackException
 from unamp._function_types import Function
 from unamp.adapter.observing import traced
 from unamp.adapter.performing import differing
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.adapter.shadowing import IN_PLACE, LeftOut
 from unamp.adapter.state import suspended
 from unamp.errors import BannedOperation
@@ -52,7 +52,7 @@ def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
     return found.eager(ctx, name, args)
 
 
-@standing_in
+@as_replacement
 def add_node(original: Function, /, op_type_name: str, name: Any = None, **keywords: Any) -> Any:
     """Stand in for `_apply_op_helper`."""
     plan = thread.plan
@@ -66,7 +66,7 @@ def add_node(original: Function, /, op_type_name: str, name: Any = None, **keywo
     return found.graph(original, name, keywords)
 
 
-@standing_in
+@as_replacement
 def must_record(original: Function) -> Any:
     """Return the replacement of `must_record_gradient`.
 

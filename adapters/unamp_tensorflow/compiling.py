@@ -20,7 +20,7 @@ from tensorflow.python.autograph.impl import api
 
 from unamp._function_types import Function
 from unamp.adapter.layers import RulesInForce
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.adapter.state import in_regions
 from unamp.amp_warnings import graph_ran
 from unamp.regions import keeps_defaults_out
@@ -35,7 +35,7 @@ layer_rules = RulesInForce()
 _in_regions = in_regions(thread)
 
 
-@standing_in
+@as_replacement
 def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Put the policy in force, and the rules of layers, into the key of a function's graphs."""
     made = original(*args, **kwargs)

@@ -26,8 +26,8 @@ from unamp._function_types import Function
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.keras_policies import layer_path, states_float32
-from unamp.adapter.observer import traces
 from unamp.adapter.observing import unreported
+from unamp.adapter.open_traces import traces
 from unamp.adapter.patching import Patch
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer
 from unamp.adapter.replacing import AttributePatch, CodePatch

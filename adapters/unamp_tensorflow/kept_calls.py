@@ -11,7 +11,7 @@ from tensorflow.python.eager.record import stop_recording
 
 from unamp.adapter import keras_calls
 from unamp.adapter.kept_calls import Arguments, Calls, Kept, Signatures
-from unamp.adapter.observing import kept, unobserved
+from unamp.adapter.observing import keep_call, unobserved
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import (
     batch_norm,
@@ -36,7 +36,9 @@ def before(
 
     None where no trace keeps calls, and in a graph.
     """
-    return kept(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
+    return (
+        keep_call(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
+    )
 
 
 def before_type(op_type: OpType, args: Sequence[Any]) -> Kept | None:

@@ -18,12 +18,12 @@ from unamp.adapter import keras_models, observing
 from unamp.adapter.arguments import Opened, leaves
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Kept
-from unamp.adapter.observer import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
+from unamp.adapter.open_traces import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
 from unamp.adapter.registered import SecondRun
-from unamp.adapter.replacing import AttributePatch, standing_in
+from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp.adapter.shadowing import CHANGES_STATE, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
@@ -52,13 +52,13 @@ def _patches(with_keras: bool) -> Patches:
 
 
 def observe(
-    sink: Sink, values: bool, held: AbstractContextManager[None], without_region: Any
+    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: Any
 ) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     # A layer of Keras has a name of its own.
     layers = Layers(lambda network: (), lambda layer: str(layer.name))
     observer = Observer("tensorflow", sink, values, layers)
-    return observing.observe(thread, observer, _patches(keras_in_use()), held, without_region)
+    return observing.observe(thread, observer, _patches(keras_in_use()), patched, without_region)
 
 
 def report(
@@ -192,7 +192,7 @@ def _take(hook: GradientHook, gradient: Any, result: int) -> None:
         _reporter.taking(hook, result)(gradient)
 
 
-@standing_in
+@as_replacement
 def _following_variables(
     original: Function, /, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
 ) -> Any:

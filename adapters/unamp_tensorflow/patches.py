@@ -22,7 +22,7 @@ from unamp.adapter import keras_metrics, keras_policies
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
-from unamp.adapter.state import suspended, suspending
+from unamp.adapter.state import runs_without_policy, suspended
 from unamp_tensorflow import calls, compiling, stated_dtypes, training
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
@@ -44,7 +44,7 @@ def _forget() -> None:
 
 
 @contextmanager
-def held(plan: Plan) -> Iterator[None]:
+def patched(plan: Plan) -> Iterator[None]:
     """Apply the patches that a plan needs while the context is open."""
     acquire(plan)
     try:
@@ -115,7 +115,7 @@ _HOOKS: Hooks = (
     (
         "tensorflow.python.framework.auto_control_deps",
         "AutomaticControlDependencies.mark_as_return",
-        suspending(thread),
+        runs_without_policy(thread),
     ),
     # Loops and branches, called or made by AutoGraph: each of their values has one dtype.
     ("tensorflow.python.ops.while_loop", "while_loop", compiling.while_loop),
@@ -135,7 +135,7 @@ _HOOKS: Hooks = (
     ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
     ("tensorflow.python.data.ops.scan_op", "_ScanDataset.__init__", compiling.dataset_scan),
     # It vectorises a loop's body, in which the casts are nodes already.
-    ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", suspending(thread)),
+    ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", runs_without_policy(thread)),
     # What states a dtype itself, and takes no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
     ("tensorflow.python.framework.tensor", "Tensor.__tf_tensor__", stated_dtypes.as_tensor),
@@ -172,20 +172,24 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
     # A backward pass runs in the dtypes of its forward. The same two functions execute it.
-    ("tensorflow.python.eager.imperative_grad", "imperative_grad", suspending(thread)),
-    ("tensorflow.python.ops.gradients_util", "_GradientsHelper", suspending(thread)),
-    ("tensorflow.python.eager.forwardprop", "_jvp_helper", suspending(thread)),
-    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", suspending(thread)),
-    ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", suspending(thread)),
+    ("tensorflow.python.eager.imperative_grad", "imperative_grad", runs_without_policy(thread)),
+    ("tensorflow.python.ops.gradients_util", "_GradientsHelper", runs_without_policy(thread)),
+    ("tensorflow.python.eager.forwardprop", "_jvp_helper", runs_without_policy(thread)),
+    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", runs_without_policy(thread)),
+    (
+        "tensorflow.python.eager.backprop",
+        "GradientTape.batch_jacobian",
+        runs_without_policy(thread),
+    ),
     (
         "tensorflow.python.ops.custom_gradient",
         "_eager_mode_decorator",
-        training.custom_gradient(held),
+        training.custom_gradient(patched),
     ),
     (
         "tensorflow.python.ops.custom_gradient",
         "_graph_mode_decorator",
-        training.custom_gradient(held),
+        training.custom_gradient(patched),
     ),
     ("tensorflow.python.ops.clip_ops", "clip_by_average_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "clip_by_global_norm", training.clipping),
@@ -256,7 +260,7 @@ def _suspended(*, of_keras: bool) -> Iterator[Patch]:
     for module, paths in (*facts().suspended.items(), *keras_facts().suspended.items()):
         if module.startswith("keras") is of_keras:
             for path in paths:
-                yield CodePatch(_function(module, path), suspending(thread))
+                yield CodePatch(_function(module, path), runs_without_policy(thread))
 
 
 # --- whether they are where they are expected -----------------------------------------------------

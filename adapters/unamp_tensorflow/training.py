@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from unamp._function_types import Function
 from unamp.adapter.keras_metrics import keeping_mask
-from unamp.adapter.replacing import standing_in
-from unamp.adapter.state import in_force, suspending
+from unamp.adapter.replacing import as_replacement
+from unamp.adapter.state import in_force, runs_without_policy
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
 from unamp_tensorflow.state import FLOAT32, Plan, thread
@@ -29,7 +29,7 @@ _RECOMPUTED = "recompute_grad.<locals>.inner"
 
 
 def custom_gradient(
-    held: Callable[[Plan], AbstractContextManager[None]],
+    patched: Callable[[Plan], AbstractContextManager[None]],
 ) -> Callable[[Function], Function]:
     """Return the replacement of the decorators of `tf.custom_gradient`.
 
@@ -38,10 +38,10 @@ def custom_gradient(
     when no patch is applied any more.
 
     Args:
-        held: applies the patches that a plan needs while the context is open.
+        patched: applies the patches that a plan needs while the context is open.
     """
 
-    @standing_in
+    @as_replacement
     def decorate(original: Function, function: Function, args: Any, kwargs: Any) -> Any:
         plan, region = thread.plan, innermost_region()
         if plan is None or region is None or plan.for_parts is None:
@@ -53,8 +53,8 @@ def custom_gradient(
         def forward(*inputs: Any, **keywords: Any) -> Any:
             result, gradient = function(*inputs, **keywords)
             if again:
-                return result, suspending(thread)(_recomputing(gradient, region))
-            return result, _assisted(gradient, parts, held, inputs)
+                return result, runs_without_policy(thread)(_recomputing(gradient, region))
+            return result, _assisted(gradient, parts, patched, inputs)
 
         return original(forward, args, kwargs)
 
@@ -64,14 +64,14 @@ def custom_gradient(
 def _assisted(
     gradient: Function,
     plan: Plan,
-    held: Callable[[Plan], AbstractContextManager[None]],
+    patched: Callable[[Plan], AbstractContextManager[None]],
     inputs: tuple[Any, ...],
 ) -> Function:
     """Wrap a gradient so that it widens inputs that differ, and ends in its inputs' dtypes."""
 
     @functools.wraps(gradient)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with held(plan), in_force(thread, plan):
+        with patched(plan), in_force(thread, plan):
             grads = gradient(*args, **kwargs)
             if variables := kwargs.get("variables"):
                 # Then it gives two structures: the inputs' and the variables'.
@@ -119,7 +119,7 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
 # --- gradients that are clipped -------------------------------------------------------------------
 
 
-@standing_in
+@as_replacement
 def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function that clips gradients: as in a step, no rule reaches it.
 
@@ -135,7 +135,7 @@ def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 # --- replicas: a strategy runs each of them in a thread that it makes -----------------------------
 
 
-@standing_in
+@as_replacement
 def replica_made(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> None:
     """Stand in for the constructor of a replica's thread.
 
@@ -146,7 +146,7 @@ def replica_made(original: Function, /, self: Any, *args: Any, **kwargs: Any) ->
         self._unamp_region = innermost_region()
 
 
-@standing_in
+@as_replacement
 def replica_run(original: Function, self: Any) -> Any:
     """Stand in for a replica's work, which is done in the region that its thread was made in."""
     region = vars(self).get("_unamp_region")
@@ -156,7 +156,7 @@ def replica_run(original: Function, self: Any) -> Any:
         return original(self)
 
 
-@standing_in
+@as_replacement
 def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
     """Stand in for `merge_call`, by which one thread works for all replicas.
 

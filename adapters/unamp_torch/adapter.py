@@ -12,7 +12,7 @@ import torch
 from unamp.adapter import Decoration, Fact, Gradients, Operations, Realisation, Support
 from unamp.adapter.base import BaseAdapter
 from unamp.adapter.layers import Layered
-from unamp.adapter.observer import Sink
+from unamp.adapter.open_traces import Sink
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy

@@ -15,7 +15,7 @@ import torch
 from torch import set_autocast_dtype as set_dtype
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.policy import Policy
 from unamp.regions import innermost_region, policy_region
 from unamp_torch.state import KERNEL_KEYS, include_kernels, set_excluded, set_included, thread
@@ -56,8 +56,8 @@ def without_policy() -> AbstractContextManager[Any]:
     return policy_region(_OFF, framework="torch") if torch.compiler.is_compiling() else suspended()
 
 
-@standing_in
-def suspending(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+@as_replacement
+def runs_without_policy(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function so that it runs with no policy in force.
 
     Those are the engine that runs backward passes, where the operators that compute gradients would
@@ -76,7 +76,7 @@ def suspending(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-@standing_in
+@as_replacement
 def checkpointing(original: Function, /, function: Function, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function that checkpoints its first argument, to run that again under the same region.
 

@@ -30,7 +30,7 @@ from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from unamp import __version__
 from unamp._function_types import Function
 from unamp.adapter.registered import CALLED_AS_THEY_ARE
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
@@ -80,7 +80,7 @@ def guard(what: object) -> Guard:
         return _guards[what]
 
 
-@standing_in
+@as_replacement
 def cache_key(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap `autograd_cache_key` so that the policy in force is a part of the key."""
     key, *rest = original(*args, **kwargs)

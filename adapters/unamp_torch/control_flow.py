@@ -23,7 +23,7 @@ import torch
 
 from unamp._function_types import Function
 from unamp.adapter.patching import Patches
-from unamp.adapter.replacing import AttributePatch, standing_in
+from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp.adapter.wrapping import derived_class
 from unamp.regions import Region, innermost_region
 from unamp_torch.backward import suspended
@@ -91,7 +91,7 @@ def _patched(operator: Any, patches: Patches) -> Function:
         keys = operator.non_fallthrough_keys
         for each in KERNEL_KEYS:
             keys = keys.remove(each.key)
-        with patches.held():
+        with patches.patched():
             return operator.dispatch(
                 torch._ops._compute_keyset(args, kwargs, keys).highestPriorityTypeId(),
                 *args,
@@ -158,7 +158,7 @@ def _remembering(patches: Patches, original: Any) -> Any:
         outer, thread.forward_region = thread.forward_region, ctx.unamp_region
         try:
             # Open, for the patches, and out of force.
-            with ctx.unamp_region, suspended(), patches.held():
+            with ctx.unamp_region, suspended(), patches.patched():
                 return original.backward(ctx, *gradients)
         finally:
             thread.forward_region = outer
@@ -169,7 +169,7 @@ def _remembering(patches: Patches, original: Any) -> Any:
 
 
 @functools.cache
-@standing_in
+@as_replacement
 def _graphing(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap the function that makes the graph.
 

@@ -19,7 +19,7 @@ from torch.compiler import is_exporting
 
 from unamp._function_types import Function
 from unamp.adapter.patching import Patches
-from unamp.adapter.replacing import AttributePatch, standing_in
+from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp.regions import innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
@@ -38,7 +38,7 @@ def records_above() -> bool:
     return is_exporting() or included(PRE_DISPATCH)
 
 
-@standing_in
+@as_replacement
 def recording(
     original: Function, f: Any, tensors: Any, tracer: Any, pre_dispatch: bool
 ) -> Function:
@@ -52,13 +52,13 @@ def recording(
 
     @functools.wraps(recorded)
     def in_region(*args: Any, **kwargs: Any) -> Any:
-        with _patches.held():
+        with _patches.patched():
             return recorded(*args, **kwargs)
 
     return in_region
 
 
-@standing_in
+@as_replacement
 def exporting(original: Function, /, mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.export`'s entry: inside a region, that is opened in the module's forward."""
     region = innermost_region()
@@ -68,7 +68,7 @@ def exporting(original: Function, /, mod: torch.nn.Module, *args: Any, **kwargs:
         return original(mod, *args, **kwargs)
 
 
-@standing_in
+@as_replacement
 def to_onnx(original: Function, /, model: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.onnx.export`: inside a region, that is opened in the module's forward alone.
 
@@ -93,7 +93,7 @@ def _opened_in_forward(module: torch.nn.Module, region: Any) -> Iterator[None]:
         patch.undo()
 
 
-@standing_in
+@as_replacement
 def tracing(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap `torch.jit.trace`'s entry: inside a region no cast is kept meanwhile.
 

@@ -9,8 +9,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observer import parameter_hook
 from unamp.adapter.observing import unobserved
+from unamp.adapter.open_traces import parameter_hook
 from unamp_torch.networks import named_parameters
 from unamp_torch.numbers import has_numbers, local, row
 from unamp_torch.state import TRACED, dtype_name, thread, without_kernels
@@ -19,7 +19,7 @@ from unamp_torch.state import TRACED, dtype_name, thread, without_kernels
 def follow_parameters(path: str, network: torch.nn.Module) -> None:
     """Put hooks on the parameters of a network, where their gradients are wanted.
 
-    See `unamp.adapter.observer.Layers`.
+    See `unamp.adapter.open_traces.Layers`.
     """
     for name, parameter in named_parameters(network):
         trained = (

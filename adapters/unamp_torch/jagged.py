@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp.policy import Rule
 from unamp_torch.state import thread
 
 
-@standing_in
+@as_replacement
 def casting(original: Function, *inputs: Any) -> Any:
     """Wrap the function that casts attention's inputs: they stay where its rule is not LOW."""
     plan = thread.plan

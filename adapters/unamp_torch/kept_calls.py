@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from unamp.adapter.kept_calls import Arguments, Kept, one_number
-from unamp.adapter.observer import traces
+from unamp.adapter.open_traces import traces
 from unamp.adapter.shadowing import LeftOut
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers

@@ -13,8 +13,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unamp.adapter.keras_models import is_layer
-from unamp.adapter.observer import Layers, Observer, Sink, traces
 from unamp.adapter.observing import Reporter, equation, reporting_to, unreported
+from unamp.adapter.open_traces import Layers, Observer, Sink, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
@@ -104,8 +104,8 @@ def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[Non
     )
     with ExitStack() as held:
         for patches in needed:
-            held.enter_context(patches.held())
-        with _layers.held(), reporting(observer):
+            held.enter_context(patches.patched())
+        with _layers.patched(), reporting(observer):
             yield
 
 

@@ -92,15 +92,15 @@ if not hasattr(torch.utils.checkpoint, _GENERATOR):
 _COMPILER = "torch._dynamo"
 
 HOOKS = (
-    Hook("torch.autograd", "_engine_run_backward", backward.suspending),
-    Hook("torch.autograd.graph", "_engine_run_backward", backward.suspending, _COMPILER),
+    Hook("torch.autograd", "_engine_run_backward", backward.runs_without_policy),
+    Hook("torch.autograd.graph", "_engine_run_backward", backward.runs_without_policy, _COMPILER),
     Hook("torch.autograd.profiler", "record_function", stepping.suspending_steps),
     Hook("torch.optim.optimizer", "chain", stepping.handing_policy_to_closures),
     Hook("torch.utils.checkpoint", "CheckpointFunction", backward.recomputing),
     Hook("torch.utils.checkpoint", _GENERATOR, backward.checkpointing),
     Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
-    Hook("torch._C", "_freeze_module", backward.suspending),
+    Hook("torch._C", "_freeze_module", backward.runs_without_policy),
     # called after a compiled graph has written
     Hook("torch._C", "_increment_version", writes.dropping),
     Hook("torch._C", "_swap_tensor_impl", writes.dropping),
@@ -111,7 +111,7 @@ HOOKS = (
     Hook(
         "torch.export.exported_program",
         "_decompose_exported_program",
-        backward.suspending,
+        backward.runs_without_policy,
         _COMPILER,
     ),
     Hook("torch.fx.experimental.proxy_tensor", "wrap_key", exporting.recording, _COMPILER),

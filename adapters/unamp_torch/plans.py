@@ -188,9 +188,9 @@ def _all_operators() -> Iterable[Operator]:
 
 @lru_cache(KEPT_POLICIES)
 def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
-    if to_the_letter(policy, device):
+    if follows_native_lists(policy, device):
         return _actions_beside_native(policy, device)
-    if device == META and to_the_letter(policy, CPU):
+    if device == META and follows_native_lists(policy, CPU):
         return _as_native_on_cpu(policy)
     table = _own_actions(policy, device)
     # A rule for something that an operation is made of does not reach into it: where one would, the
@@ -213,7 +213,7 @@ def _own_actions(policy: Policy, device: str) -> dict[str, Action]:
     """Return the actions that carry out the operations' own rules, whatever they are made of."""
     rules, plain = policy.rules, policy.replace(allow=(), deny=())
     changed, table = tuple(rules), dict[str, Action]()
-    if plain != policy and not to_the_letter(plain, device):
+    if plain != policy and not follows_native_lists(plain, device):
         # The user's lists change a few rules, and the choices of what only chooses between others.
         changed = tuple(
             op for op, rule in rules.items() if rule is not plain.rules[op] or op in facts().chooses
@@ -265,7 +265,7 @@ def _bypassing() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
     )
 
 
-def to_the_letter(policy: Policy, device: str) -> bool:
+def follows_native_lists(policy: Policy, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists for a device, and nothing else.
 
     There an operation that PyTorch computes with others does what torch's own autocast makes of it:
@@ -324,7 +324,7 @@ def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
 
     They do not name the operator, and nothing is to be done about it.
     """
-    unlisted = to_the_letter(policy, device) and not _is_listed(operator, device)
+    unlisted = follows_native_lists(policy, device) and not _is_listed(operator, device)
     return unlisted and operator.name not in _actions(policy, device)
 
 
@@ -358,7 +358,7 @@ def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
     """
     own = (
         device == CUDA
-        and to_the_letter(policy, device)
+        and follows_native_lists(policy, device)
         and not _low_in_another_dtype(policy, op, device)
     )
     return own and op in preset(policy.preset).implied and op not in _STATING_DTYPES

@@ -21,7 +21,7 @@ import torch
 import torch._functorch.eager_transforms
 import torch._functorch.vmap
 
-from unamp.adapter.replacing import AttributePatch, standing_in
+from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
 from unamp_torch.state import Plan, include_kernels, thread
@@ -32,7 +32,7 @@ def for_this_level(plan: Plan) -> Plan:
     return plan if torch._C._functorch.maybe_current_level() is None else plan.complete
 
 
-@standing_in
+@as_replacement
 def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
     """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on.
 
@@ -48,7 +48,7 @@ def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> in
     return level
 
 
-@standing_in
+@as_replacement
 def _taking_off(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
     """Wrap one that takes a level off: the plan from before the level is in force again."""
     level = original(*args, **kwargs)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 from unamp_torch.compiled import library
 from unamp_torch.state import set_excluded, thread
 
@@ -43,7 +43,7 @@ def drop_casts() -> None:
     torch.clear_autocast_cache()
 
 
-@standing_in
+@as_replacement
 def dropping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function called for a change that no operator makes: in a region, it drops casts."""
     if thread.plan is not None:

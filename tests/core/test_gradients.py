@@ -14,7 +14,7 @@ from commanded import invoke
 
 import unamp
 from unamp import OpRecord, Rule, trace
-from unamp.adapter.observer import Layers, Observer, parameter_hook
+from unamp.adapter.open_traces import Layers, Observer, parameter_hook
 from unamp.adapter.records import Gradient
 
 LINEAR = OpRecord(

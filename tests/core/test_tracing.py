@@ -17,8 +17,8 @@ import pytest
 
 import unamp
 from unamp import OpRecord, Rule, trace
-from unamp.adapter.observer import Layers
 from unamp.adapter.observing import casts
+from unamp.adapter.open_traces import Layers
 from unamp.adapter.records import SAMPLE, Gradient, Shadow, Underflow, Values
 from unamp.tracing.tables import dtypes, size
 

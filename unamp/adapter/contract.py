@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from unamp.adapter.observer import Sink
+from unamp.adapter.open_traces import Sink
 from unamp.adapter.operations import Operations
 from unamp.errors import NotExpressible
 from unamp.policy import Policy
@@ -200,7 +200,7 @@ class Adapter(Protocol):
 
         Args:
             sink: takes the records, and gives a hook where a trace wants the gradients of the
-                results; see `unamp.adapter.observer.Observer`.
+                results; see `unamp.adapter.open_traces.Observer`.
             values: whether they have statistics of the results. Without, no device is waited for.
         """
 

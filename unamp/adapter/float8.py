@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from unamp.adapter.observer import Emulation, traces
+from unamp.adapter.open_traces import Emulation, traces
 from unamp.adapter.shadowing import PRODUCTS, LeftOut
 from unamp.dtypes import FLOAT8
 

@@ -14,7 +14,7 @@ from typing import Any
 from unamp._function_types import Function
 from unamp.adapter.keras_losses import Hook
 from unamp.adapter.keras_models import facts
-from unamp.adapter.replacing import standing_in
+from unamp.adapter.replacing import as_replacement
 
 
 def hooks(
@@ -30,7 +30,7 @@ def hooks(
         widened: returns nested arguments with their low tensors in float32.
     """
 
-    @standing_in
+    @as_replacement
     def accumulating(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         if not followed():
             return original(*args, **kwargs)

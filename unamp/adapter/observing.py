@@ -15,10 +15,10 @@ from unamp._function_types import Function
 from unamp.adapter import shadowing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Calls, Kept
-from unamp.adapter.observer import Observer, traces
+from unamp.adapter.open_traces import Observer, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
-from unamp.adapter.replacing import Replacement, standing_in
+from unamp.adapter.replacing import Replacement, as_replacement
 from unamp.adapter.state import Plan, ThreadState, in_force, suspended
 from unamp.dtypes import ELIGIBLE, FLOAT32, PRECISIONS
 from unamp.policy import Rule
@@ -75,7 +75,7 @@ def equation(
 _EQUATION = re.compile(r"[A-Za-z.]*(,[A-Za-z.]*)*[,>-]+[A-Za-z.]*")
 
 
-def kept(
+def keep_call(
     calls: Calls,
     op: str,
     name: str,
@@ -369,7 +369,7 @@ def observe(
     thread: ThreadState[Any],
     observer: Observer,
     layers: Patches | None,
-    held: AbstractContextManager[None],
+    patched: AbstractContextManager[None],
     without_region: ObservedPlan,
 ) -> Iterator[None]:
     """Report the operations of the calling thread, for adapters that stand in for functions.
@@ -379,13 +379,13 @@ def observe(
         observer: takes the reports.
         layers: what tells the observer which layer is called (see `follow_calls`); None where there
             are no layers.
-        held: has everything known that can be reported while it is open.
+        patched: has everything known that can be reported while it is open.
         without_region: the plan for where no region is open.
     """
     plan = without_region if thread.plan is None else thread.plan.observed
     with (
-        held,
-        layers.held() if layers is not None else nullcontext(),
+        patched,
+        layers.patched() if layers is not None else nullcontext(),
         reporting_to(thread, observer),
         in_force(thread, plan),
     ):
@@ -398,7 +398,7 @@ def follow_calls(thread: ThreadState[Any]) -> Replacement:
     By it the thread's observer learns which layer the thread is in.
     """
 
-    @standing_in
+    @as_replacement
     def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         observer = thread.sink
         if observer is None:

@@ -121,7 +121,7 @@ class Patches:
             self.undo()
 
     @contextmanager
-    def held(
+    def patched(
         self, key: Hashable = None, further: Callable[[], Iterable[Patch]] | None = None
     ) -> Iterator[None]:
         """Apply the patches, and further ones as `acquire` does, while the context is open."""

@@ -312,7 +312,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Call the original with arguments of which no rule casts any."""
         return self.call(plan, operator, args, kwargs)
 
-    def change(
+    def call_in_place(
         self, plan: PlanT, operator: OperatorT, seen: Sequence[Any], args: Any, kwargs: Keywords
     ) -> Outcome:
         """Call an operation in place: no rule changes it, but on a low tensor it must work."""
@@ -504,7 +504,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
                 False,
             )
         if operator.in_place:
-            return self.change(plan, operator, seen, args, kwargs)
+            return self.call_in_place(plan, operator, seen, args, kwargs)
         if (
             operator.activation_only
             and rule is not Rule.FP32

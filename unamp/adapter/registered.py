@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from unamp._function_types import Function
 from unamp.adapter.arguments import Opened
 from unamp.adapter.contract import Adapter, How, Support
-from unamp.adapter.observer import Observer
+from unamp.adapter.open_traces import Observer
 from unamp.adapter.records import OpRecord
 from unamp.adapter.state import ThreadState
 from unamp.policy import Policy, Rule

@@ -287,7 +287,7 @@ class PatchGroup:
             patch.undo()
 
 
-def standing_in(run: Function) -> Replacement:
+def as_replacement(run: Function) -> Replacement:
     """Decorate a function that is called in another's place.
 
     `unamp.adapter.state.in_regions` does so in regions alone. The decorated function takes the

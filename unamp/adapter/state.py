@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from unamp._function_types import Function
-from unamp.adapter.observer import Observer
-from unamp.adapter.replacing import Replacement, standing_in
+from unamp.adapter.open_traces import Observer
+from unamp.adapter.replacing import Replacement, as_replacement
 from unamp.errors import NotExpressible
 from unamp.policy import Policy, Rule
 
@@ -98,14 +98,14 @@ def suspended(thread: ThreadState[Any]) -> AbstractContextManager[None]:
     return in_force(thread, None)
 
 
-def suspending(thread: ThreadState[Any]) -> Replacement:
+def runs_without_policy(thread: ThreadState[Any]) -> Replacement:
     """Return the decorator of a function that runs with no policy in force.
 
     For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in
     those of what they update.
     """
 
-    @standing_in
+    @as_replacement
     def run(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(*args, **kwargs)
@@ -118,7 +118,7 @@ def suspending(thread: ThreadState[Any]) -> Replacement:
 def stepping(thread: ThreadState[Any]) -> Replacement:
     """Return the decorator of an optimizer's step whose closures compute the loss; see `Step`."""
 
-    @standing_in
+    @as_replacement
     def step(original: Function, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(optimizer, *args, **kwargs)

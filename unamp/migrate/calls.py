@@ -156,7 +156,7 @@ def plan(args: Sequence[cst.Arg], form: Form, known: Given) -> list[Written]:
     return new
 
 
-def written(call: cst.Call, to: str, arguments: Sequence[Written]) -> cst.Call:
+def with_arguments(call: cst.Call, to: str, arguments: Sequence[Written]) -> cst.Call:
     """Return a call with new arguments; the old comments, line breaks and trailing comma stay."""
     old = call.args
     args: list[cst.Arg] = []

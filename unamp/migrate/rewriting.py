@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from unamp.migrate.calls import Written, written
+from unamp.migrate.calls import Written, with_arguments
 from unamp.migrate.deciding import Outcome
 from unamp.migrate.names import Binding, Import, Source, Use
 from unamp.migrate.settling import Fate, Settled
@@ -52,7 +52,7 @@ def becomes(use: Use, arguments: Sequence[Written] | None, source: Source) -> cs
     call = source.nodes.call_of(use.node)
     if call is None or arguments is None:
         return cst.parse_expression(use.row.form.to)
-    return written(call, use.row.form.to, arguments)
+    return with_arguments(call, use.row.form.to, arguments)
 
 
 def _change_to_plain(
@@ -68,7 +68,7 @@ def _change_to_plain(
         changes[use.node] = _named(to)
         return
     new = arguments
-    changes[call] = lambda updated: written(updated, to, new)
+    changes[call] = lambda updated: with_arguments(updated, to, new)
 
 
 def _named(path: str) -> Callable[[cst.CSTNode], cst.CSTNode]:

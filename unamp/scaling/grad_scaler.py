@@ -16,8 +16,8 @@ from typing import Any
 
 from unamp._argument_names import also_called
 from unamp.adapter import Adapter, Gradients, registry
-from unamp.adapter.observer import traces
 from unamp.adapter.observing import any_trace, untraced
+from unamp.adapter.open_traces import traces
 from unamp.policy import Policy
 from unamp.regions import open_regions, policy_region
 from unamp.scaling.loss_scale import SMALLEST, LossScale, number

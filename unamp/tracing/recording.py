@@ -14,8 +14,8 @@ from unamp import amp_warnings
 from unamp.adapter import registry
 from unamp.adapter.gradient_hooks import Arrivals, GradientHook
 from unamp.adapter.kept_calls import LIMIT, Keeper
-from unamp.adapter.observer import traces
 from unamp.adapter.observing import traced
+from unamp.adapter.open_traces import traces
 from unamp.adapter.records import Call, Gradient, OpRecord, Shadow
 from unamp.dtypes import LOW_DTYPES, low_dtype, shadow_dtype
 from unamp.errors import shortened

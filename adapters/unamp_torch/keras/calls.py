@@ -23,8 +23,8 @@ from unamp._function_types import Function
 from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_models import facts, library
 from unamp.adapter.keras_policies import layer_path, states_float32
-from unamp.adapter.observer import Observer
 from unamp.adapter.observing import equation, traced
+from unamp.adapter.open_traces import Observer
 from unamp.adapter.performing import target
 from unamp.adapter.plans import ban_message
 from unamp.adapter.records import OpRecord
@@ -35,7 +35,7 @@ from unamp.vocabulary import vocabulary
 from unamp_torch.backward import without_policy
 from unamp_torch.casting import ELIGIBLE, cast, cast_floats
 from unamp_torch.observing import reporter, reporting
-from unamp_torch.plans import to_the_letter
+from unamp_torch.plans import follows_native_lists
 from unamp_torch.python_functions import of_every_operation
 from unamp_torch.state import DTYPES, dtype_name, thread
 
@@ -124,7 +124,7 @@ def _rule(op: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _of_policy(policy: Policy, op: str, device: str) -> str | None:
-    if to_the_letter(policy, device) or (
+    if follows_native_lists(policy, device) or (
         op in _TRANSPARENT and op not in policy.allow and op not in policy.deny
     ):
         return None

@@ -21,7 +21,7 @@ from unamp.adapter.keras_losses import AddedLosses
 from unamp.adapter.keras_models import facts, keras_on, library
 from unamp.adapter.keras_policies import HOME, computing_dtype, converting_input
 from unamp.adapter.patching import Patch, Patches, find
-from unamp.adapter.replacing import AttributePatch, PatchGroup, standing_in
+from unamp.adapter.replacing import AttributePatch, PatchGroup, as_replacement
 from unamp.adapter.spellings import at_path
 from unamp.regions import region_of_values
 from unamp.vocabulary import vocabulary
@@ -209,7 +209,7 @@ def _initial(original: Function) -> Function:
     return _unreported(_suspending(original))
 
 
-@standing_in
+@as_replacement
 def _suspending(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Wrap a function so that it runs with no policy in force, also as a part of a graph."""
     if not _in_region():
