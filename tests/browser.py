@@ -37,7 +37,10 @@ ADVICE = (
 
 
 def find() -> str | None:
-    """The browser's path: what the variable CHROMIUM names, or the first that is found. None where there is none."""
+    """Return the browser's path; None where there is none.
+
+    The variable CHROMIUM names it; else it is the first that is found.
+    """
     if named := os.environ.get("CHROMIUM"):
         return shutil.which(named)
     return next((path for name in (*NAMES, *ELSEWHERE) if (path := shutil.which(name))), None)

@@ -1,6 +1,7 @@
-"""The examples in README.md and docs/, by the framework that they import: each is run in that framework's process.
+"""The examples in README.md and docs/, by the framework that they import.
 
-A block of Python is an example. A block of text right below it is what it prints, to the letter.
+Each is run in that framework's process. A block of Python is an example. A block of text right
+below it is what it prints, to the letter.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax", "keras")
 
 
 class Example(NamedTuple):
-    """A block of Python in a document, the line that it starts on, and what the document says that it prints."""
+    """A block of Python in a document.
+
+    It has the line that it starts on, and what the document says that it prints.
+    """
 
     file: Path
     line: int
@@ -91,7 +95,10 @@ def every_example() -> list[Example]:
 
 
 def examples(*frameworks: str) -> list[Example]:
-    """The examples that import just these frameworks (and may import fewer of them, but one). Excerpts are run as files."""
+    """Return the examples that import at least one of these frameworks, and no other.
+
+    Without frameworks: those that import none. Excerpts are run as files, not as examples.
+    """
     found = [e for e in every_example() if not e.excerpt()]
     return [
         e
@@ -101,7 +108,10 @@ def examples(*frameworks: str) -> list[Example]:
 
 
 def every_command() -> list[tuple[Path, list[str]]]:
-    """The command lines in the documents, each with its document, as a shell splits them: without comments, at every `&&`."""
+    """Return the command lines in the documents, each with its document.
+
+    They are split as a shell splits them: without comments, at every `&&`.
+    """
     found = []
     for file in (*FILES, ROOT / "CONTRIBUTING.md"):
         for block in re.findall(

@@ -21,7 +21,10 @@ class Ended(NamedTuple):
 
 
 def ended(*words: object, path: Path | None = None, **environment: str) -> Ended:
-    """Run Python with some words, and return how it ended; it can import from `path`, and `environment` is added to its own."""
+    """Run Python with some words, and return how it ended.
+
+    It can import from `path`, and `environment` is added to its own.
+    """
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, *map(str, words)]
@@ -56,7 +59,10 @@ print("\\n" + json.dumps([ended(words) for words in json.loads(sys.argv[1])]))
 
 
 def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended]:
-    """Run Python with the words of each command, one after the other in one process, which imports a framework once."""
+    """Run Python with the words of each command, one after the other in one process.
+
+    The process imports a framework once.
+    """
     said = python(
         "-c", _IN_TURN, json.dumps([list(map(str, words)) for words in commands]), path=path
     )
@@ -64,17 +70,17 @@ def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended
 
 
 def forked(framework: str, program: str, *arguments: str, code: int = 0, **environment: str) -> str:
-    """Run a program in a process in which a framework was just imported; return what it prints; check its exit status.
+    """Run a program in a process in which a framework was just imported; return what it prints.
 
-    To import a framework takes longer than most programs: it is imported once, in a process that
-    does nothing else than to fork into those that run them.
+    The program's exit status is checked. To import a framework takes longer than most programs: it
+    is imported once, in a process that does nothing else than to fork into those that run them.
 
-    Args:
-        framework: what is imported.
-        program: its source.
-        arguments: of its command line.
-        code: the exit status that it should have.
-        environment: what is added to it once the framework is imported.
+        Args:
+            framework: what is imported.
+            program: its source.
+            arguments: of its command line.
+            code: the exit status that it should have.
+            environment: what is added to it once the framework is imported.
     """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([framework])

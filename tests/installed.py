@@ -15,7 +15,10 @@ _COMES_WITH = {"keras": "tensorflow"}
 
 
 def place(framework: str) -> Path:
-    """Where a framework is installed. A missing one is a failure: nothing would be compared. Unless there is no wheel of it."""
+    """Return where a framework is installed.
+
+    A missing one is a failure, since nothing would be compared, unless there is no wheel of it.
+    """
     spec = importlib.util.find_spec(framework)
     if spec is None or spec.origin is None or not spec.submodule_search_locations:
         # a folder of tests is no framework

@@ -1,8 +1,8 @@
-"""The promises of a policy whose dtype is float32, on every framework. Each framework's folder asks them.
+"""The promises of a policy whose dtype is float32, on every framework.
 
-Numbers are small integers and fractions whose products and sums float32 holds exactly, in any
-order; bfloat16 and float16 do not. So an island computes the exact result, to the bit, and low
-arithmetic does not.
+Each framework's folder asks them. Numbers are small integers and fractions whose products and sums
+float32 holds exactly, in any order; bfloat16 and float16 do not. So an island computes the exact
+result, to the bit, and low arithmetic does not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def operations(framework: str) -> Operations:
 
 
 def an_island_widens(framework: str, level: str, low: str) -> None:
-    """In a low region an island computes in float32 from low inputs, and the region goes on after it."""
+    """In a low region an island computes in float32 from low inputs.
+
+    The region goes on after it.
+    """
     ops = operations(framework)
     x, w = ops["cast"](ops.tensor(X), dtype=low), ops.tensor(WIDE)
     with unamp.autocast(dtype=low):
@@ -78,7 +81,7 @@ def a_trace_tells_of_it(framework: str) -> None:
 
 
 def every_way_widens(framework: str, name: str) -> None:
-    """A function that a framework runs in another way than eagerly computes in an island what it computes eagerly."""
+    """Every way in which a framework runs a function computes in an island what eager mode does."""
     ops = operations(framework)
     (way,) = [way for way in ops.ways() if way.name == name]  # type: ignore[attr-defined]
     policy = unamp.Policy("O1", "float32")

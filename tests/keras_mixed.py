@@ -1,6 +1,7 @@
-"""Layers of Keras that were made with a mixed dtype policy, on every backend: in a region they are float32 layers.
+"""Layers of Keras that were made with a mixed dtype policy, on every backend.
 
-Their own casts would round what the region's policy wants in float32, or in the other low dtype.
+In a region they are float32 layers. Their own casts would round what the region's policy wants in
+float32, or in the other low dtype.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""State that Keras keeps, on every backend: in a region it is float32, and as it is outside, where a program computes it."""
+"""State that Keras keeps, on every backend: in a region it is float32.
+
+Where a program computes it, it is as it is outside.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A region in a low precision that the table of them does not have yet: ``python one_more_precision.py FRAMEWORK``.
+"""A region in a low precision that the table of them does not have yet.
 
-Prints what a product computes in under bfloat16 and under the new one, or the error that refuses
-it.
+``python one_more_precision.py FRAMEWORK`` prints what a product computes in under bfloat16 and
+under the new one, or the error that refuses it.
 """
 
 from __future__ import annotations

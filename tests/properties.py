@@ -1,4 +1,6 @@
-"""Random policies x random networks x random nesting of regions; the folder of every framework imports the test.
+"""Random policies x random networks x random nesting of regions.
+
+The folder of every framework imports the test.
 
 A network is a list of steps: operations on values that there are already, and blocks of steps in a
 region of their own. Every single call is held against a reference that NumPy gives: the inputs
@@ -45,8 +47,10 @@ def _softmax(a: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Op:
-    """An operation of the networks: how many values it takes, its arguments besides, NumPy's version, and of what size its
-    summands are.
+    """An operation of the networks.
+
+    Its fields are the number of values that it takes, its further arguments, NumPy's version, and
+    the size of its summands.
     """
 
     values: int
@@ -236,7 +240,10 @@ class _Run:
             return None
 
     def works(self, op: str, inputs: Sequence[Any]) -> bool:
-        """Return whether the framework's function in float32 is right: some give what they find in memory for no numbers."""
+        """Return whether the framework's function in float32 is right.
+
+        Some functions give what they find in memory for no numbers.
+        """
         result = self.plainly(op, [self.cast(value, "float32") for value in inputs])
         if result is None:
             return False
@@ -305,7 +312,10 @@ def _computed(rule: Rule, policy: Policy, dtypes: Sequence[str]) -> str:
 
 
 def _reference(op: str, given: Sequence[Array], dtype: str) -> tuple[Array, Array]:
-    """The exact result rounded to a dtype, and how far from it a computation in that dtype may be."""
+    """Return the exact result rounded to a dtype, and how far a computation may be from it.
+
+    The computation is in that dtype.
+    """
     what = _OPS[op]
     with np.errstate(all="ignore"):
         exact = what.numpy(*given)

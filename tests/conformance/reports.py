@@ -1,4 +1,7 @@
-"""Reports to look at: one of which nothing is wrong, one with everything that can go wrong, one that means harm."""
+"""Reports to look at: one without a fault, one with everything that can go wrong.
+
+A third one means harm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The suite runs from a checkout that is not installed, with no more than a framework's environment has."""
+"""The suite runs from a checkout that is not installed.
+
+It needs no more than a framework's environment has.
+"""
 
 import json
 import os

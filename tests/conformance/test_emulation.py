@@ -1,4 +1,7 @@
-"""Environments with an emulated processor: all that they start is emulated, and what cannot be is not run."""
+"""Environments with an emulated processor: all that they start is emulated.
+
+What cannot be emulated is not run.
+"""
 
 import importlib.util
 import subprocess

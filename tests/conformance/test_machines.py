@@ -1,4 +1,7 @@
-"""`make conformance-machines`: a sample of it for every framework, and what it makes of what it finds."""
+"""`make conformance-machines`: a sample of it for every framework.
+
+What it makes of its findings is tested, too.
+"""
 
 import importlib.util
 import json

@@ -1,4 +1,7 @@
-"""The report as people see it: in a browser, on a desk and on a phone, in the dark, on paper, by mouse and by keyboard."""
+"""The report as people see it: in a browser, on a desk, on a phone, in the dark, on paper.
+
+They read it by mouse and by keyboard.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def look(chromium: Browser, files: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
-    """Opens a report's page. Whatever it says on the console or asks for from elsewhere fails the test."""
+    """Open a report's page.
+
+    Whatever it says on the console or asks for from elsewhere fails the test.
+    """
     complaints: list[str] = []
     contexts = []
 

@@ -1,4 +1,7 @@
-"""The table that `make conformance-versions` makes of its findings. That it runs them takes hours, so it is no test."""
+"""The table that `make conformance-versions` makes of its findings.
+
+That it runs them takes hours, so it is no test.
+"""
 
 import importlib.util
 import json

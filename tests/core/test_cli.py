@@ -29,7 +29,10 @@ def run(
 
 
 def text_of(*arguments: str) -> str:
-    """Return the output of a command, without a process of its own: that takes a second each time."""
+    """Return the output of a command.
+
+    It has no process of its own: that takes a second each time.
+    """
     done = invoke(*arguments)
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -40,12 +43,15 @@ def data_of(*arguments: str) -> Any:
 
 
 def said(stderr: str) -> str:
-    """Return what went to standard error, without the frame and the line breaks of the box around it."""
+    """Return the text of standard error, without the frame and line breaks of its box."""
     return " ".join(stderr.replace("│", " ").split())
 
 
 def refused(*arguments: str) -> str:
-    """Return the message for a command's bad arguments, and check that it prints nothing and raises nothing else."""
+    """Return the message for a command's bad arguments.
+
+    Check that the command prints nothing and raises nothing else.
+    """
     done = invoke(*arguments)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     return said(done.stderr)

@@ -137,7 +137,10 @@ def test_layers_with_other_names_are_matched_in_order() -> None:
 
 
 def test_one_operation_more_shifts_nothing() -> None:
-    """A training step has many products outside of layers: clipping's, say, must not be held against the others."""
+    """A training step has many products outside of layers, clipping's for example.
+
+    They must not be held against the others.
+    """
     step = [
         record("mul", None, [1305.0]),
         record("add", None, [12.0, 3.0]),

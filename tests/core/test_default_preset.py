@@ -1,7 +1,7 @@
-"""The decision of the default preset about every operation that computes something, by the principle of docs/design.md.
+"""The default preset's decision about every operation that computes something.
 
-A new operation fails here until it is decided: a product, something in float32, or something that
-follows its inputs.
+The principle is that of docs/design.md. A new operation fails here until it is decided: a product,
+something in float32, or something that follows its inputs.
 """
 
 from __future__ import annotations

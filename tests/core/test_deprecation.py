@@ -49,7 +49,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @contextmanager
 def seen_from_here() -> Iterator[list[tuple[str, str]]]:
-    """The deprecations that a block is warned of: what they say, and the line of this file that they are for."""
+    """Yield the deprecations that a block is warned of.
+
+    Each is the text, and the line of this file that it is for.
+    """
     found: list[tuple[str, str]] = []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

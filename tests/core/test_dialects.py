@@ -1,4 +1,7 @@
-"""The dialects against the installed frameworks' own modules: names, signatures, lists. And what needs no framework."""
+"""The dialects against the installed frameworks' own modules: names, signatures, lists.
+
+What needs no framework is tested here, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The first noun of a docstring is the thing that it is about: no pronoun stands for it, and no word that is ours alone."""
+"""The first noun of a docstring is the thing that it is about.
+
+No pronoun stands for it, and no word that is ours alone.
+"""
 
 from __future__ import annotations
 

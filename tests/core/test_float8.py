@@ -1,4 +1,7 @@
-"""float8 as a study: its numbers held against ml_dtypes, what is refused, and what is written for others."""
+"""float8 as a study: its numbers are held against ml_dtypes.
+
+With them, what is refused, and what is written for others.
+"""
 
 from __future__ import annotations
 

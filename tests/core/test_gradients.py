@@ -1,4 +1,7 @@
-"""Gradients in traces, and the steps and ranks that record: what a trace keeps, the table, the file, the page."""
+"""Gradients in traces: what a trace keeps, the table, the file, the page.
+
+With them, the steps and ranks that record.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ SMALL = np.array([1e-6, 1e-9, 0.0, 1.0])
 
 
 def recorded(fake: Any, *found: tuple[OpRecord, Any], **arguments: Any) -> unamp.Trace:
-    """Return a trace of operations of which each has a gradient of these numbers, the last one's first."""
+    """Return a trace of operations of which each has a gradient of these numbers.
+
+    The last operation's gradient comes first.
+    """
     with trace(gradients=True, **arguments) as t:
         hooks = [(fake.sinks[-1](record), numbers) for record, numbers in found]
         for hook, numbers in reversed(hooks):

@@ -1,4 +1,7 @@
-"""Files from elsewhere: whatever is done to one, its reader says what is wrong with it, and never anything else happens."""
+"""Files from elsewhere: whatever is done to one, its reader says what is wrong with it.
+
+Never does anything else happen.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which layer of one run is which of another: proposed, written to a file, corrected, read strictly, and compared by."""
+"""The layers of one run that are those of another.
+
+Pairs are proposed, written to a file, corrected, read strictly, and compared by.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Facts about the machine: instruction sets, and the variables that change what frameworks use of them."""
+"""Facts about the machine: its instruction sets.
+
+With them, the variables that change what frameworks use of them.
+"""
 
 from __future__ import annotations
 

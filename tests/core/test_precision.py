@@ -1,4 +1,7 @@
-"""Rules for layers and `precision.toml` as values: what is read, what is refused, and what survives."""
+"""Rules for layers and `precision.toml` as values.
+
+What is read, what is refused, and what survives.
+"""
 
 from __future__ import annotations
 

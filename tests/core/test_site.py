@@ -1,4 +1,7 @@
-"""The site of `make docs`: it builds without a warning, holds the whole API, loads nothing from outside, and fits a phone."""
+"""The site of `make docs`: it builds without a warning, and holds the whole API.
+
+It loads nothing from outside, and fits a phone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ CUT = """() => [...document.querySelectorAll(".md-content *")].filter((element) 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly: a link that leads nowhere, a page that no menu names, and a wrong docstring are errors."""
+    """Return the site, built strictly.
+
+    A link that leads nowhere, a page that no menu names, and a wrong docstring are errors.
+    """
     out = tmp_path_factory.mktemp("site")
     other = out / "0.0.9"  # a version whose pages were built before
     other.mkdir()
@@ -42,7 +48,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """Where this version is served, with the others beside it: a browser lets no file search other files."""
+    """Yield the address where this version is served, with the others beside it.
+
+    A browser lets no file search other files.
+    """
     with ThreadingHTTPServer(
         ("127.0.0.1", 0), partial(Quiet, directory=str(site.parent))
     ) as server:
@@ -65,7 +74,10 @@ def opened(
     address: str,
     scheme: str = "light",
 ) -> Page:
-    """Return a page of the browser that writes down what goes wrong, and what is asked for elsewhere than at the address."""
+    """Return a page of the browser that writes down what goes wrong.
+
+    It writes down, too, what is asked for elsewhere than at the address.
+    """
     page = chromium.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
     ).new_page()

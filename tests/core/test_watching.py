@@ -1,4 +1,7 @@
-"""The history of a training: what it says, its table, its page, its JSON, and the writers that samples go to."""
+"""The history of a training: its findings, its table, its page and its JSON.
+
+With it, the writers that samples go to.
+"""
 
 from __future__ import annotations
 

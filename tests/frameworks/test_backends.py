@@ -1,4 +1,7 @@
-"""A wrong operation of one backend of Keras is found by comparing traces, and confirmed by running it again elsewhere."""
+"""A wrong operation of one backend of Keras is found by comparing traces.
+
+It is confirmed by running it again elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Two networks with the same weights in several frameworks: their traces are compared, and operations run again alone.
+"""Two networks with the same weights in several frameworks: their traces are compared.
 
-Each framework has a process of its own; what goes from one to the other is files.
+Operations are run again alone. Each framework has a process of its own; what goes from one to the
+other is files.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def read(file: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Path]]:
-    """A function that gives the files of a framework's traces of both twins, which run once, in a process of its own."""
+    """Return a function that gives the files of a framework's traces of both twins.
+
+    The twins run once, in a process of their own.
+    """
 
     @cache
     def record(framework: str) -> dict[str, Path]:

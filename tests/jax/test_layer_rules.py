@@ -1,4 +1,7 @@
-"""`unamp.layer_policies` on flax nnx and linen, equinox, haiku, Keras with JAX, and functions with named scopes."""
+"""`unamp.layer_policies` on flax nnx and linen, equinox, haiku, and Keras with JAX.
+
+Functions with named scopes have rules, too.
+"""
 
 from __future__ import annotations
 

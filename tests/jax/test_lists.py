@@ -1,4 +1,7 @@
-"""Lists in JAX's words, functions and layer classes; what the vocabulary's primitives and functions are."""
+"""Lists in JAX's words, functions and layer classes.
+
+With them, what the vocabulary's primitives and functions are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Libraries on JAX that know nothing of unamp: their numbers under a region, beside those in float32."""
+"""Libraries on JAX that know nothing of unamp.
+
+Their numbers under a region are held against those in float32.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ X, Y = (
 
 
 def products(step: Callable[[], Any]) -> set[tuple[str, str]]:
-    """Return the operations in which a step multiplies, with the dtype of each, under a region in bfloat16."""
+    """Return the operations in which a step multiplies, with the dtype of each.
+
+    The step runs under a region in bfloat16.
+    """
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
         step()
     return {

@@ -16,7 +16,10 @@ X = jax.random.normal(jax.random.key(0), (16, 8))
 
 
 class Net(nnx.Module):
-    """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers."""
+    """A network whose layer `tiny` is behind a factor.
+
+    The factor takes the gradient into float16's subnormal numbers.
+    """
 
     def __init__(self) -> None:
         rngs = nnx.Rngs(0)

@@ -1,4 +1,7 @@
-"""Settings in YAML, and what mmengine's Python configurations say: reported with the line and what to do."""
+"""Settings in YAML, and what mmengine's Python configurations say.
+
+They are reported with the line and what to do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files and folders: nothing is touched unasked, what goes wrong with one file is told, and the others are done."""
+"""Files and folders: nothing is touched unasked.
+
+What goes wrong with one file is told, and the others are done.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Notebooks: cells are migrated as one script, all else stays to the letter, and what cannot be read is told in a line."""
+"""Notebooks: cells are migrated as one script, and all else stays to the letter.
+
+What cannot be read is told in a line.
+"""
 
 from __future__ import annotations
 

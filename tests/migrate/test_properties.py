@@ -1,4 +1,7 @@
-"""For every file: a second migration changes nothing, what is written parses, what is not moved stays to the letter."""
+"""For every file a second migration changes nothing, and what is written parses.
+
+What is not moved stays to the letter.
+"""
 
 from __future__ import annotations
 

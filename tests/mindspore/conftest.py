@@ -1,4 +1,7 @@
-"""Nothing that a test does may outlive it: no region, no patch. Errors of kernels are reported where they happen."""
+"""Nothing that a test does may outlive it: no region, no patch.
+
+Errors of kernels are reported where they happen.
+"""
 
 import sys
 import warnings

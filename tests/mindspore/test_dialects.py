@@ -1,4 +1,7 @@
-"""The dialects on MindSpore: MindSpore's own beside MindSpore's, and the other frameworks' examples on its tensors."""
+"""The dialects on MindSpore: MindSpore's own beside MindSpore's.
+
+The other frameworks' examples run on its tensors.
+"""
 
 import math
 

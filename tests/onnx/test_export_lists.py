@@ -1,4 +1,7 @@
-"""Lists for tools that convert models: what they name, what they say that they cannot, and what comes out of a tool."""
+"""Lists for tools that convert models: what they name.
+
+With it, what they say that they cannot, and what comes out of a tool.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Operations that Paddle computes with by another way than `_C_ops`, or that no rule reaches, on low tensors."""
+"""Operations on low tensors that Paddle computes by another way than `_C_ops`.
+
+With them, those that no rule reaches.
+"""
 
 import numpy as np
 import paddle

@@ -308,7 +308,10 @@ def recurrent_lstm(node: Node) -> None:
 
 
 def simple_loop(before: str, inside: str, after: str) -> Case:
-    """Return the case of one of its loops: w low, g infer, c clear, b deny; a capital letter where it expects low."""
+    """Return the case of one of grappler's loops.
+
+    w is low, g infer, c clear, b deny; a letter is a capital where grappler expects low.
+    """
 
     def colour(letter: str, x: Any) -> Any:
         if letter == "w":

@@ -1,4 +1,7 @@
-"""grappler's own lists, read from the installed header, operation type by operation type: the dtypes that they say."""
+"""grappler's own lists, read from the installed header, operation type by operation type.
+
+The dtypes are those that the lists say.
+"""
 
 from __future__ import annotations
 

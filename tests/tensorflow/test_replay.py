@@ -17,7 +17,10 @@ OPS = frozenset(
 
 
 def layers() -> None:
-    """Layers and functions of Keras, and operators of TensorFlow, whose arguments are kept in different ways."""
+    """Call layers and functions of Keras, and operators of TensorFlow.
+
+    Their arguments are kept in different ways.
+    """
     keras = tf.keras
     keras.utils.set_random_seed(0)
     x = keras.layers.Embedding(5, 16)(tf.constant([0, 3, 1, 2]))

@@ -1,4 +1,7 @@
-"""Fixtures of the torch adapter's tests: a light machine, and the promise that no test leaves anything behind."""
+"""Fixtures of the torch adapter's tests: a light machine.
+
+With it, the promise that no test leaves anything behind.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def kernels_matter(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test with either kernels opens no region outside of traces. (Noticed with those in Python: they run all tests.)"""
+    """A test with either kernels opens no region outside of traces.
+
+    It is noticed with the kernels in Python: they run all tests.
+    """
     enter = Activation.enter
 
     def in_a_trace(self: Activation) -> object:
@@ -70,7 +76,10 @@ def _native_state() -> dict[str, Any]:
 
 
 def _attributes() -> dict[str, Any]:
-    """Return what stands at every place that unamp patches while a region is open, of the modules that are imported."""
+    """Return what stands at every place that unamp patches while a region is open.
+
+    Only modules that are imported have such places.
+    """
     found = {}
     for hook in patches.HOOKS:
         module = sys.modules.get(hook.module)

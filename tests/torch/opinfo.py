@@ -1,4 +1,6 @@
-"""Hold the preset ``torch-cpu`` against ``torch.autocast("cpu")``, bit for bit: ``make conformance-opinfo``.
+"""Hold the preset ``torch-cpu`` against ``torch.autocast("cpu")``, bit for bit.
+
+``make conformance-opinfo`` runs it.
 
 PyTorch tests its own operators with `OpInfo` and its layers with `ModuleInfo`: what they are, and
 example calls. Each call is made twice, once in either region, with the same random numbers. Results
@@ -57,7 +59,10 @@ class Difference(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An example: a function, its arguments, and the parameters that are to have gradients besides."""
+    """An example: a function and its arguments.
+
+    With them, the parameters that are to have gradients besides.
+    """
 
     function: Callable[..., Any]
     arguments: Any
@@ -78,7 +83,10 @@ class Call(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a call: what it returned, its gradients, and the error that ended it or its backward pass."""
+    """The outcome of a call: what it returned, its gradients, and an error.
+
+    The error is that which ended the call or its backward pass.
+    """
 
     returned: tuple[Any, ...]
     gradients: tuple[Any, ...]
@@ -305,7 +313,7 @@ def report(
     *,
     whole: bool,
 ) -> int:
-    """Print the exceptions; return 0 where all of them are listed, and all that are listed were found."""
+    """Print the exceptions; return 0 where all are listed, and all that are listed were found."""
     known = set(expected)
     grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
     for each in sorted(known & found.keys()):

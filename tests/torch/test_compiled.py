@@ -1,5 +1,7 @@
-"""Where the compiled kernels are looked for, and what the environment can say. What they do, every other test shows: it runs
-with them and without."""
+"""Where the compiled kernels are looked for, and what the environment can say.
+
+What they do, every other test shows: it runs with them and without.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,10 @@ torch.__version__ = torch.version.__version__ = "2.99.0"
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A copy of the adapter, into which a test puts what a wheel would; nothing is built for the user."""
+    """Return a copy of the adapter, into which a test puts what a wheel would.
+
+    Nothing is built for the user.
+    """
     package = Path(compiled.__file__).parents[1]
     shutil.copytree(
         package, tmp_path / "unamp_torch", ignore=shutil.ignore_patterns("torch-*", "__pycache__")

@@ -1,4 +1,6 @@
-"""The decisions for CUDA, on fake CUDA tensors: they carry device, shape and dtype through torch's real dispatcher.
+"""The decisions for CUDA, on fake CUDA tensors.
+
+These carry device, shape and dtype through torch's real dispatcher.
 
 What asks for the device itself (cuDNN's and attention's choice of a kernel, the engine of the
 backward pass) cannot run on fake tensors without a GPU, region or not; gradients are tested on the
@@ -355,7 +357,10 @@ def test_an_ordinary_network_meets_no_kernel_of_ours() -> None:
 
 
 def test_plans_for_a_machine_with_a_gpu_cover_both_devices() -> None:
-    """Without a GPU the plan of `device_type=None` does not cover one; each device's part of it can be seen."""
+    """Without a GPU the plan of `device_type=None` does not cover one.
+
+    Each device's part of the plan can be seen.
+    """
     policy = Policy("O1", "float16", allow="add")
     assert plans.plan(policy, "gpu").devices == ("cuda",)
     assert plans.plan(policy, "cpu").devices == ("cpu",)

@@ -1,8 +1,8 @@
-"""Every operation on torch's own autocast lists, on CPU tensors, gets the dtype that torch documents.
+"""Every operation on torch's own autocast lists gets the dtype that torch documents.
 
-The lists with their arguments are those of torch's own tests. Under a preset each is called in
-every way there is (function, method, both low dtypes), and compared bit by bit with the same call
-on explicitly cast arguments outside of any region.
+The tensors are on the CPU. The lists with their arguments are those of torch's own tests. Under a
+preset each is called in every way there is (function, method, both low dtypes), and compared bit by
+bit with the same call on explicitly cast arguments outside of any region.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPERATIONS = TorchOperations()
 
 
 class Entry(NamedTuple):
-    """One entry of torch's lists: what is called, with what, and the category that torch gives it."""
+    """An entry of torch's lists: what is called, with what, and torch's category of it."""
 
     source: str
     category: str
@@ -131,7 +131,10 @@ def entries() -> list[Entry]:
 
 
 def numbered(found: list[Entry], n: int) -> Entry:
-    """The entry with its number among those of one name on one list; a malformed one with arguments."""
+    """Return the entry with its number among those of one name on one list.
+
+    A malformed entry is given its arguments.
+    """
     entry = found[n]
     earlier = sum(e.id == entry.id for e in found[:n])
     args = MALFORMED.get(entry.id, entry.args)
@@ -160,7 +163,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def controls(call: Callable[..., Any], entry: Entry, rule: Rule, low: torch.dtype) -> list[Any]:
-    """Return what the rule comes to, with every cast written out: the results that a region may give."""
+    """Return the results that a region may give under the rule, with every cast written out."""
     dtypes = {t.dtype for t in tensors(entry.args) if t.dtype in (F32, F16, BF16)}
     target = {Rule.LOW: low, Rule.FP32: F32}.get(rule)
     if target is None:

@@ -1,4 +1,7 @@
-"""Layers whose work is done inside one fused operator, or by C++ code that calls operators of its own."""
+"""Layers whose work is done inside one fused operator.
+
+With them, those whose C++ code calls operators of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 
 
 def rounding(result: Tensor, exact: Tensor) -> float:
-    """How far a result is from the exact one, relative to the exact one's size: 2**-9 for bfloat16, 2**-24 for float32."""
+    """Return how far a result is from the exact one, relative to the exact one's size.
+
+    A rounding is 2**-9 for bfloat16, 2**-24 for float32.
+    """
     return (
         (result.double() - exact.double()).abs().max() / exact.abs().max().clamp(min=1e-9)
     ).item()

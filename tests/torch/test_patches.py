@@ -1,4 +1,7 @@
-"""The places that a region patches in PyTorch's Python code, and when: as little as there is something to call it for."""
+"""The places that a region patches in PyTorch's Python code, and when.
+
+It patches as little as there is something to call it for.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ def native(**kwargs: Any) -> torch.amp.GradScaler:
 
 
 class Side:
-    """A scaler with two optimizers of its own; the second is of another dtype and sees its own loss."""
+    """A scaler with two optimizers of its own.
+
+    The second is of another dtype and sees its own loss.
+    """
 
     def __init__(self, scaler: Any) -> None:
         self.scaler = scaler
@@ -305,7 +308,10 @@ def test_the_closure_of_a_step_without_a_scale_computes_under_the_policy_around_
 def _fitting(
     make: Callable[[Any], torch.optim.Optimizer], dtype: str
 ) -> tuple[torch.optim.Optimizer, Callable[..., Any]]:
-    """Return an optimizer, and the closure of a small fit under a policy, which takes what scales the loss."""
+    """Return an optimizer, and the closure of a small fit under a policy.
+
+    The closure takes what scales the loss.
+    """
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(4, 1), torch.randn(64, 4)
     y, optimizer = x @ torch.ones(4, 1), make(layer.parameters())

@@ -1,4 +1,7 @@
-"""Regions leave nothing behind: native autocast's state, the patched attributes, and torch's own regions around and inside."""
+"""Regions leave nothing behind: native autocast's state, and the patched attributes.
+
+torch's own regions may be around them and inside.
+"""
 
 from __future__ import annotations
 

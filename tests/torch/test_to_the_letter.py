@@ -1,4 +1,7 @@
-"""Under PyTorch's own lists for a device, without more of the user's, a region is torch's own autocast, to the bit."""
+"""Under PyTorch's own lists for a device a region is torch's own autocast, to the bit.
+
+That holds without more lists of the user's.
+"""
 
 from __future__ import annotations
 

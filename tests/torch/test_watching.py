@@ -16,7 +16,10 @@ pytestmark = pytest.mark.beside_kernels
 
 
 class Net(nn.Module):
-    """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers; `first` goes around it."""
+    """A network whose layer `tiny` is behind a factor, and whose layer `first` goes around it.
+
+    The factor takes the gradient into float16's subnormal numbers.
+    """
 
     def __init__(self) -> None:
         super().__init__()
