@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 FLAGS = [
     f"--{flag}"
     for flag in (
-        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update",
-        "disable-sync",
+        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+        "disable-component-update", "disable-sync",
     )
 ]  # fmt: skip
 DESK, PHONE = (1280, 900), (390, 844)
@@ -31,8 +31,9 @@ ELSEWHERE = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
 ADVICE = (
-    "the tests of pages need Chromium or Chrome, and there is none: install it (on Debian: apt-get install chromium; "
-    "elsewhere: https://www.google.com/chrome), or say where it is: CHROMIUM=/path/to/chrome make test"
+    "the tests of pages need Chromium or Chrome, and there is none: install it (on Debian: "
+    "apt-get install chromium; elsewhere: https://www.google.com/chrome), or say where it is: "
+    "CHROMIUM=/path/to/chrome make test"
 )
 
 

@@ -94,9 +94,9 @@ def the_first_that_is_not_finite_is_named(framework: str) -> None:
     assert [trace.records[each.record].op for each in trace.nonfinite_gradients] == ["mul"]
     assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "sqrt", "mul"]
     assert (
-        "first gradient that is not finite: of operation 1 (mul); the one before it was of operation 2 (sqrt)"
-        in trace.table()
-    )
+        "first gradient that is not finite: of operation 1 (mul); "
+        "the one before it was of operation 2 (sqrt)"
+    ) in trace.table()
 
 
 def a_layer_is_named(run: Callable[[], object], layer: str) -> None:

@@ -55,7 +55,7 @@ def ended(words):
     return code, said.getvalue(), complaints.getvalue()
 
 print("\\n" + json.dumps([ended(words) for words in json.loads(sys.argv[1])]))
-"""
+"""  # noqa: E501
 
 
 def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended]:

@@ -25,6 +25,7 @@ def place(framework: str) -> Path:
         if _COMES_WITH.get(framework, framework) in without_wheels():
             pytest.skip(f"{framework} offers no wheel for this Python")
         pytest.fail(
-            f"{framework} is not installed, so nothing can be compared with it: pip install 'unamp[{framework}]'"
+            f"{framework} is not installed, so nothing can be compared with it: "
+            f"pip install 'unamp[{framework}]'"
         )
     return Path(next(iter(spec.submodule_search_locations)))

@@ -146,8 +146,8 @@ class Network:
 
 _SIZES = st.sampled_from([3, 5, 2, 1, 4, 3, 0])
 _NETWORKS = st.builds(
-    Network, _policies(), _STEPS, st.tuples(_SIZES, _SIZES), st.integers(0, 2**16), st.sampled_from([0, 0, 1, 4]),
-    st.booleans(), st.booleans(),
+    Network, _policies(), _STEPS, st.tuples(_SIZES, _SIZES), st.integers(0, 2**16),
+    st.sampled_from([0, 0, 1, 4]), st.booleans(), st.booleans(),
 )  # fmt: skip
 
 
@@ -280,7 +280,8 @@ class _Run:
         assert observed.shape == expected.shape, said
         wrong = _wrong(observed, expected, allowed)
         assert not wrong.any(), (
-            f"{said}: {observed[wrong]}, should be {expected[wrong]} within {allowed[wrong]}, from {given}"
+            f"{said}: {observed[wrong]}, "
+            f"should be {expected[wrong]} within {allowed[wrong]}, from {given}"
         )
         if (
             all(np.isfinite(a).all() for a in given)

@@ -121,7 +121,8 @@ def main(arguments: list[str]) -> int:
             lines.append(f"{begun[future]}: {outcome.seconds:.0f} s, {_sentence(*counts)}")
     for framework in sorted(without_wheels()):
         lines.append(
-            f"{framework}: left out, it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}"
+            f"{framework}: left out, "
+            f"it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}"
         )
     print("", *lines, _sentence(*total), sep="\n", flush=True)
     return int(total[1] > 0 or total[0] == 0)

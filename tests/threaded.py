@@ -17,8 +17,8 @@ import unamp
 from unamp import Policy, Rule, policy_region
 
 POLICIES = [
-    None, Policy(), Policy("O1", "bfloat16"), Policy("O2"), Policy("O2", "bfloat16"), Policy("O1", deny="matmul"),
-    Policy("O3", "bfloat16"), Policy("OD"),
+    None, Policy(), Policy("O1", "bfloat16"), Policy("O2"), Policy("O2", "bfloat16"),
+    Policy("O1", deny="matmul"), Policy("O3", "bfloat16"), Policy("OD"),
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 exec -a "$name" "$@"
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ for line in sys.stdin:
         if policy not in order["without"]:
             do("abc"[order["item"]], policy)
     say("finished", item=order["item"])
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def adding(self, item, results):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 Kept.add = adding
 sys.exit(app())
-"""
+"""  # noqa: E501
 
 
 def test_the_whole_run_can_be_interrupted(tmp_path):

@@ -228,11 +228,18 @@ def test_traces_from_files_compare_like_those_in_memory() -> None:
     )
     (compared,) = again.operations
     side = {
-        "layer": None, "framework": "", "native": "exp", "compute": "float32", "rule": "low", "reason": "no region was open"
+        "layer": None, "framework": "", "native": "exp", "compute": "float32", "rule": "low",
+        "reason": "no region was open"
     }  # fmt: skip
     assert again.to_data() == {
         "within": False,
-        "first": {"op": "exp", "error": compared.error, "bound": compared.bound, "reference": side, "other": side},
+        "first": {
+            "op": "exp",
+            "error": compared.error,
+            "bound": compared.bound,
+            "reference": side,
+            "other": side,
+        },
         "operations": [
             {
                 "op": "exp", "layer": None, "layer_in_other": None,

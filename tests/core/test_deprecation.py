@@ -124,7 +124,10 @@ def test_the_old_name_of_a_checked_model() -> None:
     with seen_from_here() as imported:
         from unamp.onnx import Checked
     assert Checked is unamp.onnx.CheckedModel
-    said = "unamp.onnx.Checked is deprecated since unamp 1.0.0 and will be gone in 2.0.0; use unamp.onnx.CheckedModel"
+    said = (
+        "unamp.onnx.Checked is deprecated since unamp 1.0.0 and will be gone in 2.0.0; "
+        "use unamp.onnx.CheckedModel"
+    )
     assert seen == [(said, "assert unamp.onnx.Checked is unamp.onnx.CheckedModel")]
     assert set(imported) == {(said, "from unamp.onnx import Checked")}
 

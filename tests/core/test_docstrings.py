@@ -26,8 +26,8 @@ NAMELESS = re.compile(
 
 #: Words that mean something of their own here, in identifiers and docstrings.
 OURS = (
-    "composite", "explicit cast", "feed", "held", "observer", "place", "shadow", "sink", "stand in", "suspend", "token",
-    "transparent", "unit",
+    "composite", "explicit cast", "feed", "held", "observer", "place", "shadow", "sink", "stand in",
+    "suspend", "token", "transparent", "unit",
 )  # fmt: skip
 
 

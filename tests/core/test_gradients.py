@@ -139,7 +139,7 @@ def test_the_worst_stands_first(fake: Any) -> None:
         (LINEAR._replace(op="sum"), "it is a test"),
     )
     assert t.gradient_table().splitlines() == [
-        "layer  operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",
+        "layer  operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",  # noqa: E501
         "Net.b  exp        float32   2        -      -                     -        2           2",
         "Net.a  linear     float32   1        25.0%  25.0%                 25.0%    -           1",
         "-      mm         float32   1        -      -                     -        -           1",
@@ -193,10 +193,10 @@ def test_a_parameter_stands_in_the_table_by_its_layer(fake: Any) -> None:
         hook.leave_out("it is a test")
         result.arrived("float32", (2,), np.array([1.0, math.inf]))
     assert t.gradient_table().splitlines() == [
-        "layer         operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",
-        "scale         parameter  float32   0        50.0%  -                     -        1           1",
-        "Net.a         linear     float32   1        -      -                     -        1           1",
-        "Net.a.weight  parameter  float32   1        25.0%  25.0%                 25.0%    -           1",
+        "layer         operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",  # noqa: E501
+        "scale         parameter  float32   0        50.0%  -                     -        1           1",  # noqa: E501
+        "Net.a         linear     float32   1        -      -                     -        1           1",  # noqa: E501
+        "Net.a.weight  parameter  float32   1        25.0%  25.0%                 25.0%    -           1",  # noqa: E501
         "gradients that are not known:",
         "parameter scale: it is a test",
     ]

@@ -389,7 +389,8 @@ def test_other_lists_are_warned_of_with_the_operations_that_changed(tmp_path: Pa
     found, [said] = warned(lambda: Precision.read(path))
     assert found.policy == OF_TORCH
     assert said.startswith(
-        f"{path} was made with the lists of torch-cuda 2.11, and those of 2.15 are followed, with other rules"
+        f"{path} was made with the lists of torch-cuda 2.11, "
+        "and those of 2.15 are followed, with other rules"
     )
     assert "for rms_norm;" in said
     assert 'preset = "torch-cuda@2.11" in the file holds the old ones' in said

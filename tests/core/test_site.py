@@ -27,7 +27,7 @@ import unamp
 CUT = """() => [...document.querySelectorAll(".md-content *")].filter((element) =>
   element.clientWidth && !element.closest(".language-text, svg") && (element.getBoundingClientRect().right > innerWidth
   || (getComputedStyle(element).overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1))
-).map((element) => `${element.tagName} ${element.textContent.trim().slice(0, 60)}`)"""
+).map((element) => `${element.tagName} ${element.textContent.trim().slice(0, 60)}`)"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

@@ -469,5 +469,8 @@ def test_what_is_no_text_is_refused(file: Path) -> None:
 
 
 def test_importing_unamp_leaves_the_tuner_alone() -> None:
-    code = "import sys, unamp; print(*(name for name in sys.modules if name.startswith('unamp.tuning')))"
+    code = (
+        "import sys, unamp; "
+        "print(*(name for name in sys.modules if name.startswith('unamp.tuning')))"
+    )
     assert python("-c", code).strip() == ""

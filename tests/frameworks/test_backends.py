@@ -32,7 +32,7 @@ record.run(
     ),
     {backend!r}, {folder!r}, {wrong!r},
 )
-"""
+"""  # noqa: E501
 
 
 def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:

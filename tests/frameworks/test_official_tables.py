@@ -82,8 +82,9 @@ def assert_same(framework: str, preset_name: str, key: str, official: Iterable[s
         canonical(framework, official),
     )
     assert ours == theirs, (
-        f"preset {preset_name!r}, list {key!r}, against {framework} {installed_version(framework)} (written for "
-        f"{data['version']}): missing in the preset {sorted(theirs - ours)}; only in the preset {sorted(ours - theirs)}"
+        f"preset {preset_name!r}, list {key!r}, against {framework} {installed_version(framework)} "
+        f"(written for {data['version']}): missing in the preset {sorted(theirs - ours)}; "
+        f"only in the preset {sorted(ours - theirs)}"
     )
 
 
@@ -175,7 +176,7 @@ found = {
     for device, key in (("cpu", "AutocastCPU"), ("mps", "AutocastMPS"))
 }
 json.dump({**found, "cuda": registered("AutocastCUDA"), "xpu": registered("AutocastXPU")}, sys.stdout)
-"""
+"""  # noqa: E501
 
 # The same, for whole functions that reach listed operators only from inside. Fake tensors stand in
 # for a GPU's.
@@ -230,7 +231,7 @@ for device in ("cpu", "cuda", "mps"):
     low = torch.bfloat16 if device == "cpu" else torch.float16
     found[device] = {name: category(call) for name, call in called_on(device).items() if call}
 json.dump(found, sys.stdout)
-"""
+"""  # noqa: E501
 
 
 # For each framework: `known(name)` for a spelling without dots, and `root`, the package that dotted
@@ -261,7 +262,7 @@ import tensorflow as root
 roots = [root, types.SimpleNamespace(keras=keras)]  # `tf.keras` has names of Keras 2 in place of some of Keras 3
 from tensorflow.python.framework import op_def_registry
 known = lambda name: op_def_registry.get(name) is not None or hasattr(root, name)
-""",
+""",  # noqa: E501
 }
 
 RESOLVE = """
@@ -367,7 +368,8 @@ def test_what_torch_implies(device: str) -> None:
         op for op, found in probed.items() if op not in category and found != "neither"
     )
     assert not unlisted, (
-        f"preset torch-{device} leaves out what torch {installed_version('torch')} implies: {unlisted}"
+        f"preset torch-{device} leaves out what torch "
+        f"{installed_version('torch')} implies: {unlisted}"
     )
 
 

@@ -90,7 +90,10 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
         tmp_path / "run",
         tmp_path / "layers.toml",
     )
-    spoilt = f"import record\nrecord.main('torch', 'transformer', {str(run / 'trace.json')!r}, '', {str(run)!r})"
+    spoilt = (
+        "import record\n"
+        f"record.main('torch', 'transformer', {str(run / 'trace.json')!r}, '', {str(run)!r})"
+    )
     python("-c", WRONG + spoilt, path=TWINS)
     wrong = read(run / "trace.json")
     assert invoke("compare", paddle, run / "trace.json", "--propose-layers", layers).exit_code == 0
@@ -100,9 +103,9 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
     assert "first gelu in Encoder: error" in said
     assert "  the reference: paddle " in said
     assert (
-        "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open"
-        in said
-    )
+        "  the other: torch aten::gelu in Encoder, computed in float32, "
+        "rule untouched: no region was open"
+    ) in said
     number = next(n for n, each in enumerate(wrong.records, 1) if each.op == "gelu")
     for framework in ("torch", "paddle", "jax", "mindspore", "tensorflow"):
         # The operation before is what it should be.

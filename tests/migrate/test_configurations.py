@@ -72,7 +72,10 @@ AMP:
         {1: "mmengine opens"},
     ),
     "mm_new.py": (
-        "from mmengine.optim import AmpOptimWrapper\n\noptim_wrapper = dict(type=AmpOptimWrapper)\n",
+        (
+            "from mmengine.optim import AmpOptimWrapper\n\n"
+            "optim_wrapper = dict(type=AmpOptimWrapper)\n"
+        ),
         {3: "mmengine opens"},
     ),
     "other.yaml": ("!include base.yaml\n", {}),
@@ -101,9 +104,9 @@ def test_the_command_says_what_to_do(tmp_path: Path) -> None:
     said = result.stdout
     assert result.exit_code == 1
     assert (
-        f"{tmp_path / 'default_config.yaml'}:1:1: look here: mixed_precision: bf16: Accelerate wraps"
-        in said
-    )
+        f"{tmp_path / 'default_config.yaml'}:1:1: look here: "
+        "mixed_precision: bf16: Accelerate wraps"
+    ) in said
     assert 'write mixed_precision="no"' in said
 
 

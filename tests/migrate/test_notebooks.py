@@ -211,7 +211,8 @@ def test_no_notebook_brings_a_traceback(
 def test_deepspeed_configurations_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "ds_config.json"
     path.write_text(
-        '{\n  "fp16": {"enabled": "auto"},\n  "bf16": {"enabled": false},\n  "amp": {"level": 3}\n}\n'
+        '{\n  "fp16": {"enabled": "auto"},\n  "bf16": {"enabled": false},\n'
+        '  "amp": {"level": 3}\n}\n'
     )
     (tmp_path / "package.json").write_text('{"name": "fp16"}')
     said = run(tmp_path, code=1).stdout.splitlines()

@@ -78,7 +78,10 @@ _A, _B, _C, _P, _Q = (
 )
 _ROW, _IMAGE, _SEQUENCE, _STATE = array(4), array(2, 3, 8, 8), array(5, 2, 4), array(2, 3)
 
-_UNARY = "exp log tanh sigmoid relu gelu softmax log_softmax silu sqrt rsqrt square abs erf elu sum mean prod std norm log1p celu"
+_UNARY = (
+    "exp log tanh sigmoid relu gelu softmax log_softmax silu sqrt rsqrt square abs erf elu "
+    "sum mean prod std norm log1p celu"
+)
 _BINARY = "matmul mm add sub mul div pow maximum atan2 floor_divide remainder inner"
 
 #: The forms: families of functions or layers by name, each with its arguments.

@@ -269,7 +269,7 @@ assert [each.dtype for each in found] == [mindspore.bfloat16, mindspore.float32]
 assert (ops.cast(found[0], mindspore.float32).asnumpy() == 4).all()
 with low:
     assert mindspore.jit(calls)(x)[1].dtype == mindspore.bfloat16
-"""
+"""  # noqa: E501
 
 
 def test_the_first_graph_of_a_process(tmp_path):

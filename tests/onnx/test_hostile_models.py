@@ -71,7 +71,10 @@ def first(made: ModelProto) -> NodeProto:
 BAD: dict[str, tuple[Callable[[ModelProto], Any], str]] = {
     "a node that takes its own result": (
         lambda made: first(made).input.__setitem__(0, "h"),
-        r"node 'h_node' takes 'h', which no node before makes: there is a cycle, or nodes are out of order",
+        (
+            r"node 'h_node' takes 'h', which no node before makes: "
+            r"there is a cycle, or nodes are out of order"
+        ),
     ),
     "a cycle through the graph": (
         lambda made: first(made).input.__setitem__(0, "y"),

@@ -352,9 +352,11 @@ def says(low: str = "", wide: str = "") -> dict[str, str]:
 VARIABLE = tf.Variable(tf.ones((32, 32)))
 
 UNARY = {
-    "elu": tf.nn.elu, "erf": tf.math.erf, "erfc": tf.math.erfc, "inv": lambda x: tf.raw_ops.Inv(x=x), "log": tf.math.log,
-    "log1p": tf.math.log1p, "log_softmax": tf.nn.log_softmax, "reciprocal": tf.math.reciprocal, "sigmoid": tf.sigmoid,
-    "softmax": tf.nn.softmax, "softplus": tf.nn.softplus, "sqrt": tf.sqrt, "tanh": tf.tanh, "leaky_relu": tf.nn.leaky_relu,
+    "elu": tf.nn.elu, "erf": tf.math.erf, "erfc": tf.math.erfc,
+    "inv": lambda x: tf.raw_ops.Inv(x=x), "log": tf.math.log, "log1p": tf.math.log1p,
+    "log_softmax": tf.nn.log_softmax, "reciprocal": tf.math.reciprocal, "sigmoid": tf.sigmoid,
+    "softmax": tf.nn.softmax, "softplus": tf.nn.softplus, "sqrt": tf.sqrt, "tanh": tf.tanh,
+    "leaky_relu": tf.nn.leaky_relu,
 }  # fmt: skip
 
 CASES = {

@@ -107,7 +107,8 @@ def main() -> int:
     """Write down what the pass makes of every case, where it runs."""
     if not runs_here():
         print(
-            f"{_PASS} leaves graphs as they are on this processor: {_FILE.name} is written where there is AVX-512"
+            f"{_PASS} leaves graphs as they are on this processor: "
+            f"{_FILE.name} is written where there is AVX-512"
         )
         return 1
     answers = {name: rewritten(name) for name in CASES}

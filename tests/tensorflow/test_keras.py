@@ -53,7 +53,8 @@ def data():
 def test_layers_follow_the_policy(low, level, expected):
     image = tf.random.normal([2, 6, 6, 3])
     conv, dense, soft, norm, rnn = (
-        layers.Conv2D(4, 3), layers.Dense(4), layers.Softmax(), layers.LayerNormalization(), layers.LSTM(3)
+        layers.Conv2D(4, 3), layers.Dense(4), layers.Softmax(), layers.LayerNormalization(),
+        layers.LSTM(3)
     )  # fmt: skip
     with policy_region(Policy(level, low.name)):
         found = [conv(image), dense(image), soft(image), norm(image), rnn(image[0])]

@@ -88,7 +88,8 @@ def test_an_entry_computes_in_the_dtype_of_its_list(name, op, dtype):
     operations, case, low = adapter_for("tensorflow").operations(), cases()[op], tf.as_dtype(dtype)
     eligible = case.eligible(case.inputs(0))
     expected = {
-        "allow": (low, low), "deny": (tf.float32, tf.float32), "infer": (tf.float32, low), "clear": (tf.float32, low)
+        "allow": (low, low), "deny": (tf.float32, tf.float32), "infer": (tf.float32, low),
+        "clear": (tf.float32, low)
     }[name]  # fmt: skip
     for given, wanted in zip((tf.float32, low), expected, strict=True):
         tensors = [operations.tensor(array) for array in case.inputs(0)]

@@ -11,8 +11,8 @@ import tensorflow as tf
 from elsewhere import ended
 
 OPS = frozenset(
-    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow relu "
-    "softmax sub sum tanh".split()
+    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow "
+    "relu softmax sub sum tanh".split()
 )
 
 

@@ -33,14 +33,16 @@ def pytest_configure(config: pytest.Config) -> None:
     # Both are left out of the second of two runs, that with compiled kernels.
     config.addinivalue_line(
         "markers",
-        "either_kernels: no region opens but in a trace, whose regions and kernels are always in Python, "
-        "or the test says itself which kernels its programs take",
+        "either_kernels: no region opens but in a trace, whose regions and kernels are always in "
+        "Python, or the test says itself which kernels its programs take",
     )
     config.addinivalue_line(
         "markers",
-        "beside_kernels: regions open, and what is asked is what Python makes around them, the same with either kernels: a "
-        "dialect's words, where a scale moves, what a search tries, a command's text, what the suite notices. "
-        "That both kernels cast alike, and both kinds of region open and close alike, is what the tests without a mark ask",
+        "beside_kernels: regions open, and what is asked is what Python makes around them, "
+        "the same with either kernels: a dialect's words, where a scale moves, "
+        "what a search tries, a command's text, what the suite notices. "
+        "That both kernels cast alike, and both kinds of region open and close alike, "
+        "is what the tests without a mark ask",
     )
 
 

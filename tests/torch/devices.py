@@ -58,8 +58,12 @@ EXPLAINED = {
 #: The same under the lists of PyTorch's own autocast for a CPU, whose parts of operations are
 #: PyTorch's own.
 OF_PARTS = {
-    "affine_grid": "computed with bmm below autograd, where native autocast meets it on the CPU alone",
-    "linalg_pinv": "computed with matmul below autograd, where native autocast meets it on the CPU alone",
+    "affine_grid": (
+        "computed with bmm below autograd, where native autocast meets it on the CPU alone"
+    ),
+    "linalg_pinv": (
+        "computed with matmul below autograd, where native autocast meets it on the CPU alone"
+    ),
     "lstm": "on the CPU its path through oneDNN is on the list, and meta tensors take another",
 }
 

@@ -297,7 +297,8 @@ def listed() -> Iterator[Difference]:
             or not set(entry["inputs"]) <= INPUTS.keys()
         ):
             raise ValueError(
-                f"{LISTED.name}: {entry}: expected a reason, a kind ({COMPUTED}, {DIFFERS}), and inputs: {[*INPUTS]}"
+                f"{LISTED.name}: {entry}: expected a reason, a kind ({COMPUTED}, {DIFFERS}), "
+                f"and inputs: {[*INPUTS]}"
             )
         for op in entry["ops"]:
             for inputs in entry["inputs"]:

@@ -216,7 +216,7 @@ for _ in range(2):
 for name, value in vars(checkpoint_activation).items():
     if name.startswith("_checkpoint_without"):
         print(value is vars(torch.utils.checkpoint)[name])
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("imported", ["inside", "outside"])

@@ -484,7 +484,7 @@ for lists in sys.argv[2:]:
     with unamp.autocast("cpu", allow=allow.split(",") if allow else (), deny=deny.split(",") if deny else ()):
         print(*(str(t.dtype)[6:] for t in compiled(x)))
 print(counters["aot_autograd"]["autograd_cache_hit"], file=sys.stderr)
-"""
+"""  # noqa: E501
 
 
 def run(cache: Path, backend: str, *lists: str) -> tuple[list[str], int]:

@@ -114,7 +114,7 @@ from unamp.adapter.registry import adapter_for
 facts = adapter_for("torch").runtime()
 from unamp_torch import compiled
 print(json.dumps([facts["kernels"], facts.get("kernels_in_wheel"), getattr(compiled.library, "__file__", None)]))
-"""
+"""  # noqa: E501
 
 ANOTHER_TORCH = """
 import torch
@@ -203,7 +203,10 @@ def test_a_library_of_a_wheel_runs_with_the_torch_that_it_is_made_for_and_refuse
     bring(installed, "2.99", library)  # under a name that is not its own
     assert doctor(installed, ANOTHER_TORCH) == [
         "Python",
-        f"refused: it is made for torch {torch.__version__.partition('+')[0]}, and torch 2.99.0 is installed",
+        (
+            f"refused: it is made for torch {torch.__version__.partition('+')[0]}, "
+            "and torch 2.99.0 is installed"
+        ),
         None,
     ]
 

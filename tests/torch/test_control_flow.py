@@ -230,5 +230,5 @@ with unamp.autocast("cpu", torch.bfloat16, allow=["add"]):
     except Exception as error:
         print("raised", "while_loop" in str(error))
 print(torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2.0), (torch.tensor(0), x))[0].item())
-"""
+"""  # noqa: E501
     assert forked("torch", code).split() == ["raised", "True", "3"]

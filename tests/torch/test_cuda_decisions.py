@@ -100,8 +100,9 @@ CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "embedding": lambda x, _: F.embedding(torch.zeros(2, dtype=torch.long, device=x.device), x),
 }
 TWO_INPUTS = {
-    "mm", "matmul", "linear", "conv2d", "conv_transpose2d", "baddbmm", "einsum", "scaled_dot_product_attention", "mse_loss",
-    "add", "mul", "maximum", "cat", "stack", "dot", "addcmul",
+    "mm", "matmul", "linear", "conv2d", "conv_transpose2d", "baddbmm", "einsum",
+    "scaled_dot_product_attention", "mse_loss", "add", "mul", "maximum", "cat", "stack", "dot",
+    "addcmul",
 }  # fmt: skip
 
 

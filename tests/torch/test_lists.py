@@ -97,7 +97,9 @@ CPU_LISTS = {
 #: What a CPU cannot compute in float32 either.
 NOT_ON_CPU = {
     "cuda-low-cudnn_convolution": "cuDNN needs a GPU; `convolution` is on the same list",
-    "cuda-low-cudnn_convolution_transpose": "cuDNN needs a GPU; `conv_transpose2d` is on the same list",
+    "cuda-low-cudnn_convolution_transpose": (
+        "cuDNN needs a GPU; `conv_transpose2d` is on the same list"
+    ),
 }
 
 #: torch's entry has no valid arguments; torch's own tests do not call it.

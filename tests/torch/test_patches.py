@@ -39,7 +39,7 @@ with region:
 with region:
     print(any(now is then for now, then in zip(standing(), before)))
 print(standing() == before, program(torch.ones(2)).dtype)
-"""
+"""  # noqa: E501
 
 
 class Add(torch.nn.Module):

@@ -339,9 +339,7 @@ def test_the_closure_of_a_search_steps_without_a_scale_as_its_error_says() -> No
     assert float(closure()) < before / 100
 
 
-def test_a_closure_that_is_called_before_a_scaled_step_does_what_the_optimizer_would_do_with_it() -> (
-    None
-):
+def test_a_closure_that_is_called_before_a_scaled_step_does_what_the_optimizer_would_do_with_it() -> None:  # fmt: skip  # noqa: E501
     (optimizer, closure), (exact, exact_closure) = [
         _fitting(partial(torch.optim.SGD, lr=0.1), "float16") for _ in range(2)
     ]

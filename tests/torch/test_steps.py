@@ -846,7 +846,7 @@ try:
     unamp.autocast("cpu", dtype="bfloat16").__enter__()
 except unamp.FrameworkNotSupported as error:
     print(error)
-"""
+"""  # noqa: E501
     wanted = f"{name} in torch.optim.Optimizer.profile_hook_step"
     assert (
         forked("torch", script) == f"torch {torch.__version__} has no {wanted}, which unamp needs\n"

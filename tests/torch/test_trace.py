@@ -173,8 +173,9 @@ def test_the_table_and_the_records_agree() -> None:
     )
     shape = (4, 4)
     mm = OpRecord(
-        "mm", "aten::mm", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16", casts=2, cast_bytes=192,
-        framework="torch", policy=region.policy, input_shapes=(shape, shape), output_shape=shape,
+        "mm", "aten::mm", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16", casts=2,
+        cast_bytes=192, framework="torch", policy=region.policy, input_shapes=(shape, shape),
+        output_shape=shape,
     )  # fmt: skip
     assert trace.records == [mm] * 3
 
@@ -240,7 +241,8 @@ class Net(nn.Module):
 
 
 PLACES = [
-    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"), ("linear", "Net.head"), ("softmax", "Net"),
+    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"),
+    ("linear", "Net.head"), ("softmax", "Net"),
 ]  # fmt: skip
 
 
