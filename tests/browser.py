@@ -1,7 +1,7 @@
 """The browser in which the tests look at pages: Chromium or Chrome, as it is installed.
 
-`make test` runs this file first: where there is no browser it installs Debian's, or says what to
-install.
+`make test` runs this file first: where there is no browser it installs Debian's,
+or says what to install.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-#: Quiet ones: nothing that the tests look at needs anything from outside, and nothing may ask for
-#: it.
+#: Quiet ones: nothing that the tests look at needs anything from outside,
+#: and nothing may ask for it.
 FLAGS = [
     f"--{flag}"
     for flag in (

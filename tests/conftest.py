@@ -61,8 +61,8 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_configure(config):
-    # Tests write on purpose what a user is warned of; those of the warnings themselves look for
-    # them.
+    # Tests write on purpose what a user is warned of;
+    # those of the warnings themselves look for them.
     config.addinivalue_line("filterwarnings", "ignore::unamp.errors.AmpWarning")
 
 

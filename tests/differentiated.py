@@ -103,8 +103,8 @@ def a_layer_is_named(run: Callable[[], object], layer: str) -> None:
     """The layer whose gradients float16 would lose stands first, and is named below the table.
 
     Args:
-        run: computes a network forward and backward; what comes after `layer` makes its gradients
-            small.
+        run: computes a network forward and backward;
+            what comes after `layer` makes its gradients small.
         layer: its name.
     """
     with unamp.trace(gradients=True) as trace:
@@ -158,8 +158,8 @@ def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:
     """The gradients of a scaled loss are the scaled ones, and the record says by how much.
 
     Args:
-        scaled: computes something with a layer, scales it with a scaler, and runs the backward
-            pass.
+        scaled: computes something with a layer, scales it with a scaler,
+            and runs the backward pass.
     """
     with unamp.trace(gradients=True) as trace:
         scaled(unamp.GradScaler(init_scale=1024.0))

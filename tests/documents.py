@@ -60,7 +60,7 @@ class Example(NamedTuple):
                     }
                 )
         for op in [each.name for each in unamp.vocabulary().values() if each.is_added]:
-            # the next example has its own
+            # the next example registers its own
             unamp.vocabulary().remove(op)
         if self.prints is not None:
             assert _without_margin(printed.getvalue()) == _without_margin(self.prints)
@@ -140,8 +140,8 @@ def conventions(framework: str) -> dict[str, str]:
     return {row[0]: row[column] for row in rows[2:]}
 
 
-#: The names by which an example tells of a folder's framework, where they are others than the
-#: folder's.
+#: The names by which an example tells of a folder's framework,
+#: where they are others than the folder's.
 NAMES = {"tensorflow": ("tensorflow", "keras")}
 
 

@@ -20,8 +20,8 @@ from unamp.adapter.registry import adapter_for
 LEVELS = ("OD", "O1", "O2", "O3")
 LOW = ("bfloat16", "float16")
 
-#: 1 + 2^-12 is no number of the low dtypes; a sum of eight of them times a power of two is one of
-#: float32.
+#: 1 + 2^-12 is no number of the low dtypes;
+#: a sum of eight of them times a power of two is one of float32.
 WIDE = np.full((8, 8), 1 + 2.0**-12, np.float32)
 X = np.arange(32, dtype=np.float32).reshape(4, 8) / 4
 PRODUCT = X @ WIDE
@@ -49,8 +49,8 @@ def an_island_widens(framework: str, level: str, low: str) -> None:
     assert (ops.dtype(before), ops.dtype(after)) == (low, low)
     assert ops.dtype(product) == ops.dtype(softmax) == "float32"
     np.testing.assert_array_equal(ops.numpy(product), PRODUCT)
-    # At O1 an operation on no list is in the widest dtype of its inputs; from O2 on all are in
-    # float32.
+    # At O1 an operation on no list is in the widest dtype of its inputs;
+    # from O2 on all are in float32.
     assert ops.dtype(total) == (low if level == "O1" else "float32")
     np.testing.assert_array_equal(ops.numpy(total), X + X)
 

@@ -321,8 +321,8 @@ def _reference(op: str, given: Sequence[Array], dtype: str) -> tuple[Array, Arra
     with np.errstate(all="ignore"):
         exact = what.numpy(*given)
         size = np.abs(exact) if what.size is None else what.size(*given)
-        # Four roundings of the largest summand; and numbers may be so small that they are taken for
-        # zero.
+        # Four roundings of the largest summand;
+        # and numbers may be so small that they are taken for zero.
         allowed = (
             4.0 * _ROUNDOFF[dtype] * size + 2.0 * spacing(np.nan_to_num(exact), dtype) + 2.0**-125
         )

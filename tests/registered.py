@@ -28,8 +28,8 @@ X = np.full((2, 8), 1 + 2.0**-9, np.float32)
 W = np.ones((8, 2), np.float32)
 IN_FLOAT32, IN_LOW = 8 + 2.0**-6, 8.0
 
-#: The framework's functions for `product`, which is one function for all of them, as a library's
-#: are.
+#: The framework's functions for `product`, which is one function for all of them,
+#: as a library's are.
 functions: Operations | None = None
 
 
@@ -133,7 +133,7 @@ def gradients_flow_through_the_casts(framework: str) -> None:
     assert float(ops.numpy(value)) == 4 * IN_LOW
     assert ops.dtype(dx) == ops.dtype(dw) == "float32"
     np.testing.assert_array_equal(ops.numpy(dx), np.full((2, 8), 2, np.float32))
-    # of inputs that were rounded
+    # the gradient comes of inputs that were rounded
     np.testing.assert_array_equal(ops.numpy(dw), np.full((8, 2), 2, np.float32))
 
 

@@ -81,7 +81,7 @@ def check_elsewhere(
     for framework in (each for each in frameworks if each not in without_wheels()):
         code = f"from replayed import main\nmain({str(folder)!r}, {framework!r}, {wanted})"
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        # this folder's
+        # KERAS_BACKEND is this folder's
         environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
         environment["PYTHONPATH"] = path
         done = subprocess.run(

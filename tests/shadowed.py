@@ -28,8 +28,8 @@ def a_shadow_changes_nothing(run: Run, *others: str) -> unamp.Trace:
     Args:
         run: gives values, gradients, running statistics, what was changed in place, and random
             numbers drawn afterwards. It starts anew each time, from the same seed.
-        others: shadows, without values, beside that in float16 with them, of which the trace is
-            returned.
+        others: shadows, without values, beside that in float16 with them,
+            of which the trace is returned.
     """
     plain = run(nullcontext())
     for dtype in (*others, "float16"):

@@ -49,7 +49,7 @@ SUMS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
     "scatter_reduce": (lambda op, v: op(v.zeros_row, 1, v.nowhere_row, v.row, "sum"), COUNT),
     "segment_pool": (lambda op, v: op(v.column, v.whole), COUNT),
     "send_u_recv": (lambda op, v: op(v.column, v.everywhere, v.nowhere), COUNT),
-    # of some frameworks it is half of that
+    # in some frameworks it is half of that
     "squared_l2_norm": (lambda op, v: op(v.ones) / op(v.one), COUNT),
     "std": (lambda op, v: op(v.large_row, dim=1, correction=0), 300),
     "std_mean": (lambda op, v: op(v.large_row, dim=1, correction=0)[0], 300),

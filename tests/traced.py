@@ -164,7 +164,7 @@ def test_a_trace_keeps_no_tensor_and_no_network(
         network, given = request.module.made()
         with unamp.autocast(dtype="bfloat16"):
             result = network(given)
-        # which keeps tensors itself
+        # MindSpore keeps tensors itself
         return [network] if framework == "mindspore" else [network, given, result]
 
     nothing_is_kept_of(made)

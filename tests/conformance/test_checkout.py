@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-#: Every process of the test starts with this: what is hidden is not there, as a package and as a
-#: distribution.
+#: Every process of the test starts with this:
+#: what is hidden is not there, as a package and as a distribution.
 HIDING = """
 import importlib.machinery, importlib.metadata
 
@@ -60,7 +60,7 @@ def test_what_is_hidden_is_hidden(run):
 
 def test_the_suite_runs(run):
     options = ["--device", "cpu", "--op", "matmul", "--op", "softmax", "--json", "-j", "1"]
-    # of what is installed: the others are hidden
+    # one run, of what is installed: the others are hidden
     (found,) = json.loads(run("-m", "unamp_conformance", *options))["runs"]
     assert found["ended"] == "finished"
     assert found["checks"]["passed"] > 15

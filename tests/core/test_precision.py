@@ -1,6 +1,6 @@
 """Rules for layers and `precision.toml` as values.
 
-What is read, what is refused, and what survives.
+The tests say what is read, what is refused, and what survives.
 """
 
 from __future__ import annotations
@@ -378,7 +378,7 @@ def test_a_file_says_which_lists_it_was_made_with() -> None:
     text = Precision(OF_TORCH, LayerRules({"head": OF_TORCH.replace(preset="paddle")})).to_toml()
     assert tomllib.loads(text)["lists"] == {"torch-cuda": "2.15", "paddle": "3.3"}
     assert warned(lambda: Precision.from_toml(text))[1] == []
-    # of the preset unamp, which has no versions
+    # the preset is unamp, which has no versions
     assert "lists" not in tomllib.loads(WHOLE.to_toml())
     assert "lists" not in tomllib.loads(Precision(Policy(preset="torch-cuda@2.11")).to_toml())
 

@@ -203,7 +203,7 @@ def test_search_finds_a_page(
     page = opened(chromium, size, complaints, address, scheme)
     page.goto(f"{address}/index.html")
     page.locator("label[for=__search]:visible, .md-search__button:visible").first.click()
-    # which is awaited: what is typed before it shows is lost
+    # `fill` awaits the box: what is typed before it shows is lost
     page.get_by_role("combobox").fill("layer_policies")
     found = page.locator("a", has_text="layer_policies").first
     found.wait_for()

@@ -4,8 +4,8 @@ How far apart may they be? Each step moves the weights by at most RATE * MAX_NOR
 momentum keeps of earlier steps: all steps together go no further than PATH. Two runs that compute
 the same function differ by their roundings alone. Those change the gradient of a step by a small
 SHARE of it, and so the weights by that share of the path. (A difference in the weights changes the
-gradients that follow, too. While steps are short enough for training not to diverge, it is not
-multiplied.)
+gradients that follow, too. While steps are short enough for training not to diverge,
+it is not multiplied.)
 
 The share is a count of roundings, each of the relative size `UNIT`. From images to a gradient there
 are the images, the kernel, the convolution, the norm, the activation, the pooling, the matrix and

@@ -111,8 +111,8 @@ def torch_since(versions: dict[str, tuple[int, int]]) -> set[str]:
 
 # Runs in a process of its own. A kernel on an Autocast key casts first and calls the operator
 # after, so the casts that a dispatch mode sees before anything else tell the kernel's category,
-# whether or not the arguments make sense. Fake tensors stand in for those of a device that is not
-# there.
+# whether or not the arguments make sense.
+# Fake tensors stand in for those of a device that is not there.
 TORCH_PROBE = """
 import contextlib, itertools, json, sys, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -459,8 +459,8 @@ def test_the_default_follows_torch_cuda_wherever_that_speaks() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-#: Groups of operations that no level changes: what is on no list of theirs is left as it is, not
-#: widened.
+#: Groups of operations that no level changes:
+#: what is on no list of theirs is left as it is, not widened.
 KEEP_THEIR_MEANING = {"shape", "creation", "random", "cast", "comparison"}
 
 

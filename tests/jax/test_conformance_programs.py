@@ -1,6 +1,6 @@
 """The suite's own calls of JAX: XLA compiles a program once, whoever asks for it.
 
-It is compiled in nobody else's process otherwise.
+Nothing changes in a process that is not the suite's.
 """
 
 import jax

@@ -140,7 +140,7 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
     """
     net = Net()
     net.second.kernel[...] = net.second.kernel[...].at[0].set(0.0)
-    # comes into the second layer, which multiplies it with zero
+    # this comes into the second layer, which multiplies it with zero
     net.first.bias[...] = net.first.bias[...].at[0].set(1e6)
     study = unamp.tune(net, net, [X, X * 2.0], dtype="float8_e4m3", tolerance=0.2)
     assert study.names == ["first"]

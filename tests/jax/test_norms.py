@@ -1,6 +1,6 @@
 """A batch norm that subtracts squares, which no vocabulary knows as one.
 
-It has what the guide advises.
+The guide's advice is tested with it.
 """
 
 from __future__ import annotations

@@ -114,6 +114,6 @@ def test_a_differential_equation_of_diffrax() -> None:
     # The gradient is a product of two solutions and of the slope: three times as many errors, each
     # of magnitudes below e.
     assert np.abs(low_gradient - gradient).max() <= 3 * 2 * np.e * 3.1 * U * np.e * (np.e - 1)
-    # The solver adds its slopes up in a product for which it asks the highest precision: that stays
-    # float32.
+    # The solver adds its slopes up in a product for which it asks the highest precision:
+    # that stays float32.
     assert products(lambda: solved(field)) == {("linear", "bfloat16"), ("tensordot", "float32")}

@@ -19,8 +19,8 @@ from unamp.migrate import Kind, Target, migrate_paths, migrate_source
 SNIPPETS = [snippet for snippet in every_snippet() if "__future__" not in snippet.before]
 migrated = functools.lru_cache(maxsize=4096)(migrate_source)
 
-#: Statements that have nothing to do with mixed precision, in layouts that a careless writer would
-#: lose.
+#: Statements that have nothing to do with mixed precision,
+#: in layouts that a careless writer would lose.
 OTHERS = [
     "x = [1,2 ,  3] # a comment",
     "if  x :\n\ty = 1",

@@ -1,6 +1,6 @@
 """Training with decorated optimizers on PaddlePaddle.
 
-What they reach, keep, resume and put back.
+The tests say what these reach, keep, resume and put back.
 """
 
 import paddle

@@ -60,8 +60,8 @@ class Case(NamedTuple):
         fetched: the nodes whose values are asked for besides the last ones.
         on_cpu: the nodes that grappler gives the other dtype than in its test where it rewrites for
             a CPU, as it can here.
-        trained: the gradient of the first node's is asked for, too, as in grappler's tests in
-            Python.
+        trained: the gradient of the first node's is asked for, too,
+            as in grappler's tests in Python.
     """
 
     build: Callable[[Node], Any]

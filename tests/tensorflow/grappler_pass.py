@@ -62,8 +62,8 @@ def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
 
     Args:
         case: the case.
-        loops: whether it has loops, which grappler rewrites where they are nodes, and not
-            functions.
+        loops: whether it has loops, which grappler rewrites where they are nodes,
+            and not functions.
     """
     (tf.compat.v1.disable_control_flow_v2 if loops else tf.compat.v1.enable_control_flow_v2)()
     try:

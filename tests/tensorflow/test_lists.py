@@ -21,8 +21,8 @@ HEADER = (
     / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
 )
 
-#: The class of the header that makes each dtype's lists: float16's on CUDA, and oneDNN's for
-#: bfloat16.
+#: The class of the header that makes each dtype's lists:
+#: float16's on CUDA, and oneDNN's for bfloat16.
 CLASSES = {"float16": "AutoMixedPrecisionListsFp16", "bfloat16": "AutoMixedPrecisionListsMkl"}
 
 #: These have no example call in float, or one that reaches another operation type.

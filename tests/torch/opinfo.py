@@ -116,8 +116,8 @@ def main(arguments: Sequence[str]) -> int:
         help="at most so many calls of each (default: all)",
     )
     options = parser.parse_args(arguments)
-    # The same numbers from the same kernels, whoever asks; and no memory that nobody has written
-    # to.
+    # The same numbers from the same kernels, whoever asks;
+    # and no memory that nobody has written to.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     warnings.simplefilter("ignore")

@@ -17,8 +17,8 @@ from unamp import Policy, policy_region
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
-#: One that native autocast carries out alone as far as it can, and ones that take over common
-#: operations.
+#: One that native autocast carries out alone as far as it can,
+#: and ones that take over common operations.
 POLICIES = [
     Policy("O1", "bfloat16"),
     Policy("O1", "bfloat16", preset="torch-cpu"),

@@ -217,8 +217,8 @@ def test_everything_on_torchs_own_cuda_lists(attribute: str, preset: str, dtype:
                     found = {repr(error)[:200]}
             if found != {want}:
                 wrong[name] = found
-    # torch's own promotion knows one low dtype only: float16 among the arguments is refused under
-    # bfloat16.
+    # torch's own promotion knows one low dtype only:
+    # float16 among the arguments is refused under bfloat16.
     if preset == "native" and dtype == "bfloat16":
         wrong = {name: found for name, found in wrong.items() if "prioritize" not in str(found)}
     assert not wrong

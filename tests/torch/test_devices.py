@@ -27,8 +27,8 @@ GPU = torch.cuda.is_available()
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-#: A region with a device that compiled kernels do not know is carried out in Python, on the CPU as
-#: well.
+#: A region with a device that compiled kernels do not know is carried out in Python,
+#: on the CPU as well.
 SECOND = pytest.param("second", marks=pytest.mark.beside_kernels)
 
 

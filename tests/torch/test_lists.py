@@ -118,8 +118,8 @@ def entries() -> list[Entry]:
         for attribute, (category, module) in lists.items():
             for name, args, *rest in getattr(holder, attribute):
                 if attribute.endswith("builtin_promote"):
-                    # (args,) of the CUDA list, (args for bfloat16, args for float16) of the CPU
-                    # list
+                    # (args,) of the CUDA list,
+                    # (args for bfloat16, args for float16) of the CPU list
                     for more in (args, *rest[:-1]):
                         found.append(Entry(source, category, name, 0, more, {}, module, rest[-1]))
                 elif attribute == "torch_need_autocast_promote":

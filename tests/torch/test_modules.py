@@ -64,8 +64,8 @@ def test_multi_head_attention_is_low(
         exact, exact_weights = (
             copy.deepcopy(layer).double().train()(*[x.double()] * 3, need_weights=need_weights)
         )
-    # In eval mode without grad torch takes its fast path, one fused operator, where autocast is
-    # off.
+    # In eval mode without grad torch takes its fast path, one fused operator,
+    # where autocast is off.
     with unamp.autocast("cpu", dtype), torch.set_grad_enabled(grad):
         out, weights = layer(x, x, x, need_weights=need_weights)
     assert is_low(out, exact, LOW[dtype])

@@ -1,6 +1,6 @@
 """The special cases among operations.
 
-What else they take, what they keep, and what has no low kernel.
+The tests say what else they take, what they keep, and what has no low kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whatever the policy, the network and the nesting, operations compute what the policy says.
+"""Operations compute what the policy says, whatever policy, network and nesting.
 
 See `properties`.
 """

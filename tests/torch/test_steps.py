@@ -798,7 +798,7 @@ def test_what_somebody_patches_on_top_stays_and_is_called(
     home: str, name: str, inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, called = sys.modules[home], []
-    # puts back what there is outside regions
+    # this puts back what there is outside regions
     monkeypatch.setattr(module, name, getattr(module, name))
 
     def patch() -> None:

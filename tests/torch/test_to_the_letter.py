@@ -1,6 +1,6 @@
 """Under PyTorch's own lists for a device a region is torch's own autocast, to the bit.
 
-That holds without more lists of the user's.
+The user adds no lists to them.
 """
 
 from __future__ import annotations

@@ -371,7 +371,7 @@ def test_what_an_operation_casts_by_itself_is_not_counted() -> None:
     q, k, v = (torch.rand(1, 2, 4, 4, dtype=BF16) for _ in range(3))
 
     def call() -> None:
-        # computes in float32 inside, whatever it is given
+        # it computes in float32 inside, whatever it is given
         F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
 
     for preset in ("unamp", "native"):
