@@ -75,12 +75,12 @@ def forked(framework: str, program: str, *arguments: str, code: int = 0, **envir
     The program's exit status is checked. To import a framework takes longer than most programs: it
     is imported once, in a process that does nothing else than to fork into those that run them.
 
-        Args:
-            framework: what is imported.
-            program: its source.
-            arguments: of its command line.
-            code: the exit status that it should have.
-            environment: what is added to it once the framework is imported.
+    Args:
+        framework: what is imported.
+        program: its source.
+        arguments: of its command line.
+        code: the exit status that it should have.
+        environment: what is added to it once the framework is imported.
     """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([framework])

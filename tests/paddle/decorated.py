@@ -101,7 +101,7 @@ def same(first, second):
 def renamed(state, names):
     """Return an optimizer's state for a network whose parameters have other names.
 
-    A second network in a process has.
+    A second network in a process has such names.
     """
 
     def name(key):

@@ -512,7 +512,7 @@ def test_complex_numbers_of_low_parts_are_multiplied_with_others(dtype: str) -> 
 class _Refusing(TorchDispatchMode):
     """A stand-in for a kernel that is written in Python and has no low dtype.
 
-    Those of fake tensors are written so.
+    The kernels of fake tensors are written in Python, too.
     """
 
     def __init__(self, operator: Any, error: Exception) -> None:
