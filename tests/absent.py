@@ -1,6 +1,6 @@
-"""Devices that are not there, in every framework: a region for one is off, says so once, and leaves the others.
+"""Devices that are not there, in every framework: a region for one is off, and says so once.
 
-A word that stands for no device is an error.
+Regions for other devices stay as they are. A word that stands for no device is an error.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def nothing_is_in_force_on_it(
 def test_devices_that_are_not_there(
     request: pytest.FixtureRequest, framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`ABSENT` of the folder's module are words and objects for devices that are not here; `HAS` says which are."""
+    """Check that nothing is in force on devices that are not here.
+
+    `ABSENT` of the folder's module are words and objects for them; `HAS` says which are here.
+    """
     module, ops = request.module, adapter_for(framework).operations()
     x = ops.tensor(np.ones((2, 2), np.float32))
     for named in module.ABSENT:

@@ -74,7 +74,10 @@ def regions_of_the_caller_go_before(framework: Framework) -> None:
 
 
 def numbers_agree_with_numpy(framework: Framework, dtype: str) -> None:
-    """Attention in a low dtype is as near to float64 as its roundings allow; the norm and the loss are as near as float32's."""
+    """Attention in a low dtype is as near to float64 as its roundings allow.
+
+    The norm and the loss are as near as float32's.
+    """
     query, key, value = _random(*[(2, 5, 8)] * 3)
     with unamp.policy_region(library.DEFAULT.replace(dtype=dtype)):
         out = library.attention(*map(framework.tensor, (query, key, value)))
@@ -101,7 +104,9 @@ def _gamma(roundings: int, unit: float) -> float:
 
 
 def _attention(query: Any, key: Any, value: Any, unit: float) -> tuple[Any, Any]:
-    """Attention in float64, and how far from it one with softmax in float32 and all else low may be.
+    """Return attention in float64, and how far from it a low one may be.
+
+    The low one has softmax in float32 and all else in the low dtype.
 
     A score is rounded five times: query, key, product, the scale, and their product; sums are in
     float32, for which one more is enough. Scores that are off by d change softmax's results by the

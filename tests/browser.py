@@ -1,7 +1,7 @@
 """The browser in which the tests look at pages: Chromium or Chrome, as it is installed.
 
-`make test` runs this file first: where there is no browser it installs Debian's, or says what to
-install.
+`make test` runs this file first: where there is no browser it installs Debian's,
+or says what to install.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-#: Quiet ones: nothing that the tests look at needs anything from outside, and nothing may ask for
-#: it.
+#: Quiet ones: nothing that the tests look at needs anything from outside,
+#: and nothing may ask for it.
 FLAGS = [
     f"--{flag}"
     for flag in (
-        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking", "disable-component-update",
-        "disable-sync",
+        "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+        "disable-component-update", "disable-sync",
     )
 ]  # fmt: skip
 DESK, PHONE = (1280, 900), (390, 844)
@@ -31,13 +31,17 @@ ELSEWHERE = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
 )
 ADVICE = (
-    "the tests of pages need Chromium or Chrome, and there is none: install it (on Debian: apt-get install chromium; "
-    "elsewhere: https://www.google.com/chrome), or say where it is: CHROMIUM=/path/to/chrome make test"
+    "the tests of pages need Chromium or Chrome, and there is none: install it (on Debian: "
+    "apt-get install chromium; elsewhere: https://www.google.com/chrome), or say where it is: "
+    "CHROMIUM=/path/to/chrome make test"
 )
 
 
 def find() -> str | None:
-    """The browser's path: what the variable CHROMIUM names, or the first that is found. None where there is none."""
+    """Return the browser's path; None where there is none.
+
+    The variable CHROMIUM names it; else it is the first that is found.
+    """
     if named := os.environ.get("CHROMIUM"):
         return shutil.which(named)
     return next((path for name in (*NAMES, *ELSEWHERE) if (path := shutil.which(name))), None)

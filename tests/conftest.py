@@ -22,7 +22,10 @@ settings.load_profile("unamp")
 
 @pytest.fixture(scope="module")
 def framework(request):
-    """The framework whose folder a test stands in, for tests that the folders import from the modules beside them."""
+    """Return the framework whose folder a test stands in.
+
+    It is for tests that the folders import from the modules beside them.
+    """
     return request.path.parent.name
 
 
@@ -49,14 +52,17 @@ def chromium():
 
 
 def pytest_generate_tests(metafunc):
-    """Parametrize a test that folders import from a module beside them by what that promises of the folder's framework."""
+    """Parametrize a test that folders import from a module beside them.
+
+    It gets what that module promises of the folder's framework.
+    """
     if promises := getattr(metafunc.function, "promises", None):
         metafunc.parametrize("promise", promises(Path(metafunc.module.__file__).parent.name))
 
 
 def pytest_configure(config):
-    # Tests write on purpose what a user is warned of; those of the warnings themselves look for
-    # them.
+    # Tests write on purpose what a user is warned of;
+    # those of the warnings themselves look for them.
     config.addinivalue_line("filterwarnings", "ignore::unamp.errors.AmpWarning")
 
 

@@ -1,6 +1,7 @@
-"""Loss scaling and decorated networks where parameters hold their gradients: PyTorch and PaddlePaddle.
+"""Loss scaling and decorated networks where parameters hold their gradients.
 
-The folder of each has a module `decorated`, with its networks and what differs.
+They do in PyTorch and PaddlePaddle. The folder of each has a module `decorated`, with its networks
+and what differs.
 """
 
 from __future__ import annotations

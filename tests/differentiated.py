@@ -1,4 +1,7 @@
-"""The promises of `unamp.trace(gradients=True)` on every framework. Each framework's folder asks it of its own networks."""
+"""The promises of `unamp.trace(gradients=True)` on every framework.
+
+Each framework's folder asks it of its own networks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ W = np.repeat(np.float32([1.5, 1e-6, 1e-9, 0.0]), 25)
 
 
 def _weighted(framework: str, w: np.ndarray = W) -> tuple[unamp.Trace, Any, list[Any]]:
-    """Return the trace of a sum of exp(x) * w and of its gradients, with the value and the gradients."""
+    """Return the trace of a sum of exp(x) * w and of its gradients.
+
+    The value and the gradients come with it.
+    """
     ops = adapter_for(framework).operations()
     weights, x = ops.tensor(w), ops.tensor(X, requires_grad=True)
     with unamp.trace(gradients=True) as trace:
@@ -40,7 +46,10 @@ def _of(trace: unamp.Trace, op: str) -> Gradient:
 
 
 def gradients_are_those_of_numpy(framework: str) -> None:
-    """Every operation's result has its gradient, linked to the record, with its numbers; a later one comes first."""
+    """Every operation's result has its gradient, with its numbers, linked to the record.
+
+    The gradient of a later operation comes first.
+    """
     trace, _, (gradient,) = _weighted(framework)
     np.testing.assert_allclose(
         adapter_for(framework).operations().numpy(gradient), np.exp(X) * W, rtol=1e-5
@@ -71,7 +80,10 @@ def gradients_are_low_where_results_are(framework: str) -> None:
 
 
 def the_first_that_is_not_finite_is_named(framework: str) -> None:
-    """The root of zero has an infinite derivative: the gradient of what the root was taken of is not finite."""
+    """The root of zero has an infinite derivative.
+
+    So the gradient of what the root was taken of is not finite.
+    """
     ops = adapter_for(framework).operations()
     with unamp.trace(gradients=True, values=True) as trace:
         ops.value_and_grad(
@@ -82,17 +94,17 @@ def the_first_that_is_not_finite_is_named(framework: str) -> None:
     assert [trace.records[each.record].op for each in trace.nonfinite_gradients] == ["mul"]
     assert [trace.records[each.record].op for each in trace.gradients] == ["sum", "sqrt", "mul"]
     assert (
-        "first gradient that is not finite: of operation 1 (mul); the one before it was of operation 2 (sqrt)"
-        in trace.table()
-    )
+        "first gradient that is not finite: of operation 1 (mul); "
+        "the one before it was of operation 2 (sqrt)"
+    ) in trace.table()
 
 
 def a_layer_is_named(run: Callable[[], object], layer: str) -> None:
     """The layer whose gradients float16 would lose stands first, and is named below the table.
 
     Args:
-        run: computes a network forward and backward; what comes after `layer` makes its gradients
-            small.
+        run: computes a network forward and backward;
+            what comes after `layer` makes its gradients small.
         layer: its name.
     """
     with unamp.trace(gradients=True) as trace:
@@ -111,7 +123,9 @@ def a_layer_is_named(run: Callable[[], object], layer: str) -> None:
 
 
 def parameters_have_theirs(run: Callable[[], Mapping[str, np.ndarray]]) -> None:
-    """The gradient of each parameter is recorded once in each chosen step, the whole of it, by its layer and its name.
+    """The whole gradient of each parameter is recorded once in each chosen step.
+
+    It is recorded by its layer and its name.
 
     Args:
         run: computes a network of which a layer is called twice, forward and backward, and returns
@@ -144,8 +158,8 @@ def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:
     """The gradients of a scaled loss are the scaled ones, and the record says by how much.
 
     Args:
-        scaled: computes something with a layer, scales it with a scaler, and runs the backward
-            pass.
+        scaled: computes something with a layer, scales it with a scaler,
+            and runs the backward pass.
     """
     with unamp.trace(gradients=True) as trace:
         scaled(unamp.GradScaler(init_scale=1024.0))
@@ -158,7 +172,10 @@ def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:
 def gradients_do_not_depend_on_a_trace(
     run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]],
 ) -> unamp.Trace:
-    """Values, gradients and random numbers are the same, bit by bit, without a trace and with one of gradients."""
+    """Values, gradients and random numbers are the same without a trace and with one of gradients.
+
+    They are the same bit by bit.
+    """
     trace = unamp.trace(gradients=True)
     plain, traced = run(nullcontext()), run(trace)
     for n, (a, b) in enumerate(zip(plain, traced, strict=True)):
@@ -169,7 +186,10 @@ def gradients_do_not_depend_on_a_trace(
 
 
 def a_later_backward_pass_is_not_recorded(forward: Callable[[], Callable[[], object]]) -> None:
-    """Not by the trace that was closed, and not by one that is open then; and the closed one says that it saw none."""
+    """The trace that was closed does not record it, nor does one that is open then.
+
+    The closed one says that it saw none.
+    """
     with unamp.trace(gradients=True) as trace:
         backward = forward()
     with unamp.trace(gradients=True) as other:
@@ -180,7 +200,10 @@ def a_later_backward_pass_is_not_recorded(forward: Callable[[], Callable[[], obj
 
 
 def no_graph_is_kept(made: Callable[[], Iterable[object]]) -> None:
-    """While the trace is open still, nobody holds what ran, whether its backward pass ran or not."""
+    """While the trace is open still, nobody holds what ran.
+
+    It does not matter whether its backward pass ran.
+    """
     with unamp.trace(gradients=True) as trace:
         gone = [weakref.ref(value) for value in made()]
         gc.collect()
@@ -256,7 +279,7 @@ def test_a_loss_scale_is_told(request: pytest.FixtureRequest) -> None:
 def test_a_backward_pass_is_not_reported(
     request: pytest.FixtureRequest, inside: bool, gradients: bool
 ) -> None:
-    """Nor is looking at a gradient, which follows no rule; neither inside of a region nor without one."""
+    """Looking at a gradient follows no rule, either, inside of a region or without one."""
     region = unamp.autocast(dtype="bfloat16", level="O3") if inside else nullcontext()
     with unamp.trace(gradients=gradients) as trace, region:
         request.module.network()(request.module.rows()).sum().backward()

@@ -1,6 +1,7 @@
-"""The examples in README.md and docs/, by the framework that they import: each is run in that framework's process.
+"""The examples in README.md and docs/, by the framework that they import.
 
-A block of Python is an example. A block of text right below it is what it prints, to the letter.
+Each is run in that framework's process. A block of Python is an example. A block of text right
+below it is what it prints, to the letter.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax", "keras")
 
 
 class Example(NamedTuple):
-    """A block of Python in a document, the line that it starts on, and what the document says that it prints."""
+    """A block of Python in a document.
+
+    It has the line that it starts on, and what the document says that it prints.
+    """
 
     file: Path
     line: int
@@ -56,7 +60,7 @@ class Example(NamedTuple):
                     }
                 )
         for op in [each.name for each in unamp.vocabulary().values() if each.is_added]:
-            # the next example has its own
+            # the next example registers its own
             unamp.vocabulary().remove(op)
         if self.prints is not None:
             assert _without_margin(printed.getvalue()) == _without_margin(self.prints)
@@ -91,7 +95,10 @@ def every_example() -> list[Example]:
 
 
 def examples(*frameworks: str) -> list[Example]:
-    """The examples that import just these frameworks (and may import fewer of them, but one). Excerpts are run as files."""
+    """Return the examples that import at least one of these frameworks, and no other.
+
+    Without frameworks: those that import none. Excerpts are run as files, not as examples.
+    """
     found = [e for e in every_example() if not e.excerpt()]
     return [
         e
@@ -101,7 +108,10 @@ def examples(*frameworks: str) -> list[Example]:
 
 
 def every_command() -> list[tuple[Path, list[str]]]:
-    """The command lines in the documents, each with its document, as a shell splits them: without comments, at every `&&`."""
+    """Return the command lines in the documents, each with its document.
+
+    They are split as a shell splits them: without comments, at every `&&`.
+    """
     found = []
     for file in (*FILES, ROOT / "CONTRIBUTING.md"):
         for block in re.findall(
@@ -130,8 +140,8 @@ def conventions(framework: str) -> dict[str, str]:
     return {row[0]: row[column] for row in rows[2:]}
 
 
-#: The names by which an example tells of a folder's framework, where they are others than the
-#: folder's.
+#: The names by which an example tells of a folder's framework,
+#: where they are others than the folder's.
 NAMES = {"tensorflow": ("tensorflow", "keras")}
 
 

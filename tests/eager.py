@@ -1,7 +1,7 @@
-"""Regions around operations of eager mode, on every framework. Each framework's folder imports the tests.
+"""Regions around operations of eager mode, on every framework.
 
-That each operation follows each rule is `unamp conformance`'s to check: these are the cases that it
-does not ask about.
+Each framework's folder imports the tests. That each operation follows each rule is `unamp
+conformance`'s to check: these are the cases that it does not ask about.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def operations(framework: str) -> Operations:
 
 @each_low
 def test_products_add_up_in_float32(operations: Operations, low: str) -> None:
-    """Three thousand products of one, which a low sum stops counting. Only inputs and the result are rounded."""
+    """A low sum stops counting before it has added three thousand products of one.
+
+    Only inputs and the result are rounded.
+    """
     ones = np.full((1, 3001), 1 + 2.0**-12, np.float32)
     with policy_region(Policy("O1", low)):
         result = operations["matmul"](operations.tensor(ones), operations.tensor(ones.T.copy()))

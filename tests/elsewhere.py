@@ -21,7 +21,10 @@ class Ended(NamedTuple):
 
 
 def ended(*words: object, path: Path | None = None, **environment: str) -> Ended:
-    """Run Python with some words, and return how it ended; it can import from `path`, and `environment` is added to its own."""
+    """Run Python with some words, and return how it ended.
+
+    It can import from `path`, and `environment` is added to its own.
+    """
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, *map(str, words)]
@@ -52,11 +55,14 @@ def ended(words):
     return code, said.getvalue(), complaints.getvalue()
 
 print("\\n" + json.dumps([ended(words) for words in json.loads(sys.argv[1])]))
-"""
+"""  # noqa: E501
 
 
 def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended]:
-    """Run Python with the words of each command, one after the other in one process, which imports a framework once."""
+    """Run Python with the words of each command, one after the other in one process.
+
+    The process imports a framework once.
+    """
     said = python(
         "-c", _IN_TURN, json.dumps([list(map(str, words)) for words in commands]), path=path
     )
@@ -64,10 +70,10 @@ def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended
 
 
 def forked(framework: str, program: str, *arguments: str, code: int = 0, **environment: str) -> str:
-    """Run a program in a process in which a framework was just imported; return what it prints; check its exit status.
+    """Run a program in a process in which a framework was just imported; return what it prints.
 
-    To import a framework takes longer than most programs: it is imported once, in a process that
-    does nothing else than to fork into those that run them.
+    The program's exit status is checked. To import a framework takes longer than most programs: it
+    is imported once, in a process that does nothing else than to fork into those that run them.
 
     Args:
         framework: what is imported.

@@ -1,4 +1,7 @@
-"""Products in float8 on every framework whose adapter computes them. Each framework's folder asks it of its own functions."""
+"""Products in float8 on every framework whose adapter computes them.
+
+Each framework's folder asks it of its own functions.
+"""
 
 from __future__ import annotations
 

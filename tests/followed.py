@@ -1,4 +1,7 @@
-"""How a call goes through files of Python. docs/architecture.md follows one `add` from file to file; this follows it too."""
+"""The way of a call through files of Python.
+
+docs/architecture.md follows one `add` from file to file; this follows it too.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def passed(call: Callable[[], Any]) -> list[str]:
 
 
 def added(x: Any) -> list[str]:
-    """The files that `x + x` passes through under a changed rule, once what is made the first time is made."""
+    """Return the files that `x + x` passes through under a changed rule.
+
+    What is made the first time is made by a call before.
+    """
     with unamp.autocast(dtype="bfloat16", allow=["add"]):
         low = x + x
         files = passed(lambda: x + x)
@@ -53,7 +59,10 @@ def added(x: Any) -> list[str]:
 
 
 def changes_of_file(run: Callable[[], object]) -> int:
-    """How often a call and all that it calls goes from one file of Python to another, there and back."""
+    """Return how often a call goes from one file of Python to another, there and back.
+
+    What it calls counts, too.
+    """
     changes, files = 0, [__file__]
 
     def profile(frame: FrameType, event: str, _: object) -> None:

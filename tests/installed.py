@@ -15,13 +15,17 @@ _COMES_WITH = {"keras": "tensorflow"}
 
 
 def place(framework: str) -> Path:
-    """Where a framework is installed. A missing one is a failure: nothing would be compared. Unless there is no wheel of it."""
+    """Return where a framework is installed.
+
+    A missing one is a failure, since nothing would be compared, unless there is no wheel of it.
+    """
     spec = importlib.util.find_spec(framework)
     if spec is None or spec.origin is None or not spec.submodule_search_locations:
         # a folder of tests is no framework
         if _COMES_WITH.get(framework, framework) in without_wheels():
             pytest.skip(f"{framework} offers no wheel for this Python")
         pytest.fail(
-            f"{framework} is not installed, so nothing can be compared with it: pip install 'unamp[{framework}]'"
+            f"{framework} is not installed, so nothing can be compared with it: "
+            f"pip install 'unamp[{framework}]'"
         )
     return Path(next(iter(spec.submodule_search_locations)))

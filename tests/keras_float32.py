@@ -1,4 +1,7 @@
-"""float32 that a layer of Keras states, on every backend: the region decides, says so, and is told otherwise in one way."""
+"""float32 that a layer of Keras states, on every backend.
+
+The region decides, says so, and is told otherwise in one way.
+"""
 
 from __future__ import annotations
 

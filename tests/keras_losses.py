@@ -1,4 +1,7 @@
-"""Losses of Keras at O2, on every backend: they follow the policy, and what ends them and adds them up is float32."""
+"""Losses of Keras at O2, on every backend: they follow the policy.
+
+What ends them and adds them up is float32.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Layers of Keras that were made with a mixed dtype policy, on every backend: in a region they are float32 layers.
+"""Layers of Keras that were made with a mixed dtype policy, on every backend.
 
-Their own casts would round what the region's policy wants in float32, or in the other low dtype.
+In a region they are float32 layers. Their own casts would round what the region's policy wants in
+float32, or in the other low dtype.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ LARGE = np.full((1, 4, 4), 1.001e5, "float32") * np.linspace(1, 2, 16, dtype="fl
     1, 4, 4
 )
 POLICIES = (
-    Policy(dtype="bfloat16"), Policy(dtype="bfloat16", deny=["linear", "conv1d"]), Policy("O2", "bfloat16"),
-    Policy("OD", "float16"), Policy(deny="*"),
+    Policy(dtype="bfloat16"), Policy(dtype="bfloat16", deny=["linear", "conv1d"]),
+    Policy("O2", "bfloat16"), Policy("OD", "float16"), Policy(deny="*"),
 )  # fmt: skip
 
 
@@ -51,11 +52,13 @@ def made(of: str) -> list[tuple[Any, Any]]:
         kept = {"kernel_initializer": constant(3e-6)}
         return [
             (layers.Dense(3, **kept), x), (layers.Dense(3, activation="softmax", **kept), x),
-            (layers.Conv1D(3, 1, **kept), x), (layers.EinsumDense("abc,cd->abd", (None, 5), **kept), x),
-            (layers.LayerNormalization(), x), (layers.BatchNormalization(), x), (layers.RMSNormalization(), x),
-            (layers.GroupNormalization(2), x), (layers.UnitNormalization(), x),
-            (layers.ReLU(), x), (layers.Softmax(), x), (layers.Activation("softmax"), x), (layers.Flatten(), x),
-            (layers.Add(), [x, low]), (layers.MaxPooling1D(2), x),
+            (layers.Conv1D(3, 1, **kept), x),
+            (layers.EinsumDense("abc,cd->abd", (None, 5), **kept), x),
+            (layers.LayerNormalization(), x), (layers.BatchNormalization(), x),
+            (layers.RMSNormalization(), x), (layers.GroupNormalization(2), x),
+            (layers.UnitNormalization(), x), (layers.ReLU(), x), (layers.Softmax(), x),
+            (layers.Activation("softmax"), x), (layers.Flatten(), x), (layers.Add(), [x, low]),
+            (layers.MaxPooling1D(2), x),
             (layers.Embedding(2, 3, constant(7e4)), keras.ops.convert_to_tensor([[0, 1]])),
             (layers.SimpleRNN(3, recurrent_initializer="ones", **kept), x),
             (layers.MultiHeadAttention(1, 2, **kept), [x, x]), (layers.Dense(3, **kept), low),

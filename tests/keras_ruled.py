@@ -123,7 +123,10 @@ def fit_follows_rules(of: ruled.Layers) -> None:
 
 
 def functional_models_follow_rules(of: ruled.Layers) -> None:
-    """A layer that is called twice has its rule in both calls, and a trace names it and its rule."""
+    """A layer that is called twice has its rule in both calls.
+
+    A trace names the layer and its rule.
+    """
     dense = keras.layers.Dense
     x = keras.Input((4,))
     twice = dense(4, name="twice")

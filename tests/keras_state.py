@@ -1,4 +1,7 @@
-"""State that Keras keeps, on every backend: in a region it is float32, and as it is outside, where a program computes it."""
+"""State that Keras keeps, on every backend: in a region it is float32.
+
+Where a program computes it, it is as it is outside.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +86,8 @@ def variance_of_data() -> Any:
 @pytest.mark.parametrize(
     "compute",
     [
-        counted, squared_error, wrapped_error, precision_at_recall, learning_rate, learning_rate_of_an_optimizer, orthogonal,
-        identity, variance_of_data,
+        counted, squared_error, wrapped_error, precision_at_recall, learning_rate,
+        learning_rate_of_an_optimizer, orthogonal, identity, variance_of_data,
     ],
 )  # fmt: skip
 def test_what_is_kept_in_a_region_comes_to_the_same_bits_as_outside(

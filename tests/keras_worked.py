@@ -1,4 +1,7 @@
-"""Traces of a training step of Keras, on every backend: every layer once, with its name, and the same work."""
+"""Traces of a training step of Keras, on every backend.
+
+Every layer is there once, with its name, and with the same work.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Scripts that are migrated run as before. Each framework's folder asks it of its own scripts, in `migrate/scripts`."""
+"""Scripts that are migrated run as before.
+
+Each framework's folder asks it of its own scripts, in `migrate/scripts`.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,11 @@ def runs_as_before(
     *,
     same_layers: bool = True,
 ) -> None:
-    """The migrated script has the results of the one before, to the bit, and its layers computed in the same dtypes.
+    """The migrated script has the results of the one before, to the bit.
 
-    In plain unamp every operation runs under the policy that it runs under in the dialect. `around`
-    is what all run inside of; without `same_layers` the framework's own mixed precision is made of
-    other layers, and only results are compared.
+    Its layers computed in the same dtypes. In plain unamp every operation runs under the policy
+    that it runs under in the dialect. `around` is what all run inside of; without `same_layers` the
+    framework's own mixed precision is made of other layers, and only results are compared.
     """
     text = script.read_text("utf-8")
     before, ran = _run(text, script, around)
@@ -73,7 +76,10 @@ def _in_layers(records: list[OpRecord]) -> list[tuple[Any, ...]]:
 
 
 def _decision(record: OpRecord) -> tuple[Any, ...]:
-    """Return the operation, the rule, the dtype that it computed in, and the policy; for `native` its lists."""
+    """Return the operation, the rule, the dtype that it computed in, and the policy.
+
+    For the preset `native` the policy has the lists that it stands for.
+    """
     policy = record.policy and record.policy.delegated(record.framework, "cpu")
     return (
         record.op,

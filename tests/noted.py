@@ -1,4 +1,7 @@
-"""Errors inside a region, which have a note where they are about dtypes. Each framework's folder asks it of its own errors."""
+"""Errors inside a region, which have a note where they are about dtypes.
+
+Each framework's folder asks it of its own errors.
+"""
 
 from __future__ import annotations
 

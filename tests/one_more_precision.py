@@ -1,7 +1,7 @@
-"""A region in a low precision that the table of them does not have yet: ``python one_more_precision.py FRAMEWORK``.
+"""A region in a low precision that the table of them does not have yet.
 
-Prints what a product computes in under bfloat16 and under the new one, or the error that refuses
-it.
+``python one_more_precision.py FRAMEWORK`` prints what a product computes in under bfloat16 and
+under the new one, or the error that refuses it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _ROW = f'        FloatFormat("{NEW}", 1, 3, -14, 15, low=True),\n'
 PRODUCTS = {
     "torch": "import torch; x = torch.ones(2, 2); product = lambda: torch.mm(x, x)",
     "paddle": "import paddle; x = paddle.ones([2, 2]); product = lambda: paddle.mm(x, x)",
-    "mindspore": "import mindspore; x = mindspore.ops.ones((2, 2)); product = lambda: mindspore.ops.matmul(x, x)",
+    "mindspore": (
+        "import mindspore; x = mindspore.ops.ones((2, 2)); "
+        "product = lambda: mindspore.ops.matmul(x, x)"
+    ),
     "tensorflow": "import tensorflow as tf; x = tf.ones((2, 2)); product = lambda: tf.matmul(x, x)",
     "jax": "import jax; x = jax.numpy.ones((2, 2)); product = lambda: x @ x",
 }

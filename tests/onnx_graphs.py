@@ -22,7 +22,10 @@ def node(
     layers: Sequence[tuple[str, str]] | None = None,
     **more: Any,
 ) -> NodeProto:
-    """A node, named after its first output; with `layers`, labelled with them as PyTorch's exporter does."""
+    """Return a node, named after its first output.
+
+    With `layers` it is labelled with them as PyTorch's exporter does.
+    """
     made = helper.make_node(
         kind,
         inputs.split(),

@@ -30,7 +30,10 @@ _PYTHONS = frozenset(
 
 
 class Use(NamedTuple):
-    """A private name in an adapter's source: its full path, or the name alone where nobody can tell whose it is."""
+    """A private name in an adapter's source.
+
+    It is the full path, or the name alone where nobody can tell whose it is.
+    """
 
     file: str
     line: int
@@ -55,7 +58,10 @@ class Source:
 
     @cached_property
     def listed(self) -> frozenset[str]:
-        """The paths in the table: modules, owners, and their names; without the parentheses of a call."""
+        """Return the paths in the table: modules, owners, and their names.
+
+        Parentheses of a call are left out.
+        """
         tables = (
             self.table.at_registration,
             self.table.when_used,
@@ -178,7 +184,7 @@ class Source:
                 yield from self._imported(node)
 
     def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-        """Give what an import binds: each name, and the path in the framework that it stands for."""
+        """Give what an import binds: each name, and its path in the framework."""
         if isinstance(node, ast.ImportFrom):
             if node.module and node.module.partition(".")[0] in self.family:
                 yield from (
@@ -191,7 +197,10 @@ class Source:
                 yield (each.asname, each.name) if each.asname else (root, root)
 
     def _path(self, node: ast.Attribute, aliases: dict[str, str]) -> str | None:
-        """Return the path in the framework that a chain of attributes is; None where it begins with something else."""
+        """Return the path in the framework that a chain of attributes is.
+
+        Return None where the chain begins with something else.
+        """
         parts: list[str] = []
         value: ast.expr = node
         while isinstance(value, ast.Attribute):
@@ -223,7 +232,10 @@ def _is_private(name: str, own: frozenset[str]) -> bool:
 
 
 def _names_of_ours(trees: object) -> frozenset[str]:
-    """Return the names that some trees define themselves: functions, classes, variables, attributes of `self`."""
+    """Return the names that some trees define themselves.
+
+    They are functions, classes, variables, and attributes of `self`.
+    """
     found: set[str] = set()
     for node in (node for tree in trees for node in ast.walk(tree)):  # type: ignore[attr-defined]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

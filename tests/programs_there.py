@@ -1,4 +1,7 @@
-"""Programs for devices that are not here, in every framework that has them: read, and held against the policy."""
+"""Programs for devices that are not here, in every framework that has them.
+
+They are read, and held against the policy.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ OPERATIONS = ["add", "conv2d", "exp", "gelu", "linear", "mse_loss", "softmax", "
 
 
 def read(framework: str, device: str, network: str, policy: Policy) -> tuple[str, list[str]]:
-    """Return what is wrong with a network's program, empty where nothing is, and its operations but for elementwise ones."""
+    """Return what is wrong with a network's program, and its operations but for elementwise ones.
+
+    The first is empty where nothing is wrong.
+    """
     wrong, details = check_program(Subject(framework, device), NETWORKS[network], policy)[
         "decisions"
     ]
@@ -40,7 +46,10 @@ def probed(subject: Subject, op: str, dtypes: Sequence[str] = ("bfloat16",)) -> 
 def forgotten_operation_is_caught(
     subject: Subject, monkeypatch: Any, off: AbstractContextManager[Any] | Any, op: str = "linear"
 ) -> None:
-    """Where an operation of a network runs with no policy in force; `off` makes the context in which none is."""
+    """Check that an operation of a network that runs with no policy in force is noticed.
+
+    `off` makes the context in which none is in force.
+    """
     known = type(subject.operations).__getitem__
 
     def forgetful(self: Any, name: str) -> Any:

@@ -1,4 +1,6 @@
-"""Random policies x random networks x random nesting of regions; the folder of every framework imports the test.
+"""Random policies x random networks x random nesting of regions.
+
+The folder of every framework imports the test.
 
 A network is a list of steps: operations on values that there are already, and blocks of steps in a
 region of their own. Every single call is held against a reference that NumPy gives: the inputs
@@ -45,8 +47,10 @@ def _softmax(a: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Op:
-    """An operation of the networks: how many values it takes, its arguments besides, NumPy's version, and of what size its
-    summands are.
+    """An operation of the networks.
+
+    Its fields are the number of values that it takes, its further arguments, NumPy's version, and
+    the size of its summands.
     """
 
     values: int
@@ -142,8 +146,8 @@ class Network:
 
 _SIZES = st.sampled_from([3, 5, 2, 1, 4, 3, 0])
 _NETWORKS = st.builds(
-    Network, _policies(), _STEPS, st.tuples(_SIZES, _SIZES), st.integers(0, 2**16), st.sampled_from([0, 0, 1, 4]),
-    st.booleans(), st.booleans(),
+    Network, _policies(), _STEPS, st.tuples(_SIZES, _SIZES), st.integers(0, 2**16),
+    st.sampled_from([0, 0, 1, 4]), st.booleans(), st.booleans(),
 )  # fmt: skip
 
 
@@ -236,7 +240,10 @@ class _Run:
             return None
 
     def works(self, op: str, inputs: Sequence[Any]) -> bool:
-        """Return whether the framework's function in float32 is right: some give what they find in memory for no numbers."""
+        """Return whether the framework's function in float32 is right.
+
+        Some functions give what they find in memory for no numbers.
+        """
         result = self.plainly(op, [self.cast(value, "float32") for value in inputs])
         if result is None:
             return False
@@ -273,7 +280,8 @@ class _Run:
         assert observed.shape == expected.shape, said
         wrong = _wrong(observed, expected, allowed)
         assert not wrong.any(), (
-            f"{said}: {observed[wrong]}, should be {expected[wrong]} within {allowed[wrong]}, from {given}"
+            f"{said}: {observed[wrong]}, "
+            f"should be {expected[wrong]} within {allowed[wrong]}, from {given}"
         )
         if (
             all(np.isfinite(a).all() for a in given)
@@ -305,13 +313,16 @@ def _computed(rule: Rule, policy: Policy, dtypes: Sequence[str]) -> str:
 
 
 def _reference(op: str, given: Sequence[Array], dtype: str) -> tuple[Array, Array]:
-    """The exact result rounded to a dtype, and how far from it a computation in that dtype may be."""
+    """Return the exact result rounded to a dtype, and how far a computation may be from it.
+
+    The computation is in that dtype.
+    """
     what = _OPS[op]
     with np.errstate(all="ignore"):
         exact = what.numpy(*given)
         size = np.abs(exact) if what.size is None else what.size(*given)
-        # Four roundings of the largest summand; and numbers may be so small that they are taken for
-        # zero.
+        # Four roundings of the largest summand;
+        # and numbers may be so small that they are taken for zero.
         allowed = (
             4.0 * _ROUNDOFF[dtype] * size + 2.0 * spacing(np.nan_to_num(exact), dtype) + 2.0**-125
         )

@@ -13,7 +13,10 @@ __all__ = ["said_by_ranks", "skipped_together"]
 
 
 def said_by_ranks(commands: Sequence[Sequence[str]]) -> list[Any]:
-    """Return the results of processes that run at the same time. Where one fails, none waits for it."""
+    """Return the results of processes that run at the same time.
+
+    Where one fails, none waits for it.
+    """
     ranks = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for command in commands

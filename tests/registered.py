@@ -1,4 +1,6 @@
-"""The promises of `unamp.register_operation`, on every framework. Each framework's folder asks them.
+"""The promises of `unamp.register_operation`, on every framework.
+
+Each framework's folder asks them.
 
 1 + 2^-9 is a number of float32 and none of bfloat16, and neither is a sum of eight of them: so the
 numbers tell in which precision an operation computed, to the bit.
@@ -26,13 +28,16 @@ X = np.full((2, 8), 1 + 2.0**-9, np.float32)
 W = np.ones((8, 2), np.float32)
 IN_FLOAT32, IN_LOW = 8 + 2.0**-6, 8.0
 
-#: The framework's functions for `product`, which is one function for all of them, as a library's
-#: are.
+#: The framework's functions for `product`, which is one function for all of them,
+#: as a library's are.
 functions: Operations | None = None
 
 
 def product(x: Any, w: Any) -> Any:
-    """Return a product and a sum that changes nothing: two operations, one of them on the allow list."""
+    """Return a product and a sum that changes nothing.
+
+    They are two operations, one of them on the allow list.
+    """
     assert functions is not None
     return functions["add"](
         functions["matmul"](x, w), functions["zeros_like"](functions["matmul"](x, w))
@@ -128,7 +133,7 @@ def gradients_flow_through_the_casts(framework: str) -> None:
     assert float(ops.numpy(value)) == 4 * IN_LOW
     assert ops.dtype(dx) == ops.dtype(dw) == "float32"
     np.testing.assert_array_equal(ops.numpy(dx), np.full((2, 8), 2, np.float32))
-    # of inputs that were rounded
+    # the gradient comes of inputs that were rounded
     np.testing.assert_array_equal(ops.numpy(dw), np.full((8, 2), 2, np.float32))
 
 
@@ -172,7 +177,9 @@ def a_shadow_is_left_out(draw: Callable[[Any], Any], x: Any, why: str) -> None:
 
 
 def a_container_is_opened(framework: str, container: Callable[[Any, Any], Any]) -> None:
-    """The tensors in a container that the framework was told of are cast, and the function gets one of its class.
+    """The tensors in a container that the framework was told of are cast.
+
+    The function gets a container of its class.
 
     Args:
         framework: the framework.
@@ -209,7 +216,9 @@ def a_container_is_opened(framework: str, container: Callable[[Any, Any], Any]) 
 def a_change_that_would_be_lost_is_refused(
     change: Callable[[Any], Any], x: Any, low: Any = None
 ) -> None:
-    """An operation that changes what it is given changes that, or raises an error: never a copy in silence.
+    """An operation that changes what it is given changes that, or raises an error.
+
+    It never changes a copy in silence.
 
     Args:
         change: changes its argument in place.
@@ -284,7 +293,7 @@ def calling(x: Any, w: Any) -> Any:
 
 
 def a_compiled_function_follows(framework: str, compiled: Callable[..., Any]) -> None:
-    """What a framework's compiler made of a function is another program in each region, and the plain one outside."""
+    """A compiled function is another program in each region, and the plain one outside."""
     with registered(framework, "low") as ops:
         calls, x, w = compiled(calling), ops.tensor(X), ops.tensor(W)
         assert ops.dtype(calls(x, w)) == "float32"

@@ -1,4 +1,7 @@
-"""What the tests of keeping calls, and of running them again, have in common: one folder of each framework runs them."""
+"""The tests of keeping calls, and of running them again: what they have in common.
+
+One folder of each framework runs them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from unamp.tracing import Replay, replay
 
 
 def kept(run: Callable[[], object], folder: Path, low: str = "") -> unamp.Trace:
-    """Return the trace of a function that keeps its calls; in a region, where a low dtype is given."""
+    """Return the trace of a function that keeps its calls.
+
+    The function runs in a region where a low dtype is given.
+    """
     with (
         unamp.trace(keep=folder) as trace,
         unamp.autocast(dtype=low or "bfloat16", enabled=bool(low)),
@@ -37,7 +43,10 @@ def left_out(trace: unamp.Trace) -> dict[str, str]:
 
 
 def check_every_call(trace: unamp.Trace, folder: Path, ops: Iterable[str], low: str = "") -> None:
-    """Check that every call of a trace was kept, is of these operations, and that each comes out as in the run."""
+    """Check that every call of a trace was kept, and comes out as in the run.
+
+    All calls are of these operations.
+    """
     assert left_out(trace) == {}
     assert {record.op for record in trace.records} == set(ops)
     numbers = {
@@ -63,13 +72,16 @@ def _error(again: Replay) -> float:
 def check_elsewhere(
     trace: unamp.Trace, folder: Path, frameworks: Iterable[str], ops: Iterable[str]
 ) -> None:
-    """Check that operations of a trace come out as in the run in other frameworks, each in a process of its own."""
+    """Check that operations of a trace come out as in the run in other frameworks.
+
+    Each framework has a process of its own.
+    """
     numbers = {record.op: n for n, record in enumerate(trace.records, 1)}
     wanted = [numbers[op] for op in ops]
     for framework in (each for each in frameworks if each not in without_wheels()):
         code = f"from replayed import main\nmain({str(folder)!r}, {framework!r}, {wanted})"
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        # this folder's
+        # KERAS_BACKEND is this folder's
         environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
         environment["PYTHONPATH"] = path
         done = subprocess.run(

@@ -1,4 +1,7 @@
-"""The promises of rules for layers, whatever the framework is; each framework's folder holds its own networks to it."""
+"""The promises of rules for layers, whatever the framework is.
+
+Each framework's folder holds its own networks to it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ def share(network: Any) -> None:
 
 
 class Layers(NamedTuple):
-    """A framework's network of two blocks, each of which returns `wi(x)` and `wo(x)`, and what to ask about it.
+    """A framework's network of two blocks, and what to ask about it.
+
+    Each block returns `wi(x)` and `wo(x)`.
 
     Attributes:
         network: makes it, called once.
@@ -117,7 +122,10 @@ def results_go_back_to_low(of: Layers) -> None:
 
 
 def low_inputs_are_widened(of: Layers) -> None:
-    """It is not a region that is switched off: there low inputs would meet float32 parameters, and raise."""
+    """A layer's float32 rule is no region that is switched off.
+
+    There low inputs would meet float32 parameters, and raise.
+    """
     network = of.network()
     low = of.low(of.x)
     with unamp.layer_policies(network, {"**.wi": F32, "**.wo": F32}):

@@ -1,4 +1,6 @@
-"""Run every folder of tests in a process of its own, two at a time, and say at the end how all of them went.
+"""Run every folder of tests in a process of its own, two at a time.
+
+It says at the end how all of them went.
 
 PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which
 `make test` builds them): the second time without the tests that are marked ``either_kernels`` or
@@ -61,7 +63,10 @@ def suites() -> Iterator[tuple[str, tuple[str, ...], dict[str, str]]]:
 
 
 class Outcome(NamedTuple):
-    """How the tests of a folder went: how many passed, failed and were skipped, in how many seconds, and what was printed."""
+    """The outcome of a folder's tests.
+
+    It has the numbers of passed, failed and skipped tests, the seconds, and what was printed.
+    """
 
     passed: int
     failed: int
@@ -116,7 +121,8 @@ def main(arguments: list[str]) -> int:
             lines.append(f"{begun[future]}: {outcome.seconds:.0f} s, {_sentence(*counts)}")
     for framework in sorted(without_wheels()):
         lines.append(
-            f"{framework}: left out, it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}"
+            f"{framework}: left out, "
+            f"it offers no wheel for Python {sys.version_info[0]}.{sys.version_info[1]}"
         )
     print("", *lines, _sentence(*total), sep="\n", flush=True)
     return int(total[1] > 0 or total[0] == 0)

@@ -1,4 +1,7 @@
-"""The promises of `unamp.trace(shadow=...)` on every framework. Each framework's folder asks it of its own networks."""
+"""The promises of `unamp.trace(shadow=...)` on every framework.
+
+Each framework's folder asks it of its own networks.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,15 @@ Run = Callable[[AbstractContextManager[object]], Sequence[np.ndarray]]
 
 
 def a_shadow_changes_nothing(run: Run, *others: str) -> unamp.Trace:
-    """Compare what a network gives and what it leaves behind, bit by bit, without a shadow and with one.
+    """Compare without a shadow and with one what a network gives and what it leaves behind.
+
+    They are compared bit by bit.
 
     Args:
         run: gives values, gradients, running statistics, what was changed in place, and random
             numbers drawn afterwards. It starts anew each time, from the same seed.
-        others: shadows, without values, beside that in float16 with them, of which the trace is
-            returned.
+        others: shadows, without values, beside that in float16 with them,
+            of which the trace is returned.
     """
     plain = run(nullcontext())
     for dtype in (*others, "float16"):
@@ -105,7 +110,10 @@ def error_is_that_of_numpy(framework: str, exp: Callable[[object], object]) -> N
 
 
 def what_runs_low_is_left_out(call: Callable[[], object]) -> None:
-    """In a region the low operations have no float32 result to compare with, and the record says so."""
+    """In a region the low operations have no float32 result to compare with.
+
+    The record says so.
+    """
     with unamp.trace(shadow="float16") as trace, unamp.autocast(dtype="float16"):
         call()
     assert {record.shadow for record in trace.records if record.compute == "float16"} == {

@@ -1,4 +1,7 @@
-"""The suite notices where an adapter is spoilt, and names the operation. Each framework's folder imports the tests."""
+"""The suite notices where an adapter is spoilt, and names the operation.
+
+Each framework's folder imports the tests.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ WRONGLY = tuple((op, manner) for manner in MANNERS for op in OPS)
 
 
 def test_an_operation_that_the_adapter_forgets_is_named(framework: str) -> None:
-    """24 operations, spread over all groups, are forgotten one after the other: others in every framework."""
+    """24 operations, spread over all groups, are forgotten one after the other.
+
+    They are others in every framework.
+    """
     subject = Subject(framework, "cpu")
     found = list(verdicts(subject, choose(telling(candidates(subject)), 24)))
     assert [verdict.op for verdict in found if not verdict.honest] == []
@@ -48,7 +54,10 @@ def test_an_operation_carried_out_wrongly_is_named(framework: str, op: str, mann
 
 
 def test_a_defect_of_any_kind_is_noticed(framework: str) -> None:
-    """Four operations, drawn by a seed from all groups, with a defect of every kind that shows there."""
+    """Four operations, drawn by a seed from all groups, are spoilt.
+
+    Each has a defect of every kind that shows there.
+    """
     bench = Bench(MutableSubject(framework, "cpu"))
     found = {
         op: dict(bench.verdicts(op, tuple(KINDS.values())))
@@ -66,7 +75,10 @@ def test_a_defect_of_any_kind_is_noticed(framework: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS_OF_NETWORKS)
 def test_networks_that_compute_in_another_dtype_are_noticed(framework: str, kind: str) -> None:
-    """By their numbers alone, whatever their dtypes say. Of all networks these two are the nearest to not being noticed."""
+    """Networks are noticed by their numbers alone, whatever their dtypes say.
+
+    Of all networks these two are the nearest to not being noticed.
+    """
     found = list(spoilt(Subject(framework, "cpu"), kind, ("conv", "transformer")))
     near = [
         (run.network, run.precision)

@@ -1,6 +1,7 @@
-"""The dialects on every framework: the examples of the frameworks' documentation, on tensors and networks of another.
+"""The dialects on every framework: the examples of the frameworks' documentation.
 
-Each framework's folder runs them on its own. A framework is named as unamp's adapters name it.
+They run on tensors and networks of another framework. Each framework's folder runs them on its own.
+A framework is named as unamp's adapters name it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def error_of(call: Callable[[], object]) -> type[Exception] | None:
 def paddles_example(
     framework: str, conv2d: Callable[[Any], Any], data: Any, a: Any, b: Any
 ) -> None:
-    """`unamp.auto_cast` and `paddle.amp.auto_cast` around a convolution, and around sums and products."""
+    """`unamp.auto_cast` and `paddle.amp.auto_cast` around a convolution, sums and products."""
     dtype_of = adapter_for(framework).dtype_of
     for region in (unamp.auto_cast, paddle_amp.auto_cast, paddle_amp.amp_guard):
         with region():

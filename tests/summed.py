@@ -1,4 +1,6 @@
-"""Sums and draws from low tensors in a region of the default preset. Each framework's folder imports the test.
+"""Sums and draws from low tensors in a region of the default preset.
+
+Each framework's folder imports the test.
 
 A sum of 20,000 ones that is kept in bfloat16 stops at 256, and one of squares in float16 at 65,504.
 A draw that compares low numbers with each other takes the first of those that are equal.
@@ -47,7 +49,7 @@ SUMS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
     "scatter_reduce": (lambda op, v: op(v.zeros_row, 1, v.nowhere_row, v.row, "sum"), COUNT),
     "segment_pool": (lambda op, v: op(v.column, v.whole), COUNT),
     "send_u_recv": (lambda op, v: op(v.column, v.everywhere, v.nowhere), COUNT),
-    # of some frameworks it is half of that
+    # in some frameworks it is half of that
     "squared_l2_norm": (lambda op, v: op(v.ones) / op(v.one), COUNT),
     "std": (lambda op, v: op(v.large_row, dim=1, correction=0), 300),
     "std_mean": (lambda op, v: op(v.large_row, dim=1, correction=0)[0], 300),
@@ -139,7 +141,10 @@ class Values:
 
 
 def measure(framework: str) -> dict[str, Any]:
-    """Return what every sum that a framework has comes to, by operation, with its dtype; and the averages of draws."""
+    """Return what every sum that a framework has comes to, with its dtype, by operation.
+
+    The averages of draws come with it.
+    """
     module = importlib.import_module(framework)
     ops = adapter_for(framework).operations()
     values = Values(ops)

@@ -1,4 +1,7 @@
-"""Threads with policies of their own, all at the same time. Each framework's folder asks it of its own operations."""
+"""Threads with policies of their own, all at the same time.
+
+Each framework's folder asks it of its own operations.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ import unamp
 from unamp import Policy, Rule, policy_region
 
 POLICIES = [
-    None, Policy(), Policy("O1", "bfloat16"), Policy("O2"), Policy("O2", "bfloat16"), Policy("O1", deny="matmul"),
-    Policy("O3", "bfloat16"), Policy("OD"),
+    None, Policy(), Policy("O1", "bfloat16"), Policy("O2"), Policy("O2", "bfloat16"),
+    Policy("O1", deny="matmul"), Policy("O3", "bfloat16"), Policy("OD"),
 ]  # fmt: skip
 
 
@@ -59,7 +62,9 @@ Case = tuple[Policy, list[Any]]
 def regions_of_all_threads_stay_apart(
     cases: Sequence[Case], start: Callable[[], Callable[[Case, Case], str]]
 ) -> None:
-    """Eight threads open a region, another inside it, and leave both, over and over, each in an order of its own.
+    """Eight threads open a region, another inside it, and leave both, over and over.
+
+    Each does it in an order of its own.
 
     Args:
         cases: the policies.
@@ -93,7 +98,10 @@ def regions_of_all_threads_stay_apart(
 
 @contextmanager
 def open_in_another_thread(policy: Policy, report: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Have a region open in another thread meanwhile; at its end that thread reports into the list."""
+    """Have a region open in another thread meanwhile.
+
+    At its end that thread reports into the list.
+    """
     opened, done, seen = threading.Event(), threading.Event(), list[Any]()
 
     def other() -> None:
@@ -116,7 +124,10 @@ def open_in_another_thread(policy: Policy, report: Callable[[], Any]) -> Iterato
 
 
 def coroutines_have_their_own_policies(added: Callable[[], str]) -> None:
-    """Three coroutines take turns; `added` adds two tensors, and gives the name of the result's dtype."""
+    """Three coroutines take turns.
+
+    `added` adds two tensors, and gives the name of the result's dtype.
+    """
 
     async def run(policy: Policy, expected: str) -> None:
         @policy_region(policy)

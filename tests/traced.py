@@ -1,4 +1,7 @@
-"""The promises of `unamp.trace` on every framework. Each framework's folder asks it of its own networks."""
+"""The promises of `unamp.trace` on every framework.
+
+Each framework's folder asks it of its own networks.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def another_thread_is_not_recorded(call: Callable[[], object]) -> None:
 def results_do_not_depend_on_a_trace(
     run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]],
 ) -> None:
-    """Values and gradients, without a trace and with either kind of trace open around what is traced."""
+    """Values and gradients are the same without a trace and with either kind open.
+
+    The trace is open around what is traced.
+    """
     plain, *traced = [
         run(trace) for trace in (nullcontext(), unamp.trace(), unamp.trace(values=True))
     ]
@@ -50,7 +56,10 @@ def results_do_not_depend_on_a_trace(
 
 
 def nothing_is_kept_of(made: Callable[[], Iterable[object]]) -> None:
-    """While the trace is open still, nobody holds the network that ran, its input and its result."""
+    """While the trace is open still, nobody holds the network that ran.
+
+    Nor does anybody hold its input and its result.
+    """
     with unamp.trace(values=True) as trace:
         gone = [weakref.ref(value) for value in made()]
         gc.collect()
@@ -108,7 +117,10 @@ def work_is_counted(calls: Mapping[str, tuple[Callable[[], object], int]]) -> No
 def a_graph_is_warned_of(
     call: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compiled graph that runs in a trace is not seen: the place that calls it is warned, once."""
+    """A compiled graph that runs in a trace is not seen.
+
+    The place that calls it is warned, once.
+    """
     monkeypatch.setattr(amp_warnings, "_given", set())
     trace = unamp.Trace()
 
@@ -152,7 +164,7 @@ def test_a_trace_keeps_no_tensor_and_no_network(
         network, given = request.module.made()
         with unamp.autocast(dtype="bfloat16"):
             result = network(given)
-        # which keeps tensors itself
+        # MindSpore keeps tensors itself
         return [network] if framework == "mindspore" else [network, given, result]
 
     nothing_is_kept_of(made)
@@ -178,7 +190,10 @@ def test_every_operation_says_in_which_layer_it_ran(
 
 
 def test_the_first_infinity_has_its_layer(request: pytest.FixtureRequest) -> None:
-    """Of what is given, which float16 cannot hold, the first operation of `PLACES` makes numbers that are not finite."""
+    """The first operation of `PLACES` makes numbers that are not finite.
+
+    It is given numbers that float16 cannot hold.
+    """
     network, given = request.module.made()
     with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16"):
         network(given * 1e30)
@@ -204,7 +219,10 @@ def test_values_are_those_of_the_result(framework: str, policy: Policy) -> None:
 
 
 def test_asking_for_operations_leaves_no_record(framework: str) -> None:
-    """What an adapter runs to make its operations ready, and to read a tensor, is no part of a network."""
+    """An adapter runs something to make its operations ready, and to read a tensor.
+
+    It is no part of a network.
+    """
     with unamp.trace(values=True) as trace:
         operations = adapter_for(framework).operations()
         operations.numpy(operations.tensor(np.ones((2, 3), np.float32)))

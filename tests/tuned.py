@@ -1,4 +1,7 @@
-"""The promises of `unamp.tune` on every framework; each framework's folder holds the same network, with three bugs, to it."""
+"""The promises of `unamp.tune` on every framework.
+
+Each framework's folder holds the same network, with three bugs, to it.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,10 @@ def a_tuned_file_holds_on_fresh_batches(of: Tunable) -> None:
 
 
 def beyond(of: Tunable, text: str, tolerance: float = 1e-2) -> list[float]:
-    """The errors beyond the tolerance under a tuned file, of a fresh network and twenty fresh batches."""
+    """Return the errors beyond the tolerance under a tuned file.
+
+    They are those of a fresh network and twenty fresh batches.
+    """
     from unamp.tuning.measuring import results_of, worst_error
 
     network, found = of.network(weights()), unamp.Precision.from_toml(text)
@@ -93,7 +99,10 @@ def beyond(of: Tunable, text: str, tolerance: float = 1e-2) -> list[float]:
 
 
 def training_needs_a_loss_scale(of: Tunable) -> None:
-    """Gradients of a small loss are beneath float16: with a loss scale less has to stay in float32."""
+    """Gradients of a small loss are beneath float16.
+
+    With a loss scale less has to stay in float32.
+    """
     network, batches = of.network(weights(1.0)), of.batches(2)
 
     def tune(scale: float) -> unamp.TuneReport:

@@ -1,4 +1,7 @@
-"""What every framework's monitor has to find. Each framework's folder brings its own network and step."""
+"""The findings that every framework's monitor has to come to.
+
+Each framework's folder brings its own network and step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ PLANTED = "tiny"
 def finds_the_layer_that_underflows(
     watch: unamp.Watch, steps: int, step: Callable[[], None]
 ) -> None:
-    """Take steps, and hold what is found against what was planted: one layer of several. A trace of a step names it, too."""
+    """Take steps, and hold what is found against what was planted: one layer of several.
+
+    A trace of a step names it, too.
+    """
     for _ in range(steps - 1):
         step()
     with unamp.trace(gradients=True) as trace:

@@ -1,4 +1,7 @@
-"""Adapters that take a policy's word in different ways: one honest, the others wrong as real ones could be."""
+"""Adapters that carry out a policy in different ways: one honest, the others wrong.
+
+They are wrong as real ones could be.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def forgetful(call: Callable[..., Any], args: Any, dtype: torch.dtype) -> Any:
 
 
 class Pretender(TorchOperations):
-    """torch's operations in a pretended region: as much of `unamp_conformance.subjects.Subject` as probes need."""
+    """torch's operations in a pretended region.
+
+    It is as much of `unamp_conformance.subjects.Subject` as probes need.
+    """
 
     framework, device = "torch", "cpu"
 
@@ -96,7 +102,10 @@ class Pretender(TorchOperations):
 
 
 class Confused(TorchOperations):
-    """torch's operations, some of them bound wrongly: arguments in another order, another axis, another default."""
+    """torch's operations, some of them bound wrongly.
+
+    Arguments are in another order, or the axis or the default is another.
+    """
 
     WRONG: Mapping[str, Callable[..., Any]] = {
         "sub": lambda a, b: b - a,

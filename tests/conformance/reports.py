@@ -1,4 +1,7 @@
-"""Reports to look at: one of which nothing is wrong, one with everything that can go wrong, one that means harm."""
+"""Reports to look at: one without a fault, one with everything that can go wrong.
+
+A third one means harm.
+"""
 
 from __future__ import annotations
 
@@ -87,21 +90,36 @@ def good() -> Report:
 #: One of each kind that can go wrong.
 WRONG = (
     Result(
-        "probe", "matmul", "deny bfloat16", "cpu", "failed", "float32 inputs, forward: computed in bfloat16",
+        "probe", "matmul", "deny bfloat16", "cpu", "failed",
+        "float32 inputs, forward: computed in bfloat16",
         details={"rule": "float32", "seen": ["float32 inputs, forward: bfloat16, tag bfloat16"],
-                 "wrong": [{"of": "float32 inputs, forward", "expected": "float32", "observed": "bfloat16, tag bfloat16"}]},
+                 "wrong": [{"of": "float32 inputs, forward", "expected": "float32",
+                            "observed": "bfloat16, tag bfloat16"}]},
     ),
     Result(
-        "outputs", "transformer", "O1 bfloat16 apex", "cpu", "failed", "output: error 0.03, bound 0.01",
-        details={"worst": "output", "error": 0.03, "bound": 0.01},
+        "outputs", "transformer", "O1 bfloat16 apex", "cpu", "failed",
+        "output: error 0.03, bound 0.01", details={"worst": "output", "error": 0.03, "bound": 0.01},
     ),
-    Result("decisions", "transformer", "O1 bfloat16 apex", "cpu", "passed", details={"trace": TRACE}),
-    Result("outputs", "unet", "O2 float16 apex", "cpu", "failed", "output: error nan", details={"error": None, "bound": 0.01}),
-    Result("outputs", "lstm", "O1 float16 unamp", "cpu", "crashed", "the framework's process died (signal SIGSEGV)"),
+    Result(
+        "decisions", "transformer", "O1 bfloat16 apex", "cpu", "passed", details={"trace": TRACE},
+    ),
+    Result(
+        "outputs", "unet", "O2 float16 apex", "cpu", "failed", "output: error nan",
+        details={"error": None, "bound": 0.01},
+    ),
+    Result(
+        "outputs", "lstm", "O1 float16 unamp", "cpu", "crashed",
+        "the framework's process died (signal SIGSEGV)",
+    ),
     Result("outputs", "lstm", "O2 float16 unamp", "cpu", "hung", "not finished within 120 seconds"),
-    Result("probe", "add", "allow float16", "cpu", "fixed", "passes; take it out of the known gaps"),
+    Result(
+        "probe", "add", "allow float16", "cpu", "fixed", "passes; take it out of the known gaps",
+    ),
     Result("item", "lstm O3", "-", "cpu", "not run", "the framework's process kept ending early"),
-    Result("behaviour", "training", "O1 float16 unamp", "cpu", "failed", "boom", details={"traceback": ["Traceback", "boom"]}),
+    Result(
+        "behaviour", "training", "O1 float16 unamp", "cpu", "failed", "boom",
+        details={"traceback": ["Traceback", "boom"]},
+    ),
 )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Devices that are not here: of them decisions are read, in a matrix of their own, and nothing counts as a run."""
+"""Devices that are not here: decisions are read for them, and nothing counts as a run.
+
+They have a matrix of their own.
+"""
 
 from __future__ import annotations
 

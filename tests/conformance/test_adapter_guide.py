@@ -172,7 +172,8 @@ def test_bad_spellings_are_named_by_file_and_line(run, written, line, instead, m
         file.write_text(text.replace(line, instead))
         said = run(
             "-c",
-            "import toy, unamp\ntry:\n unamp.autocast(framework='toy')\nexcept unamp.AdapterError as e:\n print(e)",
+            "import toy, unamp\ntry:\n unamp.autocast(framework='toy')\n"
+            "except unamp.AdapterError as e:\n print(e)",
         )
         # whoever does not use the framework goes on
         run("-c", "import unamp\nunamp.Policy(deny='torch.add')")

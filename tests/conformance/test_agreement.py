@@ -139,7 +139,10 @@ def test_the_devices_of_a_framework_are_compared_too():
 
 
 def test_two_devices_in_one_run(monkeypatch):
-    """PyTorch's second device is given to a process of its own, where there is no GPU, and held against the CPU."""
+    """PyTorch's second device has a process of its own, and is held against the CPU.
+
+    It is used where there is no GPU.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     asked = Selection(
         networks=("lstm",),

@@ -1,4 +1,7 @@
-"""Arguments of `unamp conformance` are checked before anything starts, and its exit status says how it ended."""
+"""Arguments of `unamp conformance` are checked before anything starts.
+
+Its exit status says how it ended.
+"""
 
 import io
 import json

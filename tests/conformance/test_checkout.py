@@ -1,4 +1,7 @@
-"""The suite runs from a checkout that is not installed, with no more than a framework's environment has."""
+"""The suite runs from a checkout that is not installed.
+
+It needs no more than a framework's environment has.
+"""
 
 import json
 import os
@@ -10,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-#: Every process of the test starts with this: what is hidden is not there, as a package and as a
-#: distribution.
+#: Every process of the test starts with this:
+#: what is hidden is not there, as a package and as a distribution.
 HIDING = """
 import importlib.machinery, importlib.metadata
 
@@ -57,7 +60,7 @@ def test_what_is_hidden_is_hidden(run):
 
 def test_the_suite_runs(run):
     options = ["--device", "cpu", "--op", "matmul", "--op", "softmax", "--json", "-j", "1"]
-    # of what is installed: the others are hidden
+    # one run, of what is installed: the others are hidden
     (found,) = json.loads(run("-m", "unamp_conformance", *options))["runs"]
     assert found["ended"] == "finished"
     assert found["checks"]["passed"] > 15

@@ -1,4 +1,7 @@
-"""Environments with an emulated processor: all that they start is emulated, and what cannot be is not run."""
+"""Environments with an emulated processor: all that they start is emulated.
+
+What cannot be emulated is not run.
+"""
 
 import importlib.util
 import subprocess
@@ -23,7 +26,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 exec -a "$name" "$@"
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

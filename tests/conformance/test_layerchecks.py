@@ -11,7 +11,10 @@ INPUT, WEIGHTS = layerchecks._INPUT, layerchecks._WEIGHTS
 
 
 def added_up(x, weight, dtype, order):
-    """Return the product of x and a weight, every product and partial sum rounded to a dtype, in some order."""
+    """Return the product of x and a weight, added up in some order.
+
+    Every product and partial sum is rounded to a dtype.
+    """
     total = np.zeros((len(x), len(weight)), dtype)
     for number in order:
         total = (total + (x[:, number, None] * weight[:, number]).astype(dtype)).astype(dtype)

@@ -1,4 +1,7 @@
-"""`make conformance-machines`: a sample of it for every framework, and what it makes of what it finds."""
+"""`make conformance-machines`: a sample of it for every framework.
+
+What it makes of its findings is tested, too.
+"""
 
 import importlib.util
 import json
@@ -11,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 
 #: Two networks and fifteen operations, under the default preset and the framework's own AMP.
 NETWORKS = ("transformer", "lstm")
-OPS = "add bmm conv2d correlation cosh exp layer_norm linear lstm matmul mean mse_loss rnn softmax sum".split()
+OPS = (
+    "add bmm conv2d correlation cosh exp layer_norm linear lstm matmul "
+    "mean mse_loss rnn softmax sum"
+).split()
 SAMPLE = ["--level", "O1", "--preset", "unamp", "--preset", "native"]
 SAMPLE += [word for name in NETWORKS for word in ("--network", name)] + [
     word for op in OPS for word in ("--op", op)
@@ -149,7 +155,10 @@ def test_arguments_choose(machines, settings):
     [
         (
             ["torch", "riscv"],
-            "unknown setting or framework 'riscv'; frameworks: torch, paddle, mindspore, tensorflow, jax; settings: ",
+            (
+                "unknown setting or framework 'riscv'; frameworks: torch, paddle, "
+                "mindspore, tensorflow, jax; settings: "
+            ),
         ),
         (["paddle", "default"], "default says nothing to paddle"),
     ],
@@ -247,7 +256,10 @@ def test_a_file_of_settings_is_read(machines):
         ),
         (
             ("torch = 9, ", ""),
-            "calm, emulated, checks: must be of the frameworks that it has variables for: torch, paddle",
+            (
+                "calm, emulated, checks: "
+                "must be of the frameworks that it has variables for: torch, paddle"
+            ),
         ),
         (("torch = 7", "torch = 0"), "calm, emulated, tests: must be numbers of 1 and more, not 0"),
     ],
@@ -368,14 +380,15 @@ def test_a_row_says_what_was_counted(machines):
     found = {
         "result": "fails", "message": "dies of SIGFPE",
         "checks": {"passed": 7, "gap": 2, "failed": 1, "crashed": 3, "not run": 5},
-        "wrong": ["probe/add|or"], "version": "1.0", "variables": {}, "computes with": {"onednn": False, "threads": 2},
-        "largest error": 0.5, "seconds": 61.4, "where": "here", "sample": "all", "commit": "0123abc",
+        "wrong": ["probe/add|or"], "version": "1.0", "variables": {},
+        "computes with": {"onednn": False, "threads": 2}, "largest error": 0.5, "seconds": 61.4,
+        "where": "here", "sample": "all", "commit": "0123abc",
     }  # fmt: skip
     line = machines._line("torch", "calm", found, 1)
     said = "fails: dies of SIGFPE; 5 not run; first: probe/add\\|or"
-    assert (
-        line
-        == f"| torch 1.0 | calm | {said} | 7 | 2 | 4 | all | 0.50 | 61 | onednn: no, threads: 2 | 1 | 0123abc |"
+    assert line == (
+        f"| torch 1.0 | calm | {said} | 7 | 2 | 4 | all | 0.50 | 61 | "
+        "onednn: no, threads: 2 | 1 | 0123abc |"
     )
 
 
@@ -386,8 +399,9 @@ def test_a_framework_that_is_not_installed_is_left_out_and_others_go_on(
     monkeypatch.setattr(machines, "TABLE", tmp_path / "machines.md")
     monkeypatch.setattr(machines, "find_spec", lambda name: None if name == "paddle" else name)
     monkeypatch.setattr(machines, "examined", lambda framework, setting, *_: {
-        "result": "conforms", "message": "", "checks": {"passed": 9}, "version": "1", "variables": {}, "computes with": {},
-        "largest error": None, "seconds": 1.0, "where": "here", "sample": "all", "commit": "0123abc",
+        "result": "conforms", "message": "", "checks": {"passed": 9}, "version": "1",
+        "variables": {}, "computes with": {}, "largest error": None, "seconds": 1.0,
+        "where": "here", "sample": "all", "commit": "0123abc",
     })  # fmt: skip
     assert machines.main(["plainest"]) == int("paddle" not in machines.without_wheels())
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The reference: exact, and with bounds that hold on any machine and still tell the dtypes apart."""
+"""The reference is exact; its bounds hold on any machine and still tell the dtypes apart."""
 
 import json
 from itertools import islice
@@ -43,7 +43,7 @@ def test_it_is_what_torch_computes_in_float64(reference):
 
 
 def test_what_is_kept_of_the_draws_is_not_stale(reference):
-    """Where it fails: `python -m unamp_conformance.check.draw_netbounds`, and look at what changed."""
+    """Where it fails: `python -m unamp_conformance.check.draw_netbounds`, and see what changed."""
     for precision, kept in KEPT["networks"][reference.network.name].items():
         drawn = list(islice(reference.draws(precision), KEPT["first"]))
         assert set(kept) == set(drawn[0])
@@ -58,7 +58,10 @@ def test_there_are_bounds_for_every_network_and_precision():
 
 
 def sequential(a, b):
-    """The product of matrices, term after term in their own dtype: the worst order that a sum of so many terms can have."""
+    """Return the product of matrices, added up term after term in their own dtype.
+
+    That is the worst order that a sum of so many terms can have.
+    """
     return np.add.accumulate(a[..., :, :, None] * b[..., None, :, :], axis=-2, dtype=a.dtype)[
         ..., -1, :
     ]
@@ -95,7 +98,10 @@ def test_bfloat16_is_beyond_the_bounds_of_float16(reference):
 
 @pytest.mark.parametrize("dtype", ["float32", *LOW_DTYPES])
 def test_what_symmetries_keep_at_nothing_has_room_for_roundings(dtype):
-    """A softmax does not see its input's mean, so the gradient of a key's bias is nothing, until a row's sum is rounded."""
+    """A softmax does not see its input's mean.
+
+    So the gradient of a key's bias is nothing, until a row's sum is rounded.
+    """
     bound = Reference(NETWORKS["transformer"]).bounds(dtype)["gradient of bk"]
     assert bound > 8 * PRECISIONS[dtype].unit_roundoff
 

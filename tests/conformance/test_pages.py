@@ -1,4 +1,7 @@
-"""The parts of the report: evidence of what went wrong, the geometry of plots, and the command that writes a page again."""
+"""The parts of the report: evidence of what went wrong, and the geometry of plots.
+
+With them, the command that writes a page again.
+"""
 
 import math
 import re

@@ -141,7 +141,8 @@ def test_another_projects_tests_do_not_notice_it(tmp_path):
     (tmp_path / "test_other.py").write_text(
         "import sys\n"
         "def test_nothing_heavy_is_there():\n"
-        "    brought = {'numpy', 'unamp', 'torch', 'unamp_conformance.run.plan', 'jinja2', 'rich', 'typer'}\n"
+        "    brought = {'numpy', 'unamp', 'torch', 'unamp_conformance.run.plan', "
+        "'jinja2', 'rich', 'typer'}\n"
         "    assert not brought & set(sys.modules)\n"
     )
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -255,7 +255,10 @@ def test_a_later_call_is_looked_at_where_numbers_are_random():
 
 
 def test_an_old_input_is_a_defect_where_chance_has_its_numbers_from_there_alone():
-    """Not for an operation that takes nothing but a shape: the mutant does what the adapter does."""
+    """An operation that takes nothing but a shape has no such defect.
+
+    There the mutant does what the adapter does.
+    """
     from unamp_conformance.meta.mutants import KINDS, MutableSubject
     from unamp_conformance.meta.noticing import SAME, Bench
 

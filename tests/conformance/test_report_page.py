@@ -1,4 +1,7 @@
-"""The report as people see it: in a browser, on a desk and on a phone, in the dark, on paper, by mouse and by keyboard."""
+"""The report as people see it: in a browser, on a desk, on a phone, in the dark, on paper.
+
+They read it by mouse and by keyboard.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ CONTRASTS = """() => {
     if (contrast < (large ? 3 : 4.5)) found.push([contrast.toFixed(2), walker.currentNode.data.trim().slice(0, 40)]);
   }
   return found;
-}"""
+}"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def look(chromium: Browser, files: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
-    """Opens a report's page. Whatever it says on the console or asks for from elsewhere fails the test."""
+    """Open a report's page.
+
+    Whatever it says on the console or asks for from elsewhere fails the test.
+    """
     complaints: list[str] = []
     contexts = []
 
@@ -149,7 +155,10 @@ def test_a_status_is_never_a_colour_alone(look):
 
 def test_on_paper_everything_that_went_wrong_is_open(look):
     page = look("broken", scheme="dark")
-    shown = "[...document.querySelectorAll('.failure .evidence')].filter((e) => e.checkVisibility()).length"
+    shown = (
+        "[...document.querySelectorAll('.failure .evidence')]"
+        ".filter((e) => e.checkVisibility()).length"
+    )
     assert page.evaluate(shown) == 0
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate(shown) == sum(
@@ -162,7 +171,8 @@ def test_on_paper_everything_that_went_wrong_is_open(look):
     page.set_viewport_size({"width": 700, "height": 1000})  # about what A4 leaves
     assert overflow(page) == 0
     assert page.evaluate(
-        "[...document.querySelectorAll('.wide')].every((e) => getComputedStyle(e).overflowX === 'visible')"
+        "[...document.querySelectorAll('.wide')]"
+        ".every((e) => getComputedStyle(e).overflowX === 'visible')"
     )
     assert page.pdf(format="A4").startswith(b"%PDF")
 
@@ -239,7 +249,8 @@ def test_the_tab_key_reaches_everything_once(look):
         page.keyboard.press("Tab")
         reached.append(
             page.evaluate(
-                "document.activeElement.closest('.matrix')?.dataset.run ?? document.activeElement.tagName"
+                "document.activeElement.closest('.matrix')?.dataset.run"
+                " ?? document.activeElement.tagName"
             )
         )
         if reached[-1] == "BODY":
@@ -338,8 +349,9 @@ def test_the_page_of_a_search_fits_and_can_be_read_in_the_dark_and_on_a_phone(
         Trial(1, 0.7, 0.5, False),
     )
     report = TuneReport(
-        "Net", "torch", Policy("O3"), "place", "halves", 1e-2, 8e-3, 3, 3e-3, 2e-2, float("inf"), 0.3, 0.5, places, tried,
-        (PresetReport(Policy(preset="torch-cuda"), 0.4, 1e-3, True),), 31, 1.5, "interrupted: this is the best so far", (long,),
+        "Net", "torch", Policy("O3"), "place", "halves", 1e-2, 8e-3, 3, 3e-3, 2e-2, float("inf"),
+        0.3, 0.5, places, tried, (PresetReport(Policy(preset="torch-cuda"), 0.4, 1e-3, True),), 31,
+        1.5, "interrupted: this is the best so far", (long,),
     )  # fmt: skip
     text = Tuned(
         Policy("O3"), LayerRules({long: "float32", "head": "float32"}), {}, report

@@ -44,12 +44,15 @@ for line in sys.stdin:
         if policy not in order["without"]:
             do("abc"[order["item"]], policy)
     say("finished", item=order["item"])
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
 def log(tmp_path):
-    """Return what the worker of `OPEN` has begun; a file beside it says which version it pretends to be."""
+    """Return what the worker of `OPEN` has begun.
+
+    A file beside it says which version it pretends to be.
+    """
     return tmp_path / "log"
 
 
@@ -106,7 +109,10 @@ def test_a_crash_is_a_result_of_its_check_and_all_others_go_on(run, what, says, 
 
 
 def test_a_hang_is_a_result_of_its_check_and_all_others_go_on(run, monkeypatch):
-    """The runner's time is up once the worker has said that it begins with what hangs, and never before."""
+    """The runner's time is up once the worker has said that it begins with what hangs.
+
+    It is never up before.
+    """
     hear, hanging, given = processes.Worker.hear, set(), set()
 
     def heard(worker, timeout):
@@ -230,7 +236,10 @@ def test_a_worker_takes_memory_as_it_needs_it_unless_the_user_says_otherwise(run
 
 
 def interrupted(run, log, tmp_path):
-    """A run whose process ends with the second item, and which nobody restarts: as if the whole run had been killed."""
+    """Run until the process ends with the second item, and have nobody restart it.
+
+    It is as if the whole run had been killed.
+    """
     kept = tmp_path / "kept"
     run(bad("os._exit(1)"), keep=kept)
     (file,) = kept.iterdir()
@@ -297,7 +306,7 @@ def adding(self, item, results):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 Kept.add = adding
 sys.exit(app())
-"""
+"""  # noqa: E501
 
 
 def test_the_whole_run_can_be_interrupted(tmp_path):

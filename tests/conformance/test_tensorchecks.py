@@ -1,4 +1,7 @@
-"""The check of kinds of tensor, on torch's sparse ones: an adapter that says what is so passes, and one that does not fails."""
+"""The check of kinds of tensor, on torch's sparse ones.
+
+An adapter that says what is so passes, and one that does not fails.
+"""
 
 import pytest
 import torch

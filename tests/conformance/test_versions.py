@@ -1,4 +1,7 @@
-"""The table that `make conformance-versions` makes of its findings. That it runs them takes hours, so it is no test."""
+"""The table that `make conformance-versions` makes of its findings.
+
+That it runs them takes hours, so it is no test.
+"""
 
 import importlib.util
 import json
@@ -115,7 +118,10 @@ def test_a_python_that_is_missing_is_named(versions, tmp_path, monkeypatch, caps
 
 
 def test_a_framework_without_a_wheel_is_told_from_one_that_does_not_install(versions):
-    said = "ERROR: Could not find a version\nERROR: No matching distribution found for mindspore==2.10.0\n"
+    said = (
+        "ERROR: Could not find a version\n"
+        "ERROR: No matching distribution found for mindspore==2.10.0\n"
+    )
     assert versions._not_installed(said, "mindspore==2.10.0") == {
         "result": "no wheel",
         "message": "",
@@ -171,7 +177,10 @@ def test_a_result_is_said_in_a_sentence(versions):
 
 
 def test_what_was_refused_is_said_without_places(versions, tmp_path):
-    advice = f"unamp.errors.AdapterError: cannot import name 'x' from 'torch' ({tmp_path}/lib/torch/__init__.py)"
+    advice = (
+        "unamp.errors.AdapterError: "
+        f"cannot import name 'x' from 'torch' ({tmp_path}/lib/torch/__init__.py)"
+    )
     assert versions._said(advice, tmp_path) == "cannot import name 'x' from 'torch'"
 
 

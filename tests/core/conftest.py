@@ -1,4 +1,7 @@
-"""A framework that needs no installing: its adapter keeps the whole contract, and writes down what the core asks of it."""
+"""A framework that needs no installing: its adapter keeps the whole contract.
+
+The adapter writes down what the core asks of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Warnings that help: each once, at the user's own line, and never where a region is opened again."""
+"""Warnings that help: each once, at the user's own line.
+
+None comes again where a region is opened again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Results of benchmarks: kept, read again, compared and drawn. What they measure is no test's business."""
+"""Results of benchmarks: kept, read again, compared and drawn.
+
+What they measure is no test's business.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,10 @@ def run(
 
 
 def text_of(*arguments: str) -> str:
-    """Return the output of a command, without a process of its own: that takes a second each time."""
+    """Return the output of a command.
+
+    It has no process of its own: that takes a second each time.
+    """
     done = invoke(*arguments)
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -40,12 +43,15 @@ def data_of(*arguments: str) -> Any:
 
 
 def said(stderr: str) -> str:
-    """Return what went to standard error, without the frame and the line breaks of the box around it."""
+    """Return the text of standard error, without the frame and line breaks of its box."""
     return " ".join(stderr.replace("│", " ").split())
 
 
 def refused(*arguments: str) -> str:
-    """Return the message for a command's bad arguments, and check that it prints nothing and raises nothing else."""
+    """Return the message for a command's bad arguments.
+
+    Check that the command prints nothing and raises nothing else.
+    """
     done = invoke(*arguments)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     return said(done.stderr)
@@ -264,9 +270,10 @@ def test_a_trace_is_shown(recorded: Path, tmp_path: Path) -> None:
         text_of("trace", str(recorded)).splitlines()
         == unamp.Trace.from_json(recorded.read_text()).table().splitlines()
     )
-    assert [(line["op"], line["layer"], line["times"]) for line in data_of("trace", str(recorded))["lines"]] == [
-        ("bmm", "Net.attention", 3), ("relu", "Net.1", 1), ("mean", None, 1),
-    ]  # fmt: skip
+    assert [
+        (line["op"], line["layer"], line["times"])
+        for line in data_of("trace", str(recorded))["lines"]
+    ] == [("bmm", "Net.attention", 3), ("relu", "Net.1", 1), ("mean", None, 1)]
     page = tmp_path / "page.html"
     assert text_of("trace", str(recorded), "--html", str(page)) == ""
     assert "<title>run</title>" in page.read_text("utf-8")
@@ -315,12 +322,16 @@ def test_without_its_extra_the_command_says_what_to_install(missing: str) -> Non
     code = f"import sys; sys.modules[{missing!r}] = None; from unamp.cli import main; main()"
     done = run(code, "--help", code=1, command=("-c",))
     assert done.stderr.strip() == (
-        f"the command `unamp` needs {missing}, which is not installed; pip install 'unamp[conformance]'"
+        f"the command `unamp` needs {missing}, which is not installed; "
+        "pip install 'unamp[conformance]'"
     )
 
 
 def test_a_command_of_another_distribution_that_lacks_something_says_so() -> None:
-    code = "import sys; sys.modules['jinja2'] = sys.modules['numpy'] = None; from unamp.cli import main; main()"
+    code = (
+        "import sys; sys.modules['jinja2'] = sys.modules['numpy'] = None; "
+        "from unamp.cli import main; main()"
+    )
     done = run(code, "conformance", "--framework", "torch", code=1, command=("-c",))
     assert "which is not installed; pip install 'unamp[conformance]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -137,7 +137,10 @@ def test_layers_with_other_names_are_matched_in_order() -> None:
 
 
 def test_one_operation_more_shifts_nothing() -> None:
-    """A training step has many products outside of layers: clipping's, say, must not be held against the others."""
+    """A training step has many products outside of layers, clipping's for example.
+
+    They must not be held against the others.
+    """
     step = [
         record("mul", None, [1305.0]),
         record("add", None, [12.0, 3.0]),
@@ -225,11 +228,18 @@ def test_traces_from_files_compare_like_those_in_memory() -> None:
     )
     (compared,) = again.operations
     side = {
-        "layer": None, "framework": "", "native": "exp", "compute": "float32", "rule": "low", "reason": "no region was open"
+        "layer": None, "framework": "", "native": "exp", "compute": "float32", "rule": "low",
+        "reason": "no region was open"
     }  # fmt: skip
     assert again.to_data() == {
         "within": False,
-        "first": {"op": "exp", "error": compared.error, "bound": compared.bound, "reference": side, "other": side},
+        "first": {
+            "op": "exp",
+            "error": compared.error,
+            "bound": compared.bound,
+            "reference": side,
+            "other": side,
+        },
         "operations": [
             {
                 "op": "exp", "layer": None, "layer_in_other": None,

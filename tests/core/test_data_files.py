@@ -1,4 +1,7 @@
-"""The data files keep their own rules: what the vocabulary and the presets may say, and in which order."""
+"""The data files keep their own rules.
+
+They are about what the vocabulary and the presets may say, and in which order.
+"""
 
 from __future__ import annotations
 
@@ -242,7 +245,10 @@ def test_members_follow_their_collective_name(preset: dict) -> None:
 
 
 def test_apex_lists_what_apex_spelled() -> None:
-    """apex cannot be installed for a comparison; its spellings and its lists are two readings of the same files."""
+    """apex cannot be installed for a comparison.
+
+    Its spellings and its lists are two readings of the same files.
+    """
     apex = table("presets/apex.toml")
     listed = {
         name for rule in ("allow", "deny", "promote", "banned") for name in apex[rule]

@@ -49,7 +49,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @contextmanager
 def seen_from_here() -> Iterator[list[tuple[str, str]]]:
-    """The deprecations that a block is warned of: what they say, and the line of this file that they are for."""
+    """Yield the deprecations that a block is warned of.
+
+    Each is the text, and the line of this file that it is for.
+    """
     found: list[tuple[str, str]] = []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -121,7 +124,10 @@ def test_the_old_name_of_a_checked_model() -> None:
     with seen_from_here() as imported:
         from unamp.onnx import Checked
     assert Checked is unamp.onnx.CheckedModel
-    said = "unamp.onnx.Checked is deprecated since unamp 1.0.0 and will be gone in 2.0.0; use unamp.onnx.CheckedModel"
+    said = (
+        "unamp.onnx.Checked is deprecated since unamp 1.0.0 and will be gone in 2.0.0; "
+        "use unamp.onnx.CheckedModel"
+    )
     assert seen == [(said, "assert unamp.onnx.Checked is unamp.onnx.CheckedModel")]
     assert set(imported) == {(said, "from unamp.onnx import Checked")}
 

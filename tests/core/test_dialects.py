@@ -1,4 +1,7 @@
-"""The dialects against the installed frameworks' own modules: names, signatures, lists. And what needs no framework."""
+"""The dialects against the installed frameworks' own modules: names, signatures, lists.
+
+What needs no framework is tested here, too.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ import unamp
 from unamp._data import load_table
 from unamp.vocabulary import vocabulary
 
-#: For each module the installed files that define what it offers; the last is the one that lists
-#: it.
+#: For each module the installed files that define what it offers;
+#: the last is the one that lists it.
 MODULES = {
     "torch.amp": (
         "torch/amp/autocast_mode.py",

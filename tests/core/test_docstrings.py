@@ -1,4 +1,7 @@
-"""The first noun of a docstring is the thing that it is about: no pronoun stands for it, and no word that is ours alone."""
+"""The first noun of a docstring is the thing that it is about.
+
+No pronoun stands for it, and no word that is ours alone.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ NAMELESS = re.compile(
 
 #: Words that mean something of their own here, in identifiers and docstrings.
 OURS = (
-    "composite", "explicit cast", "feed", "held", "observer", "place", "shadow", "sink", "stand in", "suspend", "token",
-    "transparent", "unit",
+    "composite", "explicit cast", "feed", "held", "observer", "place", "shadow", "sink", "stand in",
+    "suspend", "token", "transparent", "unit",
 )  # fmt: skip
 
 

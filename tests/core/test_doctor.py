@@ -18,7 +18,10 @@ from unamp.cli import commands, doctor, printing
 
 @pytest.fixture
 def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
-    """Makes a framework of some source code that only this test can import, and the only one that has an adapter."""
+    """Return a function that makes a framework of some source code.
+
+    Only this test can import it, and it is the only one that has an adapter.
+    """
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(doctor, "installed", lambda: {"strange": None})

@@ -1,4 +1,7 @@
-"""float8 as a study: its numbers held against ml_dtypes, what is refused, and what is written for others."""
+"""float8 as a study: its numbers are held against ml_dtypes.
+
+With them, what is refused, and what is written for others.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +197,10 @@ def test_names_of_shadows() -> None:
     ]
     with pytest.raises(
         ValueError,
-        match="'float8_e4m3fnuz' is no dtype of a shadow; valid: 'float16', 'bfloat16', 'float8_e4m3', ",
+        match=(
+            "'float8_e4m3fnuz' is no dtype of a shadow; "
+            "valid: 'float16', 'bfloat16', 'float8_e4m3', "
+        ),
     ):
         trace(shadow="float8_e4m3fnuz")
     with pytest.raises(TypeError, match="must be a string or a dtype object, not int"):
@@ -235,7 +241,10 @@ def test_the_table_of_a_study() -> None:
         "enc.1.fc  25.0%     0.04       0.2                beyond the tolerance alone",
         "out'      12.5%     0.04       -                  it has no weight of its own",
         "dense     12.5%     0.04       0.02               yes",
-        "2 of 4 layers would bear float8_e4m3, 62.5% of the products: error 0.03 of 0.05 allowed, 9 runs",
+        (
+            "2 of 4 layers would bear float8_e4m3, 62.5% of the products: "
+            "error 0.03 of 0.05 allowed, 9 runs"
+        ),
     ]
     assert repr(STUDY) == "<Float8Study: 2 of 4 layers, error 0.03>"
 

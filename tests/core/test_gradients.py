@@ -1,4 +1,7 @@
-"""Gradients in traces, and the steps and ranks that record: what a trace keeps, the table, the file, the page."""
+"""Gradients in traces: what a trace keeps, the table, the file, the page.
+
+With them, the steps and ranks that record.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ SMALL = np.array([1e-6, 1e-9, 0.0, 1.0])
 
 
 def recorded(fake: Any, *found: tuple[OpRecord, Any], **arguments: Any) -> unamp.Trace:
-    """Return a trace of operations of which each has a gradient of these numbers, the last one's first."""
+    """Return a trace of operations of which each has a gradient of these numbers.
+
+    The last operation's gradient comes first.
+    """
     with trace(gradients=True, **arguments) as t:
         hooks = [(fake.sinks[-1](record), numbers) for record, numbers in found]
         for hook, numbers in reversed(hooks):
@@ -133,7 +139,7 @@ def test_the_worst_stands_first(fake: Any) -> None:
         (LINEAR._replace(op="sum"), "it is a test"),
     )
     assert t.gradient_table().splitlines() == [
-        "layer  operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",
+        "layer  operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",  # noqa: E501
         "Net.b  exp        float32   2        -      -                     -        2           2",
         "Net.a  linear     float32   1        25.0%  25.0%                 25.0%    -           1",
         "-      mm         float32   1        -      -                     -        -           1",
@@ -187,10 +193,10 @@ def test_a_parameter_stands_in_the_table_by_its_layer(fake: Any) -> None:
         hook.leave_out("it is a test")
         result.arrived("float32", (2,), np.array([1.0, math.inf]))
     assert t.gradient_table().splitlines() == [
-        "layer         operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",
-        "scale         parameter  float32   0        50.0%  -                     -        1           1",
-        "Net.a         linear     float32   1        -      -                     -        1           1",
-        "Net.a.weight  parameter  float32   1        25.0%  25.0%                 25.0%    -           1",
+        "layer         operation  gradient  largest  zeros  subnormal in float16  to zero  not finite  count",  # noqa: E501
+        "scale         parameter  float32   0        50.0%  -                     -        1           1",  # noqa: E501
+        "Net.a         linear     float32   1        -      -                     -        1           1",  # noqa: E501
+        "Net.a.weight  parameter  float32   1        25.0%  25.0%                 25.0%    -           1",  # noqa: E501
         "gradients that are not known:",
         "parameter scale: it is a test",
     ]

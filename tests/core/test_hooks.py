@@ -1,4 +1,7 @@
-"""Every private name of a framework that an adapter uses stands in its table of hooks, and is looked at before it is used."""
+"""Every private name of a framework that an adapter uses stands in its table of hooks.
+
+Each is looked at before it is used.
+"""
 
 from __future__ import annotations
 

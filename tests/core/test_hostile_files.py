@@ -1,4 +1,7 @@
-"""Files from elsewhere: whatever is done to one, its reader says what is wrong with it, and never anything else happens."""
+"""Files from elsewhere: whatever is done to one, its reader says what is wrong with it.
+
+Never does anything else happen.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,10 @@ DAMAGES: dict[str, list[tuple[dict[str, Any], str]]] = {
     "underflow": [
         (
             {"dtype": "float32"},
-            "record 1, values, underflow 1.*'float32' is no low precision; valid: float16, bfloat16",
+            (
+                "record 1, values, underflow 1.*'float32' is no low precision; "
+                "valid: float16, bfloat16"
+            ),
         ),
         (
             {"subnormal": 0.7, "flushed": 0.7},

@@ -1,7 +1,7 @@
-"""Imports go one way: conformance, unamp, entry point, adapter, framework; and inside each, no arrow runs back up.
+"""Imports go one way: conformance, unamp, entry point, adapter, framework.
 
-docs/architecture.md tells it in words. Here imports are read from the source, those inside
-functions and those for a type checker included.
+Inside each, no arrow runs back up. docs/architecture.md tells it in words. Here imports are read
+from the source, those inside functions and those for a type checker included.
 """
 
 from __future__ import annotations
@@ -267,7 +267,10 @@ def test_there_are_adapters() -> None:
 
 
 def _promised(path: Path) -> bool:
-    """Return whether a module has to say what it offers: packages, and what docs/public-api.md names."""
+    """Return whether a module has to say what it offers.
+
+    Packages have to, and what docs/public-api.md names.
+    """
     alone = {"unamp.testing", "unamp.typing"}
     dialect = module(path).startswith("unamp.dialects.") and not path.name.startswith("_")
     return path.name == "__init__.py" or dialect or module(path) in alone
@@ -286,7 +289,10 @@ def test_every_public_module_says_what_it_offers(path: Path) -> None:
 
 
 def _taken_from_inside(source: str) -> list[str]:
-    """Return the names with an underscore in front that a source takes from modules of the core: elsewhere that says enough."""
+    """Return the names with an underscore in front that a source takes from the core's modules.
+
+    Elsewhere the underscore says enough.
+    """
     tree = ast.parse(source)
     froms = [
         (n.module or "", alias)

@@ -143,5 +143,5 @@ assert came == [awaited, None] and type(awaited.__loader__).__name__ == "SourceF
 waiting = len(sys.meta_path)
 when_imported("awaited", lambda: None)
 assert len(sys.meta_path) == waiting and importlib.util.find_spec("awaited") is awaited.__spec__
-"""
+"""  # noqa: E501
     python("-c", code, path=tmp_path)

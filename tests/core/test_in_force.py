@@ -1,4 +1,7 @@
-"""Which policy is in force for a framework and a device, and a library's default where there is none."""
+"""The policy that is in force for a framework and a device.
+
+Where there is none, a library's default is.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which layer of one run is which of another: proposed, written to a file, corrected, read strictly, and compared by."""
+"""The layers of one run that are those of another.
+
+Pairs are proposed, written to a file, corrected, read strictly, and compared by.
+"""
 
 from __future__ import annotations
 
@@ -183,9 +186,8 @@ def test_the_first_difference_has_its_rule_on_both_sides() -> None:
         reference
         == "  the reference: torch exp in Net.b, computed in float32, rule low: no region was open"
     )
-    assert (
-        last
-        == f"  the other: jax exp in M.y, computed in float32, rule low: {policy.reason('exp').origin}"
+    assert last == (
+        f"  the other: jax exp in M.y, computed in float32, rule low: {policy.reason('exp').origin}"
     )
     first = compared.to_data()["first"]
     assert (first["op"], first["other"]["reason"]) == ("exp", policy.reason("exp").origin)

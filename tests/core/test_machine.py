@@ -1,4 +1,7 @@
-"""Facts about the machine: instruction sets, and the variables that change what frameworks use of them."""
+"""Facts about the machine: its instruction sets.
+
+With them, the variables that change what frameworks use of them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ def has() -> set[str]:
 
 def test_instruction_sets_of_x86_are_told(told: Path) -> None:
     told.write_text(
-        "model name\t: Some: processor\nflags\t\t: fpu avx avx2x avx512_bf16 sse4_1\n\nflags\t: fpu avx2\n"
+        "model name\t: Some: processor\nflags\t\t: fpu avx avx2x avx512_bf16 sse4_1\n\n"
+        "flags\t: fpu avx2\n"
     )
     assert has() == {"avx", "avx512_bf16", "sse4_1"}
     assert set(machine.instruction_sets()) == set(machine.INSTRUCTION_SETS)

@@ -33,7 +33,10 @@ KERNELS = "unamp_torch/compiled/torch-2.13/unamp_torch_kernels.cpython-311-x86_6
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dist.Wheels:
-    """Everything that is built: sdist, pure wheel, and wheel for the platform, with a file in the place of kernels."""
+    """Return all that is built: sdist, pure wheel, and wheel for the platform.
+
+    A file stands in the place of kernels.
+    """
     folder = tmp_path_factory.mktemp("kernels")
     library = folder / KERNELS
     library.parent.mkdir(parents=True)
@@ -54,7 +57,10 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(folder: Path, *source: str) -> Path:
-    """The interpreter of a new environment with unamp, as pip takes it from somewhere, and nothing else."""
+    """Return the interpreter of a new environment with unamp and nothing else.
+
+    unamp is as pip takes it from somewhere.
+    """
     venv.create(folder / "venv", symlinks=True)
     python = folder / "venv" / "bin" / "python"
     install = [

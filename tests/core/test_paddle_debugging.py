@@ -57,8 +57,8 @@ def test_the_tensor_checker(fake: Any, capsys: pytest.CaptureFixture[str]) -> No
         return capsys.readouterr().out
 
     assert told(modes.CHECK_NAN_INF, INFINITE) == (
-        "[PRECISION] [ERROR] in [framework=, op=matmul, layer=Net.0, dtype=float16], numel=6, nonfinite=4, "
-        "max_abs=1.000000e+00, mean=1.000000e+00\n"
+        "[PRECISION] [ERROR] in [framework=, op=matmul, layer=Net.0, dtype=float16], numel=6, "
+        "nonfinite=4, max_abs=1.000000e+00, mean=1.000000e+00\n"
     )
     assert told(modes.CHECK_NAN_INF, FINITE) == told(modes.CHECK_NAN_INF, LARGE) == ""
     assert told(modes.CHECK_ALL_FOR_OVERFLOW, FINITE) == ""

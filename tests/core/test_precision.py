@@ -1,4 +1,7 @@
-"""Rules for layers and `precision.toml` as values: what is read, what is refused, and what survives."""
+"""Rules for layers and `precision.toml` as values.
+
+The tests say what is read, what is refused, and what survives.
+"""
 
 from __future__ import annotations
 
@@ -375,7 +378,7 @@ def test_a_file_says_which_lists_it_was_made_with() -> None:
     text = Precision(OF_TORCH, LayerRules({"head": OF_TORCH.replace(preset="paddle")})).to_toml()
     assert tomllib.loads(text)["lists"] == {"torch-cuda": "2.15", "paddle": "3.3"}
     assert warned(lambda: Precision.from_toml(text))[1] == []
-    # of the preset unamp, which has no versions
+    # the preset is unamp, which has no versions
     assert "lists" not in tomllib.loads(WHOLE.to_toml())
     assert "lists" not in tomllib.loads(Precision(Policy(preset="torch-cuda@2.11")).to_toml())
 
@@ -386,7 +389,8 @@ def test_other_lists_are_warned_of_with_the_operations_that_changed(tmp_path: Pa
     found, [said] = warned(lambda: Precision.read(path))
     assert found.policy == OF_TORCH
     assert said.startswith(
-        f"{path} was made with the lists of torch-cuda 2.11, and those of 2.15 are followed, with other rules"
+        f"{path} was made with the lists of torch-cuda 2.11, "
+        "and those of 2.15 are followed, with other rules"
     )
     assert "for rms_norm;" in said
     assert 'preset = "torch-cuda@2.11" in the file holds the old ones' in said

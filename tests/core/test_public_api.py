@@ -74,7 +74,10 @@ def test_a_name_is_a_line(tmp_path: Path) -> None:
         "class tiny.Point(NamedTuple)",
         "def tiny.Point.__init__(self, x: float, y: float = 0.0)",
         "def tiny.Point.length(self, *, power: int = 2) -> float",
-        "def tiny.scaled(point: Point, by: float = 2.0, /, *rest: float, exact: bool = False) -> Point",
+        (
+            "def tiny.scaled(point: Point, by: float = 2.0, /, *rest: float, "
+            "exact: bool = False) -> Point"
+        ),
         "def tiny.shifted(point, x, y)",
     ]
 
@@ -170,9 +173,9 @@ def test_a_command_and_its_options_are_lines() -> None:
 
 
 def test_a_deprecated_name_stays_a_line(tmp_path: Path) -> None:
-    source = (
-        TINY
-        + '__getattr__ = deprecated_names(__name__, {"Dot": Deprecation("1.0.0", until="2.0.0", instead="tiny.Point")})\n'
+    source = TINY + (
+        '__getattr__ = deprecated_names(__name__, {"Dot": '
+        'Deprecation("1.0.0", until="2.0.0", instead="tiny.Point")})\n'
     )
     said = "Deprecation('1.0.0', until='2.0.0', instead='tiny.Point')"
     assert made(tmp_path, source).splitlines()[-1] == f"tiny.Dot = {said}"

@@ -192,8 +192,8 @@ def test_a_region_is_in_force_in_its_thread_only(fake: Any) -> None:
         thread = threading.Thread(target=lambda: seen.append(current_policy()))
         thread.start()
         thread.join()
-        # A copied context does not carry a region along either: a worker says for itself what it
-        # wants.
+        # A copied context does not carry a region along either:
+        # a worker says for itself what it wants.
         thread = threading.Thread(
             target=lambda: contextvars.copy_context().run(lambda: seen.append(current_policy()))
         )

@@ -1,4 +1,7 @@
-"""`register_operation` without a framework: names, bad input, and that nothing stays half registered."""
+"""`register_operation` without a framework: names, and bad input.
+
+Nothing stays half registered.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,10 @@ def test_a_framework_that_is_not_imported_is_not_imported_for_you() -> None:
 def entry_point(
     make_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
-    """Installs an adapter's entry point, as a distribution of a stranger would, for a framework not imported yet."""
+    """Return a function that installs an adapter's entry point, as a stranger's distribution would.
+
+    It is for a framework that is not imported yet.
+    """
 
     def install(framework: str, value: str) -> None:
         point = metadata.EntryPoint(framework, value, "unamp.adapters")

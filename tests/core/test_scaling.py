@@ -16,7 +16,10 @@ from unamp.scaling.loss_scale import FORMS
 
 @pytest.fixture
 def train(fake: Any, tensor: Any, optimizer: Any) -> Callable[..., bool]:
-    """One iteration of a scaler: its loss is scaled, and one gradient of that scale stepped with and updated."""
+    """Return one iteration of a scaler.
+
+    Its loss is scaled, and one gradient of that scale is stepped with and updated.
+    """
 
     def iterate(scaler: unamp.GradScaler, *, overflow: bool = False) -> bool:
         loss = scaler.scale(tensor("float32", 1.0))

@@ -1,4 +1,7 @@
-"""The site of `make docs`: it builds without a warning, holds the whole API, loads nothing from outside, and fits a phone."""
+"""The site of `make docs`: it builds without a warning, and holds the whole API.
+
+It loads nothing from outside, and fits a phone.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,15 @@ import unamp
 CUT = """() => [...document.querySelectorAll(".md-content *")].filter((element) =>
   element.clientWidth && !element.closest(".language-text, svg") && (element.getBoundingClientRect().right > innerWidth
   || (getComputedStyle(element).overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1))
-).map((element) => `${element.tagName} ${element.textContent.trim().slice(0, 60)}`)"""
+).map((element) => `${element.tagName} ${element.textContent.trim().slice(0, 60)}`)"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly: a link that leads nowhere, a page that no menu names, and a wrong docstring are errors."""
+    """Return the site, built strictly.
+
+    A link that leads nowhere, a page that no menu names, and a wrong docstring are errors.
+    """
     out = tmp_path_factory.mktemp("site")
     other = out / "0.0.9"  # a version whose pages were built before
     other.mkdir()
@@ -42,7 +48,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """Where this version is served, with the others beside it: a browser lets no file search other files."""
+    """Yield the address where this version is served, with the others beside it.
+
+    A browser lets no file search other files.
+    """
     with ThreadingHTTPServer(
         ("127.0.0.1", 0), partial(Quiet, directory=str(site.parent))
     ) as server:
@@ -65,7 +74,10 @@ def opened(
     address: str,
     scheme: str = "light",
 ) -> Page:
-    """Return a page of the browser that writes down what goes wrong, and what is asked for elsewhere than at the address."""
+    """Return a page of the browser that writes down what goes wrong.
+
+    It writes down, too, what is asked for elsewhere than at the address.
+    """
     page = chromium.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
     ).new_page()
@@ -191,7 +203,7 @@ def test_search_finds_a_page(
     page = opened(chromium, size, complaints, address, scheme)
     page.goto(f"{address}/index.html")
     page.locator("label[for=__search]:visible, .md-search__button:visible").first.click()
-    # which is awaited: what is typed before it shows is lost
+    # `fill` awaits the box: what is typed before it shows is lost
     page.get_by_role("combobox").fill("layer_policies")
     found = page.locator("a", has_text="layer_policies").first
     found.wait_for()

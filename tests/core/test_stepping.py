@@ -1,4 +1,7 @@
-"""An optimizer's step with a closure: the step is under no policy, the closure under that around it, whatever happens."""
+"""An optimizer's step with a closure: the step is under no policy.
+
+The closure is under the policy around the step, whatever happens.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from unamp.tracing.tables import dtypes, size
 
 LINEAR = OpRecord(
     "linear", "aten::linear", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16",
-    layer="Net.0", casts=2, cast_bytes=1536, framework="torch", input_shapes=((2, 8), (4, 8)), output_shape=(2, 4),
+    layer="Net.0", casts=2, cast_bytes=1536, framework="torch", input_shapes=((2, 8), (4, 8)),
+    output_shape=(2, 4),
 )  # fmt: skip
 EMULATED = OpRecord(
     "conv2d", "aten::conv2d", Rule.LOW, ("float32",), "float16", "float16", emulated=True
@@ -169,10 +170,10 @@ def test_table_counts_equal_lines(fake: Any) -> None:
         for record in (LINEAR, EMULATED, LINEAR, NO_FLOATS):
             fake.sinks[0](record)
     assert t.table().splitlines() == [
-        "layer  operation  rule       inputs           computed in         result    casts  moved    work    count",
-        "Net.0  linear     low        float32 float32  bfloat16            bfloat16  4      3.0 KiB  100.0%  2",
-        "-      conv2d     low        float32          float16 (emulated)  float16   -      -        -       1",
-        "-      argmax     untouched  -                -                   -         -      -        -       1",
+        "layer  operation  rule       inputs           computed in         result    casts  moved    work    count",  # noqa: E501
+        "Net.0  linear     low        float32 float32  bfloat16            bfloat16  4      3.0 KiB  100.0%  2",  # noqa: E501
+        "-      conv2d     low        float32          float16 (emulated)  float16   -      -        -       1",  # noqa: E501
+        "-      argmax     untouched  -                -                   -         -      -        -       1",  # noqa: E501
     ]
     assert [line.times for line in t.summary()] == [2, 1, 1]
 

@@ -1,4 +1,7 @@
-"""The search of `unamp.tune`, on errors that are made up: no framework is needed to know what a search must find."""
+"""The search of `unamp.tune`, on errors that are made up.
+
+No framework is needed to know what a search must find.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ LOW = Policy("O3", "float16")
 
 
 class Oracle(NamedTuple):
-    """A network of numbered places: each low one adds an error of its own, as independent roundings do.
+    """A network of numbered places.
+
+    Each low one adds an error of its own, as independent roundings do.
 
     Attributes:
         harm: the error of each place; infinite where it overflows.
@@ -87,7 +92,10 @@ class Oracle(NamedTuple):
 
 @st.composite
 def oracles(draw: st.DrawFn, most: int = 40, bugs: bool = False) -> Oracle:
-    """Networks. With `bugs` some places overflow, and what is left is harmless: what most people come with."""
+    """Draw networks.
+
+    With `bugs` some places overflow, and what is left is harmless: what most people come with.
+    """
     count = draw(st.integers(1, most))
     harms = (
         st.sampled_from([0.0, 1e-4, math.inf])
@@ -131,7 +139,10 @@ def test_bugs_alone_are_found_and_nothing_else(effort: str, oracle: Oracle) -> N
 
 @given(oracle=oracles(most=9))
 def test_a_ranked_search_gives_up_no_more_than_its_largest_places(oracle: Oracle) -> None:
-    """It is a knapsack: filled by harm for work, it lacks less than one place; and one more where a rounding decides."""
+    """The search is a knapsack, filled by harm for work: it lacks less than one place.
+
+    It lacks one more where a rounding decides.
+    """
     held = oracle.search("ranked", oracle.trials())
     assert oracle.low(held) >= oracle.most() - 2 * max(oracle.work)
 
@@ -211,7 +222,10 @@ def test_the_mean_of_all_batches_has_a_limit_of_its_own() -> None:
 
 @pytest.mark.parametrize(("scatter", "batches"), [(0.05, 3), (0.2, 5), (0.4, 8)])
 def test_what_is_found_holds_on_batches_that_nobody_saw(scatter: float, batches: int) -> None:
-    """Errors that scatter anew for every set and batch, as roundings do. What a search has seen of them is a matter of luck."""
+    """Errors scatter anew for every set and batch, as roundings do.
+
+    What a search has seen of them is a matter of luck.
+    """
     within = []
     for seed in range(20):
         chance = random.Random(seed)
@@ -318,7 +332,10 @@ def test_rules_are_few() -> None:
 
 
 def test_what_its_name_does_not_hold_is_held_by_its_layer() -> None:
-    """A layer may run under another name than what it calls: Keras' embedding, say, which takes rows."""
+    """A layer may run under another name than what it calls.
+
+    Keras' embedding, for example, takes rows.
+    """
     places = [Place("a", "take"), Place("b", "linear"), Place("b", "take")]
     policy, rules = policy_and_rules(places, places, LAYERS, LOW, unnamed=[Place("a", "take")])
     assert policy == LOW.replace(deny="linear")
@@ -452,5 +469,8 @@ def test_what_is_no_text_is_refused(file: Path) -> None:
 
 
 def test_importing_unamp_leaves_the_tuner_alone() -> None:
-    code = "import sys, unamp; print(*(name for name in sys.modules if name.startswith('unamp.tuning')))"
+    code = (
+        "import sys, unamp; "
+        "print(*(name for name in sys.modules if name.startswith('unamp.tuning')))"
+    )
     assert python("-c", code).strip() == ""

@@ -58,7 +58,10 @@ def test_pyright_refuses_bad_arguments_and_takes_good_ones(tmp_path: Path) -> No
 
 
 def test_mypy_reads_the_same_calls_with_every_test() -> None:
-    """`make lint` has it refuse what no comment lets through, and comments that let nothing through."""
+    """`make lint` has mypy refuse what no comment lets through.
+
+    Comments that let nothing through are refused, too.
+    """
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]
     assert settings["strict"] is True
     assert str(CALLS.relative_to(ROOT)) in settings["files"]

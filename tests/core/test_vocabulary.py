@@ -126,7 +126,7 @@ def test_operations_that_keep_their_meaning() -> None:
 
 
 def test_frameworks_are_the_ones_that_operations_are_spelled_in() -> None:
-    # which brings its own
+    # JAX brings its own
     assert {framework for op in OPERATIONS for framework in op.spellings} == {*FRAMEWORKS, "jax"}
 
 

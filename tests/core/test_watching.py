@@ -1,4 +1,7 @@
-"""The history of a training: what it says, its table, its page, its JSON, and the writers that samples go to."""
+"""The history of a training: its findings, its table, its page and its JSON.
+
+With it, the writers that samples go to.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ FULL = history(FINE, UNDERFLOWS, DEAD, SWALLOWED)
 
 def test_findings_name_the_layers() -> None:
     assert [said.partition(",")[0] for said in FULL.findings()] == [
-        "encoder.1: underflow", "head: dead", f"{NASTY}: rounding swallows 88% of the updates of its low parameters",
+        "encoder.1: underflow", "head: dead",
+        f"{NASTY}: rounding swallows 88% of the updates of its low parameters",
     ]  # fmt: skip
     assert history(FINE).findings() == []
     assert history(OVERFLOWED).findings() == [
@@ -64,7 +68,8 @@ def test_shares_are_means_of_steps_that_were_finite() -> None:
 def test_a_line_names_the_worst_layer_of_each_kind() -> None:
     said = line(FULL.samples[1], "float16")
     assert said == (
-        f"step 1, scale 32768, skipped 1, subnormal in float16 30.0% (encoder.1), swallowed 87.5% ({NASTY}), dead: head"
+        "step 1, scale 32768, skipped 1, subnormal in float16 30.0% (encoder.1), "
+        f"swallowed 87.5% ({NASTY}), dead: head"
     )
     assert line(Sample(0, 1.0, 0, (OVERFLOWED, OVERFLOWED)), "float16").endswith(
         "not finite: encoder.0 and 1 more"

@@ -1,4 +1,7 @@
-"""A wrong operation of one backend of Keras is found by comparing traces, and confirmed by running it again elsewhere."""
+"""A wrong operation of one backend of Keras is found by comparing traces.
+
+It is confirmed by running it again elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ record.run(
     ),
     {backend!r}, {folder!r}, {wrong!r},
 )
-"""
+"""  # noqa: E501
 
 
 def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
@@ -56,6 +59,6 @@ def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
         assert (found["framework"], found["within"]) == ("tensorflow", done.code == 0)
         assert found["original"]["framework"] == "jax"
         assert found["rows"][1]["error"] < 1e-6
-    # What ran right came out otherwise than on the other backend all the same: it was given other
-    # numbers.
+    # What ran right came out otherwise than on the other backend all the same:
+    # it was given other numbers.
     assert "mixed" in said

@@ -40,7 +40,7 @@ both, framework = warned("cuda")
 assert "torch has cpu, meta" in both and "tensorflow has CPU" in both and framework is None, both
 unknown = said("bogus")
 assert "torch has cpu, meta" in unknown and "tensorflow has CPU" in unknown, unknown
-"""
+"""  # noqa: E501
 
 
 def test_whose_word_a_device_is() -> None:

@@ -4,8 +4,8 @@ How far apart may they be? Each step moves the weights by at most RATE * MAX_NOR
 momentum keeps of earlier steps: all steps together go no further than PATH. Two runs that compute
 the same function differ by their roundings alone. Those change the gradient of a step by a small
 SHARE of it, and so the weights by that share of the path. (A difference in the weights changes the
-gradients that follow, too. While steps are short enough for training not to diverge, it is not
-multiplied.)
+gradients that follow, too. While steps are short enough for training not to diverge,
+it is not multiplied.)
 
 The share is a count of roundings, each of the relative size `UNIT`. From images to a gradient there
 are the images, the kernel, the convolution, the norm, the activation, the pooling, the matrix and
@@ -81,7 +81,10 @@ PRESENT = [pair for pair in PAIRS if not pair.frameworks() & without_wheels()]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each dtype, in which all scripts have trained: those of before first, each in a process of its own."""
+    """Return a folder for each dtype, in which all scripts have trained.
+
+    Those of before come first. Each has a process of its own.
+    """
     made = tmp_path_factory.mktemp("moving")
     for dtype in UNIT:
         (made / dtype).mkdir()
@@ -121,7 +124,10 @@ def test_after_ends_where_before_does(trained: Path, pair: Pair, dtype: str) -> 
 @pytest.mark.parametrize("dtype", UNIT)
 @pytest.mark.parametrize("pair", PRESENT, ids=lambda pair: f"{pair.before} {pair.after}")
 def test_running_statistics_move_too(trained: Path, pair: Pair, dtype: str) -> None:
-    """A kernel has 9 numbers, and an image's are at most 1: what a norm sees moves by at most 3 times as much as the kernel."""
+    """A kernel has 9 numbers, and an image's are at most 1.
+
+    So what a norm sees moves by at most 3 times as much as the kernel.
+    """
     before, after = (np.load(trained / dtype / f"{name}.npz") for name in (pair.before, pair.after))
     share, moved = SHARE * UNIT[dtype], 3 * SHARE * UNIT[dtype] * PATH
     mean, variance = before[pair.mean], before[pair.variance]

@@ -59,7 +59,10 @@ def preset(name: str) -> dict:
 
 
 def canonical(framework: str, official: Iterable[str]) -> set[str]:
-    """The canonical names of a framework's own names, every one of which the vocabulary must know."""
+    """Return the canonical names of a framework's own names.
+
+    The vocabulary must know every one of these.
+    """
     official, known = set(official), spellings(framework)
     unknown = sorted(official - known.keys())
     assert not unknown, (
@@ -69,15 +72,19 @@ def canonical(framework: str, official: Iterable[str]) -> set[str]:
 
 
 def assert_same(framework: str, preset_name: str, key: str, official: Iterable[str]) -> None:
-    """The preset's list is the official one; what it `implied` on top is the preset's own business."""
+    """Check that the preset's list is the official one.
+
+    What the preset `implied` on top is its own business.
+    """
     data = preset(preset_name)
     ours, theirs = (
         set(data.get(key, ())) - data.get("implied", {}).keys(),
         canonical(framework, official),
     )
     assert ours == theirs, (
-        f"preset {preset_name!r}, list {key!r}, against {framework} {installed_version(framework)} (written for "
-        f"{data['version']}): missing in the preset {sorted(theirs - ours)}; only in the preset {sorted(ours - theirs)}"
+        f"preset {preset_name!r}, list {key!r}, against {framework} {installed_version(framework)} "
+        f"(written for {data['version']}): missing in the preset {sorted(theirs - ours)}; "
+        f"only in the preset {sorted(ours - theirs)}"
     )
 
 
@@ -104,8 +111,8 @@ def torch_since(versions: dict[str, tuple[int, int]]) -> set[str]:
 
 # Runs in a process of its own. A kernel on an Autocast key casts first and calls the operator
 # after, so the casts that a dispatch mode sees before anything else tell the kernel's category,
-# whether or not the arguments make sense. Fake tensors stand in for those of a device that is not
-# there.
+# whether or not the arguments make sense.
+# Fake tensors stand in for those of a device that is not there.
 TORCH_PROBE = """
 import contextlib, itertools, json, sys, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -169,7 +176,7 @@ found = {
     for device, key in (("cpu", "AutocastCPU"), ("mps", "AutocastMPS"))
 }
 json.dump({**found, "cuda": registered("AutocastCUDA"), "xpu": registered("AutocastXPU")}, sys.stdout)
-"""
+"""  # noqa: E501
 
 # The same, for whole functions that reach listed operators only from inside. Fake tensors stand in
 # for a GPU's.
@@ -224,7 +231,7 @@ for device in ("cpu", "cuda", "mps"):
     low = torch.bfloat16 if device == "cpu" else torch.float16
     found[device] = {name: category(call) for name, call in called_on(device).items() if call}
 json.dump(found, sys.stdout)
-"""
+"""  # noqa: E501
 
 
 # For each framework: `known(name)` for a spelling without dots, and `root`, the package that dotted
@@ -255,7 +262,7 @@ import tensorflow as root
 roots = [root, types.SimpleNamespace(keras=keras)]  # `tf.keras` has names of Keras 2 in place of some of Keras 3
 from tensorflow.python.framework import op_def_registry
 known = lambda name: op_def_registry.get(name) is not None or hasattr(root, name)
-""",
+""",  # noqa: E501
 }
 
 RESOLVE = """
@@ -315,7 +322,10 @@ def test_torch_cuda_follows_the_header() -> None:
 
 
 def test_torch_cuda_names_every_registered_kernel() -> None:
-    """The header has no macro for cuDNN's convolutions and for the banned one: the dispatcher knows them too."""
+    """The header has no macro for cuDNN's convolutions and for the banned one.
+
+    The dispatcher knows them, too.
+    """
     beyond_the_macros = {packet(kernel) for kernel in torch_kernels()["cuda"]} - set().union(
         *torch_macros(place("torch")).values()
     )
@@ -346,7 +356,7 @@ def test_xpu_has_the_lists_of_cuda() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
 def test_what_torch_implies(device: str) -> None:
-    """Operations no list names, but which torch composes of listed ones, come out as the preset says."""
+    """Operations no list names, but which torch composes of listed ones, are as the preset says."""
     data = preset(f"torch-{device}")
     category = {op: key for key in ("allow", "deny") for op in data[key]}
     probed = torch_implies()[device]
@@ -358,7 +368,8 @@ def test_what_torch_implies(device: str) -> None:
         op for op, found in probed.items() if op not in category and found != "neither"
     )
     assert not unlisted, (
-        f"preset torch-{device} leaves out what torch {installed_version('torch')} implies: {unlisted}"
+        f"preset torch-{device} leaves out what torch "
+        f"{installed_version('torch')} implies: {unlisted}"
     )
 
 
@@ -409,7 +420,7 @@ def test_the_versions_of_presets_are_what_the_packages_list(framework: str) -> N
 
 @pytest.mark.parametrize("framework", list(SPELLING_PROBES))
 def test_every_spelling_exists(framework: str) -> None:
-    """But for words that the official lists themselves use for operations that the installed package does not have."""
+    """Words that the official lists use are excepted: the package may lack their operation."""
     listed = set()
     if framework == "paddle":
         listed = set().union(*paddle_lists(place("paddle")).values())
@@ -431,7 +442,10 @@ def test_every_spelling_exists(framework: str) -> None:
 
 
 def test_the_default_follows_torch_cuda_wherever_that_speaks() -> None:
-    """But for products and a sum that torch promotes, positions and variances that it makes of products, and bans."""
+    """Products, a sum, positions and variances are excepted, and bans.
+
+    The products and the sum torch promotes; the positions and variances it makes of products.
+    """
     ours, theirs = preset("unamp"), preset("torch-cuda")
     assert set(theirs["allow"]) - set(ours["allow"]) == {"affine_grid", "corrcoef", "cov"}
     assert {*theirs["deny"], *theirs["banned"]} <= set(ours["deny"])
@@ -445,16 +459,16 @@ def test_the_default_follows_torch_cuda_wherever_that_speaks() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-#: Groups of operations that no level changes: what is on no list of theirs is left as it is, not
-#: widened.
+#: Groups of operations that no level changes:
+#: what is on no list of theirs is left as it is, not widened.
 KEEP_THEIR_MEANING = {"shape", "creation", "random", "cast", "comparison"}
 
 
 def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree_on() -> None:
-    """From the installed packages' own tables; what our presets have on top (`implied`, a ban) is their own business.
+    """The disagreements are taken from the installed packages' own tables.
 
-    At O1 to be on torch's promote list and to be on no list is the same, but for operations that
-    only move data.
+    What our presets have on top (`implied`, a ban) is their own business. At O1 to be on torch's
+    promote list and to be on no list is the same, but for operations that only move data.
     """
     paddle, macros = paddle_lists(place("paddle")), torch_macros(place("torch"))
     groups = {

@@ -1,4 +1,7 @@
-"""A new low precision is a row of the table: a framework follows it, or refuses it by name; the others go on as before."""
+"""A new low precision is a row of the table.
+
+A framework follows it, or refuses it by name; the others go on as before.
+"""
 
 from __future__ import annotations
 

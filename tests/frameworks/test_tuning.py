@@ -1,4 +1,7 @@
-"""A file that was tuned in one framework holds in another: the same network, the same weights, fresh batches."""
+"""A file that was tuned in one framework holds in another.
+
+There it meets the same network, the same weights, and fresh batches.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Two networks with the same weights in several frameworks: their traces are compared, and operations run again alone.
+"""Two networks with the same weights in several frameworks: their traces are compared.
 
-Each framework has a process of its own; what goes from one to the other is files.
+Operations are run again alone. Each framework has a process of its own; what goes from one to the
+other is files.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def read(file: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Path]]:
-    """A function that gives the files of a framework's traces of both twins, which run once, in a process of its own."""
+    """Return a function that gives the files of a framework's traces of both twins.
+
+    The twins run once, in a process of their own.
+    """
 
     @cache
     def record(framework: str) -> dict[str, Path]:
@@ -86,7 +90,10 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
         tmp_path / "run",
         tmp_path / "layers.toml",
     )
-    spoilt = f"import record\nrecord.main('torch', 'transformer', {str(run / 'trace.json')!r}, '', {str(run)!r})"
+    spoilt = (
+        "import record\n"
+        f"record.main('torch', 'transformer', {str(run / 'trace.json')!r}, '', {str(run)!r})"
+    )
     python("-c", WRONG + spoilt, path=TWINS)
     wrong = read(run / "trace.json")
     assert invoke("compare", paddle, run / "trace.json", "--propose-layers", layers).exit_code == 0
@@ -96,9 +103,9 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
     assert "first gelu in Encoder: error" in said
     assert "  the reference: paddle " in said
     assert (
-        "  the other: torch aten::gelu in Encoder, computed in float32, rule untouched: no region was open"
-        in said
-    )
+        "  the other: torch aten::gelu in Encoder, computed in float32, "
+        "rule untouched: no region was open"
+    ) in said
     number = next(n for n, each in enumerate(wrong.records, 1) if each.op == "gelu")
     for framework in ("torch", "paddle", "jax", "mindspore", "tensorflow"):
         # The operation before is what it should be.

@@ -1,4 +1,7 @@
-"""Programs of JAX for a GPU or a TPU that is not here: read from the program that it lowers for it, and judged."""
+"""Programs of JAX for a GPU or a TPU that is not here.
+
+Each is read from the program that JAX lowers for the device, and judged.
+"""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,7 @@
-"""Programs that a primitive carries, loops and solvers of libraries, unknown primitives; plain JAX beside each."""
+"""Programs that a primitive carries: loops and solvers of libraries, unknown primitives.
+
+Each has plain JAX beside it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The suite's own calls of JAX: XLA compiles a program once, whoever asks for it, and in nobody else's process otherwise."""
+"""The suite's own calls of JAX: XLA compiles a program once, whoever asks for it.
+
+Nothing changes in a process that is not the suite's.
+"""
 
 import jax
 import numpy as np
@@ -119,7 +122,10 @@ assert before == (compiler.compile_or_get_cached, os.environ.get("XLA_FLAGS"))
 
 
 def _lowered():
-    """A module with four products: of float32, of bfloat16, a convolution, one whose caller states an algorithm."""
+    """Return a module with four products.
+
+    They are of float32, of bfloat16, a convolution, and one whose caller states an algorithm.
+    """
 
     def program(x, low):
         images, stated = x[None, None], lax.DotAlgorithmPreset.F32_F32_F32

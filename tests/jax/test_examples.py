@@ -9,7 +9,10 @@ from followed import told
 
 
 def test_the_architecture_follows_an_add_that_is_traced_once() -> None:
-    """In a process of its own, where nothing was traced before, and no other example has left anything."""
+    """The example has a process of its own.
+
+    There nothing was traced before, and no other example has left anything.
+    """
     code = """
 import jax.numpy as jnp, unamp
 from followed import added, passed

@@ -101,7 +101,10 @@ def gradients(net: Net, x):
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_layer_from_float8_and_its_gradients(batched) -> None:
-    """The backward pass multiplies the gradient as e5m2 holds it with the factors as e4m3 holds them; a bias has it exact."""
+    """The backward pass multiplies the gradient as e5m2 holds it with the factors as e4m3 does.
+
+    A bias has the gradient exact.
+    """
     layer, weight = (
         nnx.Linear(32, 8, rngs=nnx.Rngs(1)),
         np.asarray(jax.random.normal(jax.random.key(2), (4, 8))),
@@ -131,10 +134,13 @@ def test_a_layer_from_float8_and_its_gradients(batched) -> None:
 
 
 def test_the_study_finds_the_layer_that_cannot() -> None:
-    """Outliers in one column of an input leave all other columns without digits where the tensor has one scale."""
+    """An input's outliers in one column leave all other columns without digits.
+
+    They do where the tensor has one scale.
+    """
     net = Net()
     net.second.kernel[...] = net.second.kernel[...].at[0].set(0.0)
-    # comes into the second layer, which multiplies it with zero
+    # this comes into the second layer, which multiplies it with zero
     net.first.bias[...] = net.first.bias[...].at[0].set(1e6)
     study = unamp.tune(net, net, [X, X * 2.0], dtype="float8_e4m3", tolerance=0.2)
     assert study.names == ["first"]

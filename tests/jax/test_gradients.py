@@ -112,7 +112,10 @@ def test_no_graph_is_kept() -> None:
 
 
 def test_values_and_gradients_together_belong_together() -> None:
-    """With values a record comes when the numbers are there; the gradient is linked to it all the same."""
+    """With values a record comes when the numbers are there.
+
+    The gradient is linked to it all the same.
+    """
     with unamp.trace(gradients=True, values=True) as trace:
         jax.grad(lambda x: (jnp.exp(x) * 2.0).sum())(X)
     found = {trace.records[each.record].op: each for each in trace.gradients}

@@ -1,4 +1,7 @@
-"""A library on JAX whose private parts have changed is named, with its version; one that has them all is not."""
+"""A library on JAX whose private parts have changed is named, with its version.
+
+One that has them all is not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Layers of Keras on JAX: one of mixed precision is a float32 layer in a region, and an activation follows its own rule."""
+"""Layers of Keras on JAX: one of mixed precision is a float32 layer in a region.
+
+An activation follows its own rule.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plain numbers beside low arrays in functions of `jax.lax`, and functions that a primitive carries."""
+"""Plain numbers beside low arrays in functions of `jax.lax`.
+
+With them, functions that a primitive carries.
+"""
 
 import warnings
 

@@ -1,4 +1,7 @@
-"""`unamp.layer_policies` on flax nnx and linen, equinox, haiku, Keras with JAX, and functions with named scopes."""
+"""`unamp.layer_policies` on flax nnx and linen, equinox, haiku, and Keras with JAX.
+
+Functions with named scopes have rules, too.
+"""
 
 from __future__ import annotations
 
@@ -204,7 +207,8 @@ def _of(make: Any) -> ruled.Layers:
 
 
 MAKERS = {
-    "equinox": _equinox, "nnx": _NnxNet, "linen": _linen, "keras": _keras, "haiku": _haiku, "scopes": _scopes,
+    "equinox": _equinox, "nnx": _NnxNet, "linen": _linen, "keras": _keras, "haiku": _haiku,
+    "scopes": _scopes,
 }  # fmt: skip
 OF = {name: _of(make) for name, make in MAKERS.items()}
 #: Layers of linen are made by each call, those of nnx have one name, and Keras makes its own lists
@@ -560,7 +564,10 @@ def test_a_layer_of_another_network_that_is_called_directly_is_warned_of(
     monkeypatch.setattr(amp_warnings, "_given", set())
     linears = [eqx.nn.Linear(4, 4, key=KEY) for _ in range(2)]
     net, other = _Products(linears[0], _Product()), _OtherProducts(linears[1], _Product())
-    said = "a Linear was called inside _Products, which has a rule for 'linear': the Linear has none of its arrays"
+    said = (
+        "a Linear was called inside _Products, which has a rule for 'linear': "
+        "the Linear has none of its arrays"
+    )
     with unamp.autocast(dtype="bfloat16"), unamp.layer_policies(net, {"linear": F32}):
         with warnings.catch_warnings():
             warnings.simplefilter("error")

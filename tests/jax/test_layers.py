@@ -106,8 +106,9 @@ def test_what_is_made_inside_a_region_is_made_as_outside(level):
     def made():
         layer = nnx.Linear(8, 4, rngs=rngs())
         return [
-            layer.kernel.get_value(), eqx.nn.Linear(8, 4, key=KEY).weight, linen.Dense(4).init(KEY, X)["params"]["kernel"],
-            jax.random.normal(KEY, (3,)), jax.random.gumbel(KEY, (3,)),
+            layer.kernel.get_value(), eqx.nn.Linear(8, 4, key=KEY).weight,
+            linen.Dense(4).init(KEY, X)["params"]["kernel"], jax.random.normal(KEY, (3,)),
+            jax.random.gumbel(KEY, (3,)),
         ]  # fmt: skip
 
     outside = made()

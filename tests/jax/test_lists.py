@@ -1,4 +1,7 @@
-"""Lists in JAX's words, functions and layer classes; what the vocabulary's primitives and functions are."""
+"""Lists in JAX's words, functions and layer classes.
+
+With them, what the vocabulary's primitives and functions are.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,11 @@ def test_primitives_exist():
 @pytest.mark.parametrize(
     ("word", "op"),
     [
-        ("jnp.exp", "exp"), (jnp.exp, "exp"), ("jax.nn.softmax", "softmax"), (jax.nn.softmax, "softmax"), ("lax.exp", "exp"),
-        ("nnx.Linear", "linear"), (nnx.Linear, "linear"), (optax.huber_loss, "huber_loss"), ("optax.huber_loss", "huber_loss"),
-        ("flax.linen.Dense", "linear"), ("jax.dot_general", "matmul"), ("torch.exp", "exp"), ("eqx.nn.Linear", "linear"),
+        ("jnp.exp", "exp"), (jnp.exp, "exp"), ("jax.nn.softmax", "softmax"),
+        (jax.nn.softmax, "softmax"), ("lax.exp", "exp"), ("nnx.Linear", "linear"),
+        (nnx.Linear, "linear"), (optax.huber_loss, "huber_loss"),
+        ("optax.huber_loss", "huber_loss"), ("flax.linen.Dense", "linear"),
+        ("jax.dot_general", "matmul"), ("torch.exp", "exp"), ("eqx.nn.Linear", "linear"),
     ],
 )  # fmt: skip
 def test_words_of_jax_are_understood(word, op):

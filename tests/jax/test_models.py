@@ -1,7 +1,7 @@
-"""Networks as Hugging Face's flax modules are written: encoder, decoder, images; a dtype is handed down to every layer.
+"""Networks as Hugging Face's flax modules are written: encoder, decoder, images.
 
-The weights are random. Nine tenths of the products are low, and what comes out is what float32
-gives, within the dtype.
+A dtype is handed down to every layer. The weights are random. Nine tenths of the products are low,
+and what comes out is what float32 gives, within the dtype.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A batch norm that subtracts squares, which no vocabulary knows as one, with what the guide advises."""
+"""A batch norm that subtracts squares, which no vocabulary knows as one.
+
+The guide's advice is tested with it.
+"""
 
 from __future__ import annotations
 

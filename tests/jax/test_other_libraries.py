@@ -1,4 +1,7 @@
-"""Libraries on JAX that know nothing of unamp: their numbers under a region, beside those in float32."""
+"""Libraries on JAX that know nothing of unamp.
+
+Their numbers under a region are held against those in float32.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ X, Y = (
 
 
 def products(step: Callable[[], Any]) -> set[tuple[str, str]]:
-    """Return the operations in which a step multiplies, with the dtype of each, under a region in bfloat16."""
+    """Return the operations in which a step multiplies, with the dtype of each.
+
+    The step runs under a region in bfloat16.
+    """
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
         step()
     return {
@@ -108,6 +114,6 @@ def test_a_differential_equation_of_diffrax() -> None:
     # The gradient is a product of two solutions and of the slope: three times as many errors, each
     # of magnitudes below e.
     assert np.abs(low_gradient - gradient).max() <= 3 * 2 * np.e * 3.1 * U * np.e * (np.e - 1)
-    # The solver adds its slopes up in a product for which it asks the highest precision: that stays
-    # float32.
+    # The solver adds its slopes up in a product for which it asks the highest precision:
+    # that stays float32.
     assert products(lambda: solved(field)) == {("linear", "bfloat16"), ("tensordot", "float32")}

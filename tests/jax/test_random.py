@@ -1,4 +1,7 @@
-"""Random draws from low parameters, and sums under other names: their numbers are those of float32."""
+"""Random draws from low parameters, and sums under other names.
+
+Their numbers are those of float32.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import replayed
 from flax import linen, nnx
 
 OPS = frozenset(
-    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow relu "
-    "softmax sub sum tanh".split()
+    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow "
+    "relu softmax sub sum tanh".split()
 )
 
 
@@ -87,5 +87,8 @@ def test_what_has_no_numbers_says_so(tmp_path: Path) -> None:
     trace = replayed.kept(run, tmp_path / "run")
     assert replayed.left_out(trace) == {
         "exp": "a transformation (jax.vmap, a custom rule) runs it without numbers",
-        "sum": "it has a mask or an initial value, for which the canonical signature has no argument here",
+        "sum": (
+            "it has a mask or an initial value, "
+            "for which the canonical signature has no argument here"
+        ),
     }

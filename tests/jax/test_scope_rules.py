@@ -1,4 +1,7 @@
-"""Rules for named scopes: which networks they are about, which names, and when a pattern that matches nothing is an error."""
+"""Rules for named scopes: the networks and the names that they are about.
+
+With them, when a pattern that matches nothing is an error.
+"""
 
 from __future__ import annotations
 

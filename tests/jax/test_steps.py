@@ -1,4 +1,7 @@
-"""Steps of optimizers, running statistics, metrics and scalers in a region: they keep their numbers from step to step."""
+"""Steps of optimizers, running statistics, metrics and scalers in a region.
+
+They keep their numbers from step to step.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,7 @@
-"""Trainings of 200 steps come to the loss of float32 within 3 %: models of nnx, linen, equinox and Keras."""
+"""Trainings of 200 steps come to the loss of float32 within 3 %.
+
+The models are of nnx, linen, equinox and Keras.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def region(dtype):
 
 
 def trained(make, dtype):
-    """Return the losses of a training whose every step, with loss scaling, is one compiled program."""
+    """Return the losses of a training whose steps are one compiled program with loss scaling."""
     parameters, loss = make()
     transformation = optax.adam(2e-3)
 
@@ -113,7 +116,10 @@ def trained(make, dtype):
 
 
 def trained_in_place(dtype):
-    """Return the losses of a training by `nnx.Optimizer`, whose scaler is a Python object outside of `nnx.jit`."""
+    """Return the losses of a training by `nnx.Optimizer`.
+
+    Its scaler is a Python object outside of `nnx.jit`.
+    """
     model, scaler = MLP(), unamp.GradScaler()
     optimizer = nnx.Optimizer(model, optax.adam(2e-3), wrt=nnx.Param)
 

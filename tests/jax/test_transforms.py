@@ -1,4 +1,7 @@
-"""Every transformation of JAX's around, inside and on both sides of a region; no trace is ever stale."""
+"""Every transformation of JAX's around, inside and on both sides of a region.
+
+No trace is ever stale.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`unamp.tune` on JAX: networks of flax, equinox, haiku and Keras, and functions with named scopes."""
+"""`unamp.tune` on JAX: networks of flax, equinox, haiku and Keras.
+
+Functions with named scopes are tuned, too.
+"""
 
 from __future__ import annotations
 

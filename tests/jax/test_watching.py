@@ -16,7 +16,10 @@ X = jax.random.normal(jax.random.key(0), (16, 8))
 
 
 class Net(nnx.Module):
-    """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers."""
+    """A network whose layer `tiny` is behind a factor.
+
+    The factor takes the gradient into float16's subnormal numbers.
+    """
 
     def __init__(self) -> None:
         rngs = nnx.Rngs(0)
@@ -92,8 +95,12 @@ def test_parameters_that_are_values_are_told() -> None:
         step.updated(updated)
     (sample,) = watch.history.samples
     (layer,) = sample.layers
-    flat = [np.concatenate([np.asarray(leaf, "float32").reshape(-1) for leaf in jax.tree.leaves(tree)]).tolist()
-            for tree in (parameters, gradients, updated)]  # fmt: skip
+    flat = [
+        np.concatenate(
+            [np.asarray(leaf, "float32").reshape(-1) for leaf in jax.tree.leaves(tree)]
+        ).tolist()
+        for tree in (parameters, gradients, updated)
+    ]
     assert (sample.scale, layer.layer, layer.size) == (4.0, "dense", 72)
     assert layer.swallowed == pytest.approx(swallowed(*flat))
     assert 0.0 < layer.swallowed < 1.0

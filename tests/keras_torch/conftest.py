@@ -10,7 +10,10 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 @pytest.fixture(autouse=True)
 def _first_of_the_process() -> Iterator[None]:
-    """Have each test be the first that compiles a region, for which the patches are put in while dynamo traces."""
+    """Have each test be the first that compiles a region.
+
+    For it the patches are put in while dynamo traces.
+    """
     yield
     import torch
     from unamp_torch import patches

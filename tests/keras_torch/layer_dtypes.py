@@ -1,4 +1,7 @@
-"""The dtype that each layer of Keras answers in under each policy, on the backend that KERAS_BACKEND names; printed as JSON."""
+"""The dtype that each layer of Keras answers in under each policy; printed as JSON.
+
+The backend is the one that KERAS_BACKEND names.
+"""
 
 from __future__ import annotations
 

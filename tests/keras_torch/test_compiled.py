@@ -22,7 +22,10 @@ def _built(*found: Any) -> keras.Model:
 
 
 def _same(run: Any, **how: Any) -> list[torch.Tensor]:
-    """Hold a compiled function against what it is compiled from, outside of regions, in one, and again; return the results."""
+    """Hold a compiled function against what it is compiled from, and return the results.
+
+    It is called outside of regions, in one, and outside again.
+    """
     compiled = torch.compile(run, fullgraph=True, **how)
     for around in (False, True, False):
         with unamp.autocast("cpu", "float16", enabled=around):
@@ -80,7 +83,7 @@ def test_gradients_are_those_of_the_function() -> None:
 
 
 def test_the_patches_stay_for_what_is_compiled() -> None:
-    """Or the guards of the program would find others, and it would be compiled again at each call."""
+    """Else the program's guards would find others, and it would be compiled again at each call."""
     model, plain = _built(layers.Dense(4)), layers.Dense.call
     counted = torch._dynamo.testing.CompileCounter()
 

@@ -121,7 +121,10 @@ def test_a_call_put_around_a_rule_stays_when_the_rule_goes() -> None:
 
 
 def test_a_keras_application() -> None:
-    """Depthwise convolutions are float32, others low, as a trace shows; gradients of all of them are told."""
+    """Depthwise convolutions are float32, others low, as a trace shows.
+
+    Gradients of all of them are told.
+    """
     model = keras.applications.MobileNetV2(
         weights=None, input_shape=(32, 32, 3), classes=10, alpha=0.35
     )

@@ -1,4 +1,7 @@
-"""A layer of Keras on PyTorch is one operation, with one decision for its product and its bias, as on TensorFlow."""
+"""A layer of Keras on PyTorch is one operation.
+
+As on TensorFlow, its product and its bias have one decision.
+"""
 
 from __future__ import annotations
 
@@ -304,7 +307,10 @@ LAZY = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", LAZY)
 def test_a_trace_in_which_a_network_is_built_is_like_later_ones(name) -> None:
-    """Neither shapes that Keras tries out nor initial values are operations of the network, or give its parameters names."""
+    """Shapes that Keras tries out and initial values are no operations of the network.
+
+    Nor do they give its parameters names.
+    """
     told, network = [], None
     for _ in range(2):
         with unamp.trace(gradients=True) as trace, unamp.autocast(**BF16):

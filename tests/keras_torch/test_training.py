@@ -1,4 +1,7 @@
-"""Keras' optimizers on PyTorch under `GradScaler` and `decorate`: the gradients are PyTorch's, the steps Keras'."""
+"""Keras' optimizers on PyTorch under `GradScaler` and `decorate`.
+
+The gradients are PyTorch's, the steps Keras'.
+"""
 
 from __future__ import annotations
 

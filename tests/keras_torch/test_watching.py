@@ -15,7 +15,10 @@ X = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
 
 
 def model() -> keras.Model:
-    """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers."""
+    """Return a model whose layer `tiny` is behind a factor.
+
+    The factor takes the gradient into float16's subnormal numbers.
+    """
     keras.utils.set_random_seed(0)
     x, dense = keras.Input((8,)), keras.layers.Dense
     return keras.Model(

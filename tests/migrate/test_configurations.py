@@ -1,4 +1,7 @@
-"""Settings in YAML, and what mmengine's Python configurations say: reported with the line and what to do."""
+"""Settings in YAML, and what mmengine's Python configurations say.
+
+They are reported with the line and what to do.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ AMP:
         {1: "mmengine opens"},
     ),
     "mm_new.py": (
-        "from mmengine.optim import AmpOptimWrapper\n\noptim_wrapper = dict(type=AmpOptimWrapper)\n",
+        (
+            "from mmengine.optim import AmpOptimWrapper\n\n"
+            "optim_wrapper = dict(type=AmpOptimWrapper)\n"
+        ),
         {3: "mmengine opens"},
     ),
     "other.yaml": ("!include base.yaml\n", {}),
@@ -98,9 +104,9 @@ def test_the_command_says_what_to_do(tmp_path: Path) -> None:
     said = result.stdout
     assert result.exit_code == 1
     assert (
-        f"{tmp_path / 'default_config.yaml'}:1:1: look here: mixed_precision: bf16: Accelerate wraps"
-        in said
-    )
+        f"{tmp_path / 'default_config.yaml'}:1:1: look here: "
+        "mixed_precision: bf16: Accelerate wraps"
+    ) in said
     assert 'write mixed_precision="no"' in said
 
 

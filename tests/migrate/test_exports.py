@@ -8,7 +8,10 @@ import pytest
 
 from unamp.migrate import Kind, Report, Target, migrate_paths
 
-STEP = "from .compat import {}\n\n\ndef step(model, x):\n    with {}('cuda'):\n        return model(x)\n"
+STEP = (
+    "from .compat import {}\n\n\ndef step(model, x):\n    with {}('cuda'):\n"
+    "        return model(x)\n"
+)
 MOVED = "with unamp.autocast('cuda', preset=\"torch-cuda\"):"
 
 
@@ -81,7 +84,10 @@ def test_a_module_is_followed(package: Path, step: str) -> None:
 
 
 def test_a_name_that_is_bound_in_several_ways_is_reported(package: Path) -> None:
-    compat = "try:\n    from torch.amp import autocast\nexcept ImportError:\n    from torch.cuda.amp import autocast\n"
+    compat = (
+        "try:\n    from torch.amp import autocast\nexcept ImportError:\n"
+        "    from torch.cuda.amp import autocast\n"
+    )
     text, report = migrated(package, compat, STEP.format("autocast", "autocast"))
     assert text == STEP.format("autocast", "autocast")
     assert [(f.kind, f.hand) for _, f in report.findings] == [

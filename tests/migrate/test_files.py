@@ -1,4 +1,7 @@
-"""Files and folders: nothing is touched unasked, what goes wrong with one file is told, and the others are done."""
+"""Files and folders: nothing is touched unasked.
+
+What goes wrong with one file is told, and the others are done.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def test_nothing_is_touched_without_write(script: Path) -> None:
     done = run(script, code=1)
     assert script.read_text() == OLD
     assert (script.stat().st_mtime_ns, script.stat().st_ino) == before
-    where = f"{script}:2:6: moved: torch.autocast('cuda') -> unamp.autocast('cuda', preset=\"torch-cuda\")"
+    where = (
+        f"{script}:2:6: moved: torch.autocast('cuda') -> "
+        "unamp.autocast('cuda', preset=\"torch-cuda\")"
+    )
     assert done.stdout.splitlines() == [
         where,
         "1 file read: 1 moved; 1 would change, which --write does",
@@ -136,7 +142,8 @@ def test_sarif_has_what_2_1_0_asks_for(script: Path, tmp_path: Path) -> None:
 
 def test_policies_are_printed_and_stay_when_a_file_is_migrated(script: Path) -> None:
     script.write_text(
-        "import paddle\nimport torch\nwith torch.autocast('cuda', dtype=torch.bfloat16, enabled=on):\n    pass\n"
+        "import paddle\nimport torch\n"
+        "with torch.autocast('cuda', dtype=torch.bfloat16, enabled=on):\n    pass\n"
         "with paddle.amp.auto_cast(level='O2', custom_black_list=['conv2d']):\n    pass\n"
     )
     lines = run(script, "--policy", "preset", code=1).stdout.splitlines()
@@ -281,13 +288,15 @@ def test_a_file_is_migrated_once_and_a_link_stays_a_link(tmp_path: Path) -> None
 def test_without_what_it_needs_the_command_says_what_to_install_and_unamp_does_not_import_it(
     script: Path, module: str, package: str
 ) -> None:
-    code = f"import sys; sys.modules[{module!r}] = None; sys.argv = ['unamp', 'migrate', {str(script)!r}]; "
+    code = (
+        f"import sys; sys.modules[{module!r}] = None; "
+        f"sys.argv = ['unamp', 'migrate', {str(script)!r}]; "
+    )
     code += "from unamp.cli import main; main()"
     done = ended("-c", code)
     assert done.code == 2
-    assert (
-        done.stderr
-        == f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'\n"
+    assert done.stderr == (
+        f"`unamp migrate` needs {package}, which is not installed; pip install 'unamp[migrate]'\n"
     )
     code = f"import sys, unamp, unamp.cli.commands; assert {module!r} not in sys.modules"
     python("-c", code)

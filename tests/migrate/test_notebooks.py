@@ -1,4 +1,7 @@
-"""Notebooks: cells are migrated as one script, all else stays to the letter, and what cannot be read is told in a line."""
+"""Notebooks: cells are migrated as one script, and all else stays to the letter.
+
+What cannot be read is told in a line.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +211,8 @@ def test_no_notebook_brings_a_traceback(
 def test_deepspeed_configurations_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "ds_config.json"
     path.write_text(
-        '{\n  "fp16": {"enabled": "auto"},\n  "bf16": {"enabled": false},\n  "amp": {"level": 3}\n}\n'
+        '{\n  "fp16": {"enabled": "auto"},\n  "bf16": {"enabled": false},\n'
+        '  "amp": {"level": 3}\n}\n'
     )
     (tmp_path / "package.json").write_text('{"name": "fp16"}')
     said = run(tmp_path, code=1).stdout.splitlines()

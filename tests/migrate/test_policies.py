@@ -1,4 +1,7 @@
-"""Every region comes to the policy that it came to before: told without running it, and where it is made."""
+"""Every region comes to the policy that it came to before.
+
+It is told without running the script, and where it is made.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""For every file: a second migration changes nothing, what is written parses, what is not moved stays to the letter."""
+"""For every file a second migration changes nothing, and what is written parses.
+
+What is not moved stays to the letter.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from unamp.migrate import Kind, Target, migrate_paths, migrate_source
 SNIPPETS = [snippet for snippet in every_snippet() if "__future__" not in snippet.before]
 migrated = functools.lru_cache(maxsize=4096)(migrate_source)
 
-#: Statements that have nothing to do with mixed precision, in layouts that a careless writer would
-#: lose.
+#: Statements that have nothing to do with mixed precision,
+#: in layouts that a careless writer would lose.
 OTHERS = [
     "x = [1,2 ,  3] # a comment",
     "if  x :\n\ty = 1",

@@ -1,4 +1,7 @@
-"""The tables of spellings by themselves; tests/frameworks holds them against the installed packages."""
+"""The tables of spellings by themselves.
+
+tests/frameworks holds them against the installed packages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Nothing that a test does may outlive it: no region, no patch. Errors of kernels are reported where they happen."""
+"""Nothing that a test does may outlive it: no region, no patch.
+
+Errors of kernels are reported where they happen.
+"""
 
 import sys
 import warnings
@@ -16,8 +19,8 @@ from mindspore.ops import Primitive
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`
 warnings.filterwarnings("ignore", module="mindspore")
-# With another version of NumPy than MindSpore was compiled with, the first call that takes numbers
-# fails.
+# With another version of NumPy than MindSpore was compiled with,
+# the first call that takes numbers fails.
 with suppress(SystemError):
     ops.zeros((1,))
 mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
@@ -29,7 +32,7 @@ compiling.install()  # what stays for good once the adapter is in use
 
 
 def _patched() -> list[str]:
-    # theirs are C++
+    # those that a tensor inherits are C++
     inherited = [
         name for name in listing.methods() if isinstance(vars(TensorPy)[name], FunctionType)
     ]

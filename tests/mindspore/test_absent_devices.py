@@ -1,4 +1,7 @@
-"""Programs of MindSpore for a device that is not here: nothing of them can be read, and the suite says why."""
+"""Programs of MindSpore for a device that is not here.
+
+Nothing of them can be read, and the suite says why.
+"""
 
 import mindspore
 import pytest

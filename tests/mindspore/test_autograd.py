@@ -347,7 +347,10 @@ def test_a_parameter_that_is_given_other_values_is_cast_again(low, change, train
 
 
 class Product(nn.Cell):
-    """A cell with a product in its own gradient, which is computed outside of the policy: in the dtype that it casts to."""
+    """A cell with a product in its own gradient.
+
+    It is computed outside of the policy: in the dtype that it casts to.
+    """
 
     def construct(self, x, w):
         return ops.matmul(x, w)
@@ -371,7 +374,10 @@ class ProductInFloat32(nn.Cell):
 
 
 class ProductAsForward(nn.Cell):
-    """Here the products of the backward pass follow the policy: a float32 and a low input become low."""
+    """A cell whose backward pass multiplies under the policy.
+
+    A float32 and a low input become low.
+    """
 
     @custom_fwd
     def construct(self, x, w):
@@ -414,7 +420,10 @@ def test_a_cells_own_gradient_with_a_product_is_the_same_in_a_graph(low, kind, i
 
 
 class Mixing(nn.Cell):
-    """A cell whose gradient is two products of a low gradient and what it was called with, which is float32."""
+    """A cell whose gradient is two products of a low gradient and a float32 input.
+
+    The input is what it was called with.
+    """
 
     def construct(self, x, w):
         return ops.tanh(ops.matmul(x, w))

@@ -1,4 +1,7 @@
-"""Functions that change the tensor that they are given: the tensor itself is changed, and no cast of it, whatever the rule."""
+"""Functions that change the tensor that they are given.
+
+The tensor itself is changed, and no cast of it, whatever the rule.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Decorated functions and cells, compiled and exported, as a whole and as parts of a graph: the innermost decides."""
+"""Decorated functions and cells, compiled and exported, as a whole and as parts of a graph.
+
+The innermost decides.
+"""
 
 from contextlib import nullcontext
 

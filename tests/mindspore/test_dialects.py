@@ -1,4 +1,7 @@
-"""The dialects on MindSpore: MindSpore's own beside MindSpore's, and the other frameworks' examples on its tensors."""
+"""The dialects on MindSpore: MindSpore's own beside MindSpore's.
+
+The other frameworks' examples run on its tensors.
+"""
 
 import math
 
@@ -150,7 +153,7 @@ def test_networks_are_converted_where_they_are_as_mindspores_own_are(conversion,
     exact = Net(has_bias=False)(x).asnumpy()
 
     def converted(amp):
-        # which MindSpore promotes at "auto", and is part of the layer here
+        # without a bias, which MindSpore promotes at "auto", and which is part of the layer here
         net = Net(has_bias=False)
         mindspore.set_context(mode=mode)
         try:

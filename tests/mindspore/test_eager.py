@@ -329,9 +329,10 @@ def test_a_method_that_somebody_changes_inside_a_region_stays_changed(name):
 def test_a_call_means_the_same_inside_a_region(low):
     x, y = rand(2, 3), rand(2, 3)
     calls = [
-        lambda: ops.add(input=x, other=y), lambda: ops.softmax(x, axis=0), lambda: ops.softmax(input=x),
-        lambda: ops.sum(x, dim=1), lambda: ops.Softmax(axis=0)(x), lambda: ops.logspace(x[0, 0], y[0, 0], steps=3),
-        lambda: mint.sum(x, dim=0, keepdim=True), lambda: x**2, lambda: x[1:], lambda: ops.cat(tensors=(x, y), axis=1),
+        lambda: ops.add(input=x, other=y), lambda: ops.softmax(x, axis=0),
+        lambda: ops.softmax(input=x), lambda: ops.sum(x, dim=1), lambda: ops.Softmax(axis=0)(x),
+        lambda: ops.logspace(x[0, 0], y[0, 0], steps=3), lambda: mint.sum(x, dim=0, keepdim=True),
+        lambda: x**2, lambda: x[1:], lambda: ops.cat(tensors=(x, y), axis=1),
         lambda: ops.clip(x, 0.3, 0.5), lambda: nn.GELU()(x),
     ]  # fmt: skip
     expected = [call() for call in calls]

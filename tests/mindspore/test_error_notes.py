@@ -1,4 +1,7 @@
-"""An error about dtypes that leaves an O2 region has a note: the policy, and the tensors at hand."""
+"""An error about dtypes that leaves an O2 region has a note.
+
+It names the policy, and the tensors at hand.
+"""
 
 from contextlib import suppress
 
@@ -11,7 +14,10 @@ from mindspore.common.api import _pynative_executor
 
 @pytest.fixture(autouse=True)
 def _nothing_comes_late():
-    """MindSpore's queues can hold a kernel's error a second time and raise it from the next call, whatever that is."""
+    """Clear the errors that MindSpore's queues hold.
+
+    They can hold a kernel's error a second time and raise it from the next call, whatever that is.
+    """
     yield
     with suppress(TypeError, ValueError):
         _pynative_executor.sync()

@@ -1,6 +1,6 @@
-"""A graph and PyNative mode compute the same in the same dtypes, under a policy: every form, with each feed.
+"""A graph and PyNative mode compute the same in the same dtypes, under a policy.
 
-MindSpore's compiler reads the source of what is called here.
+Every form is called, with each feed. MindSpore's compiler reads the source of what is called here.
 """
 
 import mindspore
@@ -78,7 +78,10 @@ _A, _B, _C, _P, _Q = (
 )
 _ROW, _IMAGE, _SEQUENCE, _STATE = array(4), array(2, 3, 8, 8), array(5, 2, 4), array(2, 3)
 
-_UNARY = "exp log tanh sigmoid relu gelu softmax log_softmax silu sqrt rsqrt square abs erf elu sum mean prod std norm log1p celu"
+_UNARY = (
+    "exp log tanh sigmoid relu gelu softmax log_softmax silu sqrt rsqrt square abs erf elu "
+    "sum mean prod std norm log1p celu"
+)
 _BINARY = "matmul mm add sub mul div pow maximum atan2 floor_divide remainder inner"
 
 #: The forms: families of functions or layers by name, each with its arguments.
@@ -213,7 +216,10 @@ def lowered(value, low):
 
 
 def feeds(given, level, low):
-    """Give the arguments in float32, and where rules differ in what they make of low ones, all low, and the first alone."""
+    """Give the arguments in float32.
+
+    Where rules differ in what they make of low ones, give all of them low, then the first alone.
+    """
     yield given
     if level == "O1":
         floats = [
@@ -360,7 +366,10 @@ def test_a_parameter_whose_item_is_set_is_changed_in_a_graph(kept, level):
 
 
 def _called(form):
-    """A function that calls a form with each feed: in one graph, since to compile takes longer than to compute."""
+    """Return a function that calls a form with each feed, all in one graph.
+
+    To compile takes longer than to compute.
+    """
 
     def call(*fed):
         found = ()
@@ -372,7 +381,7 @@ def _called(form):
 
 
 def _difference(eager, graph):
-    """Return how the tensors of a graph differ from those of PyNative mode; None where they do not."""
+    """Return how the tensors of a graph differ from those of PyNative mode; None if they do not."""
     dtypes = [str(each.dtype) for each in eager], [str(each.dtype) for each in graph]
     if dtypes[0] != dtypes[1]:
         return f"{dtypes[0]} in PyNative mode, {dtypes[1]} in a graph"

@@ -1,4 +1,7 @@
-"""Policies in compiled graphs, in both low dtypes and on every level: dtypes and numbers are those of PyNative mode."""
+"""Policies in compiled graphs, in both low dtypes and on every level.
+
+Dtypes and numbers are those of PyNative mode.
+"""
 
 import mindspore
 import numpy as np
@@ -34,7 +37,10 @@ def assert_as_eager(function, policy, *inputs, rtol=1e-6):
 
 
 def operations(a, low):
-    """Return results of operations, operators, methods and views, of float32 inputs and with a low one."""
+    """Return results of operations, operators, methods and views.
+
+    Their inputs are float32; some have a low one.
+    """
     product = a @ a
     scaled = a * 2.0 + low
     scaled -= 0.5 * a
@@ -263,7 +269,7 @@ assert [each.dtype for each in found] == [mindspore.bfloat16, mindspore.float32]
 assert (ops.cast(found[0], mindspore.float32).asnumpy() == 4).all()
 with low:
     assert mindspore.jit(calls)(x)[1].dtype == mindspore.bfloat16
-"""
+"""  # noqa: E501
 
 
 def test_the_first_graph_of_a_process(tmp_path):

@@ -24,7 +24,7 @@ with unamp.trace() as trace, unamp.autocast(dtype="bfloat16", allow=["add", ops.
 unamp.explain(unamp.Policy(deny="linear"))
 assert trace.records and "unamp_mindspore.decoration" in sys.modules
 print("loaded:", *(name for name in sys.modules if "conformance" in name and name.startswith("unamp")))
-"""
+"""  # noqa: E501
     assert forked("mindspore", code).strip().endswith("loaded:")
 
 

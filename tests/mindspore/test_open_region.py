@@ -1,4 +1,7 @@
-"""Training inside one region that stays open: each step computes with the weights that the last one left."""
+"""Training inside one region that stays open.
+
+Each step computes with the weights that the last one left.
+"""
 
 from contextlib import nullcontext
 

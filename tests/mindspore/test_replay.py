@@ -15,8 +15,8 @@ from unamp.adapter.kept_calls import RESULT
 from unamp.tracing import replay
 
 OPS = frozenset(
-    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow relu "
-    "softmax sub sum tanh".split()
+    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow "
+    "relu softmax sub sum tanh".split()
 )
 
 

@@ -59,8 +59,8 @@ class Net(nn.Cell):
 
 
 PLACES = [
-    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"), ("lstm", "Net.rnn"),
-    ("linear", "Net.head"), ("softmax", "Net"),
+    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"),
+    ("lstm", "Net.rnn"), ("linear", "Net.head"), ("softmax", "Net"),
 ]  # fmt: skip
 
 
@@ -104,7 +104,8 @@ def test_casts_are_counted_with_what_they_move():
         with unamp.policy_region(Policy("O1", "bfloat16", widen_results=True)):
             dense(given)
     assert [(r.op, r.casts, r.cast_bytes) for r in trace.records] == [
-        ("linear", 0, 0), ("add", 1, 6 * 24), ("softmax", 1, 6 * 24), ("linear", 4, 6 * (24 + 32 + 4 + 12)),
+        ("linear", 0, 0), ("add", 1, 6 * 24), ("softmax", 1, 6 * 24),
+        ("linear", 4, 6 * (24 + 32 + 4 + 12)),
     ]  # fmt: skip
 
 

@@ -14,7 +14,10 @@ X = mindspore.Tensor(np.random.default_rng(0).normal(size=(16, 8)).astype("float
 
 
 class Net(nn.Cell):
-    """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers."""
+    """A network whose layer `tiny` is behind a factor.
+
+    The factor takes the gradient into float16's subnormal numbers.
+    """
 
     def __init__(self) -> None:
         super().__init__()

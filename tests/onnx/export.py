@@ -1,4 +1,6 @@
-"""Write the files in `exported/`: small networks, by the exporters of other frameworks, in a region and in float32.
+"""Write the files in `exported/`: small networks, in a region and in float32.
+
+They are written by the exporters of other frameworks:
 
     python tests/onnx/export.py tf2onnx|paddle2onnx|mindspore|jax2onnx
 
@@ -163,7 +165,10 @@ def _write(
     save: Callable[[Any, tuple[int, ...], Path], None],
     name: str = "",
 ) -> None:
-    """Write a network in a region of a low dtype, with a rule for its layer `wo`, and in float32."""
+    """Write a network in a region of a low dtype and in float32.
+
+    In the region its layer `wo` has a rule.
+    """
     name = name or make.__name__.lower()
     for dtype in (low, "float32"):
         network = make()

@@ -1,4 +1,7 @@
-"""Graphs held against policies: each node is judged by what the file says of it, and by nothing else."""
+"""Graphs held against policies.
+
+Each node is judged by what the file says of it, and by nothing else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lists for tools that convert models: what they name, what they say that they cannot, and what comes out of a tool."""
+"""Lists for tools that convert models: what they name.
+
+With it, what they say that they cannot, and what comes out of a tool.
+"""
 
 from __future__ import annotations
 
@@ -134,8 +137,10 @@ def test_what_the_file_does_not_say_stays_in_float32_and_is_told(lists: Any) -> 
     found = lists(model(nodes, "y", [weight("w")]), Policy("O1", "float16", deny="linear"))
     assert kept(found) == (["MatMul", "Secret"], [])
     assert found.unsaid == [
-        "the file does not say its operation or its layer, and the policy says float16 or float32; here they stay in float32: "
-        "1 MatMul",
+        (
+            "the file does not say its operation or its layer, "
+            "and the policy says float16 or float32; here they stay in float32: 1 MatMul"
+        ),
         "no operation of the vocabulary is a Secret; here they stay in float32: 1 Secret",
     ]
 
@@ -384,9 +389,9 @@ def test_a_name_in_a_file_is_no_code(tmp_path: Path) -> None:
         code=1,
     )
     assert (
-        "# not said: nodes that are to run low have these names, too, and stay in float32: x\\nraise"
-        in text
-    )
+        "# not said: nodes that are to run low have these names, too, "
+        "and stay in float32: x\\nraise"
+    ) in text
     assert not any(isinstance(each, ast.Raise) for each in ast.parse(text).body)
 
 

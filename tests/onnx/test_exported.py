@@ -1,4 +1,7 @@
-"""Files by the exporters of other frameworks, which `export.py` wrote: each is judged by what its exporter keeps."""
+"""Files by the exporters of other frameworks, which `export.py` wrote.
+
+Each is judged by what its exporter keeps.
+"""
 
 from __future__ import annotations
 

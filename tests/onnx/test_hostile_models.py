@@ -1,4 +1,7 @@
-"""Files from strangers: whatever is in one, its reader says in one line what is wrong with it, and opens no other file."""
+"""Files from strangers: whatever is in one, its reader says in one line what is wrong with it.
+
+It opens no other file.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def first(made: ModelProto) -> NodeProto:
 BAD: dict[str, tuple[Callable[[ModelProto], Any], str]] = {
     "a node that takes its own result": (
         lambda made: first(made).input.__setitem__(0, "h"),
-        r"node 'h_node' takes 'h', which no node before makes: there is a cycle, or nodes are out of order",
+        (
+            r"node 'h_node' takes 'h', which no node before makes: "
+            r"there is a cycle, or nodes are out of order"
+        ),
     ),
     "a cycle through the graph": (
         lambda made: first(made).input.__setitem__(0, "y"),
@@ -229,7 +235,10 @@ def test_bytes_that_are_flipped_lost_and_cut(
 
 
 def fields(message: Message) -> list[tuple[Any, Any, int | None]]:
-    """Every field of a message and of those inside it: who has it, what it is, and its place where there are several."""
+    """Return every field of a message and of those inside it.
+
+    Each is the message that has it, the field, and its place where there are several.
+    """
     found: list[tuple[Any, Any, int | None]] = []
     for field, value in message.ListFields():
         several = not isinstance(value, str | bytes | int | float | Message)

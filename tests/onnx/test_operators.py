@@ -1,4 +1,7 @@
-"""The table of operator types: every type of ONNX has a line, and every line is a type and names operations."""
+"""The table of operator types: every type of ONNX has a line.
+
+Every line is a type and names operations.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,10 @@ def _patched() -> list[str]:
 
 @pytest.fixture
 def pickled():
-    """A function that gives the copies that pickling makes of something: none before Paddle 3.3, where no tensor pickles."""
+    """Return a function that gives the copies that pickling makes of something.
+
+    There are none before Paddle 3.3, where no tensor pickles.
+    """
     able = paddle.Tensor.__reduce_ex__ is not object.__reduce_ex__
     return lambda value: [pickle.loads(pickle.dumps(value))] if able else []
 

@@ -1,7 +1,8 @@
-"""One of two processes that train a layer under a region with a scaler; on the second, the third step overflows.
+"""One of two processes that train a layer under a region with a scaler.
 
-Arguments: the port where the two meet, the rank, and the manners ("replicated" or "decorated"), one
-training for each. It prints what happened in each, as JSON.
+On the second, the third step overflows. Arguments: the port where the two meet, the rank, and the
+manners ("replicated" or "decorated"), one training for each.
+It prints what happened in each, as JSON.
 """
 
 import json

@@ -99,7 +99,10 @@ def same(first, second):
 
 
 def renamed(state, names):
-    """An optimizer's state for a network whose parameters have other names, as a second one in a process has."""
+    """Return an optimizer's state for a network whose parameters have other names.
+
+    A second network in a process has such names.
+    """
 
     def name(key):
         old = next((old for old in names if key == old or key.startswith(f"{old}_")), None)
@@ -154,7 +157,10 @@ OPTIMIZERS = {
 
 
 def grouped(name, network):
-    """An optimizer with a schedule and clipping; where the optimizer can, with groups and weight decay."""
+    """Return an optimizer with a schedule and clipping.
+
+    Where the optimizer can, it has groups and weight decay.
+    """
     kwargs = OPTIMIZERS[name] | {"grad_clip": nn.ClipGradByGlobalNorm(0.5)}
     parameters = network.parameters()
     if name not in ("ASGD", "Lamb", "Rprop"):

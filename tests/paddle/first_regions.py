@@ -1,4 +1,7 @@
-"""Functions that open the first region of a process when they are compiled, each in its own; run by `test_first_regions`."""
+"""Functions that open the first region of a process when they are compiled.
+
+Each has a process of its own; run by `test_first_regions`.
+"""
 
 import os
 import sys

@@ -1,4 +1,7 @@
-"""Programs of Paddle for a GPU that is not here: nothing of them can be read, and the suite says why."""
+"""Programs of Paddle for a GPU that is not here.
+
+Nothing of them can be read, and the suite says why.
+"""
 
 import paddle
 import pytest

@@ -159,7 +159,7 @@ for level in ("O1", "O2"):
         low, exact = trained(True, level, dtype), trained(False, "O0", dtype)
         np.testing.assert_allclose(low, exact, atol=0.002)
         assert not np.array_equal(low, exact)
-"""
+"""  # noqa: E501
 
 
 def test_training_an_embedding_with_sparse_gradients():

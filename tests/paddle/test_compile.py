@@ -95,7 +95,10 @@ def test_recurrent_layers_round_their_parameters(full_graph, kind):
 
 
 def _own_rnn(x, h, weights):
-    """Call one of Paddle's C functions in a user's own code: SOT simulates what stands in for it."""
+    """Call one of Paddle's C functions in a user's own code.
+
+    SOT simulates what stands in for it.
+    """
     out, _, _ = paddle._C_ops.rnn(
         x,
         [h],

@@ -1,4 +1,7 @@
-"""Training with decorated optimizers on PaddlePaddle: what they reach, keep, resume and put back."""
+"""Training with decorated optimizers on PaddlePaddle.
+
+The tests say what these reach, keep, resume and put back.
+"""
 
 import paddle
 import pytest
@@ -73,7 +76,10 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(
 @pytest.mark.parametrize("kind", ["SGD", "Momentum", "Adam"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_loaded_before_decorating_is_what_is_loaded_after(kind, dtype, tmp_path):
-    """As Paddle's own test of pure float16 training does it: a new network, its state, the optimizer's, then `decorate`."""
+    """The order is that of Paddle's own test of pure float16 training.
+
+    It makes a new network, loads its state and the optimizer's, then calls `decorate`.
+    """
 
     def start(path=None, *, names=None):
         network = made("conv")

@@ -23,6 +23,9 @@ def test_a_device_in_paddles_words(named: object) -> None:
 def test_what_is_no_device() -> None:
     with pytest.raises(
         TypeError,
-        match="an imported framework's object for a device, or None, not Tensor; valid.*paddle has cpu",
+        match=(
+            "an imported framework's object for a device, or None, "
+            "not Tensor; valid.*paddle has cpu"
+        ),
     ):
         unamp.autocast(paddle.ones([1]))

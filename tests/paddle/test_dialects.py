@@ -1,4 +1,7 @@
-"""The dialects on PaddlePaddle: Paddle's own beside Paddle's, and the other frameworks' examples on Paddle tensors."""
+"""The dialects on PaddlePaddle: Paddle's own beside Paddle's.
+
+The other frameworks' examples run on Paddle tensors.
+"""
 
 import math
 
@@ -119,7 +122,10 @@ def test_a_scale_where_paddle_takes_a_switch_is_refused(name):
 
 
 def test_what_is_changed_is_what_was_given():
-    """Paddle's functions change networks and optimizers where they are, and return them in the form that they came in."""
+    """Paddle's functions change networks and optimizers where they are.
+
+    They return them in the form that they came in.
+    """
     for level in ("O1", "O2"):
         for own, ours in (
             (paddle.amp.decorate, amp.decorate),
@@ -177,11 +183,11 @@ def test_positional_arguments_go_where_paddles_go():
 
 
 def own_scaler(**rules):
-    """Paddle's own, which is switched off on the CPU: the state machine in it works, if it is switched on by hand.
+    """Return Paddle's own scaler, which is switched off on the CPU.
 
-    Its scale is a number without dimensions here: of the tensor with one that Paddle makes,
-    `_update` takes the `float()` on an overflow, which NumPy 2.4 refuses (the overflow is then not
-    counted).
+    The state machine in it works, if it is switched on by hand. Its scale is a number without
+    dimensions here: of the tensor with one that Paddle makes, `_update` takes the `float()` on an
+    overflow, which NumPy 2.4 refuses (the overflow is then not counted).
     """
     names = (
         "init_loss_scaling",

@@ -66,8 +66,9 @@ def test_bias_belongs_to_its_operation(low):
     line = paddle.rand([2, 4, 8])
     volume = paddle.rand([1, 4, 4, 4, 4])
     layers = [
-        (paddle.nn.Conv2D(4, 3, 3), image), (paddle.nn.Conv2DTranspose(4, 3, 3), image), (paddle.nn.Conv1D(4, 3, 3), line),
-        (paddle.nn.Conv1DTranspose(4, 3, 3), line), (paddle.nn.Conv3D(4, 3, 3), volume), (paddle.nn.Linear(8, 3), line),
+        (paddle.nn.Conv2D(4, 3, 3), image), (paddle.nn.Conv2DTranspose(4, 3, 3), image),
+        (paddle.nn.Conv1D(4, 3, 3), line), (paddle.nn.Conv1DTranspose(4, 3, 3), line),
+        (paddle.nn.Conv3D(4, 3, 3), volume), (paddle.nn.Linear(8, 3), line),
         (paddle.nn.Conv3DTranspose(4, 3, 3), volume), (paddle.nn.Conv2D(4, 4, 3, groups=4), image),
     ]  # fmt: skip
     with under(low=low):

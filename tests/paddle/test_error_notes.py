@@ -1,4 +1,7 @@
-"""An error about dtypes that leaves an O2 region has a note: the policy, and the tensors at hand."""
+"""An error about dtypes that leaves an O2 region has a note.
+
+It names the policy, and the tensors at hand.
+"""
 
 import noted
 import paddle

@@ -1,4 +1,7 @@
-"""The first region of a process, opened inside a function that Paddle compiles: our set-up must stay out of that."""
+"""The first region of a process, opened inside a function that Paddle compiles.
+
+Our set-up must stay out of that.
+"""
 
 from pathlib import Path
 

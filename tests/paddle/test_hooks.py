@@ -38,7 +38,10 @@ def test_this_paddle_has_what_is_needed():
 
 def test_a_region_without_effect_is_refused(monkeypatch):
     monkeypatch.setattr(probing, "plan", lambda policy, device: None)
-    message = rf"paddle {paddle.__version__}: paddle.Tensor.__matmul__ gives float32 inside a region and float32 outside"
+    message = (
+        rf"paddle {paddle.__version__}: "
+        r"paddle.Tensor.__matmul__ gives float32 inside a region and float32 outside"
+    )
     with pytest.raises(unamp.FrameworkNotSupported, match=message):
         probing.probe_effects()
 

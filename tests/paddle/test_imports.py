@@ -19,5 +19,5 @@ scaler.update()
 unamp.explain(unamp.Policy(deny="linear"))
 assert trace.records and "unamp_paddle.decoration" in sys.modules
 print(*(name for name in sys.modules if "conformance" in name and name.startswith("unamp")))
-"""
+"""  # noqa: E501
     assert forked("paddle", code).strip() == ""

@@ -1,4 +1,7 @@
-"""State that Paddle's own code makes and changes inside a region: parameters, averages, statistics, metrics."""
+"""State that Paddle's own code makes and changes inside a region.
+
+It is parameters, averages, statistics, and metrics.
+"""
 
 from __future__ import annotations
 

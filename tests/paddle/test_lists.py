@@ -1,4 +1,7 @@
-"""Paddle's official lists, operation by operation, on a CPU: the dtypes that Paddle documents for a GPU."""
+"""Paddle's official lists, operation by operation, on a CPU.
+
+The dtypes are those that Paddle documents for a GPU.
+"""
 
 import paddle
 import pytest

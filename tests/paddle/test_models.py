@@ -1,4 +1,7 @@
-"""Models that people use: Paddle's own for images, and a decoder like paddlenlp's, with regions of Paddle's own inside."""
+"""Models that people use: Paddle's own for images, and a decoder like paddlenlp's.
+
+They have regions of Paddle's own inside.
+"""
 
 import numpy as np
 import paddle
@@ -60,7 +63,10 @@ def test_paddles_own_models_run_forward_and_backward(name):
 
 
 class RMSNorm(paddle.nn.Layer):
-    """Its squares are computed in float32, for which it switches autocast off, as paddlenlp's does."""
+    """A norm whose squares are computed in float32.
+
+    For this it switches autocast off, as paddlenlp's does.
+    """
 
     def __init__(self, size):
         super().__init__()

@@ -1,4 +1,7 @@
-"""Training inside one region that stays open: every step computes with the parameters as they are by then."""
+"""Training inside one region that stays open.
+
+Every step computes with the parameters as they are by then.
+"""
 
 from contextlib import nullcontext
 from functools import partial
@@ -85,7 +88,10 @@ def trained(stepping, policy, compiled=False):
 
 
 def by_rounding(loss, low):
-    """Return the error of a mean of squares whose predictions, of a size of 2, are rounded four times on their way."""
+    """Return the error of a mean of squares.
+
+    Its predictions, of a size of 2, are rounded four times on their way.
+    """
     error = 4 * 2 * {"float16": 2**-11, "bfloat16": 2**-8}[low]
     return 2 * loss**0.5 * error + error**2
 

@@ -1,4 +1,7 @@
-"""Programs built by hand in static mode: a region around the building of one is all that it takes."""
+"""Programs built by hand in static mode.
+
+A region around the building of one is all that it takes.
+"""
 
 import numpy as np
 import paddle

@@ -12,7 +12,8 @@ from paddle.nn import functional as F
 import unamp
 
 OPS = frozenset(
-    "conv2d div gelu layer_norm leaky_relu linear matmul max_pool2d mul pow relu softmax sub tanh".split()
+    "conv2d div gelu layer_norm leaky_relu linear matmul max_pool2d mul pow relu softmax "
+    "sub tanh".split()
 )
 
 

@@ -1,4 +1,7 @@
-"""Low numbers on the CPU: rounded as IEEE 754 has it, forward and backward, and whatever memory they are in."""
+"""Low numbers on the CPU are rounded as IEEE 754 has it, forward and backward.
+
+It does not matter what memory they are in.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -28,7 +31,10 @@ def nearest(numbers, low):
 
 
 def same(found, expected):
-    """Return True where two arrays of one dtype are the same to the bit, but for what is no number."""
+    """Return True where two arrays of one dtype are the same to the bit.
+
+    What is no number is not compared.
+    """
     bits = f"u{expected.dtype.itemsize}"
     wide = expected.astype(np.float32)
     equal = found.view(bits) == expected.view(bits)
@@ -172,7 +178,10 @@ def test_gradients_are_the_same_in_every_step(low, level):
 
 
 def step_by_step(low):
-    """A function that calls an operation on low arrays as it is emulated: in float32, the result rounded by NumPy."""
+    """Return a function that calls an operation on low arrays as it is emulated.
+
+    It computes in float32, and NumPy rounds the result.
+    """
 
     def run(operation, *arrays):
         exact = operation(*(paddle.to_tensor(array.astype(np.float32)) for array in arrays))

@@ -58,7 +58,10 @@ def spoil(parameter, place, bad):
 
 
 class Reference:
-    """The rules as Paddle documents them for `paddle.amp.GradScaler`, with torch's rounding of the products to float32."""
+    """The rules as Paddle documents them for `paddle.amp.GradScaler`.
+
+    As in torch, products are rounded to float32.
+    """
 
     def __init__(self, scale, grow, back_off, grow_every, back_off_every):
         self.scale, self.factors, self.every = (

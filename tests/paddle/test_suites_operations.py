@@ -6,7 +6,10 @@ from unamp_paddle.conformance.operations import PaddleOperations
 
 
 def test_running_statistics_of_the_suites_operations_take_the_canonical_momentum():
-    """Paddle's momentum is the share of what was there before; the canonical one that of what is new."""
+    """Paddle's momentum is the share of what was there before.
+
+    The canonical one is the share of what is new.
+    """
     operations = PaddleOperations()
     x = paddle.randn([4, 3, 8, 8])
     mean, variance, ones, zeros = (

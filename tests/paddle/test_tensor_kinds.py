@@ -1,4 +1,7 @@
-"""Sparse tensors: a rule that cannot be carried out is refused before anything is computed, and all others leave them alone."""
+"""Sparse tensors: a rule that cannot be carried out is refused before anything is computed.
+
+All other rules leave them alone.
+"""
 
 import numpy as np
 import paddle

@@ -63,8 +63,8 @@ def made():
 
 
 PLACES = [
-    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"), ("lstm", "Net.rnn"),
-    ("linear", "Net.head"), ("softmax", "Net"),
+    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"),
+    ("lstm", "Net.rnn"), ("linear", "Net.head"), ("softmax", "Net"),
 ]  # fmt: skip
 
 
@@ -89,8 +89,8 @@ def test_casts_are_counted_with_what_they_move():
             given.astype("bfloat16") + given
             nn.functional.softmax(given.astype("bfloat16"))
     assert [(r.op, r.casts, r.cast_bytes) for r in trace.records] == [
-        ("linear", 0, 0), ("linear", 3, 6 * (24 + 32 + 4)), ("linear", 2, 6 * (32 + 4)), ("add", 1, 6 * 24),
-        ("softmax", 1, 6 * 24),
+        ("linear", 0, 0), ("linear", 3, 6 * (24 + 32 + 4)), ("linear", 2, 6 * (32 + 4)),
+        ("add", 1, 6 * 24), ("softmax", 1, 6 * 24),
     ]  # fmt: skip
     with unamp.trace() as trace, unamp.policy_region(Policy("O1", "bfloat16", widen_results=True)):
         linear(given)

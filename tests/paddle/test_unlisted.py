@@ -1,4 +1,7 @@
-"""Operations that Paddle computes with by another way than `_C_ops`, or that no rule reaches, on low tensors."""
+"""Operations on low tensors that Paddle computes by another way than `_C_ops`.
+
+With them, those that no rule reaches.
+"""
 
 import numpy as np
 import paddle
@@ -12,9 +15,9 @@ from unamp import Policy, policy_region
 FLOAT32 = paddle.float32
 #: "leaky_relu" and "softplus" raise in Paddle itself, in float32 and without any region.
 ACTIVATIONS = (
-    "abs", "celu", "elu", "exp", "gelu", "hard_shrink", "hard_sigmoid", "hard_swish", "log_softmax", "logsigmoid",
-    "mish", "relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softshrink", "softsign", "square", "stanh",
-    "swish", "tanh", "tanh_shrink", "thresholded_relu",
+    "abs", "celu", "elu", "exp", "gelu", "hard_shrink", "hard_sigmoid", "hard_swish", "log_softmax",
+    "logsigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softshrink",
+    "softsign", "square", "stanh", "swish", "tanh", "tanh_shrink", "thresholded_relu",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Failures of Paddle's own that the conformance suite lists as known gaps of its ways, each shown without unamp.
+"""Failures of Paddle's own, each shown without unamp.
 
-Where one of these tests fails since Paddle has mended it, its gap in
-`adapters/unamp_paddle/gaps.toml` goes.
+The conformance suite lists them as known gaps of Paddle's ways. Where one of these tests fails
+since Paddle has mended it, its gap in `adapters/unamp_paddle/gaps.toml` goes.
 """
 
 import gc
@@ -54,7 +54,10 @@ def test_values_of_a_branch_or_a_loop_without_memory(fails, runs, message, stop_
 
 
 def in_program(compute, x, *, saved=None):
-    """Return what a program gives that is built by hand, saved and loaded in between where a path is given."""
+    """Return what a program gives that is built by hand.
+
+    Where a path is given, the program is saved and loaded in between.
+    """
     main, startup, executor = (
         paddle.static.Program(),
         paddle.static.Program(),

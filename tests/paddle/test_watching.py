@@ -10,7 +10,10 @@ import unamp
 
 
 class Net(paddle.nn.Layer):
-    """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers."""
+    """A network whose layer `tiny` is behind a factor.
+
+    The factor takes the gradient into float16's subnormal numbers.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -52,7 +52,9 @@ def _untouched():
 
 @pytest.fixture
 def matrix():
-    """Return a matrix whose powers every kernel computes to the same bits, in float32 and in a low dtype.
+    """Return a matrix whose powers every kernel computes to the same bits.
+
+    That holds in float32 and in a low dtype.
 
     Its numbers are 1 and -1, some with a fraction that rounding to a low dtype takes away. Where
     one factor of a product has a fraction the other has none, so that float32 holds products and

@@ -94,7 +94,9 @@ TRAININGS = [
 _OPTIMIZERS = {
     **{
         name: partial(getattr(optimizers, name), 0.01)
-        for name in "RMSprop Adam Adadelta Adagrad Adamax Adafactor Nadam Ftrl Lion Lamb Muon".split()
+        for name in (
+            "RMSprop Adam Adadelta Adagrad Adamax Adafactor Nadam Ftrl Lion Lamb Muon"
+        ).split()
     },
     "SGD": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.5),
     "AdamW": lambda: optimizers.AdamW(

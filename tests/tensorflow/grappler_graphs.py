@@ -60,8 +60,8 @@ class Case(NamedTuple):
         fetched: the nodes whose values are asked for besides the last ones.
         on_cpu: the nodes that grappler gives the other dtype than in its test where it rewrites for
             a CPU, as it can here.
-        trained: the gradient of the first node's is asked for, too, as in grappler's tests in
-            Python.
+        trained: the gradient of the first node's is asked for, too,
+            as in grappler's tests in Python.
     """
 
     build: Callable[[Node], Any]
@@ -308,7 +308,10 @@ def recurrent_lstm(node: Node) -> None:
 
 
 def simple_loop(before: str, inside: str, after: str) -> Case:
-    """Return the case of one of its loops: w low, g infer, c clear, b deny; a capital letter where it expects low."""
+    """Return the case of one of grappler's loops.
+
+    w is low, g infer, c clear, b deny; a letter is a capital where grappler expects low.
+    """
 
     def colour(letter: str, x: Any) -> Any:
         if letter == "w":
@@ -349,9 +352,11 @@ def says(low: str = "", wide: str = "") -> dict[str, str]:
 VARIABLE = tf.Variable(tf.ones((32, 32)))
 
 UNARY = {
-    "elu": tf.nn.elu, "erf": tf.math.erf, "erfc": tf.math.erfc, "inv": lambda x: tf.raw_ops.Inv(x=x), "log": tf.math.log,
-    "log1p": tf.math.log1p, "log_softmax": tf.nn.log_softmax, "reciprocal": tf.math.reciprocal, "sigmoid": tf.sigmoid,
-    "softmax": tf.nn.softmax, "softplus": tf.nn.softplus, "sqrt": tf.sqrt, "tanh": tf.tanh, "leaky_relu": tf.nn.leaky_relu,
+    "elu": tf.nn.elu, "erf": tf.math.erf, "erfc": tf.math.erfc,
+    "inv": lambda x: tf.raw_ops.Inv(x=x), "log": tf.math.log, "log1p": tf.math.log1p,
+    "log_softmax": tf.nn.log_softmax, "reciprocal": tf.math.reciprocal, "sigmoid": tf.sigmoid,
+    "softmax": tf.nn.softmax, "softplus": tf.nn.softplus, "sqrt": tf.sqrt, "tanh": tf.tanh,
+    "leaky_relu": tf.nn.leaky_relu,
 }  # fmt: skip
 
 CASES = {

@@ -30,12 +30,18 @@ ANSWERS: dict[str, dict[str, str]] = (
 
 
 def runs_here() -> bool:
-    """Return whether the pass rewrites on this processor: the plainest graph that it can do something to is its answer."""
+    """Return whether the pass rewrites on this processor.
+
+    The plainest graph that it can do something to is its answer.
+    """
     return rewritten("BatchMatMul") == {"allow1": LOW}
 
 
 def rewritten(name: str) -> dict[str, str]:
-    """Return the dtypes of the nodes in the graph that grappler makes of a case, for bfloat16 on a CPU."""
+    """Return the dtypes of the nodes in the graph that grappler makes of a case.
+
+    It makes it for bfloat16 on a CPU.
+    """
     place, given, asked = _graph(CASES[name], loops=name in LOOPS or name == "recurrent_lstm")
     meta = tf.compat.v1.train.export_meta_graph(graph_def=given, graph=tf.Graph())
     meta.collection_def["train_op"].node_list.value.extend(asked)
@@ -56,8 +62,8 @@ def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
 
     Args:
         case: the case.
-        loops: whether it has loops, which grappler rewrites where they are nodes, and not
-            functions.
+        loops: whether it has loops, which grappler rewrites where they are nodes,
+            and not functions.
     """
     (tf.compat.v1.disable_control_flow_v2 if loops else tf.compat.v1.enable_control_flow_v2)()
     try:
@@ -85,7 +91,10 @@ def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
 
 
 def _dtype(node: Any, tensor: Any) -> str:
-    """Return the dtype of the first output of a node, whose type attributes grappler has changed."""
+    """Return the dtype of a node's first output.
+
+    grappler has changed the node's type attributes.
+    """
     definition = tensor.op.op_def.output_arg[
         tensor.value_index if len(tensor.op.op_def.output_arg) > 1 else 0
     ]
@@ -98,7 +107,8 @@ def main() -> int:
     """Write down what the pass makes of every case, where it runs."""
     if not runs_here():
         print(
-            f"{_PASS} leaves graphs as they are on this processor: {_FILE.name} is written where there is AVX-512"
+            f"{_PASS} leaves graphs as they are on this processor: "
+            f"{_FILE.name} is written where there is AVX-512"
         )
         return 1
     answers = {name: rewritten(name) for name in CASES}

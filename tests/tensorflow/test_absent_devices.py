@@ -1,4 +1,7 @@
-"""Programs of TensorFlow for a GPU that is not here: read from graphs that are placed there, and judged."""
+"""Programs of TensorFlow for a GPU that is not here.
+
+They are read from graphs that are placed there, and judged.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

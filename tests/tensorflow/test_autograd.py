@@ -196,7 +196,10 @@ def test_custom_gradient_with_variables(matrix, weight, graph):
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_recompute_grad_hands_a_function_its_own_inputs_again(matrix, weight, graph):
-    """At O2 what TensorFlow does with the inputs in between would be low, and so would their gradients."""
+    """At O2 what TensorFlow does with the inputs in between would be low.
+
+    So would their gradients.
+    """
     seen = []
 
     @tf.recompute_grad

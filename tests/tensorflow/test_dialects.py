@@ -1,4 +1,7 @@
-"""The dialects on TensorFlow: Keras' own beside Keras', and the other frameworks' examples on TensorFlow's tensors."""
+"""The dialects on TensorFlow: Keras' own beside Keras'.
+
+The other frameworks' examples run on TensorFlow's tensors.
+"""
 
 import math
 

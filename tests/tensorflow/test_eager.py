@@ -392,8 +392,9 @@ def test_a_dtype_that_a_caller_names_by_its_position_is_as_explicit_as_by_its_na
             tf.math.count_nonzero(mean, None, False, low), generator.normal([2], mean, 1.0, low),
         ]  # fmt: skip
         named = [
-            tf.random.normal([2], mean, dtype=low), tf.random.normal([2], dtype=low), tf.range(0.0, 3.0, dtype=low),
-            tf.math.count_nonzero(mean, dtype=low), generator.normal([2], mean, dtype=low),
+            tf.random.normal([2], mean, dtype=low), tf.random.normal([2], dtype=low),
+            tf.range(0.0, 3.0, dtype=low), tf.math.count_nonzero(mean, dtype=low),
+            generator.normal([2], mean, dtype=low),
         ]  # fmt: skip
     assert [each.dtype for each in positional] == [low] * 4
     assert [each.dtype for each in named] == [low] * 5

@@ -1,4 +1,7 @@
-"""Inputs of operation types that are float32 whatever the others are: scales, boxes, thresholds, ranges of quantization."""
+"""Inputs of operation types that are float32 whatever the others are.
+
+They are scales, boxes, thresholds, and ranges of quantization.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ WITH_FIXED = [
 
 
 def attributes(definition):
-    """Return a value for every attribute that has no default; dtypes are whole numbers where they may be."""
+    """Return a value for every attribute that has no default.
+
+    Dtypes are whole numbers where they may be.
+    """
     values = {}
     for each in definition.attr:
         allowed = [n for n in each.allowed_values.list.type if not tf.as_dtype(n).is_floating]

@@ -1,7 +1,8 @@
-"""The preset with grappler's lists decides as grappler does on grappler's own graphs, but where that looks further.
+"""The preset with grappler's lists decides as grappler does on grappler's own graphs.
 
-grappler's tests are for float16 on a GPU. What they expect is held against both: the preset, and
-grappler as it rewrites the same graphs for bfloat16 on a CPU.
+It does not where grappler looks further. grappler's tests are for float16 on a GPU. What they
+expect is held against both: the preset, and grappler as it rewrites the same graphs for bfloat16 on
+a CPU.
 """
 
 from __future__ import annotations

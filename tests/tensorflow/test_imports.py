@@ -16,7 +16,7 @@ assert [record.compute for record in trace.records] == ["bfloat16"]
 unamp.explain(unamp.Policy(), "tensorflow", "cpu")
 unamp.GradScaler().scale(x)
 print("unamp_tensorflow.adapter" in sys.modules, *(name for name in sys.modules if "conformance" in name))
-"""
+"""  # noqa: E501
 
 
 def test_a_user_loads_nothing_of_the_conformance_suite():

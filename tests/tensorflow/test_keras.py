@@ -53,7 +53,8 @@ def data():
 def test_layers_follow_the_policy(low, level, expected):
     image = tf.random.normal([2, 6, 6, 3])
     conv, dense, soft, norm, rnn = (
-        layers.Conv2D(4, 3), layers.Dense(4), layers.Softmax(), layers.LayerNormalization(), layers.LSTM(3)
+        layers.Conv2D(4, 3), layers.Dense(4), layers.Softmax(), layers.LayerNormalization(),
+        layers.LSTM(3)
     )  # fmt: skip
     with policy_region(Policy(level, low.name)):
         found = [conv(image), dense(image), soft(image), norm(image), rnn(image[0])]
@@ -269,7 +270,10 @@ def test_updates_and_metrics_are_float32_at_every_level(level, eagerly):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_loss_is_float32_to_its_end(weighted):
-    """There are more numbers here than float16 can count: in it the loss and its gradients would be zero."""
+    """There are more numbers here than float16 can count.
+
+    In float16 the loss and its gradients would be zero.
+    """
     logits, wanted = tf.Variable(tf.zeros([70_000, 2])), tf.zeros([70_000], tf.int32)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with tf.GradientTape() as tape, policy_region(Policy("O2", "float16")):

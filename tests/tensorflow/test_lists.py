@@ -1,4 +1,7 @@
-"""grappler's own lists, read from the installed header, operation type by operation type: the dtypes that they say."""
+"""grappler's own lists, read from the installed header, operation type by operation type.
+
+The dtypes are those that the lists say.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ HEADER = (
     / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
 )
 
-#: The class of the header that makes each dtype's lists: float16's on CUDA, and oneDNN's for
-#: bfloat16.
+#: The class of the header that makes each dtype's lists:
+#: float16's on CUDA, and oneDNN's for bfloat16.
 CLASSES = {"float16": "AutoMixedPrecisionListsFp16", "bfloat16": "AutoMixedPrecisionListsMkl"}
 
 #: These have no example call in float, or one that reaches another operation type.
@@ -85,7 +88,8 @@ def test_an_entry_computes_in_the_dtype_of_its_list(name, op, dtype):
     operations, case, low = adapter_for("tensorflow").operations(), cases()[op], tf.as_dtype(dtype)
     eligible = case.eligible(case.inputs(0))
     expected = {
-        "allow": (low, low), "deny": (tf.float32, tf.float32), "infer": (tf.float32, low), "clear": (tf.float32, low)
+        "allow": (low, low), "deny": (tf.float32, tf.float32), "infer": (tf.float32, low),
+        "clear": (tf.float32, low)
     }[name]  # fmt: skip
     for given, wanted in zip((tf.float32, low), expected, strict=True):
         tensors = [operations.tensor(array) for array in case.inputs(0)]

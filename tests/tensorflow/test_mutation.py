@@ -1,4 +1,7 @@
-"""The suite notices where this adapter is spoilt, and says which operation is wrong: see `spoilt`."""
+"""The suite notices where this adapter is spoilt, and says which operation is wrong.
+
+See `spoilt`.
+"""
 
 from spoilt import (  # noqa: F401
     test_a_defect_of_any_kind_is_noticed,

@@ -1,4 +1,7 @@
-"""Training inside one region that stays open: what a step has changed, the next one computes with."""
+"""Training inside one region that stays open.
+
+What a step has changed, the next one computes with.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Python functions that are handed to TensorFlow follow the policy, and return the dtypes that were stated for them."""
+"""Python functions that are handed to TensorFlow follow the policy.
+
+They return the dtypes that were stated for them.
+"""
 
 from __future__ import annotations
 

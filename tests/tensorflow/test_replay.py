@@ -11,13 +11,16 @@ import tensorflow as tf
 from elsewhere import ended
 
 OPS = frozenset(
-    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow relu "
-    "softmax sub sum tanh".split()
+    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow "
+    "relu softmax sub sum tanh".split()
 )
 
 
 def layers() -> None:
-    """Layers and functions of Keras, and operators of TensorFlow, whose arguments are kept in different ways."""
+    """Call layers and functions of Keras, and operators of TensorFlow.
+
+    Their arguments are kept in different ways.
+    """
     keras = tf.keras
     keras.utils.set_random_seed(0)
     x = keras.layers.Embedding(5, 16)(tf.constant([0, 3, 1, 2]))

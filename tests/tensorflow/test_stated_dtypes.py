@@ -1,4 +1,7 @@
-"""Low tensors where TensorFlow states float32: conversions, variables, queues, tables, signatures, finished graphs."""
+"""Low tensors where TensorFlow states float32.
+
+It does in conversions, variables, queues, tables, signatures, and finished graphs.
+"""
 
 from __future__ import annotations
 

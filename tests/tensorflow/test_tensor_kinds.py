@@ -1,4 +1,7 @@
-"""Tensors that are not one dense array: ragged, sparse, slices of a gradient, and types of a user's own."""
+"""Tensors that are not one dense array.
+
+They are ragged, sparse, slices of a gradient, and types of a user's own.
+"""
 
 from __future__ import annotations
 

@@ -68,9 +68,12 @@ def test_explain():
         unamp.Policy("O1", "bfloat16", allow="linalg_cholesky"), "tensorflow", "cpu"
     )
     how = {op: told[op].how["tensorflow", "cpu"].value for op in told}
-    assert {op: how[op] for op in ("matmul", "linalg_cholesky", "relu", "conv_tbc", "linear", "zeros", "eq")} == {
-        "matmul": "intercepted", "linalg_cholesky": "emulated", "relu": "native", "conv_tbc": "absent", "linear": "intercepted",
-        "zeros": "native", "eq": "native",
+    assert {
+        op: how[op]
+        for op in ("matmul", "linalg_cholesky", "relu", "conv_tbc", "linear", "zeros", "eq")
+    } == {
+        "matmul": "intercepted", "linalg_cholesky": "emulated", "relu": "native",
+        "conv_tbc": "absent", "linear": "intercepted", "zeros": "native", "eq": "native",
     }  # fmt: skip
 
 
@@ -99,8 +102,9 @@ def made():
 
 
 PLACES = [
-    ("linear", "Sequential.body.wide"), ("relu", "Sequential.body.bend"), ("layer_norm", "Sequential.body.norm"),
-    ("lstm", "Sequential.rnn"), ("linear", "Sequential.head"),
+    ("linear", "Sequential.body.wide"), ("relu", "Sequential.body.bend"),
+    ("layer_norm", "Sequential.body.norm"), ("lstm", "Sequential.rnn"),
+    ("linear", "Sequential.head"),
 ]  # fmt: skip
 
 
@@ -129,8 +133,8 @@ def test_casts_are_counted_with_what_they_move(matrix):
         with unamp.policy_region(Policy("O1", "bfloat16", widen_results=True)):
             tf.matmul(given, given, transpose_b=True)
     assert [(r.op, r.casts, r.cast_bytes) for r in trace.records] == [
-        ("linear", 0, 0), ("linear", 3, 6 * (24 + 32 + 4)), ("add", 1, 6 * 24), ("softmax", 1, 6 * 24),
-        ("matmul", 3, 6 * (24 + 24 + 9)),
+        ("linear", 0, 0), ("linear", 3, 6 * (24 + 32 + 4)), ("add", 1, 6 * 24),
+        ("softmax", 1, 6 * 24), ("matmul", 3, 6 * (24 + 24 + 9)),
     ]  # fmt: skip
 
 
@@ -239,7 +243,7 @@ for rules in ({}, {"level": "O2"}, {"deny": "embedding"}, {"allow": "embedding"}
     with unamp.trace() as trace, unamp.autocast(dtype="float16", **rules):
         layer(index)
     print(*(f"{r.op}:{r.compute}" for r in trace.records))
-"""
+"""  # noqa: E501
 
 
 def test_an_embedding_layer_is_an_embedding_from_the_first_region_of_a_process():

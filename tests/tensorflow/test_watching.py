@@ -13,7 +13,10 @@ X = tf.random.stateless_normal((16, 8), (0, 1))
 
 
 def model() -> tf.keras.Model:
-    """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers."""
+    """Return a model whose layer `tiny` is behind a factor.
+
+    The factor takes the gradient into float16's subnormal numbers.
+    """
     x = tf.keras.Input((8,))
     dense = tf.keras.layers.Dense
     h = dense(8, name="first")(x) + 1e-5 * dense(8, name="tiny")(x)

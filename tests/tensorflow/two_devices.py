@@ -1,4 +1,7 @@
-"""One policy on two logical devices of TensorFlow: the same network trains to the same bits, and copies keep their dtypes."""
+"""One policy on two logical devices of TensorFlow.
+
+The same network trains to the same bits, and copies keep their dtypes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ FIRST, SECOND = (device.name for device in tf.config.list_logical_devices())
 
 
 def step(first: str, second: str, policy: Policy) -> tuple[list[str], list[bytes]]:
-    """Return the dtypes and the bits of one training step of a network whose halves are on two devices."""
+    """Return the dtypes and the bits of one training step of a network.
+
+    Its halves are on two devices.
+    """
     with tf.device(first):
         x, w = (
             tf.reshape(tf.linspace(-1.0, 1.0, 24), (3, 8)),

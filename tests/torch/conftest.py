@@ -1,4 +1,7 @@
-"""Fixtures of the torch adapter's tests: a light machine, and the promise that no test leaves anything behind."""
+"""Fixtures of the torch adapter's tests: a light machine.
+
+With it, the promise that no test leaves anything behind.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +33,25 @@ def pytest_configure(config: pytest.Config) -> None:
     # Both are left out of the second of two runs, that with compiled kernels.
     config.addinivalue_line(
         "markers",
-        "either_kernels: no region opens but in a trace, whose regions and kernels are always in Python, "
-        "or the test says itself which kernels its programs take",
+        "either_kernels: no region opens but in a trace, whose regions and kernels are always in "
+        "Python, or the test says itself which kernels its programs take",
     )
     config.addinivalue_line(
         "markers",
-        "beside_kernels: regions open, and what is asked is what Python makes around them, the same with either kernels: a "
-        "dialect's words, where a scale moves, what a search tries, a command's text, what the suite notices. "
-        "That both kernels cast alike, and both kinds of region open and close alike, is what the tests without a mark ask",
+        "beside_kernels: regions open, and what is asked is what Python makes around them, "
+        "the same with either kernels: a dialect's words, where a scale moves, "
+        "what a search tries, a command's text, what the suite notices. "
+        "That both kernels cast alike, and both kinds of region open and close alike, "
+        "is what the tests without a mark ask",
     )
 
 
 @pytest.fixture(autouse=True)
 def kernels_matter(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test with either kernels opens no region outside of traces. (Noticed with those in Python: they run all tests.)"""
+    """A test with either kernels opens no region outside of traces.
+
+    It is noticed with the kernels in Python: they run all tests.
+    """
     enter = Activation.enter
 
     def in_a_trace(self: Activation) -> object:
@@ -70,7 +78,10 @@ def _native_state() -> dict[str, Any]:
 
 
 def _attributes() -> dict[str, Any]:
-    """Return what stands at every place that unamp patches while a region is open, of the modules that are imported."""
+    """Return what stands at every place that unamp patches while a region is open.
+
+    Only modules that are imported have such places.
+    """
     found = {}
     for hook in patches.HOOKS:
         module = sys.modules.get(hook.module)

@@ -1,7 +1,7 @@
-"""One of two processes that train a network under a region with a scaler; on the second, the third step overflows.
+"""One of two processes that train a network under a region with a scaler.
 
-Arguments: a file where the two meet, the rank, and the manners (see `network`), one training for
-each. It prints what happened in each, as JSON.
+On the second, the third step overflows. Arguments: a file where the two meet, the rank, and the
+manners (see `network`), one training for each. It prints what happened in each, as JSON.
 """
 
 import json

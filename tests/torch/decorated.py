@@ -72,7 +72,10 @@ def evaluated(network: nn.Module, **policy: Any) -> float:
 
 
 def values(of: Any) -> list[torch.Tensor]:
-    """A network's parameters, or an optimizer's float32 weights: the master weights where it has some."""
+    """Return a network's parameters, or an optimizer's float32 weights.
+
+    These are the master weights where it has some.
+    """
     if isinstance(of, nn.Module):
         return [parameter.detach().clone() for parameter in of.parameters()]
     masters = masters_of(of)

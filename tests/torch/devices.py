@@ -58,14 +58,21 @@ EXPLAINED = {
 #: The same under the lists of PyTorch's own autocast for a CPU, whose parts of operations are
 #: PyTorch's own.
 OF_PARTS = {
-    "affine_grid": "computed with bmm below autograd, where native autocast meets it on the CPU alone",
-    "linalg_pinv": "computed with matmul below autograd, where native autocast meets it on the CPU alone",
+    "affine_grid": (
+        "computed with bmm below autograd, where native autocast meets it on the CPU alone"
+    ),
+    "linalg_pinv": (
+        "computed with matmul below autograd, where native autocast meets it on the CPU alone"
+    ),
     "lstm": "on the CPU its path through oneDNN is on the list, and meta tensors take another",
 }
 
 
 def answers(case: Case, policy: Policy | None, device: str) -> list[list[str]]:
-    """Return the dtypes of an operation's results, or the name of its error, for float32 and for low inputs."""
+    """Return the dtypes of an operation's results, or the name of its error.
+
+    It is called with float32 and with low inputs.
+    """
     return [_answer(case, policy, device, low) for low in (False, True)]
 
 
@@ -87,11 +94,11 @@ def _answer(case: Case, policy: Policy | None, device: str, low: bool) -> list[s
 def disagreements(
     device: str, policies: Iterable[Policy]
 ) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Give operations, policies, and the answers on the CPU and on a device where those differ without a reason.
+    """Give operations, policies, and the answers on the CPU and on a device where those differ.
 
-    Reasons are that the device cannot do the operation outside of regions either (a meta tensor has
-    no numbers, on which a result's shape may depend), that the CPU cannot, and those of
-    `EXPLAINED`.
+    Those with a reason are left out. Reasons are that the device cannot do the operation outside of
+    regions either (a meta tensor has no numbers, on which a result's shape may depend), that the
+    CPU cannot, and those of `EXPLAINED`.
     """
     names = OPERATIONS.names()
     for op, case in cases().items():

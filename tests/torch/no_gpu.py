@@ -7,6 +7,6 @@ import torch
 #: The environment of a process that sees none has this.
 ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": ""}
 
-#: Files of tests that need such a process: where there is a GPU, `test_devices.py` runs them in
-#: one.
+#: Files of tests that need such a process: where there is a GPU,
+#: `test_devices.py` runs them in one.
 FILES = ["test_absent_devices.py"] if torch.cuda.is_available() else []

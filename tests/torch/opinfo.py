@@ -1,4 +1,6 @@
-"""Hold the preset ``torch-cpu`` against ``torch.autocast("cpu")``, bit for bit: ``make conformance-opinfo``.
+"""Hold the preset ``torch-cpu`` against ``torch.autocast("cpu")``, bit for bit.
+
+``make conformance-opinfo`` runs it.
 
 PyTorch tests its own operators with `OpInfo` and its layers with `ModuleInfo`: what they are, and
 example calls. Each call is made twice, once in either region, with the same random numbers. Results
@@ -57,7 +59,10 @@ class Difference(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An example: a function, its arguments, and the parameters that are to have gradients besides."""
+    """An example: a function and its arguments.
+
+    With them, the parameters that are to have gradients besides.
+    """
 
     function: Callable[..., Any]
     arguments: Any
@@ -78,7 +83,10 @@ class Call(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a call: what it returned, its gradients, and the error that ended it or its backward pass."""
+    """The outcome of a call: what it returned, its gradients, and an error.
+
+    The error is that which ended the call or its backward pass.
+    """
 
     returned: tuple[Any, ...]
     gradients: tuple[Any, ...]
@@ -108,8 +116,8 @@ def main(arguments: Sequence[str]) -> int:
         help="at most so many calls of each (default: all)",
     )
     options = parser.parse_args(arguments)
-    # The same numbers from the same kernels, whoever asks; and no memory that nobody has written
-    # to.
+    # The same numbers from the same kernels, whoever asks;
+    # and no memory that nobody has written to.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     warnings.simplefilter("ignore")
@@ -289,7 +297,8 @@ def listed() -> Iterator[Difference]:
             or not set(entry["inputs"]) <= INPUTS.keys()
         ):
             raise ValueError(
-                f"{LISTED.name}: {entry}: expected a reason, a kind ({COMPUTED}, {DIFFERS}), and inputs: {[*INPUTS]}"
+                f"{LISTED.name}: {entry}: expected a reason, a kind ({COMPUTED}, {DIFFERS}), "
+                f"and inputs: {[*INPUTS]}"
             )
         for op in entry["ops"]:
             for inputs in entry["inputs"]:
@@ -305,7 +314,7 @@ def report(
     *,
     whole: bool,
 ) -> int:
-    """Print the exceptions; return 0 where all of them are listed, and all that are listed were found."""
+    """Print the exceptions; return 0 where all are listed, and all that are listed were found."""
     known = set(expected)
     grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
     for each in sorted(known & found.keys()):

@@ -12,7 +12,10 @@ from torch import Tensor
 
 
 def own_lists(name: str, device: str) -> Any:
-    """An instance of a class of torch.testing._internal.autocast_test_lists; its imports need more than torch."""
+    """Return an instance of a class of torch.testing._internal.autocast_test_lists.
+
+    Its imports need more than torch.
+    """
     tree = ast.parse(
         (Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text(
             "utf-8"

@@ -1,4 +1,7 @@
-"""One of two processes of `torch.distributed`: prints the rank that its trace tells, and how much was recorded."""
+"""One of two processes of `torch.distributed`.
+
+It prints the rank that its trace tells, and how much was recorded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Programs of PyTorch for a device that is not here: read from what reaches kernels of fake tensors, and judged."""
+"""Programs of PyTorch for a device that is not here.
+
+They are read from what reaches kernels of fake tensors, and judged.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -34,7 +37,10 @@ read = partial(programs_there.read, "torch")
 
 @pytest.fixture
 def action(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
-    """Put another function in the place of the one that says what is done about an operator; no plan outlives it."""
+    """Replace the function that says what is done about an operator.
+
+    No plan outlives the replacement.
+    """
     plans.forget()
     yield partial(monkeypatch.setattr, plans, "_action")
     monkeypatch.undo()
@@ -101,7 +107,10 @@ def test_gradients_are_computed_in_the_dtypes_of_what_they_are_the_gradients_of(
 
 @pytest.fixture
 def gradients_under(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, Policy], None]:
-    """Compute the gradients that a module asks for with another policy in force; they get the dtypes that they had."""
+    """Compute the gradients that a module asks for with another policy in force.
+
+    They get the dtypes that they had.
+    """
 
     def put(module: ModuleType, policy: Policy) -> None:
         def spoilt(*args: Any, **kw: Any) -> Any:
@@ -193,7 +202,10 @@ def test_another_rule_on_the_cpu_is_caught(region_on: RegionOn) -> None:
 
 
 def test_gradients_are_those_of_the_engine() -> None:
-    """Bit by bit, where a tensor is used twice, one is broadcast, one is not used, and dtypes differ."""
+    """The gradients are the same bit by bit.
+
+    A tensor is used twice, one is broadcast, one is not used, and dtypes differ.
+    """
     torch.manual_seed(0)
     x, w, b, unused = torch.randn(4, 8), torch.randn(8, 8), torch.randn(8), torch.randn(2)
     leaves = [tensor.requires_grad_() for tensor in (x, w, b, unused)]
@@ -263,7 +275,10 @@ def test_an_operation_whose_rule_is_flipped_is_caught(
 
 
 def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> None:
-    """PyTorch's lists follow it by its parts, of which the first subtracts in the dtype of the inputs."""
+    """PyTorch's lists follow the operation by its parts.
+
+    The first of these subtracts in the dtype of the inputs.
+    """
     assert {
         result.status for result in probed(Subject("torch", "fake:cuda"), "pairwise_distance")
     } == {"passed"}
@@ -305,7 +320,10 @@ LISTED: dict[str, Any] = {
 @pytest.mark.parametrize("preset", ["own", "native"])
 @pytest.mark.parametrize(("device", "own"), [("mps", "torch-mps"), ("xpu", "torch-cuda")])
 def test_pytorchs_own_lists_for_other_devices(device: str, own: str, preset: str) -> None:
-    """Fake tensors go through PyTorch's dispatcher as those of a device that is there. (Where a GPU is, they ask for it.)"""
+    """Fake tensors go through PyTorch's dispatcher as those of a device that is there.
+
+    Where a GPU is, they ask for it.
+    """
     region = Region(
         Policy("O1", "bfloat16", preset=own if preset == "own" else "native"), device=device
     )

@@ -17,8 +17,8 @@ from unamp import Policy, policy_region
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
-#: One that native autocast carries out alone as far as it can, and ones that take over common
-#: operations.
+#: One that native autocast carries out alone as far as it can,
+#: and ones that take over common operations.
 POLICIES = [
     Policy("O1", "bfloat16"),
     Policy("O1", "bfloat16", preset="torch-cpu"),
@@ -216,7 +216,7 @@ for _ in range(2):
 for name, value in vars(checkpoint_activation).items():
     if name.startswith("_checkpoint_without"):
         print(value is vars(torch.utils.checkpoint)[name])
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("imported", ["inside", "outside"])

@@ -15,7 +15,10 @@ from unamp import FrameworkNotSupported
 
 @pytest.fixture
 def brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place of what a wheel would bring. Nothing is built, and the environment, which has the tools, asks for nothing."""
+    """Return the place of what a wheel would bring.
+
+    Nothing is built, and the environment, which has the tools, asks for nothing.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("UNAMP_TORCH_COMPILED", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,7 @@
-"""Operators that only choose between operations, and operators without a tensor that are made of others."""
+"""Operators that only choose between operations.
+
+With them, operators without a tensor that are made of others.
+"""
 
 from __future__ import annotations
 

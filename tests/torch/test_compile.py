@@ -1,4 +1,7 @@
-"""Regions inside compiled functions and around them: the right dtypes, never a stale graph, and really compiled."""
+"""Regions inside compiled functions and around them.
+
+They give the right dtypes, never a stale graph, and are really compiled.
+"""
 
 from __future__ import annotations
 
@@ -481,7 +484,7 @@ for lists in sys.argv[2:]:
     with unamp.autocast("cpu", allow=allow.split(",") if allow else (), deny=deny.split(",") if deny else ()):
         print(*(str(t.dtype)[6:] for t in compiled(x)))
 print(counters["aot_autograd"]["autograd_cache_hit"], file=sys.stderr)
-"""
+"""  # noqa: E501
 
 
 def run(cache: Path, backend: str, *lists: str) -> tuple[list[str], int]:
@@ -505,7 +508,10 @@ def test_a_later_process_with_the_same_cache_and_another_policy(tmp_path: Path) 
 
 
 def test_a_librarys_default_is_traced_anew_for_what_is_in_force_around_it() -> None:
-    """Nothing, a region, one that switches off, and PyTorch's own AMP are four things, in whatever order they come."""
+    """Nothing, a region, one that switches off, and PyTorch's own AMP are four things.
+
+    They are four in whatever order they come.
+    """
 
     def product(x: torch.Tensor) -> torch.Tensor:
         with unamp.default_region(unamp.Policy("O1", "bfloat16"), like=x):

@@ -1,5 +1,7 @@
-"""Where the compiled kernels are looked for, and what the environment can say. What they do, every other test shows: it runs
-with them and without."""
+"""Where the compiled kernels are looked for, and what the environment can say.
+
+What they do, every other test shows: it runs with them and without.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ from unamp.adapter.registry import adapter_for
 facts = adapter_for("torch").runtime()
 from unamp_torch import compiled
 print(json.dumps([facts["kernels"], facts.get("kernels_in_wheel"), getattr(compiled.library, "__file__", None)]))
-"""
+"""  # noqa: E501
 
 ANOTHER_TORCH = """
 import torch
@@ -122,7 +124,10 @@ torch.__version__ = torch.version.__version__ = "2.99.0"
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A copy of the adapter, into which a test puts what a wheel would; nothing is built for the user."""
+    """Return a copy of the adapter, into which a test puts what a wheel would.
+
+    Nothing is built for the user.
+    """
     package = Path(compiled.__file__).parents[1]
     shutil.copytree(
         package, tmp_path / "unamp_torch", ignore=shutil.ignore_patterns("torch-*", "__pycache__")
@@ -198,7 +203,10 @@ def test_a_library_of_a_wheel_runs_with_the_torch_that_it_is_made_for_and_refuse
     bring(installed, "2.99", library)  # under a name that is not its own
     assert doctor(installed, ANOTHER_TORCH) == [
         "Python",
-        f"refused: it is made for torch {torch.__version__.partition('+')[0]}, and torch 2.99.0 is installed",
+        (
+            f"refused: it is made for torch {torch.__version__.partition('+')[0]}, "
+            "and torch 2.99.0 is installed"
+        ),
         None,
     ]
 

@@ -1,4 +1,7 @@
-"""Operators that take functions, which PyTorch keeps in Python: rules reach inside, as if the functions were called."""
+"""Operators that take functions, which PyTorch keeps in Python.
+
+Rules reach inside, as if the functions were called.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def with_while_loop(x: Tensor, w: Tensor) -> Tensor:
 
 
 def initial(x: Tensor) -> Tensor:
-    """Return the first carry: where it has no gradient, PyTorch before 2.13 loses those of all later ones, in no region too."""
+    """Return the first carry.
+
+    Where it has no gradient, PyTorch before 2.13 loses those of all later ones, in no region too.
+    """
     return torch.zeros(4, requires_grad=x.requires_grad)
 
 
@@ -205,7 +211,10 @@ def test_an_operator_that_is_made_in_a_region() -> None:
 
 
 def test_an_operator_that_cannot_be_hooked_raises_in_a_region_and_nothing_else_does() -> None:
-    """As in a version of PyTorch that makes the graphs of backward passes otherwise: in silence, gradients would go wrong."""
+    """A version of PyTorch may make the graphs of backward passes otherwise.
+
+    In silence, gradients would go wrong.
+    """
     code = """
 import torch, importlib
 module = importlib.import_module("torch._higher_order_ops.while_loop")
@@ -221,5 +230,5 @@ with unamp.autocast("cpu", torch.bfloat16, allow=["add"]):
     except Exception as error:
         print("raised", "while_loop" in str(error))
 print(torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2.0), (torch.tensor(0), x))[0].item())
-"""
+"""  # noqa: E501
     assert forked("torch", code).split() == ["raised", "True", "3"]

@@ -1,4 +1,6 @@
-"""The decisions for CUDA, on fake CUDA tensors: they carry device, shape and dtype through torch's real dispatcher.
+"""The decisions for CUDA, on fake CUDA tensors.
+
+These carry device, shape and dtype through torch's real dispatcher.
 
 What asks for the device itself (cuDNN's and attention's choice of a kernel, the engine of the
 backward pass) cannot run on fake tensors without a GPU, region or not; gradients are tested on the
@@ -98,8 +100,9 @@ CALLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "embedding": lambda x, _: F.embedding(torch.zeros(2, dtype=torch.long, device=x.device), x),
 }
 TWO_INPUTS = {
-    "mm", "matmul", "linear", "conv2d", "conv_transpose2d", "baddbmm", "einsum", "scaled_dot_product_attention", "mse_loss",
-    "add", "mul", "maximum", "cat", "stack", "dot", "addcmul",
+    "mm", "matmul", "linear", "conv2d", "conv_transpose2d", "baddbmm", "einsum",
+    "scaled_dot_product_attention", "mse_loss", "add", "mul", "maximum", "cat", "stack", "dot",
+    "addcmul",
 }  # fmt: skip
 
 
@@ -214,8 +217,8 @@ def test_everything_on_torchs_own_cuda_lists(attribute: str, preset: str, dtype:
                     found = {repr(error)[:200]}
             if found != {want}:
                 wrong[name] = found
-    # torch's own promotion knows one low dtype only: float16 among the arguments is refused under
-    # bfloat16.
+    # torch's own promotion knows one low dtype only:
+    # float16 among the arguments is refused under bfloat16.
     if preset == "native" and dtype == "bfloat16":
         wrong = {name: found for name, found in wrong.items() if "prioritize" not in str(found)}
     assert not wrong
@@ -355,7 +358,10 @@ def test_an_ordinary_network_meets_no_kernel_of_ours() -> None:
 
 
 def test_plans_for_a_machine_with_a_gpu_cover_both_devices() -> None:
-    """Without a GPU the plan of `device_type=None` does not cover one; each device's part of it can be seen."""
+    """Without a GPU the plan of `device_type=None` does not cover one.
+
+    Each device's part of the plan can be seen.
+    """
     policy = Policy("O1", "float16", allow="add")
     assert plans.plan(policy, "gpu").devices == ("cuda",)
     assert plans.plan(policy, "cpu").devices == ("cpu",)

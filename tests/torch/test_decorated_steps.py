@@ -1,4 +1,7 @@
-"""What a decorated optimizer keeps from one step to the next is nobody's memory, and hides no change of a parameter."""
+"""A decorated optimizer's state between steps is nobody's memory.
+
+It hides no change of a parameter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Regions on other devices than a CPU and CUDA's: meta tensors, fake ones, and a second device that stores on the CPU."""
+"""Regions on other devices than a CPU and CUDA's.
+
+They are meta tensors, fake ones, and a second device that stores on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,17 @@ GPU = torch.cuda.is_available()
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-#: A region with a device that compiled kernels do not know is carried out in Python, on the CPU as
-#: well.
+#: A region with a device that compiled kernels do not know is carried out in Python,
+#: on the CPU as well.
 SECOND = pytest.param("second", marks=pytest.mark.beside_kernels)
 
 
 @pytest.mark.parametrize("device", ["meta", SECOND])
 def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
-    """In a process of its own: PyTorch's second device is there for good, and a GPU would be the accelerator."""
+    """The test has a process of its own.
+
+    PyTorch's second device is there for good, and a GPU would be the accelerator.
+    """
     assert (
         json.loads(python(HERE / "devices.py", device, **no_gpu.ENVIRONMENT).splitlines()[-1]) == []
     )

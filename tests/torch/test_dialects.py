@@ -1,4 +1,7 @@
-"""The dialects on PyTorch: torch's own beside torch's, and the other frameworks' examples on torch tensors."""
+"""The dialects on PyTorch: torch's own beside torch's.
+
+The other frameworks' examples run on torch tensors.
+"""
 
 from __future__ import annotations
 
@@ -307,7 +310,10 @@ def test_mistakes_raise_what_torchs_own_raises(name: str) -> None:
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.LBFGS])
 @pytest.mark.parametrize("spelling", ["position", "keyword"])
 def test_a_closure_is_refused_in_either_spelling(optimizer: Any, spelling: str) -> None:
-    """torch's own lets one by position through: it would step with gradients that are scaled and not checked."""
+    """torch's own scaler lets a closure by position through.
+
+    It would step with gradients that are scaled and not checked.
+    """
     w = nn.Parameter(torch.ones(1))
     scaler, stepped = amp.GradScaler("cpu", 1024.0), optimizer([w], lr=0.5)
 

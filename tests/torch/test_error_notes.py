@@ -1,4 +1,7 @@
-"""Errors about dtypes that PyTorch raises in a region have a note, which names the policy, the tensors and what to deny."""
+"""Errors about dtypes that PyTorch raises in a region have a note.
+
+It names the policy, the tensors and what to deny.
+"""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ for op, call in calls.items():
     assert bool(called) is (found[op] is not unamp.adapter.How.NATIVE), (op, called)
 assert {found[op].name for op in calls} == {"NATIVE", "INTERCEPTED"}
 print("fine")
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.beside_kernels
@@ -163,7 +163,7 @@ for dtype in ("float16", "bfloat16"):
     print(adapter_for("torch").slowdown("cpu", dtype) > 10, adapter_for("torch").slowdown("gpu", dtype))
 with unamp.autocast("cpu", "float16"):
     torch.rand(2, 2)
-"""
+"""  # noqa: E501
     done = ended("-c", code, ONEDNN_MAX_CPU_ISA=isa)
     assert done.code == 0
     lines = done.stdout.splitlines()

@@ -22,8 +22,8 @@ def explained(*arguments: str) -> str:
 
 def test_it_says_whose_lists_are_shown() -> None:
     assert explained("--preset", "native") == (
-        f"preset native: shown by the lists of torch-cpu@{preset_versions('torch-cpu')[-1]}, the newest; "
-        f"in force are those of torch {torch.__version__}"
+        f"preset native: shown by the lists of torch-cpu@{preset_versions('torch-cpu')[-1]}, "
+        f"the newest; in force are those of torch {torch.__version__}"
     )
     assert explained("--preset", "torch-cpu").startswith("operation")
     assert explained("--preset", "native", "--level", "O0").startswith("operation")

@@ -69,7 +69,8 @@ def test_names_for_torch_tensorrt_are_those_of_an_exported_program() -> None:
     exec(before.replace("import torch_tensorrt\n", ""), names := {})
     given = "exported_program=None, inputs=None,"
     exec(
-        f"arguments = dict({given}{call.replace('exported_program,', '', 1).replace('inputs=inputs,', '', 1)}",
+        "arguments = "
+        f"dict({given}{call.replace('exported_program,', '', 1).replace('inputs=inputs,', '', 1)}",
         names,
     )
     operators, layers = (

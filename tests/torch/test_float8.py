@@ -101,7 +101,10 @@ def test_a_region_reaches_no_product_in_float8() -> None:
 
 
 def test_a_layer_from_float8_and_its_gradients() -> None:
-    """The backward pass multiplies the gradient as e5m2 holds it with the factors as e4m3 holds them; a bias has it exact."""
+    """The backward pass multiplies the gradient as e5m2 holds it with the factors as e4m3 does.
+
+    A bias has the gradient exact.
+    """
     torch.manual_seed(2)
     net, x, weight = (
         nn.Sequential(nn.Linear(16, 8)),
@@ -132,7 +135,10 @@ def test_a_layer_that_is_not_named_computes_as_ever() -> None:
 
 
 def test_the_study_finds_the_layer_that_cannot() -> None:
-    """Outliers in one column of an input leave all other columns without digits where the tensor has one scale."""
+    """An input's outliers in one column leave all other columns without digits.
+
+    They do where the tensor has one scale.
+    """
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 16), nn.Linear(16, 10)

@@ -126,7 +126,10 @@ def test_what_needs_no_gradient_has_none() -> None:
 
 
 def test_every_result_and_every_pass_has_its_own() -> None:
-    """`max` has one floating result, `std_mean` two; a graph that is kept may run backward twice."""
+    """`max` has one floating result, `std_mean` two.
+
+    A graph that is kept may run backward twice.
+    """
     x = torch.rand(3, 5, requires_grad=True)
     with unamp.trace(gradients=True) as trace:
         _, mean = torch.std_mean(x)

@@ -21,5 +21,5 @@ scaler.update()
 unamp.explain(unamp.Policy(deny="linear"))
 assert trace.records and "unamp_torch.decoration" in sys.modules
 print(*(name for name in sys.modules if "conformance" in name and name.startswith("unamp")))
-"""
+"""  # noqa: E501
     assert forked("torch", code).strip() == ""

@@ -1,4 +1,7 @@
-"""`unamp.layer_policies` on PyTorch: what a rule reaches, in every way that PyTorch runs a module, and what it leaves alone."""
+"""`unamp.layer_policies` on PyTorch: what a rule reaches, and what it leaves alone.
+
+It is asked of every way in which PyTorch runs a module.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every operation on torch's own autocast lists, on CPU tensors, gets the dtype that torch documents.
+"""Every operation on torch's own autocast lists gets the dtype that torch documents.
 
-The lists with their arguments are those of torch's own tests. Under a preset each is called in
-every way there is (function, method, both low dtypes), and compared bit by bit with the same call
-on explicitly cast arguments outside of any region.
+The tensors are on the CPU. The lists with their arguments are those of torch's own tests. Under a
+preset each is called in every way there is (function, method, both low dtypes), and compared bit by
+bit with the same call on explicitly cast arguments outside of any region.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPERATIONS = TorchOperations()
 
 
 class Entry(NamedTuple):
-    """One entry of torch's lists: what is called, with what, and the category that torch gives it."""
+    """An entry of torch's lists: what is called, with what, and torch's category of it."""
 
     source: str
     category: str
@@ -97,7 +97,9 @@ CPU_LISTS = {
 #: What a CPU cannot compute in float32 either.
 NOT_ON_CPU = {
     "cuda-low-cudnn_convolution": "cuDNN needs a GPU; `convolution` is on the same list",
-    "cuda-low-cudnn_convolution_transpose": "cuDNN needs a GPU; `conv_transpose2d` is on the same list",
+    "cuda-low-cudnn_convolution_transpose": (
+        "cuDNN needs a GPU; `conv_transpose2d` is on the same list"
+    ),
 }
 
 #: torch's entry has no valid arguments; torch's own tests do not call it.
@@ -116,8 +118,8 @@ def entries() -> list[Entry]:
         for attribute, (category, module) in lists.items():
             for name, args, *rest in getattr(holder, attribute):
                 if attribute.endswith("builtin_promote"):
-                    # (args,) of the CUDA list, (args for bfloat16, args for float16) of the CPU
-                    # list
+                    # (args,) of the CUDA list,
+                    # (args for bfloat16, args for float16) of the CPU list
                     for more in (args, *rest[:-1]):
                         found.append(Entry(source, category, name, 0, more, {}, module, rest[-1]))
                 elif attribute == "torch_need_autocast_promote":
@@ -131,7 +133,10 @@ def entries() -> list[Entry]:
 
 
 def numbered(found: list[Entry], n: int) -> Entry:
-    """The entry with its number among those of one name on one list; a malformed one with arguments."""
+    """Return the entry with its number among those of one name on one list.
+
+    A malformed entry is given its arguments.
+    """
     entry = found[n]
     earlier = sum(e.id == entry.id for e in found[:n])
     args = MALFORMED.get(entry.id, entry.args)
@@ -160,7 +165,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def controls(call: Callable[..., Any], entry: Entry, rule: Rule, low: torch.dtype) -> list[Any]:
-    """Return what the rule comes to, with every cast written out: the results that a region may give."""
+    """Return the results that a region may give under the rule, with every cast written out."""
     dtypes = {t.dtype for t in tensors(entry.args) if t.dtype in (F32, F16, BF16)}
     target = {Rule.LOW: low, Rule.FP32: F32}.get(rule)
     if target is None:

@@ -1,4 +1,7 @@
-"""Layers whose work is done inside one fused operator, or by C++ code that calls operators of its own."""
+"""Layers whose work is done inside one fused operator.
+
+With them, those whose C++ code calls operators of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 
 
 def rounding(result: Tensor, exact: Tensor) -> float:
-    """How far a result is from the exact one, relative to the exact one's size: 2**-9 for bfloat16, 2**-24 for float32."""
+    """Return how far a result is from the exact one, relative to the exact one's size.
+
+    A rounding is 2**-9 for bfloat16, 2**-24 for float32.
+    """
     return (
         (result.double() - exact.double()).abs().max() / exact.abs().max().clamp(min=1e-9)
     ).item()
@@ -58,8 +64,8 @@ def test_multi_head_attention_is_low(
         exact, exact_weights = (
             copy.deepcopy(layer).double().train()(*[x.double()] * 3, need_weights=need_weights)
         )
-    # In eval mode without grad torch takes its fast path, one fused operator, where autocast is
-    # off.
+    # In eval mode without grad torch takes its fast path, one fused operator,
+    # where autocast is off.
     with unamp.autocast("cpu", dtype), torch.set_grad_enabled(grad):
         out, weights = layer(x, x, x, need_weights=need_weights)
     assert is_low(out, exact, LOW[dtype])

@@ -76,7 +76,10 @@ def test_an_export_follows_the_policy_of_its_region(
 
 
 def flipped(path: Path, name: str, dtype: str, folder: Path) -> Path:
-    """Write a file in which one node computes in another dtype, as somebody's tool would: with casts around it."""
+    """Write a file in which one node computes in another dtype, with casts around it.
+
+    Somebody's tool would do so.
+    """
     model = onnx.load(path)
     node, place = next(
         (node, place) for place, node in enumerate(model.graph.node) if node.name == name

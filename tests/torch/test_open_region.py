@@ -1,4 +1,7 @@
-"""A region that stays open while parameters change: no cast from before is used afterwards, however they were changed."""
+"""A region that stays open while parameters change.
+
+No cast from before is used afterwards, however they were changed.
+"""
 
 from __future__ import annotations
 

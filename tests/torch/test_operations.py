@@ -1,4 +1,7 @@
-"""The special cases among operations: what else they take, what they keep, and what has no low kernel."""
+"""The special cases among operations.
+
+The tests say what else they take, what they keep, and what has no low kernel.
+"""
 
 from __future__ import annotations
 
@@ -310,7 +313,10 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def far_away(dtype: torch.dtype = F32) -> tuple[Tensor, Tensor]:
-    """Rows that lie closer together than they are large, which a low product would not tell apart."""
+    """Return rows that lie closer together than they are large.
+
+    A low product would not tell them apart.
+    """
     x, y = (16 + torch.randn(count, 4).to(BF16).to(dtype) for count in (30, 31))
     return x.requires_grad_(), y.requires_grad_()
 
@@ -504,7 +510,10 @@ def test_complex_numbers_of_low_parts_are_multiplied_with_others(dtype: str) -> 
 
 
 class _Refusing(TorchDispatchMode):
-    """Stands for a kernel that is written in Python, as those of fake tensors are, and has no low dtype."""
+    """A stand-in for a kernel that is written in Python and has no low dtype.
+
+    The kernels of fake tensors are written in Python, too.
+    """
 
     def __init__(self, operator: Any, error: Exception) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""`data/operators.toml` says what PyTorch's operators do without being asked. Here they are asked again."""
+"""`data/operators.toml` says what PyTorch's operators do without being asked.
+
+Here they are asked again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`tests/torch/opinfo.py` on a few operators and layers; `make conformance-opinfo` takes all of them."""
+"""`tests/torch/opinfo.py` on a few operators and layers.
+
+`make conformance-opinfo` takes all of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ SCRIPT = Path(__file__).with_name("opinfo.py")
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> list[Ended]:
-    """The script of some operators and layers; with another list of exceptions; and of what there is not."""
+    """Run the script three times.
+
+    It runs on some operators and layers, with another list of exceptions, and on an operator that
+    there is not.
+    """
     other = tmp_path_factory.mktemp("opinfo") / SCRIPT.name
     other.write_text(SCRIPT.read_text("utf-8"), "utf-8")
     entry = '[[exception]]\nops = ["exp"]\ninputs = ["low"]\nkind = "differs"\nreason = "none"\n'

@@ -1,4 +1,7 @@
-"""The places that a region patches in PyTorch's Python code, and when: as little as there is something to call it for."""
+"""The places that a region patches in PyTorch's Python code, and when.
+
+It patches as little as there is something to call it for.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ with region:
 with region:
     print(any(now is then for now, then in zip(standing(), before)))
 print(standing() == before, program(torch.ones(2)).dtype)
-"""
+"""  # noqa: E501
 
 
 class Add(torch.nn.Module):

@@ -226,9 +226,9 @@ def test_the_command_tells_a_result_that_is_wrong(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
     assert (
-        "gelu: the result of the run is not what the operation gives from its inputs: error 1.00e-03"
-        in done.stdout
-    )
+        "gelu: the result of the run is not what the operation gives from its inputs: "
+        "error 1.00e-03"
+    ) in done.stdout
     done = CliRunner().invoke(app, [*arguments, "--json"])
     found = json.loads(done.stdout)
     assert (done.exit_code, found["within"], found["op"]) == (1, False, "gelu")

@@ -207,7 +207,10 @@ def test_a_banned_operation_raises_with_advice_and_only_there() -> None:
 def test_a_plan_with_lists_has_the_actions_that_all_its_rules_come_to(
     level: Any, device: str
 ) -> None:
-    """It is made of the plan without them: of single operations, of what chooses between others, and of what is chosen."""
+    """A plan with lists is made of the plan without them.
+
+    The lists are of single operations, of what chooses between others, and of what is chosen.
+    """
     chosen = {op for choice, others in facts().chooses.items() for op in (choice, *others)}
     named = sorted(chosen.union(list(vocabulary())[::29]))
     for op in (op for op in named if not vocabulary()[op].is_cast):

@@ -31,7 +31,10 @@ def native(**kwargs: Any) -> torch.amp.GradScaler:
 
 
 class Side:
-    """A scaler with two optimizers of its own; the second is of another dtype and sees its own loss."""
+    """A scaler with two optimizers of its own.
+
+    The second is of another dtype and sees its own loss.
+    """
 
     def __init__(self, scaler: Any) -> None:
         self.scaler = scaler
@@ -277,8 +280,8 @@ def test_gradients_are_not_kept_alive_until_the_update() -> None:
     scaler.update()
 
 
-#: What the rank whose gradient overflowed calls it. Where gradients are averaged, every rank has
-#: it.
+#: What the rank whose gradient overflowed calls it.
+#: Where gradients are averaged, every rank has it.
 NAMED = {
     "replicated": "module.0.weight",
     "decorated": "module.0.weight",
@@ -305,7 +308,10 @@ def test_the_closure_of_a_step_without_a_scale_computes_under_the_policy_around_
 def _fitting(
     make: Callable[[Any], torch.optim.Optimizer], dtype: str
 ) -> tuple[torch.optim.Optimizer, Callable[..., Any]]:
-    """Return an optimizer, and the closure of a small fit under a policy, which takes what scales the loss."""
+    """Return an optimizer, and the closure of a small fit under a policy.
+
+    The closure takes what scales the loss.
+    """
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(4, 1), torch.randn(64, 4)
     y, optimizer = x @ torch.ones(4, 1), make(layer.parameters())
@@ -333,9 +339,7 @@ def test_the_closure_of_a_search_steps_without_a_scale_as_its_error_says() -> No
     assert float(closure()) < before / 100
 
 
-def test_a_closure_that_is_called_before_a_scaled_step_does_what_the_optimizer_would_do_with_it() -> (
-    None
-):
+def test_a_closure_that_is_called_before_a_scaled_step_does_what_the_optimizer_would_do_with_it() -> None:  # fmt: skip  # noqa: E501
     (optimizer, closure), (exact, exact_closure) = [
         _fitting(partial(torch.optim.SGD, lr=0.1), "float16") for _ in range(2)
     ]

@@ -44,7 +44,10 @@ def test_faults_lead() -> None:
 
 
 def test_a_region_reaches_no_shadow() -> None:
-    """What a policy keeps in float32 is computed low all the same, and what it is made of follows no rule."""
+    """What a policy keeps in float32 is computed low all the same.
+
+    What it is made of follows no rule.
+    """
     x = torch.linspace(0, 30, 64)
     with unamp.trace(shadow="float16") as plain:
         x.exp()

@@ -1,4 +1,7 @@
-"""Regions leave nothing behind: native autocast's state, the patched attributes, and torch's own regions around and inside."""
+"""Regions leave nothing behind: native autocast's state, and the patched attributes.
+
+torch's own regions may be around them and inside.
+"""
 
 from __future__ import annotations
 
@@ -299,7 +302,8 @@ except unamp.FrameworkNotSupported as error:
 """
     said = forked("torch", script)
     assert said.startswith(
-        "torch 2.6.0 is installed; unamp's adapter works with torch >=2.10,<3: older ones keep no float32"
+        "torch 2.6.0 is installed; unamp's adapter works with torch >=2.10,<3: "
+        "older ones keep no float32"
     )
 
 
@@ -344,7 +348,7 @@ print(standing() == before, F.gaussian_nll_loss.__code__ is first)
 with unamp.autocast("cpu", dtype="bfloat16", allow=["lp_pool1d"]):
     print("closed", F.lp_pool1d(torch.ones(1, 4, 4), 2.0, 2).dtype)
 print(F.lp_pool1d(torch.ones(1, 4, 4), 2.0, 2).dtype)
-"""
+"""  # noqa: E501
 
 
 def test_a_region_that_cannot_replace_a_function_leaves_nothing_behind() -> None:
@@ -380,7 +384,7 @@ except unamp.FrameworkNotSupported as error:
     print(error)
 gone = not hasattr({owner}, "{last}")
 print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype, torch.is_autocast_enabled("cpu"), gone, unamp.current_policy())
-"""
+"""  # noqa: E501
     said = forked("torch", script).splitlines()
     assert said == [
         f"torch {torch.__version__} has no {name}, which unamp needs",

@@ -1,4 +1,7 @@
-"""Optimizers that step inside a region: the numbers are those of a step outside of it; a closure is under the policy."""
+"""Optimizers that step inside a region: the numbers are those of a step outside of it.
+
+A closure is under the policy.
+"""
 
 from __future__ import annotations
 
@@ -247,7 +250,10 @@ def with_closure(
     inside: Callable[[], AbstractContextManager[Any]],
     call: Callable[[Any, Any], Any] = lambda step, closure: step(closure),
 ) -> tuple[list[Tensor], set[torch.dtype]]:
-    """Return parameters after steps with a closure, and the dtypes of its product: one region around steps, one in closures."""
+    """Return parameters after steps with a closure, and the dtypes of its product.
+
+    `around` makes a region around all steps, `inside` one in each closure.
+    """
     torch.manual_seed(0)
     model, seen = nn.Linear(8, 4), set()
     optimizer, x = make(list(model.parameters())[:1]), torch.randn(16, 8)
@@ -519,7 +525,10 @@ def made_by(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
 
 
 def called(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
-    """Return the state of a layer after calls, of which one found zeros, for which the power iteration has no direction."""
+    """Return the state of a layer after calls.
+
+    One of these found zeros, for which the power iteration has no direction.
+    """
     with unamp.autocast(enabled=False):
         layer = make(networks(1)[0][0])
     kept = {}
@@ -789,7 +798,7 @@ def test_what_somebody_patches_on_top_stays_and_is_called(
     home: str, name: str, inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, called = sys.modules[home], []
-    # puts back what there is outside regions
+    # this puts back what there is outside regions
     monkeypatch.setattr(module, name, getattr(module, name))
 
     def patch() -> None:
@@ -837,7 +846,7 @@ try:
     unamp.autocast("cpu", dtype="bfloat16").__enter__()
 except unamp.FrameworkNotSupported as error:
     print(error)
-"""
+"""  # noqa: E501
     wanted = f"{name} in torch.optim.Optimizer.profile_hook_step"
     assert (
         forked("torch", script) == f"torch {torch.__version__} has no {wanted}, which unamp needs\n"

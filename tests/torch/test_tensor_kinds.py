@@ -67,7 +67,10 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def with_gradients(
     product: Callable[[Tensor, Tensor], Tensor], layout: str, region: AbstractContextManager[Any]
 ) -> list[Tensor]:
-    """Multiply numbers that are none of a low dtype, in a region; the gradients are computed outside of it."""
+    """Multiply numbers that are none of a low dtype, in a region.
+
+    The gradients are computed outside of it.
+    """
     sparse = {**COMPRESSED, "coo": Tensor.to_sparse}[layout](torch.eye(4) * 1.1).requires_grad_()
     dense = torch.linspace(0.1, 1.3, 16).reshape(4, 4).requires_grad_()
     with region:
@@ -83,7 +86,7 @@ def with_gradients(
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
 @pytest.mark.parametrize("layout", COMPRESSED)
 @pytest.mark.parametrize("op", PRODUCTS)
-def test_a_product_in_a_compressed_layout_raises_as_under_pytorch_s_own_and_computes_where_it_is_denied(
+def test_a_product_in_a_compressed_layout_raises_as_under_pytorch_s_own_and_computes_where_it_is_denied(  # noqa: E501
     op: str, layout: str, level: Any
 ) -> None:
     sparse, dense = COMPRESSED[layout](torch.eye(4) * 1.1), torch.rand(4, 4)
@@ -112,7 +115,7 @@ def test_the_sparse_functions_compute_in_float32_at_o1_where_pytorch_s_own_raise
 
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
 @pytest.mark.parametrize("op", PRODUCTS)
-def test_a_dense_gradient_of_a_sparse_matrix_raises_as_under_pytorch_s_own_and_comes_where_it_is_denied(
+def test_a_dense_gradient_of_a_sparse_matrix_raises_as_under_pytorch_s_own_and_comes_where_it_is_denied(  # noqa: E501
     op: str,
 ) -> None:
     for region in (torch.autocast("cpu", torch.bfloat16), unamp.autocast("cpu")):

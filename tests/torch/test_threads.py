@@ -131,7 +131,10 @@ def test_a_forked_process_does_not_inherit_a_region() -> None:
 
 @pytest.fixture
 def in_child() -> Callable[[Callable[[], bool]], bool]:
-    """Run a function in a forked process, and return whether it returned True; what it raises is False."""
+    """Run a function in a forked process, and return whether it returned True.
+
+    What it raises is False.
+    """
 
     def run(function: Callable[[], bool]) -> bool:
         pid = os.fork()

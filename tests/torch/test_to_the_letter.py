@@ -1,4 +1,7 @@
-"""Under PyTorch's own lists for a device, without more of the user's, a region is torch's own autocast, to the bit."""
+"""Under PyTorch's own lists for a device a region is torch's own autocast, to the bit.
+
+The user adds no lists to them.
+"""
 
 from __future__ import annotations
 

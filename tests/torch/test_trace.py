@@ -173,8 +173,9 @@ def test_the_table_and_the_records_agree() -> None:
     )
     shape = (4, 4)
     mm = OpRecord(
-        "mm", "aten::mm", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16", casts=2, cast_bytes=192,
-        framework="torch", policy=region.policy, input_shapes=(shape, shape), output_shape=shape,
+        "mm", "aten::mm", Rule.LOW, ("float32", "float32"), "bfloat16", "bfloat16", casts=2,
+        cast_bytes=192, framework="torch", policy=region.policy, input_shapes=(shape, shape),
+        output_shape=shape,
     )  # fmt: skip
     assert trace.records == [mm] * 3
 
@@ -240,7 +241,8 @@ class Net(nn.Module):
 
 
 PLACES = [
-    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"), ("linear", "Net.head"), ("softmax", "Net"),
+    ("linear", "Net.body.0"), ("relu", "Net.body.1"), ("layer_norm", "Net.body.2"),
+    ("linear", "Net.head"), ("softmax", "Net"),
 ]  # fmt: skip
 
 
@@ -369,7 +371,7 @@ def test_what_an_operation_casts_by_itself_is_not_counted() -> None:
     q, k, v = (torch.rand(1, 2, 4, 4, dtype=BF16) for _ in range(3))
 
     def call() -> None:
-        # computes in float32 inside, whatever it is given
+        # it computes in float32 inside, whatever it is given
         F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
 
     for preset in ("unamp", "native"):

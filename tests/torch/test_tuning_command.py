@@ -134,7 +134,10 @@ def test_a_batch_that_was_held_out_and_is_beyond_is_status_1(script: Path) -> No
         (["gone.py:what"], "gone.py: there is no such file"),
         (
             ["to_tune:lacking"],
-            "to_tune:lacking must return a dict with run, network, batches, and what else unamp.tune takes",
+            (
+                "to_tune:lacking must return a dict with run, network, batches, "
+                "and what else unamp.tune takes"
+            ),
         ),
         (["to_tune:further"], "unknown: 'toleranz'"),
         (

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.beside_kernels
 
 
 class Net(nn.Module):
-    """Its layer `tiny` is behind a factor that takes the gradient into float16's subnormal numbers; `first` goes around it."""
+    """A network whose layer `tiny` is behind a factor, and whose layer `first` goes around it.
+
+    The factor takes the gradient into float16's subnormal numbers.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +145,7 @@ def test_a_step_that_is_skipped_is_counted_and_no_update_is_told_of() -> None:
         network.last.weight[0, 0] = math.inf
     assert not take(network, optimizer, scaler, watch)
     assert [sample.skipped for sample in watch.history.samples] == [0, 1]
-    # that of its gradients; it is halved after
+    # a sample's scale is that of its gradients; it is halved after
     assert [sample.scale for sample in watch.history.samples] == [1.0, 1.0]
     assert watch.history.samples[1].layers[0].nonfinite > 0
     assert watch.history.skipped == 1

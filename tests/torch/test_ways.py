@@ -1,4 +1,7 @@
-"""The suite's checks of ways, on PyTorch as it is and spoilt: what an adapter forgets in one way is found and named."""
+"""The suite's checks of ways, on PyTorch as it is and spoilt.
+
+What an adapter forgets in one way is found and named.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Regions around tensors of several devices at once, and around copies between them; a script, for its second device is there
-for good.
+"""Regions around tensors of several devices at once, and around copies between them.
+
+It is a script, for its second device is there for good.
 
 Each check is a function; the script runs them all, in the order in which they stand here.
 """
@@ -57,7 +58,7 @@ class Split(torch.nn.Module):
 
 
 def trained(first: str, second: str, policy: Policy) -> list[torch.Tensor]:
-    """Return what one training step of a split network comes to: the result, the loss, and the gradients."""
+    """Return the result, the loss and the gradients of one training step of a split network."""
     network = Split(first, second)
     x = torch.linspace(-1, 1, 24).reshape(3, 8).to(first)
     with unamp.policy_region(policy):
@@ -109,7 +110,10 @@ def test_numbers_are_those_of_the_cpu_to_the_bit() -> None:
 
 
 def test_copies_keep_dtypes_and_gradients() -> None:
-    """A copy is no operation of a policy: it is not cast, and its gradient comes back in the dtype of its input."""
+    """A copy is no operation of a policy: it is not cast.
+
+    Its gradient comes back in the dtype of its input.
+    """
     x = torch.randn(4, 4, requires_grad=True)
     with unamp.autocast(dtype="bfloat16", level="O3"):
         moved = x.to(SECOND)

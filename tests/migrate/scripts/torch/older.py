@@ -1,4 +1,7 @@
-"""The older modules, as scripts from before torch 2.4 have them; without a GPU the scaler of torch does nothing."""
+"""The older modules, as scripts from before torch 2.4 have them.
+
+Without a GPU the scaler of torch does nothing.
+"""
 
 import torch
 from torch import nn
