@@ -372,8 +372,8 @@ def get_autocast_dtype() -> str | None:
     return state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
-# The arguments of these stand in the order in which `_region_for` is handed them: a tuple, which is what
-# a region is remembered by.
+# The arguments of these stand in the order in which `_region_for` is handed them: a tuple, which is
+# what a region is remembered by.
 def _autocast(
     device_type: DeviceLike | None,
     dtype: DtypeLike | None,

@@ -24,7 +24,9 @@ tools, to be used where they fit:
 - `performing`: what a rule comes to for one call
 - `memory`: comparing the bytes of two tensors on the CPU
 - `arguments`: tensors in arguments and results, however nested
-- `observing`: reporting to `unamp.trace`; `open_traces` has who takes the reports, `records` is what they are
+- `observing`: reporting to `unamp.trace`
+- `open_traces`: the traces of a thread, and the observer that takes its reports
+- `records`: the reports
 - `gradient_hooks`: telling a trace of gradients; `Observer.report` and `Reporter` put the hooks on
 - `shadowing`: computing a reported operation a second time, low: the optional part of reports
 - `float8`: products from float8, for shadows and for the study of `unamp.tune`
