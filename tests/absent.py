@@ -40,7 +40,7 @@ def nothing_is_in_force_on_it(
     """
     monkeypatch.setattr(amp_warnings, "_given", set())
     # a region that was asked for before is the same object, and says nothing again
-    regions._remembered.cache_clear()
+    regions._built_once.cache_clear()
     with pytest.warns(
         unamp.AmpWarning,
         match=f"there is no device .* here: {has}; a region for it changes nothing",
