@@ -444,6 +444,10 @@ def _region_of_values(values: tuple[Any, ...], framework: str | None, device: st
 
 
 def _region_for(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: object) -> Region:
+    """Return the region that `make` builds of arguments, one object for equal arguments.
+
+    Where a compiler is tracing, the region is one that it can capture.
+    """
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
