@@ -146,9 +146,22 @@ def _to_numpy(original: Callable[..., Any], var: Any) -> Any:
 
 
 @_in_regions
-def _clipping(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # As a step: no rule reaches gradients that are clipped before one. Low ones beside float32 are
-    # widened.
+def _minimize(original: Callable[..., Any], objective_func: Any, *args: Any, **kwargs: Any) -> Any:
+    # As a step, whose closure is the function that is minimized. The search compares its values.
+    around = thread.plan
+
+    def objective(position: Any) -> Any:
+        with in_force(thread, around):
+            return cast(objective_func(position), FLOAT32)
+
+    with suspended(thread):
+        return original(objective, *args, **kwargs)
+
+
+@_in_regions
+def _with_gradients(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    # As a step: no rule reaches gradients that are clipped before one, nor those that are laid out
+    # in a matrix. Low ones beside float32 are widened.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, **kwargs)
@@ -210,14 +223,17 @@ def _update_metric(
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-    ("paddle.autograd.ir_backward", "grad", suspending(thread)),
-    ("paddle.autograd.ir_backward", "append_backward", suspending(thread)),
+    ("paddle.autograd.ir_backward", "calc_gradient_helper", suspending(thread)),
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes
     # beside it.
     ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", suspending(thread)),
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
-    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _clipping),
-    ("paddle.nn.clip", "ClipGradBase.__call__", _clipping),
+    ("paddle.incubate.optimizer.functional.bfgs", "minimize_bfgs", _minimize),
+    ("paddle.incubate.optimizer.functional.lbfgs", "minimize_lbfgs", _minimize),
+    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _with_gradients),
+    ("paddle.nn.clip", "ClipGradBase.__call__", _with_gradients),
+    ("paddle.autograd.autograd", "_Jacobian.__getitem__", _with_gradients),
+    ("paddle.incubate.autograd.functional", "_Jacobian.__getitem__", _with_gradients),
     # What else makes or changes parameters, and state.
     ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", suspending(thread)),
     ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", suspending(thread)),

@@ -202,3 +202,48 @@ def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside
 
     for found, known in zip(clipped(policy), clipped(Policy(enabled=False)), strict=True):
         np.testing.assert_array_equal(found, known, strict=True)
+
+
+def jacobian_of_tensors(function, x):
+    return paddle.autograd.jacobian(function(x), x)
+
+
+def hessian_of_tensors(function, x):
+    return paddle.autograd.hessian(function(x).sum(), x)
+
+
+def jacobian_of_a_function(function, x):
+    return paddle.incubate.autograd.Jacobian(function, x)
+
+
+def hessian_of_a_function(function, x):
+    return paddle.incubate.autograd.Hessian(lambda x: function(x).sum(), x)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        jacobian_of_tensors,
+        hessian_of_tensors,
+        jacobian_of_a_function,
+        hessian_of_a_function,
+    ],
+)
+def test_matrices_of_derivatives_are_the_same_as_outside(matrix, low, level):
+    weight = paddle.to_tensor(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4))
+
+    def found(inside):
+        x = paddle.to_tensor([0.5, 0.25, -1.0], stop_gradient=False)
+
+        def function(x):
+            with under(level, low):
+                return paddle.tanh(paddle.matmul(x, weight)).astype("float32")
+
+        if not inside:
+            return matrix(function, x)[:]
+        with under(level, low):
+            return matrix(function, x)[:]
+
+    assert found(True).dtype == paddle.float32
+    np.testing.assert_array_equal(found(True), found(False))

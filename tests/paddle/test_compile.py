@@ -225,3 +225,19 @@ def test_a_custom_function_computes_and_differentiates_as_it_does_eagerly(layer,
     for eager, compiled in zip(*found, strict=True):
         assert eager.dtype == compiled.dtype == np.float32
         np.testing.assert_array_equal(eager, compiled)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_gradient_that_is_taken_inside(low, level, full_graph):
+    weight = paddle.to_tensor(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4))
+    x = paddle.to_tensor(np.linspace(-2, 2, 6, dtype="float32").reshape(2, 3), stop_gradient=False)
+
+    def function(x):
+        return paddle.grad(paddle.tanh(paddle.matmul(x, weight)).mean(), x)[0]
+
+    with policy_region(Policy(level, low)):
+        expected = function(x)
+        found = paddle.jit.to_static(function, full_graph=full_graph)(x)
+    assert found.dtype == expected.dtype == paddle.float32
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-2)
