@@ -16,6 +16,7 @@ from typing import Any
 
 import paddle
 from paddle.base import core
+from paddle.static.nn.control_flow import run_with_block
 
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import (
@@ -176,6 +177,26 @@ def _convert_attention_mask(original: Callable[..., Any], attn_mask: Any, dtype:
 
 
 @_in_regions
+def _carried(original: Callable[..., Any], self: Any, next_var: Any) -> Any:
+    # What a loop of a program carries keeps the dtype that it starts with: under Paddle's own AMP,
+    # too.
+    both = isinstance(self.curr_var, Value) and isinstance(next_var, Value)
+    if both and {dtype_of(self.curr_var), dtype_of(next_var)} <= NAMES.keys():
+        next_var = cast(next_var, dtype_of(self.curr_var))
+    return original(self, next_var)
+
+
+@_in_regions
+def _promoted(original: Callable[..., Any], out_with_blocks: Any, *args: Any) -> Any:
+    # Branches of a program end in one dtype: float32 where theirs differ.
+    ends = [out for out, _ in out_with_blocks]
+    dtypes = {dtype_of(out) for out in ends if isinstance(out, Value)}
+    if len(dtypes) > 1 and dtypes <= NAMES.keys() and all(isinstance(out, Value) for out in ends):
+        return [run_with_block(cast, block)(out, FLOAT32) for out, block in out_with_blocks]
+    return original(out_with_blocks, *args)
+
+
+@_in_regions
 def _assign(original: Callable[..., Any], x: Any, output: Any = None) -> Any:
     # Paddle gives what is written to the dtype of what is written: a layer's buffer would be low
     # from then on.
@@ -243,6 +264,8 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.nn.utils.transform_parameters", "parameters_to_vector", suspending(thread)),
     ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),
     ("paddle.tensor.creation", "assign", _assign),
+    ("paddle.static.nn.control_flow", "LoopVar.bind_next_var", _carried),
+    ("paddle.static.nn.control_flow", "OutputSelector.precision_promotion", _promoted),
     *(
         ("paddle.metric.metrics", f"{metric}.update", _update_metric)
         for metric in ("Precision", "Recall", "Auc")
