@@ -151,6 +151,8 @@ class _Performer(Performer[Plan, Operator]):
     ) -> Outcome:
         if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
             rule = Rule.FP32
+        if rule is Rule.UNTOUCHED and operator.op in facts().alike:
+            rule = Rule.WIDEST
         # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses
         # `self` behind super().
         if operator.op == "batch_norm" and not operator.in_place:

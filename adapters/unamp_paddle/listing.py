@@ -73,13 +73,14 @@ def _padding(args: Any, kwargs: Any) -> str:
     return f"{kind}{_argument(args, kwargs, 0, 'x').ndim - 2}d" if kind else "pad"
 
 
-def _indexing(args: Any, kwargs: Any) -> str:
+def indexes(args: Any) -> bool:
+    """Return whether the second argument is an index with tensors, lists or arrays in it."""
     items = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return (
-        "index"
-        if any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items)
-        else "slice"
-    )
+    return any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items)
+
+
+def _indexing(args: Any, kwargs: Any) -> str:
+    return "index" if indexes(args) else "slice"
 
 
 def _embedding(position: int) -> Callable[[Any, Any], str | None]:

@@ -34,9 +34,20 @@ from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
-from unamp_paddle.listing import COMPARISONS, tensor_operators
+from unamp_paddle.listing import COMPARISONS, indexes, tensor_operators
 from unamp_paddle.plans import Plan
-from unamp_paddle.state import DTYPES, FLOAT32, NAMES, Tensor, Value, dtype_of, thread
+from unamp_paddle.state import (
+    CPU_ONLY,
+    DTYPES,
+    FLOAT32,
+    LOW,
+    NAMES,
+    Tensor,
+    Value,
+    dtype_of,
+    on_gpu,
+    thread,
+)
 
 _in_regions = in_regions(thread)
 
@@ -210,6 +221,18 @@ def _assign(original: Callable[..., Any], x: Any, output: Any = None) -> Any:
 
 
 @_in_regions
+def _setitem(original: Callable[..., Any], self: Any, item: Any, value: Any) -> Any:
+    # On the CPU Paddle's gradient of what is written to a low tensor by an index is float32 numbers
+    # in low memory: wrong ones, behind its end.
+    emulated = isinstance(value, Tensor) and dtype_of(self) in LOW and not value.stop_gradient
+    if not emulated or not indexes((self, item)) or not (CPU_ONLY or not on_gpu((self,))):
+        return original(self, item, value)
+    wide = cast(self, FLOAT32)
+    original(wide, item, value)
+    return paddle._C_ops.assign_out_(cast(wide, dtype_of(self)), self)
+
+
+@_in_regions
 def _vector_to_parameters(
     original: Callable[..., Any], vec: Any, parameters: Any, *args: Any, **kwargs: Any
 ) -> Any:
@@ -272,6 +295,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
+    ("paddle", "Tensor.__setitem__", _setitem),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
     ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),

@@ -278,3 +278,24 @@ def test_a_loss_is_float32_at_o2_however_it_is_reduced(loss, reduction):
         found = function(x, y, reduction=reduction)
     assert found.dtype == paddle.float32
     np.testing.assert_array_equal(found.numpy(), function(x, y, reduction=reduction).numpy())
+
+
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda a, b: paddle.allclose(a, b),
+        lambda a, b: paddle.isclose(a, b),
+        lambda a, b: paddle.equal_all(a, b),
+        lambda a, b: paddle.searchsorted(a, b),
+        lambda a, b: paddle.bucketize(b, a),
+        lambda a, b: paddle.stack(paddle.broadcast_tensors([a, b[:1]])),
+        lambda a, b: paddle.stack(paddle.meshgrid(a, b)),
+    ],
+)
+@pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
+def test_what_wants_one_dtype_takes_low_tensors_beside_float32(compare, level, low):
+    numbers, others = paddle.arange(4.0), paddle.to_tensor([0.0, 1.0, 2.5, 3.0])
+    known = compare(numbers, others).numpy()
+    for pair in ((numbers.astype(low), others), (numbers, others.astype(low))):
+        with under(level, low):
+            np.testing.assert_array_equal(compare(*pair).astype(known.dtype).numpy(), known)
