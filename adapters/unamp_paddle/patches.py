@@ -16,6 +16,7 @@ from typing import Any
 
 import paddle
 from paddle.base import core
+from paddle.base.layer_helper import LayerHelper
 from paddle.static.nn.control_flow import run_with_block
 
 from unamp.adapter.patching import Patch, Patches, find
@@ -188,6 +189,21 @@ def _convert_attention_mask(original: Callable[..., Any], attn_mask: Any, dtype:
 
 
 @_in_regions
+def _create_parameter(
+    original: Callable[..., Any],
+    self: Any,
+    attr: Any,
+    shape: Any,
+    dtype: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    # A function of `paddle.static.nn` gives its parameters the dtype of its input.
+    made = FLOAT32 if isinstance(self, LayerHelper) and dtype in LOW else dtype
+    return original(self, attr, shape, made, *args, **kwargs)
+
+
+@_in_regions
 def _carried(original: Callable[..., Any], self: Any, next_var: Any) -> Any:
     # What a loop of a program carries keeps the dtype that it starts with: under Paddle's own AMP,
     # too.
@@ -286,6 +302,7 @@ _HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("paddle.incubate.optimizer.modelaverage", "ModelAverage.apply", _averaged),
     ("paddle.nn.utils.transform_parameters", "parameters_to_vector", suspending(thread)),
     ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),
+    ("paddle.base.layer_helper_base", "LayerHelperBase.create_parameter", _create_parameter),
     ("paddle.tensor.creation", "assign", _assign),
     ("paddle.static.nn.control_flow", "LoopVar.bind_next_var", _carried),
     ("paddle.static.nn.control_flow", "OutputSelector.precision_promotion", _promoted),
