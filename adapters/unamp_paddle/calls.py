@@ -24,7 +24,7 @@ from unamp_paddle import observing
 from unamp_paddle.casting import NESTING, cast, floats, map_floats, rounded
 from unamp_paddle.facts import facts
 from unamp_paddle.native import without_paddles_own
-from unamp_paddle.operators import Operator
+from unamp_paddle.operators import Operator, indexes
 from unamp_paddle.state import (
     CPU_ONLY,
     DTYPES,
@@ -97,7 +97,10 @@ class _Performer(Performer[Plan, Operator]):
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
         if not CPU_ONLY and on_gpu(args):
             return True
-        return operator.view and _in_dynamic_mode() and operator.runs_natively(dtype)
+        if not _in_dynamic_mode() or not operator.runs_natively(dtype):
+            return False
+        # A slice of a tensor is a view of it, too.
+        return operator.view or (operator.direct and not indexes(args))
 
     def call(
         self,

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
 import paddle
 
 from unamp.adapter.replacing import CodePatch, MethodsPatch
 from unamp.vocabulary import vocabulary
 from unamp_paddle.calls import entry
 from unamp_paddle.facts import facts
-from unamp_paddle.operators import Operator
+from unamp_paddle.operators import Operator, indexes
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value
 
@@ -71,12 +70,6 @@ def _padding(args: Any, kwargs: Any) -> str:
         return "circular_pad"
     kind = {"reflect": "reflection_pad", "replicate": "replication_pad"}.get(mode)
     return f"{kind}{_argument(args, kwargs, 0, 'x').ndim - 2}d" if kind else "pad"
-
-
-def indexes(args: Any) -> bool:
-    """Return whether the second argument is an index with tensors, lists or arrays in it."""
-    items = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items)
 
 
 def _indexing(args: Any, kwargs: Any) -> str:

@@ -35,7 +35,8 @@ from unamp.regions import innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
-from unamp_paddle.listing import COMPARISONS, indexes, tensor_operators
+from unamp_paddle.listing import COMPARISONS, tensor_operators
+from unamp_paddle.operators import indexes
 from unamp_paddle.plans import Plan
 from unamp_paddle.state import (
     CPU_ONLY,

@@ -299,3 +299,20 @@ def test_what_wants_one_dtype_takes_low_tensors_beside_float32(compare, level, l
     for pair in ((numbers.astype(low), others), (numbers, others.astype(low))):
         with under(level, low):
             np.testing.assert_array_equal(compare(*pair).astype(known.dtype).numpy(), known)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("part", [1, slice(1, 3), (slice(None), 1), (..., None, 0)], ids=str)
+def test_a_slice_of_a_low_tensor_is_a_view(part, level, low):
+    known = paddle.zeros([4, 4])
+    known[part][0] = 7.0
+    with under(level, low):
+        x = paddle.matmul(paddle.zeros([4, 4]), paddle.eye(4))
+        x[part][0] = 7.0
+        grown = x * 1.0
+        grown[part].add_(paddle.ones([1]))
+    assert x.dtype == grown.dtype == low
+    known_grown = known.clone()
+    known_grown[part].add_(paddle.ones([1]))
+    np.testing.assert_array_equal(x.astype("float32").numpy(), known.numpy())
+    np.testing.assert_array_equal(grown.astype("float32").numpy(), known_grown.numpy())
