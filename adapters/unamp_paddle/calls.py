@@ -97,10 +97,11 @@ class _Performer(Performer[Plan, Operator]):
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
         if not CPU_ONLY and on_gpu(args):
             return True
-        if not _in_dynamic_mode() or not operator.runs_natively(dtype):
+        if not _in_dynamic_mode():
             return False
         # A slice of a tensor is a view of it, too.
-        return operator.view or (operator.direct and not indexes(args))
+        view = operator.view or (operator.direct and not indexes(args))
+        return view and operator.runs_natively(dtype)
 
     def call(
         self,
