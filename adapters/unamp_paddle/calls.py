@@ -25,7 +25,7 @@ from unamp_paddle import observing
 from unamp_paddle.casting import NESTING, cast, floats, map_floats, rounded
 from unamp_paddle.facts import facts
 from unamp_paddle.native import without_paddles_own
-from unamp_paddle.operators import Operator
+from unamp_paddle.operators import Operator, indexes
 from unamp_paddle.state import (
     CPU_ONLY,
     DTYPES,
@@ -99,7 +99,11 @@ class _Performer(Performer[Plan, Operator]):
     def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
         if not CPU_ONLY and on_gpu(args):
             return True
-        return operator.view and _in_dynamic_mode() and operator.runs_natively(dtype)
+        if not _in_dynamic_mode():
+            return False
+        # A slice of a tensor is a view of it, too.
+        view = operator.view or (operator.direct and not indexes(args))
+        return view and operator.runs_natively(dtype)
 
     def call(
         self,
@@ -153,6 +157,8 @@ class _Performer(Performer[Plan, Operator]):
     ) -> Outcome:
         if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
             rule = Rule.FP32
+        if rule is Rule.UNTOUCHED and operator.op in facts().alike:
+            rule = Rule.WIDEST
         # Not super(): SOT simulates this code where a user calls Paddle's C functions, and loses
         # `self` behind super().
         if operator.op == "batch_norm" and not operator.in_place:

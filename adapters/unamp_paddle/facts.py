@@ -17,6 +17,7 @@ class Facts:
     left_alone: frozenset[str]
     transparent: frozenset[str]
     checks_dtypes: frozenset[str]
+    alike: frozenset[str]
     filling: frozenset[str]
     names_indices: frozenset[str]
     legacy: frozenset[str]

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
 import paddle
 
 from unamp.adapter.replacing import CodePatch, MethodsPatch
 from unamp.vocabulary import vocabulary
 from unamp_paddle.calls import entry
 from unamp_paddle.facts import facts
-from unamp_paddle.operators import Operator
+from unamp_paddle.operators import Operator, indexes
 from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value
 
@@ -79,12 +78,7 @@ def _padding(args: Any, kwargs: Any) -> str:
 
 
 def _indexing(args: Any, kwargs: Any) -> str:
-    items = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return (
-        "index"
-        if any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items)
-        else "slice"
-    )
+    return "index" if indexes(args) else "slice"
 
 
 def _embedding(position: int) -> Callable[[Any, Any], str | None]:

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import numpy as np
 from paddle.base import core
 
 from unamp._function_types import Function
 from unamp.adapter import performing
-from unamp_paddle.state import LOW, NAMES, Value
+from unamp_paddle.state import LOW, NAMES, Tensor, Value
 
 
 class Operator(performing.Operator):
@@ -97,3 +98,9 @@ def registered(name: str, dtype: str) -> bool:
         )
 
     return has(name) and (f"{name}_grad" not in _kernels() or has(f"{name}_grad"))
+
+
+def indexes(args: Any) -> bool:
+    """Return whether the second argument is an index with tensors, lists or arrays in it."""
+    items = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items)

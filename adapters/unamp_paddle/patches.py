@@ -16,6 +16,8 @@ from typing import Any
 
 import paddle
 from paddle.base import core
+from paddle.base.layer_helper import LayerHelper
+from paddle.static.nn.control_flow import run_with_block
 
 from unamp._function_types import Function
 from unamp.adapter.patching import Patch, Patches, find
@@ -35,8 +37,20 @@ from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.listing import COMPARISONS, tensor_operators
+from unamp_paddle.operators import indexes
 from unamp_paddle.plans import Plan
-from unamp_paddle.state import DTYPES, FLOAT32, NAMES, Tensor, Value, dtype_of, thread
+from unamp_paddle.state import (
+    CPU_ONLY,
+    DTYPES,
+    FLOAT32,
+    LOW,
+    NAMES,
+    Tensor,
+    Value,
+    dtype_of,
+    on_gpu,
+    thread,
+)
 
 _in_regions = in_regions(thread)
 
@@ -148,8 +162,22 @@ def _to_numpy(original: Function, var: Any) -> Any:
 
 
 @_in_regions
-def _clipping(original: Function, *args: Any, **kwargs: Any) -> Any:
-    # As in a step, no rule reaches clipped gradients. Low ones beside float32 are widened.
+def _minimize(original: Function, objective_func: Any, *args: Any, **kwargs: Any) -> Any:
+    # As a step, whose closure is the function that is minimized. The search compares its values.
+    around = thread.plan
+
+    def objective(position: Any) -> Any:
+        with in_force(thread, around):
+            return cast(objective_func(position), FLOAT32)
+
+    with suspended(thread):
+        return original(objective, *args, **kwargs)
+
+
+@_in_regions
+def _with_gradients(original: Function, *args: Any, **kwargs: Any) -> Any:
+    # As a step: no rule reaches gradients that are clipped before one, nor those that are laid out
+    # in a matrix. Low ones beside float32 are widened.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, **kwargs)
@@ -163,6 +191,41 @@ def _convert_attention_mask(original: Function, attn_mask: Any, dtype: Any) -> A
 
 
 @_in_regions
+def _create_parameter(
+    original: Function,
+    self: Any,
+    attr: Any,
+    shape: Any,
+    dtype: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    # A function of `paddle.static.nn` gives its parameters the dtype of its input.
+    made = FLOAT32 if isinstance(self, LayerHelper) and dtype in LOW else dtype
+    return original(self, attr, shape, made, *args, **kwargs)
+
+
+@_in_regions
+def _carried(original: Function, self: Any, next_var: Any) -> Any:
+    # What a loop of a program carries keeps the dtype that it starts with: under Paddle's own AMP,
+    # too.
+    both = isinstance(self.curr_var, Value) and isinstance(next_var, Value)
+    if both and {dtype_of(self.curr_var), dtype_of(next_var)} <= NAMES.keys():
+        next_var = cast(next_var, dtype_of(self.curr_var))
+    return original(self, next_var)
+
+
+@_in_regions
+def _promoted(original: Function, out_with_blocks: Any, *args: Any) -> Any:
+    # Branches of a program end in one dtype: float32 where theirs differ.
+    ends = [out for out, _ in out_with_blocks]
+    dtypes = {dtype_of(out) for out in ends if isinstance(out, Value)}
+    if len(dtypes) > 1 and dtypes <= NAMES.keys() and all(isinstance(out, Value) for out in ends):
+        return [run_with_block(cast, block)(out, FLOAT32) for out, block in out_with_blocks]
+    return original(out_with_blocks, *args)
+
+
+@_in_regions
 def _assign(original: Function, x: Any, output: Any = None) -> Any:
     # Paddle gives what is written to the dtype of what is written: a layer's buffer would be low
     # from then on.
@@ -173,6 +236,18 @@ def _assign(original: Function, x: Any, output: Any = None) -> Any:
     ):
         x = cast(x, dtype_of(output))
     return original(x, output)
+
+
+@_in_regions
+def _setitem(original: Function, self: Any, item: Any, value: Any) -> Any:
+    # On the CPU Paddle's gradient of what is written to a low tensor by an index is float32 numbers
+    # in low memory: wrong ones, behind its end.
+    emulated = isinstance(value, Tensor) and dtype_of(self) in LOW and not value.stop_gradient
+    if not emulated or not indexes((self, item)) or not (CPU_ONLY or not on_gpu((self,))):
+        return original(self, item, value)
+    wide = cast(self, FLOAT32)
+    original(wide, item, value)
+    return paddle._C_ops.assign_out_(cast(wide, dtype_of(self)), self)
 
 
 @_in_regions
@@ -208,14 +283,17 @@ def _update_metric(original: Function, self: Any, preds: Any, *args: Any, **kwar
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
 _HOOKS: tuple[tuple[str, str, Function], ...] = (
-    ("paddle.autograd.ir_backward", "grad", runs_without_policy(thread)),
-    ("paddle.autograd.ir_backward", "append_backward", runs_without_policy(thread)),
+    ("paddle.autograd.ir_backward", "calc_gradient_helper", runs_without_policy(thread)),
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes
     # beside it.
     ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", runs_without_policy(thread)),
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
-    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _clipping),
-    ("paddle.nn.clip", "ClipGradBase.__call__", _clipping),
+    ("paddle.incubate.optimizer.functional.bfgs", "minimize_bfgs", _minimize),
+    ("paddle.incubate.optimizer.functional.lbfgs", "minimize_lbfgs", _minimize),
+    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _with_gradients),
+    ("paddle.nn.clip", "ClipGradBase.__call__", _with_gradients),
+    ("paddle.autograd.autograd", "_Jacobian.__getitem__", _with_gradients),
+    ("paddle.incubate.autograd.functional", "_Jacobian.__getitem__", _with_gradients),
     # What else makes or changes parameters, and state.
     ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", runs_without_policy(thread)),
     ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", runs_without_policy(thread)),
@@ -224,13 +302,17 @@ _HOOKS: tuple[tuple[str, str, Function], ...] = (
     ("paddle.incubate.optimizer.modelaverage", "ModelAverage.apply", _averaged),
     ("paddle.nn.utils.transform_parameters", "parameters_to_vector", runs_without_policy(thread)),
     ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),
+    ("paddle.base.layer_helper_base", "LayerHelperBase.create_parameter", _create_parameter),
     ("paddle.tensor.creation", "assign", _assign),
+    ("paddle.static.nn.control_flow", "LoopVar.bind_next_var", _carried),
+    ("paddle.static.nn.control_flow", "OutputSelector.precision_promotion", _promoted),
     *(
         ("paddle.metric.metrics", f"{metric}.update", _update_metric)
         for metric in ("Precision", "Recall", "Auc")
     ),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
+    ("paddle", "Tensor.__setitem__", _setitem),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
     ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),

@@ -202,3 +202,102 @@ def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside
 
     for found, known in zip(clipped(policy), clipped(Policy(enabled=False)), strict=True):
         np.testing.assert_array_equal(found, known, strict=True)
+
+
+def jacobian_of_tensors(function, x):
+    return paddle.autograd.jacobian(function(x), x)
+
+
+def hessian_of_tensors(function, x):
+    return paddle.autograd.hessian(function(x).sum(), x)
+
+
+def jacobian_of_a_function(function, x):
+    return paddle.incubate.autograd.Jacobian(function, x)
+
+
+def hessian_of_a_function(function, x):
+    return paddle.incubate.autograd.Hessian(lambda x: function(x).sum(), x)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        jacobian_of_tensors,
+        hessian_of_tensors,
+        jacobian_of_a_function,
+        hessian_of_a_function,
+    ],
+)
+def test_matrices_of_derivatives_are_the_same_as_outside(matrix, low, level):
+    weight = paddle.to_tensor(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4))
+
+    def found(inside):
+        x = paddle.to_tensor([0.5, 0.25, -1.0], stop_gradient=False)
+
+        def function(x):
+            with under(level, low):
+                return paddle.tanh(paddle.matmul(x, weight)).astype("float32")
+
+        if not inside:
+            return matrix(function, x)[:]
+        with under(level, low):
+            return matrix(function, x)[:]
+
+    assert found(True).dtype == paddle.float32
+    np.testing.assert_array_equal(found(True), found(False))
+
+
+def by_positions(x, values):
+    x[paddle.to_tensor([0, 2])] = values[:2]
+
+
+def by_a_list(x, values):
+    x[[0, 2]] = values[:2]
+
+
+def by_a_mask(x, values):
+    x[paddle.to_tensor([[True, False, True, False]] * 3)] = values.flatten()[:6]
+
+
+def by_columns(x, values):
+    x[:, paddle.to_tensor([0, 3])] = values[:, :2]
+
+
+def by_a_slice(x, values):
+    x[:2] = values[:2]
+
+
+@pytest.mark.parametrize("full_graph", [None, True], ids=["eager", "AST"])
+@pytest.mark.parametrize("written_low", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("write", [by_positions, by_a_list, by_a_mask, by_columns, by_a_slice])
+def test_gradients_of_what_is_written_by_an_index(write, kept, written_low, low, full_graph):
+    def found(policy):
+        x, values = (
+            paddle.to_tensor(
+                np.arange(12.0, dtype="float32").reshape(3, 4) / 8, stop_gradient=False
+            )
+            for _ in range(2)
+        )
+
+        def function(x, values):
+            factor = paddle.eye(4)
+            product = paddle.matmul(x, factor)
+            into = product * 1.0 if kept else paddle.zeros_like(product)
+            write(into, paddle.matmul(values, factor) if written_low else values * 1.0)
+            return into
+
+        compiled = paddle.jit.to_static(function, full_graph=True) if full_graph else function
+        with policy_region(policy):
+            into = compiled(x, values)
+        (into.astype("float32") * paddle.arange(12.0).reshape([3, 4])).sum().backward()
+        return into, values.grad.numpy(), x.grad.numpy() if kept else None
+
+    known, found_low = found(Policy(enabled=False)), found(Policy("O1", low))
+    assert found_low[0].dtype == low
+    np.testing.assert_array_equal(found_low[0].astype("float32").numpy(), known[0].numpy())
+    np.testing.assert_array_equal(found_low[1], known[1])
+    if kept:
+        np.testing.assert_array_equal(found_low[2], known[2])

@@ -228,3 +228,59 @@ def test_a_custom_function_computes_and_differentiates_as_it_does_eagerly(layer,
     for eager, compiled in zip(*found, strict=True):
         assert eager.dtype == compiled.dtype == np.float32
         np.testing.assert_array_equal(eager, compiled)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_gradient_that_is_taken_inside(low, level, full_graph):
+    weight = paddle.to_tensor(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4))
+    x = paddle.to_tensor(np.linspace(-2, 2, 6, dtype="float32").reshape(2, 3), stop_gradient=False)
+
+    def function(x):
+        return paddle.grad(paddle.tanh(paddle.matmul(x, weight)).mean(), x)[0]
+
+    with policy_region(Policy(level, low)):
+        expected = function(x)
+        found = paddle.jit.to_static(function, full_graph=full_graph)(x)
+    assert found.dtype == expected.dtype == paddle.float32
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-2)
+
+
+def carried_by_a_loop(x, weight):
+    count, total = paddle.zeros([1], "int32"), paddle.zeros([2, 3])
+    while count < 3:
+        total = total * 0.5 + paddle.matmul(x, weight)
+        count = count + 1
+    return total
+
+
+def replaced_in_a_loop(x, weight):
+    count = paddle.zeros([1], "int32")
+    while count < 3:
+        x = paddle.matmul(x, weight)
+        count = count + 1
+    return x
+
+
+def chosen_by_a_branch(x, weight):
+    if x.sum() > -100.0:
+        return paddle.matmul(x, weight)
+    return x * 2.0
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+@pytest.mark.parametrize("function", [carried_by_a_loop, replaced_in_a_loop, chosen_by_a_branch])
+def test_loops_and_branches_on_a_tensor(function, low, level, full_graph):
+    weight = paddle.to_tensor(np.linspace(-1, 1, 9, dtype="float32").reshape(3, 3))
+    x = paddle.to_tensor(np.linspace(-2, 2, 6, dtype="float32").reshape(2, 3))
+    with policy_region(Policy(level, low)):
+        expected = function(x, weight)
+        found = paddle.jit.to_static(function, full_graph=full_graph)(x, weight)
+    if full_graph:
+        # a branch in low, beside one in float32 at O1
+        low_branch = function is chosen_by_a_branch and level != "O1"
+        assert found.dtype == getattr(paddle, low if low_branch else "float32")
+    np.testing.assert_allclose(
+        found.astype("float32").numpy(), expected.astype("float32").numpy(), rtol=2e-2, atol=1e-3
+    )

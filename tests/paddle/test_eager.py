@@ -279,3 +279,41 @@ def test_a_loss_is_float32_at_o2_however_it_is_reduced(loss, reduction):
         found = function(x, y, reduction=reduction)
     assert found.dtype == paddle.float32
     np.testing.assert_array_equal(found.numpy(), function(x, y, reduction=reduction).numpy())
+
+
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda a, b: paddle.allclose(a, b),
+        lambda a, b: paddle.isclose(a, b),
+        lambda a, b: paddle.equal_all(a, b),
+        lambda a, b: paddle.searchsorted(a, b),
+        lambda a, b: paddle.bucketize(b, a),
+        lambda a, b: paddle.stack(paddle.broadcast_tensors([a, b[:1]])),
+        lambda a, b: paddle.stack(paddle.meshgrid(a, b)),
+    ],
+)
+@pytest.mark.parametrize("level", ["OD", "O1", "O2", "O3"])
+def test_what_wants_one_dtype_takes_low_tensors_beside_float32(compare, level, low):
+    numbers, others = paddle.arange(4.0), paddle.to_tensor([0.0, 1.0, 2.5, 3.0])
+    known = compare(numbers, others).numpy()
+    for pair in ((numbers.astype(low), others), (numbers, others.astype(low))):
+        with under(level, low):
+            np.testing.assert_array_equal(compare(*pair).astype(known.dtype).numpy(), known)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("part", [1, slice(1, 3), (slice(None), 1), (..., None, 0)], ids=str)
+def test_a_slice_of_a_low_tensor_is_a_view(part, level, low):
+    known = paddle.zeros([4, 4])
+    known[part][0] = 7.0
+    with under(level, low):
+        x = paddle.matmul(paddle.zeros([4, 4]), paddle.eye(4))
+        x[part][0] = 7.0
+        grown = x * 1.0
+        grown[part].add_(paddle.ones([1]))
+    assert x.dtype == grown.dtype == low
+    known_grown = known.clone()
+    known_grown[part].add_(paddle.ones([1]))
+    np.testing.assert_array_equal(x.astype("float32").numpy(), known.numpy())
+    np.testing.assert_array_equal(grown.astype("float32").numpy(), known_grown.numpy())

@@ -215,3 +215,33 @@ def test_the_closure_of_lbfgs_is_under_the_policy_and_its_step_is_not(kind, sear
     assert seen == low == {paddle.bfloat16}
     for one, other in zip(known, found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+@pytest.mark.parametrize("method", ["bfgs", "lbfgs"])
+def test_a_function_is_minimized_under_the_policy_and_the_search_is_not(method, low, level):
+    factor, target = paddle.diag(paddle.arange(1.0, 5.0)), paddle.arange(4.0) * 100
+    minimize = getattr(paddle.incubate.optimizer.functional, f"minimize_{method}")
+
+    def minimized(around, inside):
+        def value(position):
+            with inside():
+                predicted = paddle.matmul(factor, position)
+                seen.add(predicted.dtype)
+                return (predicted - target).square().sum()
+
+        def objective(position):
+            return value(position).astype("float32")
+
+        seen = set()
+        with around():
+            found = minimize(value if around is region else objective, paddle.ones([4]))
+        return found, seen
+
+    region = partial(policy_region, Policy(level, low))
+    known, dtypes = minimized(nullcontext, region)
+    found, seen = minimized(region, nullcontext)
+    assert seen == dtypes == {getattr(paddle, low)}
+    for one, other in zip(known, found, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)

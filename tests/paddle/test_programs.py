@@ -223,3 +223,19 @@ def test_the_old_ir_is_refused_in_words():
             F.linear(x, x)
     with unamp.autocast(dtype="float16"):
         assert (paddle.rand([2, 2]) @ paddle.rand([2, 2])).dtype == paddle.float16
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_parameters_that_a_function_makes_are_float32(low, level, static):
+    program = paddle.static.Program()
+    with paddle.static.program_guard(program, paddle.static.Program()):
+        x = paddle.static.data("x", [4, 8])
+        with policy_region(Policy(level, low)):
+            loss = paddle.static.nn.fc(paddle.static.nn.fc(x, 8), 4, activation="relu").mean()
+            clip = paddle.nn.ClipGradByGlobalNorm(1.0)
+            paddle.optimizer.SGD(0.1, grad_clip=clip).minimize(loss)
+    made = [
+        op.result(0).dtype for op in program.global_block().ops if op.name() == "builtin.parameter"
+    ]
+    assert made == [paddle.float32] * 4  # two weights and two biases
