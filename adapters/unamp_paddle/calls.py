@@ -176,7 +176,7 @@ class _Performer(Performer[Plan, Operator]):
     def write(self, tensor: Any, values: Any) -> None:
         paddle._C_ops.assign_out_(cast(values.detach(), dtype_of(tensor)), tensor)
 
-    def change(
+    def call_in_place(
         self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]
     ) -> Outcome:
         changed = args[0] if args else kwargs.get("x")
