@@ -20,7 +20,7 @@ _FLOATING = (paddle.float64, FLOAT32, *LOW)
 
 
 def named_gradients(
-    network: Layer, optimizer: Optimizer, given: object
+    network: Layer, optimizer: Optimizer | None, given: object
 ) -> list[tuple[str, Tensor, Tensor | None]]:
     """See `unamp.adapter.NamesGradients.named_gradients`."""
     trained = (
