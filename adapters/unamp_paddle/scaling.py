@@ -12,6 +12,7 @@ from unamp_paddle.programs import refuse_scaling
 from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, Tensor, Value, dtype_of
 
 if TYPE_CHECKING:
+    from paddle.base.framework import Variable
     from paddle.nn import Layer
     from paddle.optimizer import Optimizer
 
@@ -25,7 +26,7 @@ _add_n, _all, _cast, _isfinite = (
 _scale_, _squared_norm = paddle._C_ops.scale_, paddle._C_ops.squared_l2_norm
 
 
-def scale_loss(loss: Tensor | Value, scale: float) -> Tensor:
+def scale_loss(loss: Tensor | Value | Variable, scale: float) -> Tensor:
     """See `unamp.adapter.Adapter.scale_loss`.
 
     Paddle has no product of low tensors on the CPU: every one becomes float32.
