@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
@@ -37,7 +38,7 @@ class Activation:
             return outer, switched_off()
         check_ir()
         if plan.delegated:
-            native = _entered(plan)
+            native: AbstractContextManager[None] | None = _entered(plan)
             thread.plan = None
             return outer, native
         beside = plan.natively and _paddles_own_takes_part()
@@ -68,12 +69,12 @@ def _paddles_own_takes_part() -> bool:
     return thread.sink is None and expects_gpu()
 
 
-def _entered(plan: Plan) -> Any:
+def _entered(plan: Plan) -> AbstractContextManager[None]:
     """Enter Paddle's own region for a policy, with no plan in force.
 
     Under a plan it would be a region of unamp's.
     """
-    native = _native(plan)
+    native: AbstractContextManager[None] = _native(plan)
     with suspended(thread):
         native.__enter__()
     return native

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle.base.framework import _dygraph_tracer
@@ -25,7 +25,12 @@ from unamp_paddle.casting import cast
 from unamp_paddle.hooks import HOOKS
 from unamp_paddle.probing import probe_effects
 from unamp_paddle.programs import in_program
-from unamp_paddle.state import DTYPES, Tensor, thread
+from unamp_paddle.state import DTYPES, Tensor, TensorT, Value, thread
+
+if TYPE_CHECKING:
+    from paddle.base.framework import Variable
+    from paddle.nn import Layer
+    from paddle.optimizer import Optimizer
 
 
 class PaddleAdapter(BaseAdapter):
@@ -93,13 +98,13 @@ class PaddleAdapter(BaseAdapter):
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, Tensor) or in_program(value)
 
-    def cast(self, tensor: Any, dtype: str) -> Any:
+    def cast(self, tensor: TensorT, dtype: str) -> TensorT:
         return cast(tensor, DTYPES[dtype])
 
-    def dtype_of(self, tensor: Any) -> str:
+    def dtype_of(self, tensor: Tensor | Value | Variable) -> str:
         return str(tensor.dtype).removeprefix("paddle.")
 
-    def device_of(self, tensor: Any) -> str:
+    def device_of(self, tensor: Tensor | Value | Variable) -> str:
         place = getattr(tensor, "place", None)
         if place is None:  # a value in a program: it will be where the program runs
             return self.devices()[-1]
@@ -117,7 +122,7 @@ class PaddleAdapter(BaseAdapter):
     def is_network(self, value: object) -> bool:
         return isinstance(value, paddle.nn.Layer)
 
-    def wrap(self, network: Any, policy: Policy) -> Any:
+    def wrap(self, network: Layer, policy: Policy) -> Layer:
         return with_method(
             network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy)
         )
@@ -126,7 +131,7 @@ class PaddleAdapter(BaseAdapter):
         return isinstance(value, paddle.optimizer.Optimizer)
 
     def decorate(
-        self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration
+        self, networks: Sequence[Layer], optimizers: Sequence[Optimizer], decoration: Decoration
     ) -> None:
         from unamp_paddle.decoration import decorate  # few programs use it
 

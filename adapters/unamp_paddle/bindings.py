@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from unamp._function_types import Function
 from unamp.adapter.patching import Patch
@@ -49,7 +48,7 @@ def _entries() -> Mapping[int, Function]:
     }
 
 
-def _bound(space: Mapping[str, Any]) -> dict[str, Any]:
+def _bound(space: Mapping[str, object]) -> dict[str, Function]:
     """Return a dictionary's names for forward functions, with the functions that replace them."""
     entries = _entries()
     return {

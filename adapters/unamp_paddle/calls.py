@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import AS_IT_IS, Casts, LayerPlan, Outcome, Parts, Performer
 from unamp.errors import NotExpressible
@@ -34,6 +34,7 @@ from unamp_paddle.state import (
     Parameter,
     Plan,
     Tensor,
+    TensorT,
     Value,
     dtype_of,
     on_gpu,
@@ -83,7 +84,12 @@ class _Performer(Performer[Plan, Operator]):
     reporting = staticmethod(observing.report)
 
     def is_left_alone(
-        self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]
+        self,
+        plan: Plan,
+        operator: Operator,
+        op: str | None,
+        args: Sequence[object],
+        kwargs: Keywords,
     ) -> bool:
         if operator.sparse and op is not None:
             _check_sparse(plan, op, args)
@@ -96,7 +102,7 @@ class _Performer(Performer[Plan, Operator]):
             )
         return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
-    def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
+    def is_native(self, operator: Operator, dtype: paddle.dtype, args: Sequence[object]) -> bool:
         if not CPU_ONLY and on_gpu(args):
             return True
         if not _in_dynamic_mode():
@@ -109,10 +115,10 @@ class _Performer(Performer[Plan, Operator]):
         self,
         plan: Plan,
         operator: Operator,
-        args: Any,
-        kwargs: dict[str, Any],
+        args: Sequence[object],
+        kwargs: Keywords,
         parts: Parts = AS_IT_IS,
-    ) -> Any:
+    ) -> object:
         if not operator.composite:
             return operator.call(*args, **kwargs)
         before, thread.plan = thread.plan, _plan_for_parts(plan, operator, parts)
@@ -124,7 +130,7 @@ class _Performer(Performer[Plan, Operator]):
         finally:
             thread.plan = before
 
-    def named_dtype(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+    def named_dtype(self, operator: Operator, args: Sequence[object], kwargs: Keywords) -> object:
         # Not super(): see `carry_out_rule`.
         return (
             None
@@ -132,7 +138,7 @@ class _Performer(Performer[Plan, Operator]):
             else Performer.named_dtype(self, operator, args, kwargs)
         )
 
-    def dtype_meant(self, value: Any) -> Any:
+    def dtype_meant(self, value: object) -> paddle.dtype | None:
         if isinstance(value, str):
             return _BY_NAME.get(value)
         if isinstance(value, np.dtype) or (
@@ -141,7 +147,7 @@ class _Performer(Performer[Plan, Operator]):
             return _BY_NAME.get(np.dtype(value).name)
         return value if isinstance(value, _DTYPE) else None
 
-    def lowered(self, operator: Operator, result: Any, dtype: Any) -> Any:
+    def lowered(self, operator: Operator, result: Any, dtype: paddle.dtype) -> object:
         internal = facts().intermediate.get(operator.name.rpartition(".")[2])
         if internal is None or _in_dynamic_mode():
             return map_floats(result, dtype)
@@ -149,11 +155,11 @@ class _Performer(Performer[Plan, Operator]):
             each if n in internal else map_floats(each, dtype) for n, each in enumerate(result)
         )
 
-    def activation(self, kwargs: dict[str, Any]) -> str | None:
+    def activation(self, kwargs: Keywords) -> str | None:
         return next((name for name in ("x", "input") if name in kwargs), None)
 
     def carry_out_rule(
-        self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]
+        self, plan: Plan, operator: Operator, rule: Rule, args: Sequence[object], kwargs: Keywords
     ) -> Outcome:
         if rule is Rule.UNTOUCHED and operator.needs_float32() and (CPU_ONLY or not on_gpu(args)):
             rule = Rule.FP32
@@ -173,11 +179,16 @@ class _Performer(Performer[Plan, Operator]):
             return (map_floats(activation, plan.low), *state), plan.low, True
         return Performer.carry_out_rule(self, plan, operator, rule, args, kwargs)
 
-    def write(self, tensor: Any, values: Any) -> None:
+    def write(self, tensor: Tensor | Value, values: Tensor | Value) -> None:
         paddle._C_ops.assign_out_(cast(values.detach(), dtype_of(tensor)), tensor)
 
     def call_in_place(
-        self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]
+        self,
+        plan: Plan,
+        operator: Operator,
+        seen: Sequence[paddle.dtype],
+        args: Sequence[object],
+        kwargs: Keywords,
     ) -> Outcome:
         changed = args[0] if args else kwargs.get("x")
         if operator.out_of_place is None or not isinstance(changed, Tensor) or not floats(changed):
@@ -194,7 +205,7 @@ class _Performer(Performer[Plan, Operator]):
         paddle._C_ops.assign_out_(cast(first, own), changed)
         return changed, own, True
 
-    def copied(self, tensor: Any, dtype: Any) -> Any:
+    def copied(self, tensor: Tensor, dtype: object) -> Tensor:
         return tensor.clone() if tensor._is_initialized() else tensor
 
 
@@ -204,7 +215,7 @@ _KEEPS_STATE = "fake_quantize_dequantize_moving_average_abs_max"
 _STATISTICS = ((1, ("running_mean", "mean")), (2, ("running_var", "variance")))
 
 
-def _statistics(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+def _statistics(args: Sequence[object], kwargs: Keywords) -> list[object]:
     return [
         args[place]
         if place < len(args)
@@ -213,7 +224,7 @@ def _statistics(args: Any, kwargs: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _check_sparse(plan: Plan, op: str, args: Any) -> None:
+def _check_sparse(plan: Plan, op: str, args: Sequence[object]) -> None:
     """Check that sparse tensors have the dtype that a user's list asks for.
 
     No rule of a level or a preset reaches them.
@@ -251,19 +262,19 @@ class _RoundedLayer(LayerPlan):
     natively = False
     layer_rule: Rule | None = None
 
-    def __init__(self, parameters: Mapping[int, Any], low: Any) -> None:
+    def __init__(self, parameters: Mapping[int, Tensor | Value], low: paddle.dtype) -> None:
         self._parameters = parameters
         self._low = low
 
     def inside(self, rule: Rule) -> Plan:
         return self
 
-    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+    def carry_out(self, operator: Operator, args: Sequence[object], kwargs: Keywords) -> object:
         """Call an operation inside the layer."""
         args, kwargs = _performer.converted(self._rounded, self._low, args, kwargs)
         return operator.call(*args, **kwargs)
 
-    def _rounded(self, tensor: Any, low: Any) -> Any:
+    def _rounded(self, tensor: TensorT, low: paddle.dtype) -> TensorT:
         return rounded(tensor, low) if id(tensor) in self._parameters else tensor
 
 

@@ -7,8 +7,6 @@ older value.
 
 from __future__ import annotations
 
-from typing import Any
-
 import paddle
 
 from unamp.adapter.arguments import mapped, nesting
@@ -19,6 +17,7 @@ from unamp_paddle.state import (
     LOW,
     Parameter,
     Tensor,
+    TensorT,
     Value,
     dtype_of,
     is_grad_enabled,
@@ -34,7 +33,7 @@ _FLOAT16, _BFLOAT16 = LOW
 _FLUSHING = 2.0**-80
 
 
-def cast(tensor: Any, dtype: Any) -> Any:
+def cast(tensor: TensorT, dtype: paddle.dtype) -> TensorT:
     """Return a tensor in `dtype` if it is eligible (float16, bfloat16, float32), else as it is."""
     current = dtype_of(tensor)
     if current is dtype or (
@@ -45,13 +44,13 @@ def cast(tensor: Any, dtype: Any) -> Any:
     return wide if dtype is FLOAT32 else narrow(wide, dtype)
 
 
-def rounded(tensor: Any, dtype: Any) -> Any:
+def rounded(tensor: TensorT, dtype: paddle.dtype) -> TensorT:
     """Return a tensor's values rounded to a low dtype, in float32."""
     low = cast(tensor, dtype)
     return widen(low) if dtype_of(low) is dtype else tensor
 
 
-def narrow(tensor: Any, dtype: Any) -> Any:
+def narrow(tensor: TensorT, dtype: paddle.dtype) -> TensorT:
     """Return a float32 tensor in a low dtype, rounded to nearest, ties to even."""
     # On the CPU, Paddle's own cast makes numbers of up to 6e-5 of those between 2**-89 and 2**-77.
     if dtype is _FLOAT16 and _on_cpu(tensor):
@@ -59,7 +58,7 @@ def narrow(tensor: Any, dtype: Any) -> Any:
     return _cast(tensor, dtype)
 
 
-def widen(tensor: Any) -> Any:
+def widen(tensor: TensorT) -> TensorT:
     """Return a low tensor in float32, with memory of its own."""
     wide = _cast(tensor, FLOAT32)
     # The backward pass casts the gradient to float16. These products come first there, in the order
@@ -74,15 +73,15 @@ def widen(tensor: Any) -> Any:
     return wide
 
 
-def _multiplied(tensor: Any, factor: float) -> Any:
+def _multiplied(tensor: TensorT, factor: float) -> TensorT:
     return _scale(tensor, factor, -0.0, True)  # adding 0.0 would lose the sign of -0.0
 
 
-def _on_cpu(tensor: Any) -> bool:
+def _on_cpu(tensor: Tensor | Value) -> bool:
     return CPU_ONLY or not on_gpu((tensor,))
 
 
-def map_floats(result: Any, dtype: Any) -> Any:
+def map_floats(result: object, dtype: paddle.dtype) -> object:
     """Return a result, a tensor or tuples and lists of them, with its eligible ones in `dtype`."""
     if isinstance(result, _TENSORS):
         return (
@@ -95,7 +94,7 @@ def map_floats(result: Any, dtype: Any) -> Any:
     )
 
 
-def _not_asked_for(result: Any) -> bool:
+def _not_asked_for(result: Tensor | Value) -> bool:
     """Return whether a result is an optional one, a tensor without contents.
 
     A tensor without elements has no contents either; its shape tells the two apart.

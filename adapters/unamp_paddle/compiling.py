@@ -16,9 +16,9 @@ import pathlib
 import textwrap
 import threading
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import paddle
 import paddle.jit.sot  # only its first use would load it, and keys must be complete from the first
@@ -39,6 +39,10 @@ from unamp.layers.region import LayerRegion
 from unamp.results import WIDENED, widened
 from unamp_paddle.listing import unpatched
 from unamp_paddle.state import thread
+
+if TYPE_CHECKING:
+    from paddle.jit.dy2static.program_translator import CacheKey
+    from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecutorCache
 
 T = TypeVar("T")
 
@@ -95,7 +99,7 @@ def not_simulated(build: Callable[[], T]) -> T:
 
 
 @as_replacement
-def behind_regions(original: Function, self: Any, func: Any) -> Any:
+def behind_regions(original: Function, self: FunctionCache, func: Any) -> object:
     """Wrap the translation of a function's source, so that unamp's decorators are not lost.
 
     The source is that behind all decorators.
@@ -104,7 +108,7 @@ def behind_regions(original: Function, self: Any, func: Any) -> Any:
     if region is None and not widens:
         return original(self, func)
     inner: Any = func.__wrapped__
-    owner: tuple[Any, ...] = ()
+    owner: tuple[object, ...] = ()
     if inspect.ismethod(inner):
         inner, owner = inner.__func__, (inner.__self__,)
     left = is_paddle_func(inner) or not inspect.isfunction(inner)
@@ -124,7 +128,7 @@ def behind_regions(original: Function, self: Any, func: Any) -> Any:
 
 
 @as_replacement
-def left_as_written(original: Function, /, function: Any, *args: Any, **kwargs: Any) -> bool:
+def left_as_written(original: Function, /, function: object, *args: Any, **kwargs: Any) -> bool:
     """Wrap the function that tells which functions are not translated.
 
     Those around the functions of a PyLayer are among them.
@@ -144,7 +148,7 @@ CodePatch(is_paddle_func, left_as_written).apply()
 layer_rules = RulesInForce()
 
 
-def _policy() -> Any:
+def _policy() -> tuple[Hashable, ...] | None:
     plan, rules = thread.plan, layer_rules.key
     if plan is None:
         # A region that changes nothing still keeps the default regions of libraries out.
@@ -154,7 +158,7 @@ def _policy() -> Any:
 
 
 @as_replacement
-def as_written(original: Function, function: Any) -> Any:
+def as_written(original: Function, function: Function) -> object:
     """Wrap the function that reads a function's arguments, so that it reads the code as written.
 
     It must not read the arguments of a stand-in.
@@ -163,7 +167,7 @@ def as_written(original: Function, function: Any) -> Any:
 
 
 @as_replacement
-def keyed_program(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> None:
+def keyed_program(original: Function, /, self: CacheKey, *args: Any, **kwargs: Any) -> None:
     """Wrap the making of a program's key, so that the policy in force is part of it."""
     original(self, *args, **kwargs)
     if thread.sink is not None:
@@ -177,7 +181,7 @@ def keyed_program(original: Function, /, self: Any, *args: Any, **kwargs: Any) -
 
 
 @as_replacement
-def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def keyed(original: Function, /, *args: Any, **kwargs: Any) -> object:
     """Wrap the making of a cache's key, so that the policy in force is part of it."""
     key = original(*args, **kwargs)
     policy = _policy()
@@ -185,11 +189,11 @@ def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 _lock = threading.RLock()
-_states: dict[Any, Any] = {}
+_states: dict[tuple[Hashable, ...], dict[str, object]] = {}
 
 
 @as_replacement
-def per_policy(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def per_policy(original: Function, /, self: OpcodeExecutorCache, *args: Any, **kwargs: Any) -> Any:
     """Wrap the cache of translated bytecode, so that each policy has one of its own."""
     policy = _policy()
     if policy is None:

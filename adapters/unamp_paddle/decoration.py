@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import paddle
@@ -33,7 +33,10 @@ from unamp_paddle.masters import (
     parameters,
 )
 from unamp_paddle.programs import refuse_decoration
-from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
+from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, Tensor, dtype_of
+
+if TYPE_CHECKING:
+    from paddle.optimizer import Optimizer
 
 # The function itself, not the module's attribute, which a region replaces.
 _cast = paddle._C_ops.cast
@@ -42,11 +45,13 @@ _cast = paddle._C_ops.cast
 _STATISTICS = (_BatchNormBase, paddle.nn.BatchNorm)
 
 
-def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: Decoration) -> None:
+def decorate(
+    networks: Sequence[Layer], optimizers: Sequence[Optimizer], decoration: Decoration
+) -> None:
     """See `unamp.adapter.Adapter.decorate`."""
     refuse_decoration()
     chosen = _to_cast(networks, decoration.excluded)
-    loaded: dict[str, Any] = {}
+    loaded: dict[str, Tensor | np.ndarray] = {}
     for optimizer in optimizers:
         _check_fresh(optimizer)
         if decoration.master_weights:
@@ -66,7 +71,7 @@ def decorate(networks: Sequence[Layer], optimizers: Sequence[Any], decoration: D
             network.register_state_dict_hook(_Saved(network, decoration.save_dtype))
 
 
-def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
+def _to_cast(networks: Iterable[Layer], excluded: tuple[object, ...]) -> list[Tensor]:
     """Return the parameters to cast, each once.
 
     Raises:
@@ -95,7 +100,7 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> list[Any]:
     return list(chosen.values())
 
 
-def _kept(networks: Iterable[Layer], excluded: tuple[Any, ...]) -> Iterator[Layer]:
+def _kept(networks: Iterable[Layer], excluded: tuple[object, ...]) -> Iterator[Layer]:
     """Return the layers that stay in float32 with all that is in them."""
     instances, classes = excluded_layers(excluded, Layer, "paddle.nn.Layers and classes of them")
     for network in networks:
@@ -117,7 +122,7 @@ def _gives_sparse_gradients(layer: Layer) -> bool:
     )
 
 
-def _check_fresh(optimizer: Any) -> None:
+def _check_fresh(optimizer: Optimizer) -> None:
     if hasattr(optimizer, "_unamp_masters"):
         raise ValueError(f"this {type(optimizer).__name__} is decorated already")
     if HOOKS.attribute(optimizer, "_accumulators"):
@@ -127,7 +132,7 @@ def _check_fresh(optimizer: Any) -> None:
         )
 
 
-def _loaded(optimizer: Any) -> dict[str, Any]:
+def _loaded(optimizer: Optimizer) -> dict[str, Tensor | np.ndarray]:
     """Return the master weights that an optimizer loaded before it was decorated.
 
     They go by the names of its parameters.
@@ -146,7 +151,7 @@ def _loaded(optimizer: Any) -> dict[str, Any]:
     return known
 
 
-def _lower(parameter: Any, decoration: Decoration, loaded: Any) -> Any:
+def _lower(parameter: Tensor, decoration: Decoration, loaded: Tensor | np.ndarray | None) -> Tensor:
     """Cast a parameter where it is.
 
     Its master weight is its value before, or the weight that was loaded for it.
@@ -174,14 +179,14 @@ class _Saved:
     def __init__(self, network: Layer, dtype: str) -> None:
         self._network, self._dtype = network, dtype
 
-    def __call__(self, state_dict: dict[str, Any]) -> None:
+    def __call__(self, state_dict: dict[str, object]) -> None:
         if paddle.in_dynamic_mode():
             self._cast_parameters(state_dict)
             return
         with _dygraph_guard(Tracer()):  # `paddle.jit.save` asks for it in static mode
             self._cast_parameters(state_dict)
 
-    def _cast_parameters(self, state_dict: dict[str, Any]) -> None:
+    def _cast_parameters(self, state_dict: dict[str, object]) -> None:
         norms = (
             layer
             for layer in self._network.sublayers(include_self=True)
@@ -214,8 +219,8 @@ class _Network:
     _unamp_class: type
 
     def set_state_dict(
-        self: Any, state_dict: dict[str, Any], use_structured_name: bool = True
-    ) -> Any:
+        self: Layer, state_dict: dict[str, object], use_structured_name: bool = True
+    ) -> object:
         given = dict(state_dict)
         for name, own in self.state_dict(use_hook=False).items():
             key = name if use_structured_name else own.name
@@ -225,11 +230,11 @@ class _Network:
 
     set_dict = load_dict = set_state_dict
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         return _new, (self._unamp_class,), vars(self)
 
 
-def _as(value: Any, dtype: Any) -> Any:
+def _as(value: object, dtype: paddle.dtype) -> object:
     """Return a loaded value in a parameter's dtype, if it is a floating one."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value = paddle.to_tensor(value)
@@ -242,7 +247,7 @@ def _as(value: Any, dtype: Any) -> Any:
     return value
 
 
-def _new(own: type) -> Any:
+def _new(own: type) -> Layer:
     decorated: Any = _decorated_network(own)
     return decorated.__new__(decorated)
 
@@ -255,7 +260,7 @@ def _decorated_network(own: type) -> type:
     return derived_class(own, {"_unamp_class": own}, (_Network,))  # type: ignore[no-any-return]
 
 
-def _adopt(optimizer: Any, weights: dict[int, Any], *, kept: bool) -> None:
+def _adopt(optimizer: Optimizer, weights: dict[int, Tensor], *, kept: bool) -> None:
     """Have an optimizer step master weights.
 
     Args:
@@ -278,13 +283,13 @@ class _Optimizer:
 
     _unamp_masters: Masters
 
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         return self._unamp_masters.call(super().step, args, kwargs)  # type: ignore[misc]
 
-    def minimize(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def minimize(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         return self._unamp_masters.call(super().minimize, args, kwargs)  # type: ignore[misc]
 
-    def apply_gradients(self: Any, params_grads: Any) -> Any:
+    def apply_gradients(self: Optimizer, params_grads: Iterable[tuple[Tensor, Tensor]]) -> object:
         with self._unamp_masters.exchanged():
             wide = [
                 (parameter, _cast(g, FLOAT32) if g.dtype in LOW else g)
@@ -292,11 +297,11 @@ class _Optimizer:
             ]
             return super().apply_gradients(wide)  # type: ignore[misc]
 
-    def state_dict(self: Any) -> dict[str, Any]:
+    def state_dict(self: Optimizer) -> dict[str, Any]:
         self._unamp_masters.follow()
         return super().state_dict()  # type: ignore[misc, no-any-return]
 
-    def set_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+    def set_state_dict(self: Optimizer, state_dict: dict[str, Any]) -> None:
         masters, weights = self._unamp_masters, state_dict.get(MASTER_WEIGHTS, {})
         check_masters(self, weights)
         with masters.exchanged():

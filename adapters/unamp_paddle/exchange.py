@@ -6,13 +6,12 @@ Some of it stays the same from one step to the next.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import paddle
 
 from unamp.adapter.memory import bytes_differ
 from unamp_paddle.casting import narrow
-from unamp_paddle.state import CPU_ONLY, FLOAT32, LOW, dtype_of
+from unamp_paddle.state import CPU_ONLY, FLOAT32, LOW, Tensor, dtype_of
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _assign_out_, _cast = paddle._C_ops.assign_out_, paddle._C_ops.cast
@@ -28,15 +27,15 @@ class Exchange:
     whose making takes longer than a small cast.
     """
 
-    def __init__(self, parameter: Any) -> None:
+    def __init__(self, parameter: Tensor) -> None:
         self.parameter = parameter
         self._dtype = dtype_of(parameter)
-        self.master: Any = None
-        self._low: Any = None
-        self._given: Any = None
-        self._gradient: Any = None
+        self.master: Tensor | None = None
+        self._low: Tensor | None = None
+        self._given: Tensor | None = None
+        self._gradient: paddle.base.core.DenseTensor | None = None
 
-    def has_given(self, parameter: Any, master: Any) -> bool:
+    def has_given(self, parameter: Tensor, master: Tensor) -> bool:
         """Return whether a parameter is, to the bit, what it was given of a master weight."""
         return (
             self._given is not None
@@ -47,7 +46,7 @@ class Exchange:
             and not bytes_differ(parameter.data_ptr(), self._given.data_ptr(), 2 * self._numbers)
         )
 
-    def begin(self, master: Any) -> None:
+    def begin(self, master: Tensor) -> None:
         """Have the parameter be a master weight."""
         parameter = self.parameter
         if self._low is None or not self._holds_low_memory():
@@ -94,7 +93,7 @@ class Exchange:
         )
 
 
-def alias(tensor: Any) -> Any:
+def alias(tensor: Tensor) -> Tensor:
     """Return a tensor's memory as a tensor of its own, which keeps it.
 
     Of a sparse gradient, this is the memory of its rows.
@@ -102,7 +101,7 @@ def alias(tensor: Any) -> Any:
     return _Tensor(_memory(tensor))
 
 
-def exchange_memory(tensor: Any, other: Any) -> None:
+def exchange_memory(tensor: Tensor, other: Tensor) -> None:
     """Let a tensor have another's memory, and with it its dtype.
 
     A sparse gradient gets another's rows.
@@ -110,12 +109,12 @@ def exchange_memory(tensor: Any, other: Any) -> None:
     _memory(tensor)._share_data_with(other.get_tensor())
 
 
-def _memory(tensor: Any) -> Any:
+def _memory(tensor: Tensor) -> paddle.base.core.DenseTensor:
     # The memory of rows goes with their tensor.
     return (tensor.get_selected_rows() if tensor.is_selected_rows() else tensor).get_tensor()
 
 
-def follow(parameter: Any, master: Any) -> None:
+def follow(parameter: Tensor, master: Tensor) -> None:
     """Have a master weight follow its parameter, number by number.
 
     Numbers that are the master weight's own, rounded, change nothing; it takes over the others.
@@ -127,11 +126,11 @@ def follow(parameter: Any, master: Any) -> None:
         _assign_out_(_where(_equal(_cast(rounded, FLOAT32), wide), master, wide), master)
 
 
-def _on_cpu(tensor: Any) -> bool:
+def _on_cpu(tensor: Tensor) -> bool:
     return CPU_ONLY or bool(tensor.place.is_cpu_place())
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: Tensor, second: Tensor) -> bool:
     """Return whether two low tensors on the CPU are the same to the bit."""
     first, second = first.contiguous(), second.detach().contiguous()
     return first.shape == second.shape and not bytes_differ(

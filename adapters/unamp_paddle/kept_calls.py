@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import paddle
@@ -24,11 +24,11 @@ from unamp.adapter.signatures import (
 from unamp_paddle.state import Tensor, thread
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> np.ndarray:
     if not isinstance(value, Tensor) or not value._is_initialized() or not value.is_dense():
         raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
     with unobserved(thread), paddle.no_grad():
-        array = value.numpy()
+        array: np.ndarray = value.numpy()
     if value.dtype == paddle.bfloat16:  # how Paddle hands it over: the bits, as whole numbers
         from ml_dtypes import bfloat16
 
@@ -36,28 +36,29 @@ def _array(value: Any) -> Any:
     return array
 
 
-def _softmax(x: Any, axis: int = -1, dtype: Any = None, name: Any = None) -> Arguments:
+def _softmax(x: Tensor, axis: int = -1, dtype: object = None, name: object = None) -> Arguments:
     if dtype is not None:
         raise LeftOut(NAMED)
     return softmax(x, axis)
 
 
 def _layer_norm(
-    x: Any,
-    normalized_shape: Any,
-    weight: Any = None,
-    bias: Any = None,
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     epsilon: float = 1e-5,
-    name: Any = None,
+    name: object = None,
 ) -> Arguments:
     return layer_norm(x, len(np.atleast_1d(normalized_shape)), weight, bias, epsilon)
 
 
 def _conv(
-    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
-    padding_algorithm: str = "EXPLICIT", dilation: Any = 1, groups: int = 1,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] | Sequence[Sequence[int]] = 0,
+    padding_algorithm: str = "EXPLICIT", dilation: int | Sequence[int] = 1, groups: int = 1,
     data_format: str = "NCHW", channel_dim: int = 1, op_type: str = "",
-    use_cudnn: bool = True, name: Any = None,
+    use_cudnn: bool = True, name: object = None,
 ) -> Arguments:  # fmt: skip
     plain = padding_algorithm == "EXPLICIT" and channel_dim == 1
     refuse_unless(plain, "another layout, or a padding that is not given in numbers")
@@ -74,8 +75,9 @@ def _conv(
 
 
 def _max_pool2d(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, return_mask: bool = False,
-    ceil_mode: bool = False, data_format: str = "NCHW", name: Any = None,
+    x: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None,
+    padding: str | int | Sequence[int] | Sequence[Sequence[int]] = 0, return_mask: bool = False,
+    ceil_mode: bool = False, data_format: str = "NCHW", name: object = None,
 ) -> Arguments:  # fmt: skip
     refuse_unless(
         not return_mask and not ceil_mode and data_format == "NCHW",

@@ -6,12 +6,13 @@ They are forward functions, operators, functions and layers.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import paddle
 
+from unamp._function_types import Function, Keywords
 from unamp.adapter.replacing import CodePatch, MethodsPatch
 from unamp.vocabulary import vocabulary
 from unamp_paddle.calls import entry
@@ -21,6 +22,9 @@ from unamp_paddle.spellings import named
 from unamp_paddle.state import Tensor, Value
 
 BUILTIN = types.BuiltinFunctionType
+
+#: Finds the operation from the arguments of a call; None where no rule applies.
+Which = Callable[[Sequence[Any], Keywords], str | None]
 
 #: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function.
 #: (Those of the values that `to_static` traces are Python.)
@@ -48,12 +52,12 @@ def _convolution(kind: str) -> str:
     return {"depthwise_conv3d": "conv3d"}.get(kind, kind)
 
 
-def _depthwise(function: types.FunctionType) -> Callable[[Any, Any], str]:
+def _depthwise(function: types.FunctionType) -> Which:
     import inspect
 
     bind = inspect.signature(function).bind
 
-    def which(args: Any, kwargs: Any) -> str:
+    def which(args: Sequence[object], kwargs: Keywords) -> str:
         try:
             given = bind(*args, **kwargs).arguments
             x, weight, groups = given["x"], given["weight"], given.get("groups", 1)
@@ -69,7 +73,7 @@ def _depthwise(function: types.FunctionType) -> Callable[[Any, Any], str]:
     return which
 
 
-def _padding(args: Any, kwargs: Any) -> str:
+def _padding(args: Sequence[Any], kwargs: Keywords) -> str:
     mode = kwargs["mode"] if "mode" in kwargs else args[2] if len(args) > 2 else "constant"
     if mode == "circular":
         return "circular_pad"
@@ -77,14 +81,14 @@ def _padding(args: Any, kwargs: Any) -> str:
     return f"{kind}{_argument(args, kwargs, 0, 'x').ndim - 2}d" if kind else "pad"
 
 
-def _indexing(args: Any, kwargs: Any) -> str:
+def _indexing(args: Sequence[object], kwargs: Keywords) -> str:
     return "index" if indexes(args) else "slice"
 
 
-def _embedding(position: int) -> Callable[[Any, Any], str | None]:
+def _embedding(position: int) -> Which:
     # With a sparse gradient it is nothing that a rule could reach: Paddle's cast of such a gradient
     # reads foreign memory.
-    def which(args: Any, kwargs: Any) -> str | None:
+    def which(args: Sequence[object], kwargs: Keywords) -> str | None:
         sparse = kwargs["sparse"] if "sparse" in kwargs else len(args) > position and args[position]
         return None if sparse else "embedding"
 
@@ -92,7 +96,7 @@ def _embedding(position: int) -> Callable[[Any, Any], str | None]:
 
 
 #: Forward functions that are several operations, or none, by their arguments.
-_WHICH: dict[str, Callable[[Any, Any], str | None]] = {
+_WHICH: dict[str, Which] = {
     "embedding": _embedding(3),
     "rnn": lambda args, kwargs: _recurrent(_argument(args, kwargs, 10, "mode")),
 }
@@ -174,7 +178,7 @@ def _is_view(name: str, op: str | None) -> bool:
     return name in facts().views or (op is not None and vocabulary()[op].keeps_its_meaning)
 
 
-def _argument(args: Any, kwargs: Any, position: int, name: str) -> Any:
+def _argument(args: Sequence[Any], kwargs: Keywords, position: int, name: str) -> Any:
     return kwargs[name] if name in kwargs else args[position]
 
 
@@ -201,15 +205,15 @@ def composites() -> tuple[Operator, ...]:
 def codes() -> dict[Operator, CodePatch]:
     """Return the patches of composites, by the operation."""
     made: dict[Operator, CodePatch] = {}
-    taken: set[Any] = set()
+    taken: set[types.FunctionType] = set()
 
-    def add(function: Any, op: str, name: str, **kinds: Any) -> None:
+    def add(function: object, op: str, name: str, **kinds: Any) -> None:
         if not isinstance(function, types.FunctionType) or function in taken:
             return
         taken.add(function)
         operator = Operator(op, name, function, composite=True, **kinds)
 
-        def instead(original: Any) -> Any:
+        def instead(original: Function) -> Function:
             operator.call = original
             return entry(operator)
 
@@ -247,7 +251,7 @@ def codes() -> dict[Operator, CodePatch]:
     return made
 
 
-def _python(spelling: str) -> Any:
+def _python(spelling: str) -> object:
     value = named(spelling)
     if isinstance(value, types.FunctionType) and value.__code__.co_filename.endswith(
         "generated_tensor_methods_patch.py"
@@ -257,11 +261,11 @@ def _python(spelling: str) -> Any:
 
 
 @cache
-def _by_function() -> dict[Any, CodePatch]:
+def _by_function() -> dict[object, CodePatch]:
     return {code.function: code for code in codes().values()}
 
 
-def unpatched(function: Any) -> Any:
+def unpatched(function: Function) -> Function:
     """Return a function of Paddle's as it is written, whatever it runs at the moment."""
     code = _by_function().get(getattr(function, "__func__", function))
     return code.original if code is not None and code.applied else function

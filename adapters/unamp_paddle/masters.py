@@ -12,18 +12,22 @@ Master weights are where Paddle's own ``multi_precision`` keeps them, and saved 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING
 
 import paddle
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.state import Step, suspended
 from unamp_paddle.exchange import Exchange, alias, exchange_memory, follow
 from unamp_paddle.hooks import HOOKS
 from unamp_paddle.native import switched_off
-from unamp_paddle.state import FLOAT32, LOW, dtype_of, thread
+from unamp_paddle.state import FLOAT32, LOW, Tensor, dtype_of, thread
+
+if TYPE_CHECKING:
+    import numpy as np
+    from paddle.optimizer import Optimizer
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
@@ -33,7 +37,7 @@ _Tensor = paddle.Tensor
 MASTER_WEIGHTS = "master_weights"
 
 
-def masters_of(optimizer: Any) -> Masters | None:
+def masters_of(optimizer: Optimizer) -> Masters | None:
     """Return a decorated optimizer's master weights.
 
     None for any other optimizer, and for one that keeps none.
@@ -48,7 +52,7 @@ class Masters:
     Parameters that are made trainable later get one at their first step.
     """
 
-    def __init__(self, optimizer: Any, *, kept: bool) -> None:
+    def __init__(self, optimizer: Optimizer, *, kept: bool) -> None:
         self.kept = kept
         self._owner = weakref.ref(optimizer)
         self._exchanged: list[Exchange] | None = None
@@ -70,7 +74,7 @@ class Masters:
             finally:
                 self._give_back()
 
-    def call(self, function: Function, args: Any, kwargs: Any) -> Any:
+    def call(self, function: Function, args: Iterable[object], kwargs: Keywords) -> object:
         """Call a function of the optimizer with its master weights in place.
 
         A closure sees low parameters, and the caller's policy.
@@ -92,7 +96,7 @@ class Masters:
             for parameter in low_parameters(self._owner()):
                 self._master(parameter)
 
-    def load(self, weights: Mapping[str, Any]) -> None:
+    def load(self, weights: Mapping[str, Tensor | np.ndarray]) -> None:
         """Take master weights over, while they are exchanged; the parameters will follow."""
         for each in self._exchanged or ():
             if (weight := weights.get(each.parameter.name)) is not None:
@@ -115,7 +119,7 @@ class Masters:
             for each in exchanged:
                 each.finish()
 
-    def _master(self, parameter: Any) -> Any:
+    def _master(self, parameter: Tensor) -> Tensor:
         weights = self._owner()._master_weights  # type: ignore[union-attr]
         master = weights.get(parameter.name)
         if master is None:
@@ -129,7 +133,7 @@ class Masters:
         return master
 
 
-def check_masters(optimizer: Any, weights: Mapping[str, Any]) -> None:
+def check_masters(optimizer: Optimizer, weights: Mapping[str, Tensor | np.ndarray]) -> None:
     """Check master weights that are to be loaded.
 
     Raises:
@@ -148,23 +152,23 @@ def check_masters(optimizer: Any, weights: Mapping[str, Any]) -> None:
             )
 
 
-def assign_master(weight: Any, master: Any) -> None:
-    """Write a loaded master weight, a tensor or an array, to where the optimizer's own is."""
+def assign_master(weight: Tensor | np.ndarray, master: Tensor) -> None:
+    """Write a loaded master weight to where the optimizer's own is."""
     weight = weight if isinstance(weight, _Tensor) else paddle.to_tensor(weight)
     _assign_out_(_cast(weight, FLOAT32), master)
 
 
-def add_up_wide(parameter: Any) -> None:
+def add_up_wide(parameter: Tensor) -> None:
     """Have a low parameter's gradient added up in float32; Paddle itself cannot on the CPU."""
     alive, held = weakref.ref(parameter), []  # the hooks belong to the parameter
 
-    def before(gradient: Any) -> None:
+    def before(gradient: Tensor) -> None:
         found = alive()._grad_ivar()  # type: ignore[union-attr]
         if found is not None and dtype_of(found) is FLOAT32:
             held.append(alias(found))
             alive().clear_gradient(False)  # type: ignore[union-attr]
 
-    def after(*_: Any) -> None:
+    def after(*_: object) -> None:
         gradient = alive()._grad_ivar()  # type: ignore[union-attr]
         with paddle.no_grad():
             wide = _cast(alias(gradient), FLOAT32)
@@ -174,7 +178,7 @@ def add_up_wide(parameter: Any) -> None:
     parameter._register_backward_hook(after)
 
 
-def parameters(optimizer: Any) -> Iterator[Any]:
+def parameters(optimizer: Optimizer) -> Iterator[Tensor]:
     """Return an optimizer's parameters, in its order."""
     for each in HOOKS.attribute(optimizer, "_param_groups") or ():
         if isinstance(each, dict):
@@ -183,7 +187,7 @@ def parameters(optimizer: Any) -> Iterator[Any]:
             yield each
 
 
-def low_parameters(optimizer: Any) -> Iterator[Any]:
+def low_parameters(optimizer: Optimizer) -> Iterator[Tensor]:
     """Return the parameters of an optimizer that have master weights, in its order."""
     return (
         parameter

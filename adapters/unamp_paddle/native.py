@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle.base import core
@@ -21,6 +21,9 @@ from unamp.adapter.replacing import as_replacement
 from unamp.policy import Policy
 from unamp.regions import Region, auto_cast, limited_region
 from unamp_paddle.state import thread
+
+if TYPE_CHECKING:
+    from unamp.typing import DtypeLike
 
 _OFF = core.AmpLevel.O0
 _in_dynamic_mode = paddle.in_dynamic_mode
@@ -45,7 +48,7 @@ def _region(
     custom_white_list: Collection[str] | None = None,
     custom_black_list: Collection[str] | None = None,
     level: Any = "O1",
-    dtype: Any = "float16",
+    dtype: DtypeLike = "float16",
     use_promote: bool = True,
 ) -> Region | None:
     """Return the region that arguments of `paddle.amp.auto_cast` stand for.

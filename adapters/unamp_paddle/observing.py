@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import paddle
 
+from unamp._function_types import Keywords
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observing import Reporter, follow_calls, keep_call
+from unamp.adapter.observing import ObservedPlan, Reporter, follow_calls, keep_call
 from unamp.adapter.open_traces import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.patching import Patches
+from unamp.adapter.performing import Outcome
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, LeftOut
@@ -20,14 +22,16 @@ from unamp.policy import Rule
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.kept_calls import CALLS
 from unamp_paddle.operators import Operator
-from unamp_paddle.state import FLOAT32, NAMES, thread
+from unamp_paddle.state import FLOAT32, NAMES, Tensor, Value, thread
+
+T = TypeVar("T")
 
 _call = CodePatch(paddle.nn.Layer.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
 
 def observe(
-    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: Any
+    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: ObservedPlan
 ) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer(
@@ -40,11 +44,11 @@ def report(
     op: str,
     operator: Operator,
     rule: Rule,
-    run: Callable[[], Any],
-    args: Any,
-    kwargs: dict[str, Any],
-    low: Callable[[str], Any],
-) -> Any:
+    run: Callable[[], Outcome],
+    args: Sequence[object],
+    kwargs: Keywords,
+    low: Callable[[str], object],
+) -> object:
     """Run one operation and report what it computed in.
 
     `low` computes it low, in the dtype of a name.
@@ -54,7 +58,7 @@ def report(
         keep_call(CALLS, op, operator.name, args, kwargs) if paddle.in_dynamic_mode() else None
     )
 
-    def second(dtype: str) -> Any:
+    def second(dtype: str) -> object:
         if _drawn() != before:
             raise LeftOut(DRAWS)
         with paddle.no_grad():
@@ -74,12 +78,12 @@ def _drawn() -> list[list[str]]:
     ]
 
 
-def _numbers(tensor: Any) -> Any:
+def _numbers(tensor: Tensor) -> Any:
     with paddle.no_grad():
         return cast(tensor, FLOAT32).numpy().astype("float64").reshape(-1)
 
 
-def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
+def _follow(tensor: Tensor, hook: GradientHook, result: int) -> Tensor:
     """Tell a hook of the gradient of a result; one that needs no gradient gets none."""
     if not tensor.stop_gradient:
         tensor.register_hook(_reporter.taking(hook, result))
@@ -88,7 +92,7 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
     return tensor
 
 
-def _follow_parameters(path: str, network: Any) -> None:
+def _follow_parameters(path: str, network: paddle.nn.Layer) -> None:
     """Put hooks on the parameters of a network, where their gradients are wanted.
 
     See `unamp.adapter.open_traces.Layers`.
@@ -117,14 +121,14 @@ report_registered = _reporter.report_registered
 
 
 @contextmanager
-def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
+def second_run(tensors: Sequence[Tensor | Value]) -> Iterator[SecondRun]:
     """Watch a registered operation, and give the function that runs it again.
 
     See `unamp.adapter.registered`.
     """
     before, same = _drawn(), [unchanged(tensor) for tensor in tensors]
 
-    def run(call: Callable[[], Any]) -> Any:
+    def run(call: Callable[[], T]) -> T:
         if not all(is_same() for is_same in same):
             raise LeftOut(IN_PLACE)
         if _drawn() != before:
@@ -135,7 +139,7 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
     yield run
 
 
-def unchanged(value: Any) -> Callable[[], bool]:
+def unchanged(value: Tensor | Value) -> Callable[[], bool]:
     """Return the function that tells whether a tensor is unchanged.
 
     A value of a program is never changed in place.

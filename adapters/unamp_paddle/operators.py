@@ -8,9 +8,9 @@ everything inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from paddle.base import core
@@ -18,6 +18,10 @@ from paddle.base import core
 from unamp._function_types import Function
 from unamp.adapter import performing
 from unamp_paddle.state import LOW, NAMES, Tensor, Value
+
+if TYPE_CHECKING:
+    import paddle
+    from paddle.nn import Layer
 
 
 class Operator(performing.Operator):
@@ -49,7 +53,7 @@ class Operator(performing.Operator):
         self.in_programs = name.startswith("Value.")
         self.sparse = name.startswith(("_C_ops.sparse_", "sparse."))
 
-    def parameters(self, args: Any) -> Mapping[int, Any]:
+    def parameters(self, args: Sequence[object]) -> Mapping[int, Tensor | Value]:
         return _parameters(args[0]) if self.layer else {}
 
     def needs_float32(self) -> bool:
@@ -63,12 +67,12 @@ class Operator(performing.Operator):
             registered(self.name.rpartition(".")[2], NAMES[low]) for low in LOW
         )
 
-    def runs_natively(self, dtype: Any) -> bool:
+    def runs_natively(self, dtype: paddle.dtype) -> bool:
         """Return whether an operation that only moves data can do so in a low dtype on the CPU."""
         return self.composite or registered(self.name.rpartition(".")[2].rstrip("_"), NAMES[dtype])
 
 
-def _parameters(layer: Any) -> Mapping[int, Any]:
+def _parameters(layer: Layer) -> Mapping[int, Tensor | Value]:
     """Return a layer's parameters by their ids."""
     found = {}
     for home in layer.sublayers(include_self=True):
@@ -100,7 +104,7 @@ def registered(name: str, dtype: str) -> bool:
     return has(name) and (f"{name}_grad" not in _kernels() or has(f"{name}_grad"))
 
 
-def indexes(args: Any) -> bool:
+def indexes(args: Sequence[object]) -> bool:
     """Return whether the second argument is an index with tensors, lists or arrays in it."""
     items = args[1] if isinstance(args[1], tuple) else (args[1],)
     return any(isinstance(item, (Tensor, Value, list, np.ndarray)) for item in items)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle.base import core
@@ -27,12 +27,13 @@ from unamp.adapter.replacing import (
     MethodsPatch,
     NamesPatch,
     PatchGroup,
+    Replacement,
     as_replacement,
 )
 from unamp.adapter.state import in_force, in_regions, runs_without_policy, stepping, suspended
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
-from unamp.regions import innermost_region
+from unamp.regions import Region, innermost_region
 from unamp_paddle import bindings, compiling, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
@@ -46,11 +47,20 @@ from unamp_paddle.state import (
     LOW,
     NAMES,
     Tensor,
+    TensorT,
     Value,
     dtype_of,
     on_gpu,
     thread,
 )
+
+if TYPE_CHECKING:
+    from paddle.autograd import PyLayerContext
+    from paddle.base.framework import Variable
+    from paddle.base.layer_helper_base import LayerHelperBase
+    from paddle.jit.dy2static.py_layer import StaticPyLayer
+    from paddle.pir import Block
+    from paddle.static.nn.control_flow import LoopVar
 
 _in_regions = in_regions(thread)
 
@@ -66,7 +76,7 @@ def _assisted() -> Iterator[None]:
 
 
 @as_replacement
-def _recompute(original: Function, /, function: Any, *args: Any, **kwargs: Any) -> Any:
+def _recompute(original: Function, /, function: Function, *args: Any, **kwargs: Any) -> Any:
     # Recomputation remembers the state of Paddle's own AMP for the second forward, and not ours.
     region = innermost_region()
     if thread.plan is None or region is None:
@@ -74,7 +84,7 @@ def _recompute(original: Function, /, function: Any, *args: Any, **kwargs: Any) 
     return original(_in_region(function, region), *args, **kwargs)
 
 
-def _in_region(function: Any, region: Any) -> Any:
+def _in_region(function: Function, region: Region) -> Function:
     forward = function.forward if isinstance(function, paddle.nn.Layer) else function
 
     @functools.wraps(forward)
@@ -86,10 +96,12 @@ def _in_region(function: Any, region: Any) -> Any:
 
 
 @_in_regions
-def _register_hook(original: Function, self: Any, hook: Any) -> Any:
+def _register_hook(
+    original: Function, self: Tensor, hook: Callable[[Tensor], Tensor | None]
+) -> object:
     # A hook on a low tensor gets a low gradient, maybe long after the region.
     @functools.wraps(hook)
-    def helped(grad: Any) -> Any:
+    def helped(grad: Tensor) -> Tensor | None:
         with _assisted():
             return hook(grad)
 
@@ -104,11 +116,11 @@ def _helped(layer: type) -> type:
     3.3 Paddle does not see to that by itself.
     """
 
-    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward(ctx: PyLayerContext, *args: Any, **kwargs: Any) -> Any:
         ctx._unamp_dtypes = [dtype_of(tensor) for tensor in tensors((args, kwargs))]
         return layer.forward(ctx, *args, **kwargs)  # type: ignore[attr-defined]
 
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: PyLayerContext, *grads: Tensor | None) -> Tensor | Sequence[Tensor | None]:
         with _assisted():
             found = layer.backward(ctx, *grads)  # type: ignore[attr-defined]
             if isinstance(found, Tensor):
@@ -123,12 +135,12 @@ def _helped(layer: type) -> type:
     return derived_class(layer, methods)  # type: ignore[no-any-return]
 
 
-def _as(gradient: Any, dtype: Any) -> Any:
+def _as(gradient: TensorT | None, dtype: paddle.dtype) -> TensorT | None:
     return gradient if gradient is None else cast(gradient, dtype)
 
 
 @_in_regions
-def _static_apply(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _static_apply(original: Function, /, self: StaticPyLayer, *args: Any, **kwargs: Any) -> Any:
     # A PyLayer in a program: its backward becomes a part of it, and must answer in the dtypes of
     # the inputs, too.
     backward, dtypes = (
@@ -136,7 +148,7 @@ def _static_apply(original: Function, /, self: Any, *args: Any, **kwargs: Any) -
         [dtype_of(value) for value in tensors((args, kwargs))],
     )
 
-    def helped(*grads: Any) -> Any:
+    def helped(*grads: Value) -> Value | Sequence[Value | None]:
         with _assisted():
             found = backward(*grads)
             several = found if isinstance(found, (tuple, list)) else (found,)
@@ -146,13 +158,13 @@ def _static_apply(original: Function, /, self: Any, *args: Any, **kwargs: Any) -
     return original(self, *args, **kwargs)
 
 
-def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _apply(cls: type, *args: Any, **kwargs: Any) -> Any:
     plain = super(paddle.autograd.PyLayer, cls if thread.plan is None else _helped(cls)).apply
     return plain(*args, **kwargs)
 
 
 @as_replacement
-def _to_numpy(original: Function, var: Any) -> Any:
+def _to_numpy(original: Function, var: Tensor | Value | Variable) -> object:
     # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16
     # tensor's holds bits.
     low = (
@@ -162,11 +174,13 @@ def _to_numpy(original: Function, var: Any) -> Any:
 
 
 @_in_regions
-def _minimize(original: Function, objective_func: Any, *args: Any, **kwargs: Any) -> Any:
+def _minimize(
+    original: Function, objective_func: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any
+) -> object:
     # As a step, whose closure is the function that is minimized. The search compares its values.
     around = thread.plan
 
-    def objective(position: Any) -> Any:
+    def objective(position: Tensor) -> Tensor:
         with in_force(thread, around):
             return cast(objective_func(position), FLOAT32)
 
@@ -175,7 +189,7 @@ def _minimize(original: Function, objective_func: Any, *args: Any, **kwargs: Any
 
 
 @_in_regions
-def _with_gradients(original: Function, *args: Any, **kwargs: Any) -> Any:
+def _with_gradients(original: Function, *args: Any, **kwargs: Any) -> object:
     # As a step: no rule reaches gradients that are clipped before one, nor those that are laid out
     # in a matrix. Low ones beside float32 are widened.
     assert thread.plan is not None
@@ -184,7 +198,9 @@ def _with_gradients(original: Function, *args: Any, **kwargs: Any) -> Any:
 
 
 @_in_regions
-def _convert_attention_mask(original: Function, attn_mask: Any, dtype: Any) -> Any:
+def _convert_attention_mask(
+    original: Function, attn_mask: Tensor | Value | None, dtype: paddle.dtype
+) -> Tensor | Value | None:
     # Paddle calls bfloat16 "uint16", and takes numbers to add, in it, for a mask of zeros and ones.
     to_add = isinstance(attn_mask, (Tensor, Value)) and dtype_of(attn_mask) is DTYPES["bfloat16"]
     return cast(attn_mask, dtype) if to_add else original(attn_mask, dtype)
@@ -193,20 +209,20 @@ def _convert_attention_mask(original: Function, attn_mask: Any, dtype: Any) -> A
 @_in_regions
 def _create_parameter(
     original: Function,
-    self: Any,
-    attr: Any,
-    shape: Any,
-    dtype: Any = None,
+    self: LayerHelperBase,
+    attr: object,
+    shape: Sequence[int],
+    dtype: paddle.dtype | str | None = None,
     *args: Any,
     **kwargs: Any,
-) -> Any:
+) -> object:
     # A function of `paddle.static.nn` gives its parameters the dtype of its input.
     made = FLOAT32 if isinstance(self, LayerHelper) and dtype in LOW else dtype
     return original(self, attr, shape, made, *args, **kwargs)
 
 
 @_in_regions
-def _carried(original: Function, self: Any, next_var: Any) -> Any:
+def _carried(original: Function, self: LoopVar, next_var: object) -> object:
     # What a loop of a program carries keeps the dtype that it starts with: under Paddle's own AMP,
     # too.
     both = isinstance(self.curr_var, Value) and isinstance(next_var, Value)
@@ -216,7 +232,9 @@ def _carried(original: Function, self: Any, next_var: Any) -> Any:
 
 
 @_in_regions
-def _promoted(original: Function, out_with_blocks: Any, *args: Any) -> Any:
+def _promoted(
+    original: Function, out_with_blocks: Sequence[tuple[object, Block]], *args: Any
+) -> object:
     # Branches of a program end in one dtype: float32 where theirs differ.
     ends = [out for out, _ in out_with_blocks]
     dtypes = {dtype_of(out) for out in ends if isinstance(out, Value)}
@@ -226,7 +244,7 @@ def _promoted(original: Function, out_with_blocks: Any, *args: Any) -> Any:
 
 
 @_in_regions
-def _assign(original: Function, x: Any, output: Any = None) -> Any:
+def _assign(original: Function, x: object, output: Tensor | Value | None = None) -> Tensor | Value:
     # Paddle gives what is written to the dtype of what is written: a layer's buffer would be low
     # from then on.
     if (
@@ -239,7 +257,7 @@ def _assign(original: Function, x: Any, output: Any = None) -> Any:
 
 
 @_in_regions
-def _setitem(original: Function, self: Any, item: Any, value: Any) -> Any:
+def _setitem(original: Function, self: Tensor, item: object, value: object) -> object:
     # On the CPU Paddle's gradient of what is written to a low tensor by an index is float32 numbers
     # in low memory: wrong ones, behind its end.
     emulated = isinstance(value, Tensor) and dtype_of(self) in LOW and not value.stop_gradient
@@ -252,8 +270,8 @@ def _setitem(original: Function, self: Any, item: Any, value: Any) -> Any:
 
 @_in_regions
 def _vector_to_parameters(
-    original: Function, vec: Any, parameters: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Function, vec: Tensor, parameters: Iterable[Tensor], *args: Any, **kwargs: Any
+) -> object:
     # Parameters become pieces of the vector, and have its dtype from then on.
     parameters = list(parameters)
     dtypes = {dtype_of(parameter) for parameter in parameters}
@@ -274,7 +292,9 @@ def _averaged(original: Function, /, *args: Any, **kwargs: Any) -> Iterator[None
 
 
 @_in_regions
-def _update_metric(original: Function, self: Any, preds: Any, *args: Any, **kwargs: Any) -> Any:
+def _update_metric(
+    original: Function, self: paddle.metric.Metric, preds: Any, *args: Any, **kwargs: Any
+) -> Any:
     # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong
     # interval of 4,095.
     low = isinstance(preds, Tensor) and dtype_of(preds) in NAMES
@@ -282,7 +302,7 @@ def _update_metric(original: Function, self: Any, preds: Any, *args: Any, **kwar
 
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
-_HOOKS: tuple[tuple[str, str, Function], ...] = (
+_HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.autograd.ir_backward", "calc_gradient_helper", runs_without_policy(thread)),
     # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes
     # beside it.
@@ -328,7 +348,7 @@ if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:
     # The same under an older name, which is to go.
     _HOOKS += (("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),)
 #: Those of Paddle's compilers, which must know about the rules of layers, too.
-_COMPILERS: tuple[tuple[str, str, Function], ...] = (
+_COMPILERS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
     ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
     ("paddle.jit.dy2static.utils", "parse_varargs_name", compiling.as_written),

@@ -8,10 +8,10 @@ what their rules do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, lru_cache
-from typing import Any
 
+from unamp._function_types import Keywords
 from unamp.adapter import How
 from unamp.adapter.patching import Patch
 from unamp.adapter.plans import BasePlan, all_widest, how_by_calls, is_listed, with_synonyms
@@ -94,7 +94,7 @@ class Plan(BasePlan):
             return self.layer_rule
         return rule
 
-    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+    def carry_out(self, operator: Operator, args: Sequence[object], kwargs: Keywords) -> object:
         """Call an operation under its rule."""
         return perform(self, operator, args, kwargs)
 

@@ -5,8 +5,6 @@ It looks at the dtypes of a few tiny operations under a tiny policy.
 
 from __future__ import annotations
 
-from typing import Any
-
 import paddle
 
 from unamp.errors import FrameworkNotSupported
@@ -54,7 +52,7 @@ def probe_effects() -> None:
             )
 
 
-def _dtypes(one: Any) -> list[str]:
+def _dtypes(one: paddle.Tensor) -> list[str]:
     functional = paddle.nn.functional
     results = (
         one @ one,

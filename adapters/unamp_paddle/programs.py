@@ -49,13 +49,13 @@ def refusing(append_op: Function, /, *args: Any, **kwargs: Any) -> Any:
     return append_op(*args, **kwargs)
 
 
-def in_program(value: Any) -> bool:
+def in_program(value: object) -> bool:
     """Return whether something stands for a tensor in a program, of either IR."""
     # In dynamic mode Paddle's `isinstance` takes every tensor for a `Variable`.
     return isinstance(value, Value) or Variable in type(value).__mro__
 
 
-def refuse_scaling(loss: Any) -> None:
+def refuse_scaling(loss: object) -> None:
     """Check that a loss is a number that has been computed.
 
     Raises:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paddle
 
 from unamp_paddle.masters import masters_of, parameters
 from unamp_paddle.programs import refuse_scaling
-from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, dtype_of
+from unamp_paddle.state import DTYPES, FLOAT32, LOW, NAMES, Tensor, Value, dtype_of
+
+if TYPE_CHECKING:
+    from paddle.base.framework import Variable
+    from paddle.nn import Layer
+    from paddle.optimizer import Optimizer
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _add_n, _all, _cast, _isfinite = (
@@ -21,7 +26,7 @@ _add_n, _all, _cast, _isfinite = (
 _scale_, _squared_norm = paddle._C_ops.scale_, paddle._C_ops.squared_l2_norm
 
 
-def scale_loss(loss: Any, scale: float) -> Any:
+def scale_loss(loss: Tensor | Value | Variable, scale: float) -> Tensor:
     """See `unamp.adapter.Adapter.scale_loss`.
 
     Paddle has no product of low tensors on the CPU: every one becomes float32.
@@ -31,8 +36,8 @@ def scale_loss(loss: Any, scale: float) -> Any:
 
 
 def backward(
-    compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
-) -> tuple[Any, None]:
+    compute: Callable[[], tuple[Tensor, Tensor]], network: Layer, optimizer: Optimizer
+) -> tuple[Tensor, None]:
     """See `unamp.adapter.Adapter.backward`."""
     optimizer.clear_grad()
     scaled, loss = compute()
@@ -40,7 +45,7 @@ def backward(
     return loss.detach(), None
 
 
-def all_finite(tensors: Sequence[Any]) -> Any:
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
     """See `unamp.adapter.Adapter.all_finite`."""
     with paddle.no_grad():
         return paddle.to_tensor(all(_is_finite(tensor) for tensor in tensors))
@@ -54,12 +59,12 @@ class PaddleGradients:
     where all gradients are. It costs two thirds of the time.
     """
 
-    def __init__(self, optimizer: Any, given: Any) -> None:
+    def __init__(self, optimizer: Optimizer, given: object) -> None:
         if given is not None:
             raise TypeError("PaddlePaddle's parameters hold their gradients: none can be given")
         self.values = None
         self._optimizer = optimizer
-        self._norms: list[Any] = []
+        self._norms: list[Tensor] = []
         self._overflow: bool | None = None
 
     def dtypes(self) -> frozenset[str]:
@@ -87,7 +92,7 @@ class PaddleGradients:
             self._norms = []
         return self._overflow
 
-    def first_nonfinite(self, network: Any) -> str | None:
+    def first_nonfinite(self, network: Layer | None) -> str | None:
         parameter = self._first_nonfinite()
         if parameter is None:
             return None
@@ -99,11 +104,11 @@ class PaddleGradients:
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         return self._optimizer.step(*args, **kwargs)
 
-    def _first_nonfinite(self) -> Any:
+    def _first_nonfinite(self) -> Tensor | None:
         with paddle.no_grad():
             return next((p for p, gradient in self._held() if not _is_finite(gradient)), None)
 
-    def _held(self) -> Iterator[tuple[Any, Any]]:
+    def _held(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return the parameters that have a gradient, each with the memory of its gradient."""
         for parameter in parameters(self._optimizer):
             gradient = parameter._grad_ivar()
@@ -111,7 +116,7 @@ class PaddleGradients:
                 yield parameter, dense(gradient)
 
 
-def dense(gradient: Any) -> Any:
+def dense(gradient: Tensor) -> Tensor:
     """Return a gradient, or the rows of a sparse one, which share its memory."""
     return (
         paddle.Tensor(gradient.get_selected_rows().get_tensor())
@@ -120,12 +125,12 @@ def dense(gradient: Any) -> Any:
     )
 
 
-def _is_finite(tensor: Any) -> bool:
+def _is_finite(tensor: Tensor) -> bool:
     wide = _cast(tensor, FLOAT32) if tensor.dtype in LOW else tensor
     return bool(_all(_isfinite(wide), [], False))
 
 
-def _finiteness(gradient: Any) -> Any:
+def _finiteness(gradient: Tensor) -> Tensor:
     """Return a float32 number that is finite where the gradient is.
 
     It may overflow where the gradient is very large.

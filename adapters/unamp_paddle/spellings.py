@@ -26,7 +26,7 @@ def spelling(value: object) -> str | None:
     return _NAMES.spelling(value)
 
 
-def _places(path: str) -> Iterator[Any]:
+def _places(path: str) -> Iterator[object]:
     yield named(path)
     yield vars(paddle._C_ops).get(path)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any, Protocol
+from collections.abc import Container, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import paddle
 from paddle.base import core
 from paddle.base.framework import EagerParamBase
 
+from unamp._function_types import Keywords
 from unamp.adapter.performing import CallPlan
 from unamp.adapter.state import Dtypes, ThreadState
 from unamp.policy import Rule
@@ -17,6 +18,8 @@ Tensor = paddle.Tensor
 Parameter = EagerParamBase
 #: What stands for a tensor while `paddle.jit.to_static` traces.
 Value = paddle.pir.Value
+#: A tensor, or the value that stands for one: what is made of one is of the same kind.
+TensorT = TypeVar("TensorT", paddle.Tensor, paddle.pir.Value)
 
 #: Whether this Paddle has kernels for the CPU alone: no others, and no plugin that brings some.
 CPU_ONLY = not (
@@ -44,13 +47,13 @@ FORGETFUL = (
 )
 
 
-def dtype_of(tensor: Any) -> Any:
+def dtype_of(tensor: paddle.Tensor | paddle.pir.Value) -> paddle.dtype:
     """Return a tensor's dtype, as the singleton that it is."""
     dtype = tensor.dtype
     return _SAME.get(dtype, dtype) if isinstance(tensor, FORGETFUL) else dtype
 
 
-def on_gpu(args: Any) -> bool:
+def on_gpu(args: Iterable[Any]) -> bool:
     """Return whether the first tensor among arguments is on a GPU."""
     for value in args:
         if type(value) in (list, tuple) and value:
@@ -85,7 +88,7 @@ class Plan(CallPlan, Protocol):
         It holds for all operations that a level can change.
         """
 
-    def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def carry_out(self, operator: Any, args: Sequence[object], kwargs: Keywords) -> object:
         """Call an operation under its rule."""
 
     def inside(self, rule: Rule) -> Plan:
