@@ -1,4 +1,8 @@
-"""The names of a framework's own types, which only its adapter knows."""
+"""The names of a framework's own types, which only its adapter knows.
+
+Where a value is only passed on or looked at, `object` says so; these are for what is computed with,
+or asked for what such a value has.
+"""
 
 from __future__ import annotations
 
@@ -17,3 +21,12 @@ Cast: TypeAlias = Callable[[Tensor, Dtype], Tensor]
 #: The numbers of a tensor as one row of float64: a NumPy array, or a tensor that is indexed and
 #: computed with like one.
 Row: TypeAlias = Any
+
+#: One of the framework's layers or networks.
+Layer: TypeAlias = Any
+
+#: One of the framework's optimizers.
+Optimizer: TypeAlias = Any
+
+#: What holds a tensor that changes, where the framework's tensors do not.
+Variable: TypeAlias = Any

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unamp.adapter.framework_types import Tensor
 from unamp.adapter.records import Call
@@ -34,10 +34,10 @@ KEPT_DTYPES = (
 
 
 #: Returns the numbers of a tensor with their axes in another order.
-Lay: TypeAlias = Callable[["np.ndarray"], "np.ndarray"]
+Lay = Callable[["np.ndarray"], "np.ndarray"]
 
 #: Gives the numbers of a tensor in its dtype, and raises `LeftOut` for what is no tensor.
-ToArray: TypeAlias = Callable[[object], "np.ndarray"]
+ToArray = Callable[[object], "np.ndarray"]
 
 
 class Laid(NamedTuple):

@@ -8,7 +8,7 @@ their outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from unamp.adapter.framework_types import Tensor
 from unamp.adapter.kept_calls import Arguments, Laid, one_number
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 #: A number for all axes, or one for each.
-PerAxis: TypeAlias = int | Sequence[int]
+PerAxis = int | Sequence[int]
 
 #: How much padding there is: by a word, or the same on both sides, or a pair for each axis.
-Padding: TypeAlias = str | PerAxis | Sequence[Sequence[int]]
+Padding = str | PerAxis | Sequence[Sequence[int]]
 
 #: The small number of a norm, and the slope of a leaky ReLU, where nobody says another.
 _EPSILON, _SLOPE = 1e-5, 0.01
