@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tomlkit
+from tomlkit import TOMLDocument
 from tomlkit.items import AoT
 
 from unamp._precision_toml import Contents, layer_table, policy_table
@@ -42,7 +43,7 @@ def edited(text: str, contents: Contents) -> str:
     return tomlkit.dumps(document)
 
 
-def _set_lists(document: Any, lists: Mapping[str, str]) -> None:
+def _set_lists(document: TOMLDocument, lists: Mapping[str, str]) -> None:
     if not lists:
         document.pop("lists", None)
     elif "lists" in document:
@@ -60,13 +61,13 @@ def _update_keys(table: Any, values: Mapping[str, str]) -> None:
         table[name] = value
 
 
-def _made(values: Mapping[str, Any]) -> Any:
+def _made(values: Mapping[str, object]) -> Any:
     table = tomlkit.table()
     _update(table, values)
     return table
 
 
-def _update(table: Any, values: Mapping[str, Any]) -> None:
+def _update(table: Any, values: Mapping[str, object]) -> None:
     for name in [name for name in table if name not in values]:
         del table[name]
     # What stands behind the last value (a comment about the next table, say) stays behind it.
@@ -78,7 +79,7 @@ def _update(table: Any, values: Mapping[str, Any]) -> None:
         table.value.append(None, item)
 
 
-def _set(table: Any, values: Mapping[str, Any]) -> None:
+def _set(table: Any, values: Mapping[str, object]) -> None:
     for name, value in values.items():
         if (table[name].unwrap() if name in table else _USUAL.get(name)) == value:
             continue
