@@ -10,7 +10,7 @@ from unamp.policy import Policy
 from unamp.tuning.trials import Trial
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a value as JSON can hold it; a number that is not finite is None."""
     if isinstance(value, Policy):
         return value.to_data()
