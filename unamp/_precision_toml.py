@@ -99,7 +99,7 @@ def _entries(where: str, value: object, reasons: dict[str, str]) -> list[str]:
     return found
 
 
-def _layer(where: str, value: object) -> dict[str, Any]:
+def _layer(where: str, value: object) -> dict[str, object]:
     table = strict.fields(where, value, _LAYER, ("pattern", "policy"))
     for name in ("pattern", "result", "reason"):
         if name in table:
@@ -130,7 +130,7 @@ def dump(contents: Contents) -> str:
     return "\n".join(lines) + "\n"
 
 
-def policy_table(contents: Contents) -> dict[str, Any]:
+def policy_table(contents: Contents) -> dict[str, object]:
     """Return the table of a policy, as it is written."""
     told, reasons = dict(contents.policy or {}), contents.reasons
     for name in _LISTS:
@@ -141,7 +141,7 @@ def policy_table(contents: Contents) -> dict[str, Any]:
     return {**told, **({"reason": contents.reason} if contents.reason else {})}
 
 
-def layer_table(rule: Mapping[str, object]) -> dict[str, Any]:
+def layer_table(rule: Mapping[str, object]) -> dict[str, object]:
     """Return the table of a rule for layers, as it is written."""
     return {name: value for name, value in rule.items() if value not in (None, "")}
 

@@ -54,7 +54,7 @@ def decorate(
     if kind == "asynchronous generator":
 
         @functools.wraps(function)
-        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[object, object]:
             check(mark, (args, kwargs))
             inner, own = function(*args, **kwargs), _OwnRegions()
             step, value = inner.asend, None
@@ -81,7 +81,7 @@ def decorate(
     elif kind == "generator":
 
         @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Generator[object, object, object]:
             check(mark, (args, kwargs))
             return (yield from in_steps(context, function(*args, **kwargs)))
 
@@ -140,14 +140,16 @@ class _OwnRegions:
         self._interrupted = close_down_to(self._depth)
 
 
-def in_steps(context: Callable[[], Context], inner: Generator[Y, S, Any]) -> Generator[Y, S, Any]:
+def in_steps(
+    context: Callable[[], Context], inner: Generator[Y, S, object]
+) -> Generator[Y, S, object]:
     """Return a generator that runs another's steps inside what `context` returns, each anew."""
     return _stepped(context, inner, _OwnRegions())
 
 
 def _stepped(
-    context: Callable[[], Context], inner: Generator[Y, S, Any], own: _OwnRegions
-) -> Generator[Y, S, Any]:
+    context: Callable[[], Context], inner: Generator[Y, S, object], own: _OwnRegions
+) -> Generator[Y, S, object]:
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -169,5 +171,5 @@ def _stepped(
 @types.coroutine
 def _awaited(
     context: Callable[[], Context], awaitable: Awaitable[object], own: _OwnRegions
-) -> Generator[Any, Any, Any]:
+) -> Generator[object, Any, object]:
     return (yield from _stepped(context, awaitable.__await__(), own))

@@ -77,13 +77,13 @@ def _note(adapter: Any, policy: Policy, trace: TracebackType | None) -> str:
     )
 
 
-def _decided(adapter: Any, policy: Policy, tensor: Tensor) -> str | None:
+def _decided(adapter: TellsOfDtypes, policy: Policy, tensor: Tensor) -> str | None:
     """Return the last operation before a tensor that the policy runs low; None where unknown."""
     ops = islice(adapter.made_by(tensor), _MOST_STEPS)
     return next((op for op in ops if policy.rules.get(op) is Rule.LOW), None)
 
 
-def _tensors(adapter: Any, trace: TracebackType | None) -> list[tuple[str, Tensor]]:
+def _tensors(adapter: Adapter, trace: TracebackType | None) -> list[tuple[str, Tensor]]:
     """Return floating tensors, by name, in the innermost frame of the user's code with any."""
     own = (adapter.framework, "unamp", f"unamp_{adapter.framework}")
     frames = [
@@ -108,7 +108,7 @@ def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
         trace = trace.tb_next
 
 
-def _named(adapter: Any, variables: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def _named(adapter: object, variables: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for name, value in variables.items():
         if isinstance(value, (list, tuple)):
             yield from ((f"{name}[{n}]", item) for n, item in enumerate(value[:_MOST_TENSORS]))

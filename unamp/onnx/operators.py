@@ -33,7 +33,7 @@ def type_operations(domain: str, kind: str) -> tuple[str, ...]:
     if domain not in (*STANDARD, CONTRIBUTED):
         return ()
     ours = domain in STANDARD and kind not in _MISPLACED
-    found: Any = _tables()["operators" if ours else "contributed"].get(kind, ())
+    found: str | Sequence[str] = _tables()["operators" if ours else "contributed"].get(kind, ())
     return (found,) if isinstance(found, str) else tuple(found)
 
 

@@ -133,7 +133,7 @@ class GradScaler:
     def __repr__(self) -> str:
         return f"GradScaler({self.get_scale()!r})" if self._enabled else "GradScaler(enabled=False)"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         if self._pending:
             raise RuntimeError(
                 "a scaler can be copied and pickled between update() and the next step, "
@@ -236,7 +236,7 @@ class GradScaler:
         if not self._enabled:
             with no_policy():
                 return optimizer.minimize(*args, **kwargs)
-        result: Any = (None, None)
+        result: object = (None, None)
 
         def take(held: Gradients) -> None:
             nonlocal result

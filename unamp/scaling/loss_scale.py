@@ -152,7 +152,7 @@ class LossScale(NamedTuple):
         scale = self.scale if math.isinf(grown) else min(grown, self.maximum)
         return self._replace(scale=scale, growth_tracker=0, backoff_tracker=0)
 
-    def state(self, form: str) -> dict[str, Any]:
+    def state(self, form: str) -> dict[str, object]:
         """Return the state to save, in one of `FORMS`.
 
         Raises:
