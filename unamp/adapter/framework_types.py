@@ -28,5 +28,5 @@ Layer: TypeAlias = Any
 #: One of the framework's optimizers.
 Optimizer: TypeAlias = Any
 
-#: What holds a tensor that changes, where the framework's tensors do not.
+#: One of Keras' variables, whatever it computes with.
 Variable: TypeAlias = Any

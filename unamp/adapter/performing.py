@@ -21,7 +21,7 @@ from unamp.adapter.framework_types import Cast, Dtype, Tensor
 from unamp.adapter.observing import traced
 from unamp.adapter.plans import ban_message
 from unamp.adapter.shadowing import IN_PLACE, NAMED, LeftOut
-from unamp.adapter.state import DtypeT, Plan, ThreadState
+from unamp.adapter.state import Plan, ThreadState
 from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
 from unamp.policy import Policy, Rule
@@ -34,7 +34,7 @@ _DTYPE = "dtype"
 Outcome = tuple[Any, Dtype, bool]
 
 
-def target(rule: Rule, low: DtypeT, float32: DtypeT, seen: list[DtypeT], mixed: bool) -> Dtype:
+def target(rule: Rule, low: Dtype, float32: Dtype, seen: list[Dtype], mixed: bool) -> Dtype:
     """Return the dtype that a rule casts eligible inputs to; None to leave everything as it is.
 
     Args:
@@ -53,7 +53,7 @@ def target(rule: Rule, low: DtypeT, float32: DtypeT, seen: list[DtypeT], mixed: 
     return None if seen[0] is float32 else seen[0]
 
 
-def differing(rule: Rule, float32: DtypeT, seen: Sequence[DtypeT]) -> Dtype:
+def differing(rule: Rule, float32: Dtype, seen: Sequence[Dtype]) -> Dtype:
     """Return the dtype that a rule casts differing inputs to; None to leave them as they are."""
     if rule is Rule.NARROWEST:
         low = [dtype for dtype in seen if dtype != float32]

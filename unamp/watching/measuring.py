@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from unamp._grouping import grouped
 from unamp.adapter import Adapter
 from unamp.adapter.contract import NamesGradients
-from unamp.adapter.framework_types import Tensor, Variable
+from unamp.adapter.framework_types import Tensor
 from unamp.dtypes import LOW_DTYPES, FloatFormat
 from unamp.watching.samples import LayerSample
 
@@ -18,7 +18,7 @@ class _Low(NamedTuple):
     """A low parameter before the step."""
 
     place: int
-    parameter: Variable
+    parameter: Tensor
     before: Tensor
     moves: Tensor  # booleans: where its gradient is not zero
 
@@ -45,7 +45,7 @@ class Measurement:
     def __init__(
         self,
         adapter: Adapter,
-        gradients: Sequence[tuple[str, Variable, Tensor | None]],
+        gradients: Sequence[tuple[str, Tensor, Tensor | None]],
         low: FloatFormat,
         *,
         updates: bool,
@@ -62,7 +62,7 @@ class Measurement:
     def _count(
         self,
         place: int,
-        parameter: Variable,
+        parameter: Tensor,
         gradient: Tensor | None,
         low: FloatFormat,
         updates: bool,

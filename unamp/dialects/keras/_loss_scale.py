@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import unamp
-from unamp.adapter.framework_types import Tensor, Variable
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.keras._policy import KerasOwn
@@ -172,9 +172,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         """Take over a saved state; see `unamp.GradScaler.load_state_dict`."""
         self.scaler.load_state_dict(state_dict)
 
-    def _hold(
-        self, grads: Iterable[Tensor], trainable_variables: Iterable[Variable] | None
-    ) -> None:
+    def _hold(self, grads: Iterable[Tensor], trainable_variables: Iterable[Tensor] | None) -> None:
         if trainable_variables is None:
             raise TypeError(
                 f"parameters of {self._framework} hold their gradients: say whose these are, "
