@@ -1,4 +1,4 @@
-"""The types of functions of which nothing is known but that they can be called, and of calls."""
+"""The types of functions of which only the call is known, and of what they are called with."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ def limited_region(policy: Policy, framework: str, device: str | None) -> Region
 
 
 @not_converted
-def region_of_values(values: tuple[Any, ...], framework: str) -> Region:
+def region_of_values(values: tuple[object, ...], framework: str) -> Region:
     """Return a region for a policy on one framework, given the values that it is made of.
 
     A compiler that traces this makes no policy.

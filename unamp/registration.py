@@ -48,9 +48,9 @@ _lock = threading.RLock()
 class Example(NamedTuple):
     """An example call of a registered operation on one framework; see `Registration.example`."""
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    attributes: Mapping[str, Any]
+    function: Function
+    args: tuple[object, ...]
+    attributes: Mapping[str, object]
 
 
 #: The example calls, by operation and framework.
