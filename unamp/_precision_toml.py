@@ -65,7 +65,7 @@ def _contents(data: dict[str, Any]) -> Contents:
     return Contents(policy, layers, reason, reasons, _lists(found.get("lists", {})))
 
 
-def _lists(value: Any) -> dict[str, str]:
+def _lists(value: object) -> dict[str, str]:
     found = strict.expect("lists", value, dict, "a table of presets and versions")
     return {
         name: strict.plain_text(f"lists, {shortened(name)}", version)
@@ -73,7 +73,7 @@ def _lists(value: Any) -> dict[str, str]:
     }
 
 
-def _policy(where: str, value: Any, reasons: dict[str, str]) -> dict[str, Any]:
+def _policy(where: str, value: object, reasons: dict[str, str]) -> dict[str, Any]:
     table = dict(strict.fields(where, value, _POLICY, ()))
     for name, item in table.items():
         if name in _LISTS:
@@ -85,7 +85,7 @@ def _policy(where: str, value: Any, reasons: dict[str, str]) -> dict[str, Any]:
     return table
 
 
-def _entries(where: str, value: Any, reasons: dict[str, str]) -> list[str]:
+def _entries(where: str, value: object, reasons: dict[str, str]) -> list[str]:
     found = []
     for number, item in enumerate(strict.expect(where, value, list, "a list"), 1):
         place = f"{where} {number}"
@@ -99,7 +99,7 @@ def _entries(where: str, value: Any, reasons: dict[str, str]) -> list[str]:
     return found
 
 
-def _layer(where: str, value: Any) -> dict[str, Any]:
+def _layer(where: str, value: object) -> dict[str, object]:
     table = strict.fields(where, value, _LAYER, ("pattern", "policy"))
     for name in ("pattern", "result", "reason"):
         if name in table:
@@ -130,7 +130,7 @@ def dump(contents: Contents) -> str:
     return "\n".join(lines) + "\n"
 
 
-def policy_table(contents: Contents) -> dict[str, Any]:
+def policy_table(contents: Contents) -> dict[str, object]:
     """Return the table of a policy, as it is written."""
     told, reasons = dict(contents.policy or {}), contents.reasons
     for name in _LISTS:
@@ -141,16 +141,16 @@ def policy_table(contents: Contents) -> dict[str, Any]:
     return {**told, **({"reason": contents.reason} if contents.reason else {})}
 
 
-def layer_table(rule: Mapping[str, Any]) -> dict[str, Any]:
+def layer_table(rule: Mapping[str, object]) -> dict[str, object]:
     """Return the table of a rule for layers, as it is written."""
     return {name: value for name, value in rule.items() if value not in (None, "")}
 
 
-def _table(values: Mapping[str, Any]) -> list[str]:
+def _table(values: Mapping[str, object]) -> list[str]:
     return [f"{name} = {_value(value)}" for name, value in values.items()]
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):

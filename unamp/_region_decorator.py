@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from unamp._compiler_marks import converted_by_adapter
 from unamp._function_types import F, Function
 from unamp._open_regions import close_down_to, open_regions
 
-Context = AbstractContextManager[Any]
+Context = AbstractContextManager[object]
+
+#: What a generator gives, and what it is sent.
+Y = TypeVar("Y")
+S = TypeVar("S")
 
 #: The attribute of a decorated function that holds what decorates it.
 MARK = "__unamp_region__"
@@ -50,7 +54,7 @@ def decorate(
     if kind == "asynchronous generator":
 
         @functools.wraps(function)
-        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[object, object]:
             check(mark, (args, kwargs))
             inner, own = function(*args, **kwargs), _OwnRegions()
             step, value = inner.asend, None
@@ -77,7 +81,7 @@ def decorate(
     elif kind == "generator":
 
         @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Generator[object, object, object]:
             check(mark, (args, kwargs))
             return (yield from in_steps(context, function(*args, **kwargs)))
 
@@ -120,7 +124,7 @@ class _OwnRegions:
     """The regions that the body of a generator or coroutine has open, but not while it waits."""
 
     def __init__(self) -> None:
-        self._interrupted: tuple[Any, ...] = ()
+        self._interrupted: tuple[Context, ...] = ()
         self._depth = 0
 
     def __enter__(self) -> None:
@@ -137,15 +141,15 @@ class _OwnRegions:
 
 
 def in_steps(
-    context: Callable[[], Context], inner: Generator[Any, Any, Any]
-) -> Generator[Any, Any, Any]:
+    context: Callable[[], Context], inner: Generator[Y, S, object]
+) -> Generator[Y, S, object]:
     """Return a generator that runs another's steps inside what `context` returns, each anew."""
     return _stepped(context, inner, _OwnRegions())
 
 
 def _stepped(
-    context: Callable[[], Context], inner: Generator[Any, Any, Any], own: _OwnRegions
-) -> Generator[Any, Any, Any]:
+    context: Callable[[], Context], inner: Generator[Y, S, object], own: _OwnRegions
+) -> Generator[Y, S, object]:
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -166,6 +170,6 @@ def _stepped(
 
 @types.coroutine
 def _awaited(
-    context: Callable[[], Context], awaitable: Any, own: _OwnRegions
-) -> Generator[Any, Any, Any]:
+    context: Callable[[], Context], awaitable: Awaitable[object], own: _OwnRegions
+) -> Generator[object, Any, object]:
     return (yield from _stepped(context, awaitable.__await__(), own))

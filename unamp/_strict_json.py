@@ -16,7 +16,7 @@ from unamp._version import __version__
 from unamp.dtypes import LOW_DTYPES
 
 T = TypeVar("T")
-Reader = Callable[[str, Any], T]
+Reader = Callable[[str, object], T]
 
 #: Of a whole number at most: whatever is longer counts nothing that a file of ours has.
 DIGITS = 18
@@ -145,7 +145,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def expect(where: str, value: Any, kinds: type | tuple[type, ...], called: str) -> Any:
+def expect(where: str, value: object, kinds: type[T] | tuple[type[T], ...], called: str) -> T:
     """Return a value that is of a kind; a boolean is no number."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
         raise BadJSON(f"{where}: must be {called}, not {type(value).__name__}")
@@ -153,7 +153,7 @@ def expect(where: str, value: Any, kinds: type | tuple[type, ...], called: str) 
 
 
 def fields(
-    where: str, value: Any, known: Collection[str], needed: Collection[str]
+    where: str, value: object, known: Collection[str], needed: Collection[str]
 ) -> dict[str, Any]:
     """Return an object that has all the needed fields, and none but the known ones."""
     found: dict[str, Any] = expect(where, value, dict, "an object")
@@ -164,20 +164,20 @@ def fields(
     return found
 
 
-def text(where: str, value: Any) -> str:
+def text(where: str, value: object) -> str:
     """Return a text."""
     found: str = expect(where, value, str, "text")
     return found
 
 
-def plain_text(where: str, value: Any) -> str:
+def plain_text(where: str, value: object) -> str:
     """Return a text that a terminal shows as it is: nothing in it is obeyed."""
     if not (found := text(where, value)).isprintable():
         raise BadJSON(f"{where}: must be printable text, not {found[:_SHOWN]!r}")
     return found
 
 
-def low_dtype(where: str, value: Any) -> str:
+def low_dtype(where: str, value: object) -> str:
     """Return the name of a low dtype."""
     if (found := plain_text(where, value)) not in LOW_DTYPES:
         raise BadJSON(
@@ -186,7 +186,7 @@ def low_dtype(where: str, value: Any) -> str:
     return found
 
 
-def whole(where: str, value: Any) -> int:
+def whole(where: str, value: object) -> int:
     """Return a whole number that counts something."""
     found: int = expect(where, value, int, "a whole number")
     if found < 0:
@@ -194,7 +194,7 @@ def whole(where: str, value: Any) -> int:
     return found
 
 
-def number(where: str, value: Any) -> float:
+def number(where: str, value: object) -> float:
     """Return a number."""
     found: float = expect(where, value, (int, float), "a number")
     return found
@@ -203,7 +203,7 @@ def number(where: str, value: Any) -> float:
 def each(read: Reader[T]) -> Reader[tuple[T, ...]]:
     """Return the reader of a list."""
 
-    def read_all(where: str, value: Any) -> tuple[T, ...]:
+    def read_all(where: str, value: object) -> tuple[T, ...]:
         items = expect(where, value, list, "a list")
         return tuple(read(f"{where} {n}", item) for n, item in enumerate(items, 1))
 
@@ -213,7 +213,7 @@ def each(read: Reader[T]) -> Reader[tuple[T, ...]]:
 def mapping(read: Reader[T]) -> Reader[dict[str, T]]:
     """Return the reader of an object whose fields are all read alike."""
 
-    def read_all(where: str, value: Any) -> dict[str, T]:
+    def read_all(where: str, value: object) -> dict[str, T]:
         found = expect(where, value, dict, "an object")
         return {name: read(f"{where}, {name[:_SHOWN]}", item) for name, item in found.items()}
 

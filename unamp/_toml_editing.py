@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import tomlkit
-from tomlkit.items import AoT
+from tomlkit import TOMLDocument
+from tomlkit.items import AoT, Array, Table
 
 from unamp._precision_toml import Contents, layer_table, policy_table
 
@@ -42,7 +43,7 @@ def edited(text: str, contents: Contents) -> str:
     return tomlkit.dumps(document)
 
 
-def _set_lists(document: Any, lists: Mapping[str, str]) -> None:
+def _set_lists(document: TOMLDocument, lists: Mapping[str, str]) -> None:
     if not lists:
         document.pop("lists", None)
     elif "lists" in document:
@@ -53,20 +54,20 @@ def _set_lists(document: Any, lists: Mapping[str, str]) -> None:
         document["lists"] = made
 
 
-def _update_keys(table: Any, values: Mapping[str, str]) -> None:
+def _update_keys(table: MutableMapping[str, object], values: Mapping[str, str]) -> None:
     for name in [name for name in table if name not in values]:
         del table[name]
     for name, value in values.items():
         table[name] = value
 
 
-def _made(values: Mapping[str, Any]) -> Any:
+def _made(values: Mapping[str, object]) -> Table:
     table = tomlkit.table()
     _update(table, values)
     return table
 
 
-def _update(table: Any, values: Mapping[str, Any]) -> None:
+def _update(table: Table, values: Mapping[str, object]) -> None:
     for name in [name for name in table if name not in values]:
         del table[name]
     # What stands behind the last value (a comment about the next table, say) stays behind it.
@@ -78,12 +79,12 @@ def _update(table: Any, values: Mapping[str, Any]) -> None:
         table.value.append(None, item)
 
 
-def _set(table: Any, values: Mapping[str, Any]) -> None:
+def _set(table: Table, values: Mapping[str, object]) -> None:
     for name, value in values.items():
         if (table[name].unwrap() if name in table else _USUAL.get(name)) == value:
             continue
         if isinstance(value, dict):
-            made: Any = tomlkit.inline_table()
+            made = tomlkit.inline_table()
             made.update(value)
             value = made
         elif isinstance(value, list) and name in table:
@@ -91,7 +92,7 @@ def _set(table: Any, values: Mapping[str, Any]) -> None:
         table[name] = value
 
 
-def _list(there: Any, wanted: list[Any]) -> Any:
+def _list(there: Array, wanted: list[object]) -> Array:
     """Return a list with other entries, in which those that stay have their comments."""
     for number in reversed(range(len(there))):
         if there[number].unwrap() not in wanted:

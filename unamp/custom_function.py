@@ -101,7 +101,7 @@ def _eligible_name(dtype: object) -> str:
     return name
 
 
-def _cast(value: Any, dtype: str) -> Any:
+def _cast(value: object, dtype: str) -> Any:
     """Cast every eligible tensor in a value, and in nested tuples, lists and mappings."""
     if isinstance(value, Mapping):
         return {_cast(k, dtype): _cast(v, dtype) for k, v in value.items()}

@@ -114,7 +114,7 @@ def decorate(
     return models if optimizers is None else (models, optimizers)
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: Any) -> list[object]:
     # an optax transformation is one, with fields
     several = isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
     return list(value) if several else [value]
@@ -131,7 +131,7 @@ def _saved(dtype: object) -> str | None:
     return name
 
 
-def _owner(networks: Sequence[Any], optimizers: Sequence[Any]) -> Adapter:
+def _owner(networks: Sequence[object], optimizers: Sequence[object]) -> Adapter:
     """Return the one adapter that knows them all."""
     owners = {_known(each, "network").framework for each in networks}
     if not owners:
@@ -144,7 +144,7 @@ def _owner(networks: Sequence[Any], optimizers: Sequence[Any]) -> Adapter:
     return registry.adapter_for(owners.pop())
 
 
-def _known(value: Any, kind: str) -> Adapter:
+def _known(value: object, kind: str) -> Adapter:
     adapter = registry.owner(value, kind)
     if adapter is None:
         raise TypeError(

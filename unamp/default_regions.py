@@ -51,7 +51,7 @@ def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[objec
     return limited_region(policy, framework, only)
 
 
-def _collect_places(value: Any, found: list[tuple[str, str]]) -> None:
+def _collect_places(value: object, found: list[tuple[str, str]]) -> None:
     """Add the framework and the device of every tensor in a value."""
     for adapter in registry.adapters_in_use():
         if adapter.is_tensor(value):

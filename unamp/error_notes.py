@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from unamp.adapter import Adapter, TellsOfDtypes
+from unamp.adapter.framework_types import Tensor
 from unamp.dtypes import ELIGIBLE, FLOAT32
 from unamp.policy import Policy, Rule
 from unamp.presets import preset
@@ -76,13 +77,13 @@ def _note(adapter: Any, policy: Policy, trace: TracebackType | None) -> str:
     )
 
 
-def _decided(adapter: Any, policy: Policy, tensor: Any) -> str | None:
+def _decided(adapter: TellsOfDtypes, policy: Policy, tensor: Tensor) -> str | None:
     """Return the last operation before a tensor that the policy runs low; None where unknown."""
     ops = islice(adapter.made_by(tensor), _MOST_STEPS)
     return next((op for op in ops if policy.rules.get(op) is Rule.LOW), None)
 
 
-def _tensors(adapter: Any, trace: TracebackType | None) -> list[tuple[str, Any]]:
+def _tensors(adapter: Adapter, trace: TracebackType | None) -> list[tuple[str, Tensor]]:
     """Return floating tensors, by name, in the innermost frame of the user's code with any."""
     own = (adapter.framework, "unamp", f"unamp_{adapter.framework}")
     frames = [
@@ -107,7 +108,7 @@ def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
         trace = trace.tb_next
 
 
-def _named(adapter: Any, variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _named(adapter: object, variables: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for name, value in variables.items():
         if isinstance(value, (list, tuple)):
             yield from ((f"{name}[{n}]", item) for n, item in enumerate(value[:_MOST_TENSORS]))

@@ -157,8 +157,8 @@ class Change(NamedTuple):
 
 
 def changes(
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
+    before: Mapping[str, object],
+    after: Mapping[str, object],
     ran: Mapping[tuple[Policy, str], int] | None = None,
     bases: Iterable[Policy] = (Policy(),),
 ) -> list[Change]:

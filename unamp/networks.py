@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+from unamp._function_types import Function
 from unamp.adapter import Adapter
 from unamp.adapter.arguments import cast_eligible
 from unamp.adapter.registry import owner
@@ -62,9 +62,7 @@ def auto_mixed_precision(
     return wrapped
 
 
-def call_under(
-    adapter: Adapter, policy: Policy, call: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
+def call_under(adapter: Adapter, policy: Policy, call: Function, *args: Any, **kwargs: Any) -> Any:
     """Call `call` under `policy`, with its floating inputs cast at O2 and O3.
 
     Return float32 where `returns_float32` says so. For adapters, to carry out `Adapter.wrap`.

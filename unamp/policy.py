@@ -227,7 +227,7 @@ class Policy:
         changed = [f"{name}={value!r}" for name, value in self._said().items()]
         return f"Policy({', '.join([repr(self.level), repr(self.dtype), *changed])})"
 
-    def _said(self) -> dict[str, Any]:
+    def _said(self) -> dict[str, object]:
         """Return the arguments besides level and dtype that are not the default, lists in words."""
         fields = list(zip(_ARGUMENTS, self._values, Policy()._values, strict=True))
         said = {name: value for name, value, usual in fields[2:] if value != usual}

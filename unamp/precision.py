@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from unamp import amp_warnings
 from unamp._precision_toml import Contents, dump, load
@@ -92,7 +91,7 @@ class Precision:
         return f"Precision({self.policy!r}, {self.layers!r})"
 
     @property
-    def _values(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[object, ...]:
         return self.policy, self.layers, self.reason, dict(self.reasons)
 
     @classmethod

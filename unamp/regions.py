@@ -92,7 +92,7 @@ class Region:
         )
         return f"Region({self.policy!r}{where})"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # What adapters made of the policy belongs to this process.
         return {**vars(self), "_prepared": (None, ())}
 
@@ -334,7 +334,7 @@ def limited_region(policy: Policy, framework: str, device: str | None) -> Region
 
 
 @not_converted
-def region_of_values(values: tuple[Any, ...], framework: str) -> Region:
+def region_of_values(values: tuple[object, ...], framework: str) -> Region:
     """Return a region for a policy on one framework, given the values that it is made of.
 
     A compiler that traces this makes no policy.
@@ -443,7 +443,9 @@ def _region_of_values(values: tuple[Any, ...], framework: str | None, device: st
     return _policy_region(Policy(*values), framework, device)
 
 
-def _region_for(make: Callable[..., Region], arguments: tuple[Any, ...], *flags: object) -> Region:
+def _region_for(
+    make: Callable[..., Region], arguments: tuple[object, ...], *flags: object
+) -> Region:
     """Return the region that `make` builds of arguments, one object for equal arguments.
 
     Where a compiler is tracing, the region is one that it can capture.
@@ -471,7 +473,7 @@ def _region_for(make: Callable[..., Region], arguments: tuple[Any, ...], *flags:
     return _built_once(adapters, make, hashable) if _is_hashable(hashable) else make(*arguments)
 
 
-def _is_hashable(arguments: tuple[Any, ...]) -> bool:
+def _is_hashable(arguments: tuple[object, ...]) -> bool:
     try:
         hash(arguments)
     except TypeError:
@@ -514,7 +516,7 @@ last_in_child(_open_in_child)
 
 @functools.lru_cache(KEPT_POLICIES)
 def _built_once(
-    adapters: object, make: Callable[..., Region], arguments: tuple[Any, ...]
+    adapters: object, make: Callable[..., Region], arguments: tuple[object, ...]
 ) -> Region:
     return make(*arguments)
 
@@ -538,7 +540,7 @@ def _one_per_policy(
 
 
 @once_per_trace
-def _key_for(framework: str, make: Callable[..., Region], *arguments: Any) -> int:
+def _key_for(framework: str, make: Callable[..., Region], *arguments: object) -> int:
     return registry.adapter_for(framework).make_capturable(make(*arguments))
 
 

@@ -13,10 +13,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from unamp import amp_warnings
 from unamp._compiler_marks import not_converted, once_per_trace
-from unamp._function_types import F
+from unamp._function_types import F, Function
 from unamp._region_decorator import runs_later
 from unamp.adapter import Support
 from unamp.adapter.arguments import cast_eligible, leaves, mapped
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.observing import unreported
 from unamp.adapter.open_traces import traces
 from unamp.adapter.performing import target
@@ -47,9 +48,9 @@ _lock = threading.RLock()
 class Example(NamedTuple):
     """An example call of a registered operation on one framework; see `Registration.example`."""
 
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    attributes: Mapping[str, Any]
+    function: Function
+    args: tuple[object, ...]
+    attributes: Mapping[str, object]
 
 
 #: The example calls, by operation and framework.
@@ -150,7 +151,7 @@ class Registration:
     def __init__(self, name: str, operators: object = ()) -> None:
         self.name = name
         self._operators = operators
-        self._replaced: list[tuple[Callable[..., Any], Any, AttributePatch]] = []
+        self._replaced: list[tuple[Function, Function, AttributePatch]] = []
         self._undone = False
 
     def __repr__(self) -> str:
@@ -220,7 +221,7 @@ class Registration:
             vocabulary().remove(self.name)
             _changed(self._operators)
 
-    def _replace(self, function: Callable[..., Any], owner: Any, name: str) -> None:
+    def _replace(self, function: Function, owner: Any, name: str) -> None:
         # One wrapper for each function, wherever it stands: its holders compare it with `is`.
         known = (made for other, made, _ in self._replaced if other is function)
         replacement = next(known, None) or _under_its_rule(self, function)
@@ -235,13 +236,13 @@ class Registration:
             _called_as_it_is(owner)
 
 
-def _places(function: Any) -> list[tuple[Callable[..., Any], Any, str]]:
+def _places(function: Function) -> list[tuple[Function, Any, str]]:
     """Return a function with each module or class that has it, and its name there.
 
     See `register_operation`.
     """
     if isinstance(function, type) and callable(getattr(function, "apply", None)):
-        apply: Callable[..., Any] = function.apply  # type: ignore[attr-defined]
+        apply: Function = function.apply  # type: ignore[attr-defined]
         if known := _name_of(function):
             raise ValueError(f"{function.__qualname__} is the operation {known!r} already")
         if "apply" in vars(function):
@@ -264,7 +265,7 @@ def _places(function: Any) -> list[tuple[Callable[..., Any], Any, str]]:
     return found
 
 
-def _operator(function: Any) -> tuple[str, str] | None:
+def _operator(function: object) -> tuple[str, str] | None:
     """Return the framework and qualified name of an operator that it dispatches, or None."""
     spelling = next((found for name in NAMERS if (found := name(function))), None)
     framework, _, operator = (spelling or "").partition(".")
@@ -332,7 +333,7 @@ def _name_of(value: object) -> str | None:
 NAMERS.insert(0, _name_of)
 
 
-def _under_its_rule(registration: Registration, function: Callable[..., Any]) -> Callable[..., Any]:
+def _under_its_rule(registration: Registration, function: Function) -> Function:
     """Return a function that calls another one under the rule for the operation."""
     name = registration.name
     warned: set[tuple[str, type]] = set()
@@ -386,7 +387,7 @@ def of_every_operation(name: str, policy: Policy) -> Policy | None:
     )
 
 
-def _called_as_it_is(function: Callable[..., Any]) -> None:
+def _called_as_it_is(function: Function) -> None:
     CALLED_AS_THEY_ARE.append(function)
     for adapter in adapters_in_use():
         if isinstance(adapter, CarriesOutRegistered):
@@ -399,16 +400,16 @@ def _idle() -> bool:
     return not any(map(_serves, adapters_in_use()))
 
 
-def _serves(adapter: Any) -> bool:
+def _serves(adapter: object) -> bool:
     thread = getattr(adapter, "thread", None)  # an adapter need not know of registered operations
     return thread is not None and (thread.plan is not None or thread.sink is not None)
 
 
-def _within(adapter: Any, value: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+def _within(adapter: Any, value: object, wanted: Callable[[Tensor], bool]) -> list[Tensor]:
     """Return the tensors of a framework in a value, however deep, that are wanted."""
-    found: list[Any] = []
+    found: list[Tensor] = []
 
-    def note(tensor: Any) -> Any:
+    def note(tensor: Tensor) -> Tensor:
         if wanted(tensor):
             found.append(tensor)
         return tensor
@@ -418,7 +419,7 @@ def _within(adapter: Any, value: Any, wanted: Callable[[Any], bool]) -> list[Any
 
 
 def _warn_of_unreached(
-    adapter: Any, call: Callable[..., Any], warned: set[tuple[str, type]], value: Any
+    adapter: Any, call: Function, warned: set[tuple[str, type]], value: object
 ) -> None:
     """Warn of arguments with tensors in them that are no container.
 
@@ -452,7 +453,7 @@ def _warn_of_unreached(
 _PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
-def _eligible(adapter: Any, value: Any) -> list[Any]:
+def _eligible(adapter: Any, value: object) -> list[Tensor]:
     return _within(adapter, value, lambda tensor: adapter.dtype_of(tensor) in ELIGIBLE)
 
 
@@ -461,9 +462,11 @@ class _Call(NamedTuple):
 
     adapter: Any
     name: str
-    function: Callable[..., Any]
+    function: Function
 
-    def run(self, tensors: list[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def run(
+        self, tensors: list[Tensor], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
         """Carry the rule out, and report the call where a trace is open.
 
         Raises:
@@ -498,7 +501,7 @@ class _Call(NamedTuple):
         native = getattr(self.function, "__qualname__", self.name)
         record = OpRecord(self.name, native, rule, tuple(dtypes), computed, None, emulated)
 
-        def low(dtype: str) -> Any:
+        def low(dtype: str) -> object:
             if dtype in FLOAT8:
                 raise LeftOut(NO_PRODUCT)
             with _off(adapter.framework):
@@ -520,8 +523,12 @@ class _Call(NamedTuple):
         )
 
     def _computed(
-        self, device: str, dtype: str | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, bool]:
+        self,
+        device: str,
+        dtype: str | None,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+    ) -> tuple[object, bool]:
         """Return the result for arguments in a dtype, and whether that is emulated.
 
         With None the arguments are left as they are.
@@ -540,12 +547,12 @@ class _Call(NamedTuple):
             )
         return self._cast(result, dtype if emulated else None), emulated
 
-    def _floating(self, result: Any) -> list[Any]:
+    def _floating(self, result: object) -> list[Tensor]:
         return _within(
             self.adapter, result, lambda tensor: "float" in self.adapter.dtype_of(tensor)
         )
 
-    def _cast(self, value: Any, dtype: str | None) -> Any:
+    def _cast(self, value: object, dtype: str | None) -> object:
         """Return some arguments with their eligible tensors in a dtype; None leaves them."""
         return (
             value
@@ -554,7 +561,7 @@ class _Call(NamedTuple):
         )
 
 
-def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]:
+def _replaced(adapter: Any, before: object, after: object) -> list[Callable[[], bool]]:
     """Return, for each tensor and container replaced, what tells whether it is unchanged."""
     if before is after:
         return []
@@ -569,7 +576,7 @@ def _replaced(adapter: Any, before: Any, after: Any) -> list[Callable[[], bool]]
     ]
 
 
-def _inside(adapter: Any, value: Any) -> list[Any]:
+def _inside(adapter: Any, value: object) -> list[object]:
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, (tuple, list)) else list(adapter.opened(value)[0])

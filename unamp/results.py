@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from unamp._compiler_marks import converted_by_adapter, not_compiled, not_converted
-from unamp._function_types import F
+from unamp._function_types import F, Function
 from unamp._region_decorator import MARK, runs_later
+from unamp.adapter import Adapter
 from unamp.adapter.arguments import mapped
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.registry import adapters_in_use
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp.errors import shortened
@@ -50,7 +51,7 @@ def float32_results(function: F) -> F:
             f"float32_results cannot decorate the generator function {name}: "
             "decorate a function that computes one of the values that it yields"
         )
-    wrapper: Callable[..., Any]
+    wrapper: Function
     if kind == "coroutine":
 
         @functools.wraps(function)
@@ -74,12 +75,12 @@ def float32_results(function: F) -> F:
 
 
 @not_converted
-def widened(result: Any) -> Any:
+def widened(result: object) -> object:
     """Return a result with its low tensors in float32."""
     for adapter in adapters_in_use():
         result = mapped(result, adapter.is_tensor, functools.partial(_float32, adapter))
     return result
 
 
-def _float32(adapter: Any, tensor: Any) -> Any:
+def _float32(adapter: Adapter, tensor: Tensor) -> Tensor:
     return adapter.cast(tensor, FLOAT32) if adapter.dtype_of(tensor) in LOW_DTYPES else tensor

@@ -22,6 +22,7 @@ tools, to be used where they fit:
 - `plans`: what plans have in common: rules, the message of a ban, how a rule is carried out
 - `registered`: operations that users register: the optional part of an adapter
 - `performing`: what a rule comes to for one call
+- `framework_types`: the names of a framework's own types, which only its adapter knows
 - `memory`: comparing the bytes of two tensors on the CPU
 - `arguments`: tensors in arguments and results, however nested
 - `observing`: reporting to `unamp.trace`

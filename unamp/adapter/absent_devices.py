@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from unamp._function_types import Function
 from unamp.vocabulary import vocabulary
@@ -182,7 +182,7 @@ class AbsentDevice:
 
     name: str
     read: Read
-    place: Callable[[str], AbstractContextManager[Any]]
+    place: Callable[[str], AbstractContextManager[object]]
     region: str | None = None
     reason: Callable[[Exception], str] = lambda error: ""
     run: Run | None = None

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from unamp.adapter.framework_types import Cast, Dtype, Tensor
 from unamp.dtypes import ELIGIBLE
 
 if TYPE_CHECKING:
     from unamp.adapter.contract import Adapter
 
+T = TypeVar("T")
+
 #: The leaves of a container of a framework's own kind, and the function that makes one of others.
-Opened = tuple[Sequence[Any], Callable[[Sequence[Any]], Any]]
+Opened = tuple[Sequence[object], Callable[[Sequence[object]], object]]
 
 
 def mapped(
     value: Any,
-    is_tensor: Callable[[Any], bool],
-    change: Callable[[Any], Any],
-    opened: Callable[[Any], Opened | None] | None = None,
+    is_tensor: Callable[[object], bool],
+    change: Callable[[Tensor], object],
+    opened: Callable[[object], Opened | None] | None = None,
 ) -> Any:
     """Return a value with its tensors changed: a tensor, or tuples, lists and dictionaries of them.
 
@@ -66,7 +69,7 @@ def mapped(
     return value if all(map(is_, before, after)) else made_of(after)
 
 
-def within(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:
+def within(value: object, kinds: type[T] | tuple[type[T], ...]) -> Iterator[T]:
     """Give the objects of some classes in a value, also inside tuples, lists and dictionaries."""
     if isinstance(value, kinds):
         yield value
@@ -78,7 +81,7 @@ def within(value: Any, kinds: type | tuple[type, ...]) -> Iterator[Any]:
             yield from within(item, kinds)
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves(value: object) -> Iterator[Any]:
     """Return the leaves of lists, tuples and dictionaries, however deep."""
     if isinstance(value, (list, tuple)):
         for item in value:
@@ -90,14 +93,17 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def cast_eligible(
-    adapter: Adapter, value: Any, dtype: str, opened: Callable[[Any], Opened | None] | None = None
+    adapter: Adapter,
+    value: object,
+    dtype: str,
+    opened: Callable[[object], Opened | None] | None = None,
 ) -> Any:
     """Return a value with its eligible tensors of a framework in a dtype.
 
     Gradients flow back through the casts. Further containers are opened as `mapped` says.
     """
 
-    def cast(tensor: Any) -> Any:
+    def cast(tensor: Tensor) -> Tensor:
         return adapter.cast(tensor, dtype) if adapter.dtype_of(tensor) in ELIGIBLE else tensor
 
     return mapped(value, adapter.is_tensor, cast, opened)
@@ -113,17 +119,17 @@ class Nesting(NamedTuple):
             dtype, and the dtype.
     """
 
-    tensors: Callable[[Any], Iterator[Any]]
-    floats: Callable[[Any], list[Any]]
-    convert: Callable[[Callable[[Any, Any], Any], Any, Any], Any]
+    tensors: Callable[[object], Iterator[Tensor]]
+    floats: Callable[[object], list[Dtype]]
+    convert: Callable[[Cast, Dtype, object], Any]
 
 
 def nesting(
     tensor: type | None,
     parameter: type | None,
     others: tuple[type, ...],
-    eligible: tuple[Any, Any, Any],
-    dtype_of: Callable[[Any], Any],
+    eligible: tuple[Dtype, Dtype, Dtype],
+    dtype_of: Callable[[Tensor], Dtype],
 ) -> Nesting:
     """Return the functions that look for tensors in arguments, made for one framework.
 
@@ -141,12 +147,12 @@ def nesting(
     kinds = tuple(kind for kind in (tensor, parameter, *others) if kind is not None)
     first, second, third = eligible
 
-    def floats(value: Any) -> list[Any]:
-        found: list[Any] = []
+    def floats(value: Any) -> list[Dtype]:
+        found: list[Dtype] = []
         collect(value if type(value) in (list, tuple) else (value,), found)
         return found
 
-    def collect(values: Any, found: list[Any]) -> None:
+    def collect(values: Iterable[Any], found: list[Dtype]) -> None:
         for value in values:
             kind = type(value)
             if kind is tensor or kind is parameter:
@@ -166,7 +172,7 @@ def nesting(
             if dtype is first or dtype is second or dtype is third:
                 found.append(dtype)
 
-    def convert(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
+    def convert(to: Cast, dtype: Dtype, value: Any) -> object:
         kind = type(value)
         if kind is tensor or kind is parameter:
             return to(value, dtype)

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any
 
 from unamp.adapter.contract import DEVICES, CapturesNothing, Gap, Support
 from unamp.adapter.facts import read_gaps
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.registered import PlanDecides
 from unamp.dtypes import PRECISIONS
 from unamp.policy import Policy
@@ -75,6 +75,6 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         """Return None: the framework has no AMP of its own that is in force in a thread."""
         return None
 
-    def made_by(self, tensor: Any) -> Iterator[str]:
+    def made_by(self, tensor: Tensor) -> Iterator[str]:
         """Give nothing: what a tensor came from is not known."""
         return iter(())

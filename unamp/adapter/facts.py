@@ -80,7 +80,7 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
     return tuple(Gap(**table) for table in tables)
 
 
-def _as(wanted: Any, value: Any) -> Any:
+def _as(wanted: object, value: Any) -> Any:
     """Return a value of a TOML file as a field's type wants it."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin is frozenset:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from unamp._function_types import Args
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.open_traces import Emulation, traces
 from unamp.adapter.shadowing import PRODUCTS, LeftOut
 from unamp.dtypes import FLOAT8
@@ -58,8 +60,8 @@ class Arithmetic(NamedTuple):
             of them.
     """
 
-    where: Callable[[Any, Any, Any], Any]
-    amax: Callable[[Any, Sequence[int] | None], Any]
+    where: Callable[[Tensor, Tensor, Tensor], Tensor]
+    amax: Callable[[Tensor, Sequence[int] | None], Tensor]
 
 
 def format_of(dtype: str) -> tuple[Format, bool]:
@@ -85,7 +87,7 @@ def in_float8(dtype: str, layers: Collection[str]) -> Iterator[Emulation]:
         traces.float8 = before
 
 
-def rounded(x: Any, form: Format, where: Callable[[Any, Any, Any], Any]) -> Any:
+def rounded(x: Tensor, form: Format, where: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
     """Return float32 numbers rounded to the nearest number of a format, ties to even.
 
     Beyond the largest they are that. What is infinite or NaN is NaN.
@@ -103,7 +105,9 @@ def rounded(x: Any, form: Format, where: Callable[[Any, Any, Any], Any]) -> Any:
     return where(x == 0.0, x, nearest * sign)
 
 
-def dequantized(x: Any, form: Format, axes: Sequence[int] | None, arithmetic: Arithmetic) -> Any:
+def dequantized(
+    x: Tensor, form: Format, axes: Sequence[int] | None, arithmetic: Arithmetic
+) -> Tensor:
     """Return a float32 tensor as float8 with a scale holds it.
 
     The largest magnitude becomes the format's largest number.
@@ -125,7 +129,7 @@ def dequantized(x: Any, form: Format, axes: Sequence[int] | None, arithmetic: Ar
     return rounded(x * scale, form, where) / scale
 
 
-def with_factors(op: str, args: Sequence[Any], change: Callable[[int, Any], Any]) -> list[Any]:
+def with_factors(op: str, args: Args, change: Callable[[int, Tensor], Tensor]) -> list[Any]:
     """Return the arguments of a product with its two factors changed.
 
     The factors of an einsum stand behind its equation.

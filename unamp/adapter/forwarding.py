@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Mapping
-from typing import Any
 
 from unamp.adapter.replacing import code_of
 
 
 def forwarding(
-    function: types.FunctionType, call: str, constants: Mapping[str, Any]
+    function: types.FunctionType, call: str, constants: Mapping[str, object]
 ) -> types.CodeType:
     """Return code that takes a function's arguments and hands them on.
 

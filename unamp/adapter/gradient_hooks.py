@@ -10,8 +10,8 @@ which holds `Arrivals`, which hold nothing once the trace is closed. For a param
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from unamp.adapter.framework_types import Row
 from unamp.adapter.records import Gradient
 
 
@@ -61,7 +61,7 @@ class GradientHook:
         """Return whether one of the traces is still open, and takes gradients now."""
         return any(_takes(arrivals, place) for arrivals, place in self._places)
 
-    def arrived(self, dtype: str, shape: Sequence[int], row: Any, result: int = 0) -> None:
+    def arrived(self, dtype: str, shape: Sequence[int], row: Row, result: int = 0) -> None:
         """Tell of a gradient.
 
         Args:

@@ -11,12 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.records import Call
 from unamp.adapter.shadowing import DRAWING, DRAWS, LeftOut, said
 from unamp.errors import shortened
 from unamp.vocabulary import vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: How many bytes a trace keeps unless it is told.
 LIMIT = 1 << 30
@@ -29,6 +33,13 @@ KEPT_DTYPES = (
 )
 
 
+#: Returns the numbers of a tensor with their axes in another order.
+Lay = Callable[["np.ndarray"], "np.ndarray"]
+
+#: Gives the numbers of a tensor in its dtype, and raises `LeftOut` for what is no tensor.
+ToArray = Callable[[object], "np.ndarray"]
+
+
 class Laid(NamedTuple):
     """A tensor whose numbers lie in another order than the canonical one.
 
@@ -37,8 +48,8 @@ class Laid(NamedTuple):
         lay: returns its numbers, a NumPy array, in the canonical order.
     """
 
-    tensor: Any
-    lay: Callable[[Any], Any]
+    tensor: Tensor
+    lay: Lay
 
 
 class Arguments(NamedTuple):
@@ -50,9 +61,9 @@ class Arguments(NamedTuple):
             they are in it.
     """
 
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any] = {}
-    result: Callable[[Any], Any] | None = None
+    args: Sequence[object]
+    kwargs: Mapping[str, object] = {}
+    result: Lay | None = None
 
 
 #: For names of operations, a framework's or the canonical ones: a function with the framework's own
@@ -83,15 +94,19 @@ class Calls:
             for what is no tensor.
     """
 
-    def __init__(
-        self, functions: Signatures, layers: Signatures, array: Callable[[Any], Any]
-    ) -> None:
+    def __init__(self, functions: Signatures, layers: Signatures, array: ToArray) -> None:
         self._functions = functions
         self._layers = layers
         self.array = array
 
     def canonical(
-        self, op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool
+        self,
+        op: str,
+        name: str,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        layer: bool,
     ) -> Arguments:
         """Return a call in the canonical signature.
 
@@ -131,7 +146,7 @@ class Calls:
         return Arguments(given)
 
 
-def one_number(value: Any) -> Any:
+def one_number(value: Any) -> object:
     """Return the number that a list of equal ones, such as a stride, stands for; else the value."""
     several = (
         isinstance(value, (list, tuple))
@@ -174,9 +189,7 @@ class Keeper:
         self._limit = limit
         self._count = 0
 
-    def before(
-        self, op: str, canonical: Callable[[], Arguments], array: Callable[[Any], Any]
-    ) -> Kept:
+    def before(self, op: str, canonical: Callable[[], Arguments], array: ToArray) -> Kept:
         """Return the arguments of a call, copied before it changes them.
 
         Args:
@@ -200,7 +213,7 @@ class Keeper:
             kept.tensors, kept.left_out = {}, f"to write it down raises {said(error)}"
         return kept
 
-    def write(self, tensors: dict[str, Any]) -> str:
+    def write(self, tensors: dict[str, np.ndarray]) -> str:
         """Write the tensors of one call, and return the name of the file.
 
         Raises:
@@ -226,16 +239,16 @@ class Kept:
         array: see `Keeper.before`.
     """
 
-    def __init__(self, keeper: Keeper, array: Callable[[Any], Any]) -> None:
+    def __init__(self, keeper: Keeper, array: ToArray) -> None:
         self._keeper = keeper
         self._array = array
-        self.tensors: dict[str, Any] = {}
-        self.args: list[Any] = []
-        self.kwargs: dict[str, Any] = {}
-        self.lay: Callable[[Any], Any] | None = None
+        self.tensors: dict[str, np.ndarray] = {}
+        self.args: list[object] = []
+        self.kwargs: dict[str, object] = {}
+        self.lay: Lay | None = None
         self.left_out = ""
 
-    def encode(self, value: Any) -> Any:
+    def encode(self, value: object) -> object:
         """Return a value as JSON can hold it; tensors are set aside for the file."""
         if value is None or type(value) is bool:
             return value
@@ -253,7 +266,7 @@ class Kept:
         self.tensors[str(name)] = self._numbers(value)
         return {"tensor": name}
 
-    def after(self, result: Any) -> Call:
+    def after(self, result: Tensor | None) -> Call:
         """Write the call down.
 
         Args:
@@ -272,7 +285,7 @@ class Kept:
                 self.left_out = f"to write it down raises {said(error)}"
         return Call("", [], {}, self.left_out)
 
-    def _numbers(self, tensor: Any) -> Any:
+    def _numbers(self, tensor: object) -> np.ndarray:
         import numpy as np
 
         tensor, lay = tensor if isinstance(tensor, Laid) else (tensor, np.asarray)

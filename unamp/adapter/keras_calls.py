@@ -6,10 +6,11 @@ They serve whichever backend Keras computes with.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
+from unamp.adapter.framework_types import Layer, Tensor
 from unamp.adapter.kept_calls import Arguments, Signatures
 from unamp.adapter.signatures import (
+    PerAxis,
     batch_norm,
     convolution,
     embedding,
@@ -30,17 +31,17 @@ from unamp.adapter.signatures import (
 _SLOPE = 0.2
 
 
-def _plain(layer: Any) -> None:
+def _plain(layer: Layer) -> None:
     """Leave a layer with an activation out: that is no part of the canonical operation."""
     refuse_unless(getattr(layer.activation, "__name__", "") == "linear", "an activation of its own")
 
 
-def _dense(layer: Any, inputs: Any, training: Any = None) -> Arguments:
+def _dense(layer: Layer, inputs: Tensor, training: object = None) -> Arguments:
     _plain(layer)
     return linear(inputs, layer.kernel, layer.bias)
 
 
-def _convolution(layer: Any, inputs: Any) -> Arguments:
+def _convolution(layer: Layer, inputs: Tensor) -> Arguments:
     _plain(layer)
     refuse_unless(layer.data_format == "channels_last", "its channels first")
     return convolution(
@@ -49,12 +50,12 @@ def _convolution(layer: Any, inputs: Any) -> Arguments:
     )  # fmt: skip
 
 
-def _pooling(layer: Any, inputs: Any) -> Arguments:
+def _pooling(layer: Layer, inputs: Tensor) -> Arguments:
     refuse_unless(layer.data_format == "channels_last", "its channels first")
     return pooling(inputs, layer.pool_size, layer.strides, layer.padding)
 
 
-def _trailing(axis: Any, x: Any) -> int:
+def _trailing(axis: PerAxis, x: Tensor) -> int:
     """Return the number of axes, which must be the last of a tensor."""
     axes = sorted(n % len(x.shape) for n in ((axis,) if isinstance(axis, int) else axis))
     refuse_unless(
@@ -64,13 +65,19 @@ def _trailing(axis: Any, x: Any) -> int:
 
 
 def _layer_normalization(
-    x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, epsilon: float | None = None
+    x: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    axis: PerAxis = -1,
+    epsilon: float | None = None,
 ) -> Arguments:
     small = sys.modules["keras"].config.epsilon() if epsilon is None else epsilon
     return layer_norm(x, _trailing(axis, x), gamma, beta, small)
 
 
-def _batch_norm(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Arguments:
+def _batch_norm(
+    layer: Layer, inputs: Tensor, training: object = None, mask: object = None
+) -> Arguments:
     refuse_unless(mask is None, "a mask")
     refuse_unless(_trailing(layer.axis, inputs) == 1, "several axes of channels")
     learning = bool(training) and layer.trainable
@@ -81,7 +88,7 @@ def _batch_norm(layer: Any, inputs: Any, training: Any = None, mask: Any = None)
 
 
 def _relu(
-    x: Any, negative_slope: Any = 0.0, max_value: Any = None, threshold: Any = 0.0
+    x: Tensor, negative_slope: object = 0.0, max_value: object = None, threshold: object = 0.0
 ) -> Arguments:
     refuse_unless(
         max_value is None and not negative_slope and not threshold,

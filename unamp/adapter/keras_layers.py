@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import MethodType
-from typing import Any
+from typing import Any, NoReturn
 
+from unamp.adapter.framework_types import Layer
 from unamp.adapter.keras_models import library
 from unamp.adapter.layers import REGION, Layered, LayerRegion, in_region
 from unamp.errors import NotExpressible
@@ -23,21 +24,21 @@ class KerasLayers(Layered):
             `unamp.adapter.layers.RulesInForce.put`. None where the compiler notices by itself.
     """
 
-    def __init__(self, note: Callable[[Any, LayerRegion | None], None] | None = None) -> None:
+    def __init__(self, note: Callable[[Layer, LayerRegion | None], None] | None = None) -> None:
         self._note = note
 
-    def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
+    def inner(self, layer: Layer) -> Iterable[tuple[str, Layer]]:
         """Return the layers directly inside a layer, with their names."""
         return ((str(each.name), each) for each in layer._layers)
 
-    def runs(self, layer: Any) -> bool:
+    def runs(self, layer: Layer) -> bool:
         """Return whether a layer has a call of its own."""
         layers = library().layers
         return type(layer).call is not layers.Layer.call and not isinstance(
             layer, layers.InputLayer
         )
 
-    def check(self, layer: Any, region: LayerRegion) -> None:
+    def check(self, layer: Layer, region: LayerRegion) -> None:
         """Raise NotExpressible where Keras does not run a layer by its class's call."""
         if "call" in vars(layer) and REGION not in vars(layer):
             raise NotExpressible(
@@ -50,7 +51,7 @@ class KerasLayers(Layered):
                 _quantized(layer, "leave it out of the rules, or do not quantize it")
             )
 
-    def put(self, layer: Any, region: LayerRegion | None) -> None:
+    def put(self, layer: object, region: LayerRegion | None) -> None:
         """Have a layer run in a region, and its backend know of it."""
         kind: Any = type(layer)
         held, under = vars(layer), in_region(kind, "call")
@@ -69,14 +70,14 @@ class KerasLayers(Layered):
             self._note(layer, region)
 
 
-def _refuse(layer: Any, *args: Any, **kwargs: Any) -> Any:
+def _refuse(layer: Layer, *args: object, **kwargs: object) -> NoReturn:
     """Raise, in place of the `quantized_call` of a layer with a rule: it was quantized since."""
     raise NotExpressible(
         _quantized(layer, "remove the rule, which was put on before, or do not quantize it")
     )
 
 
-def _quantized(layer: Any, way_out: str) -> str:
+def _quantized(layer: Layer, way_out: str) -> str:
     return (
         f"{layer.name} is quantized ({layer.quantization_mode}): Keras runs it by its "
         f"quantized_call, where no rule is followed; {way_out}"

@@ -14,12 +14,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from unamp._function_types import Function
+from unamp.adapter.framework_types import Layer, Tensor
 from unamp.adapter.keras_models import library
+from unamp.adapter.replacing import Replacement
 from unamp.adapter.state import Step, ThreadState
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 
 #: A function's module, its path there, and what makes its replacement.
-Hook = tuple[str, str, Callable[[Function], Function]]
+Hook = tuple[str, str, Replacement]
 
 
 class _Adding(threading.local):
@@ -80,7 +82,7 @@ class AddedLosses:
         """
 
         @functools.wraps(original)
-        def run(model: Any, loss: Any) -> Any:
+        def run(model: Layer, loss: Tensor) -> Tensor:
             keras = library()
             low = (
                 self._adding.step is not None

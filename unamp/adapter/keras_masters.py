@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+from unamp.adapter.framework_types import Optimizer, Tensor, Variable
 from unamp.adapter.keras_models import library
 from unamp.adapter.wrapping import derived_class
 from unamp.dtypes import LOW_DTYPES
@@ -20,17 +21,17 @@ from unamp.dtypes import LOW_DTYPES
 _Optimizer: Any = object
 
 
-def has_master_weights(optimizer: Any) -> bool:
+def has_master_weights(optimizer: Optimizer) -> bool:
     """Return whether an optimizer steps master weights, so that it takes low gradients."""
     return any(isinstance(inner, MasterWeights) for inner in with_inner(optimizer))
 
 
-def stepped(optimizer: Any) -> list[Any]:
+def stepped(optimizer: Optimizer) -> list[Variable]:
     """Return the variables that an optimizer was built for, in its order."""
     return list(vars(optimizer).get("_unamp_parameters") or optimizer._trainable_variables)
 
 
-def with_inner(optimizer: Any) -> Iterator[Any]:
+def with_inner(optimizer: Optimizer) -> Iterator[Optimizer]:
     """Yield an optimizer and those inside it."""
     yield optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -38,7 +39,7 @@ def with_inner(optimizer: Any) -> Iterator[Any]:
         yield from with_inner(each)
 
 
-def check_new(optimizer: Any, steps: int) -> None:
+def check_new(optimizer: Optimizer, steps: int) -> None:
     """Check that an optimizer can be given master weights.
 
     Args:
@@ -64,7 +65,7 @@ def check_new(optimizer: Any, steps: int) -> None:
 
 
 def give_master_weights(
-    optimizer: Any, kind: type[MasterWeights], originals: Sequence[tuple[Any, Any]]
+    optimizer: Any, kind: type[MasterWeights], originals: Sequence[tuple[Variable, Tensor]]
 ) -> None:
     """Have an optimizer step master weights; one that has others inside leaves that to them.
 
@@ -83,7 +84,9 @@ def give_master_weights(
 
 
 def rebuild(
-    optimizers: Sequence[Any], steppers: Sequence[Any], replaced: Sequence[tuple[Any, Any]]
+    optimizers: Sequence[Optimizer],
+    steppers: Sequence[Optimizer],
+    replaced: Sequence[tuple[Variable, object]],
 ) -> None:
     """Let optimizers that are built already be built for the variables as they are now.
 
@@ -106,7 +109,7 @@ def rebuild(
         optimizer.build(variables)
 
 
-def _rename_exclusions(optimizer: Any, replaced: Sequence[tuple[Any, Any]]) -> None:
+def _rename_exclusions(optimizer: Optimizer, replaced: Sequence[tuple[Variable, object]]) -> None:
     """Follow the variables in `exclude_from_weight_decay`.
 
     It remembers what is inside a Keras variable.
@@ -118,7 +121,7 @@ def _rename_exclusions(optimizer: Any, replaced: Sequence[tuple[Any, Any]]) -> N
                 named.add(optimizer._var_key(variable))
 
 
-def _unbuild(optimizer: Any) -> None:
+def _unbuild(optimizer: Optimizer) -> None:
     kept = (optimizer._iterations, optimizer._learning_rate)
     for variable in optimizer._variables[:]:
         if not any(variable is each for each in kept):
@@ -135,35 +138,35 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
     the methods whose names begin with ``_unamp``.
     """
 
-    def _unamp_outside(self) -> AbstractContextManager[Any]:
+    def _unamp_outside(self) -> AbstractContextManager[object]:
         """Return a context without a policy, and outside of any graph that is being made."""
         return self._unamp_suspended()
 
-    def _unamp_suspended(self) -> AbstractContextManager[Any]:
+    def _unamp_suspended(self) -> AbstractContextManager[object]:
         """Return a context without a policy."""
         raise NotImplementedError
 
-    def _unamp_master(self, parameter: Any, original: Any) -> Any:
+    def _unamp_master(self, parameter: Variable, original: Tensor | None) -> Variable:
         """Return a new master weight that starts from the original, or, if None, the parameter."""
         raise NotImplementedError
 
-    def _unamp_wide(self, gradient: Any) -> Any:
+    def _unamp_wide(self, gradient: Tensor | None) -> Tensor | None:
         """Return a gradient in float32 where it is low; what is not low, and None, as it is."""
         raise NotImplementedError
 
-    def _unamp_catch_up(self, master: Any, parameter: Any) -> None:
+    def _unamp_catch_up(self, master: Variable, parameter: Variable) -> None:
         """Let a master weight take over numbers that somebody else has given to its parameter."""
         raise NotImplementedError
 
-    def _unamp_round(self, parameter: Any, master: Any) -> None:
+    def _unamp_round(self, parameter: Variable, master: Variable) -> None:
         """Let a parameter take over the rounded value of its master weight."""
         raise NotImplementedError
 
-    def _unamp_excluded(self, parameter: Any) -> Any:
+    def _unamp_excluded(self, parameter: Variable) -> object:
         """Return a parameter's entry in the optimizer's list of exclusions from weight decay."""
         return parameter
 
-    def build(self, variables: Iterable[Any]) -> None:
+    def build(self, variables: Iterable[Variable]) -> None:
         """Make the master weights of variables, and build Keras's optimizer for those."""
         if self.built:
             return
@@ -185,7 +188,11 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             }
             super().build(masters)
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(
+        self,
+        grads: Iterable[Tensor | None],
+        trainable_variables: Iterable[Variable] | None = None,
+    ) -> None:
         """Step the master weights, and round them into the parameters."""
         with self._unamp_suspended():
             if not self.built and trainable_variables is not None:
@@ -202,7 +209,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
                 # A parameter that is not its rounded master weight counts as changed by others.
                 self._round(given, masters)
 
-    def finalize_variable_values(self, var_list: Any) -> None:
+    def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
         """Finalize the master weights, and round them into the parameters."""
         with self._unamp_suspended():
             given = list(var_list)
@@ -210,12 +217,12 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             super().finalize_variable_values(masters)
             self._round(given, masters)
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: object) -> None:
         """Load the state with the master weights, and round them into the parameters."""
         super().load_own_variables(store)
         self._round(stepped(self), self._trainable_variables)
 
-    def set_weights(self, weights: Any) -> None:
+    def set_weights(self, weights: object) -> None:
         """Set the state with the master weights, and round them into the parameters."""
         super().set_weights(weights)
         self._round(stepped(self), self._trainable_variables)
@@ -232,7 +239,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    def from_config(cls, config: dict[str, Any], custom_objects: object = None) -> Optimizer:
         """Return an optimizer that steps master weights, of the class in the config."""
         made = library().utils.deserialize_keras_object(
             config["optimizer"], custom_objects=custom_objects
@@ -240,23 +247,23 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         _change_class(made, cls.__mro__[1])
         return made
 
-    def _unamp_made(self, parameter: Any, original: Any) -> Any:
+    def _unamp_made(self, parameter: Variable, original: Tensor | None) -> Variable:
         if str(library().backend.standardize_dtype(parameter.dtype)) not in LOW_DTYPES:
             return parameter
         master = self._unamp_master(parameter, original)
         master.constraint = getattr(parameter, "constraint", None)
         return master
 
-    def _masters_of(self, parameters: Iterable[Any]) -> list[Any]:
+    def _masters_of(self, parameters: Iterable[Variable]) -> list[Variable]:
         masters = self.__dict__["_unamp_masters"]
         return [masters.get(self._var_key(each), each) for each in parameters]
 
-    def _round(self, parameters: Iterable[Any], masters: Iterable[Any]) -> None:
+    def _round(self, parameters: Iterable[Variable], masters: Iterable[Variable]) -> None:
         for parameter, master in zip(parameters, masters, strict=True):
             if master is not parameter:
                 self._unamp_round(parameter, master)
 
-    def _use_weight_decay(self, variable: Any) -> bool:
+    def _use_weight_decay(self, variable: Variable) -> bool:
         # Keras 3.16 asks for the excluded variables when it builds the optimizer, and looks here.
         decided = hasattr(super(), "_is_excluded_from_weight_decay")
         return bool(
@@ -265,19 +272,19 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             )
         )
 
-    def _is_excluded_from_weight_decay(self, variable: Any) -> bool:
+    def _is_excluded_from_weight_decay(self, variable: Variable) -> bool:
         return bool(
             super()._is_excluded_from_weight_decay(self._unamp_named_in_exclusions(variable))
         )
 
-    def _unamp_named_in_exclusions(self, variable: Any) -> Any:
+    def _unamp_named_in_exclusions(self, variable: Variable) -> object:
         """Return the entry of a variable in the list of exclusions, which name parameters."""
         return self._unamp_excluded(
             self.__dict__["_unamp_of_master"].get(self._var_key(variable), variable)
         )
 
 
-def _change_class(optimizer: Any, kind: Any) -> None:
+def _change_class(optimizer: object, kind: Any) -> None:
     of: Any = type(optimizer)
     object.__setattr__(optimizer, "__class__", with_masters(of, kind))
 

@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from unamp._function_types import Function
+from unamp.adapter.framework_types import Dtype, Tensor
 from unamp.adapter.keras_losses import Hook
 from unamp.adapter.keras_models import facts
 from unamp.adapter.replacing import as_replacement
 
 
 def hooks(
-    suspended: Callable[[], AbstractContextManager[Any]],
+    suspended: Callable[[], AbstractContextManager[None]],
     followed: Callable[[], bool],
     widened: Callable[[Any], Any],
 ) -> Iterator[Hook]:
@@ -47,7 +48,7 @@ def keeping_mask(cast: Function) -> Function:
     """Wrap a cast so that a tensor keeps the mask that Keras has for it."""
 
     @functools.wraps(cast)
-    def run(value: Any, dtype: Any) -> Any:
+    def run(value: Tensor, dtype: Dtype) -> Tensor:
         made = cast(value, dtype)
         if made is not value:
             masking = sys.modules["keras.src.backend.common.masking"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from unamp.adapter.contract import Decoration
 from unamp.adapter.facts import read_facts
+from unamp.adapter.framework_types import Layer, Variable
 from unamp.adapter.layers import excluded_layers
 from unamp.dtypes import ELIGIBLE, LOW_DTYPES
 from unamp.errors import NotExpressible
@@ -62,7 +63,9 @@ def is_layer(value: object, backend: str) -> bool:
     return keras_on(backend) and isinstance(value, library().layers.Layer)
 
 
-def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[list[Any], set[int]]:
+def layers_to_cast(
+    networks: Sequence[Layer], excluded: Sequence[object]
+) -> tuple[list[Layer], set[int]]:
     """Return the layers that `unamp.decorate` makes low, and the ids of variables kept float32.
 
     Raises:
@@ -76,7 +79,7 @@ def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[li
     seen: set[int] = set()
     kept: set[int] = set()
 
-    def layers_of(layer: Any) -> Iterator[Any]:
+    def layers_of(layer: Layer) -> Iterator[Layer]:
         if id(layer) in instances or isinstance(layer, classes):
             kept.update(map(id, layer.variables))
             return
@@ -92,13 +95,13 @@ def layers_to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> tuple[li
     return [layer for network in networks for layer in layers_of(network)], kept
 
 
-def own_variables(layer: Any) -> list[Any]:
+def own_variables(layer: Layer) -> list[Variable]:
     """Return the floating variables of a layer itself."""
     held = [*layer._trainable_variables, *layer._non_trainable_variables]
     return [variable for variable in held if variable._dtype in ELIGIBLE]
 
 
-def named_variables(network: Any) -> list[tuple[str, Any]]:
+def named_variables(network: Layer) -> list[tuple[str, Variable]]:
     """Return a network's trainable variables in its order, each with its path as a dotted name."""
     return [(str(each.path).replace("/", "."), each) for each in network.trainable_variables]
 
@@ -113,7 +116,7 @@ def check_saved(decoration: Decoration) -> None:
         )
 
 
-def check_float32(layers: Sequence[Any]) -> None:
+def check_float32(layers: Sequence[Layer]) -> None:
     """Raise ValueError where a variable of layers that are to be cast is low already."""
     found = [
         f"parameter {each.path} is {each._dtype}"
@@ -130,7 +133,7 @@ def check_float32(layers: Sequence[Any]) -> None:
         raise ValueError(f"{found[0]} already; decorate a model whose parameters are float32, once")
 
 
-def compute_low(networks: Sequence[Any], layers: Sequence[Any], dtype: str) -> None:
+def compute_low(networks: Sequence[Layer], layers: Sequence[Layer], dtype: str) -> None:
     """Tell Keras of layers whose variables are low.
 
     What they still have to make will be low, and what is compiled is made anew. Outside a region

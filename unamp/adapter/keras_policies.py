@@ -12,16 +12,17 @@ from functools import partial
 from typing import Any
 
 from unamp._function_types import Function
+from unamp.adapter.framework_types import Layer
 from unamp.adapter.keras_losses import AddedLosses, Hook
 from unamp.adapter.keras_models import library
-from unamp.adapter.state import ThreadState, suspended
+from unamp.adapter.state import PlanT, ThreadState, suspended
 from unamp.dtypes import ELIGIBLE, FLOAT32, LOW_DTYPES
 
 #: The module of `DTypePolicy`, whose `convert_input` and `compute_dtype` are replaced.
 HOME = "keras.src.dtype_policies.dtype_policy"
 
 
-def hooks(thread: ThreadState[Any], eligible: Callable[[Any], bool]) -> Iterator[Hook]:
+def hooks(thread: ThreadState[PlanT], eligible: Callable[[object], bool]) -> Iterator[Hook]:
     """Yield the hooks of dtype policies and of what adds losses up.
 
     They are for an adapter whose plan tells whether a policy decides.
@@ -44,7 +45,7 @@ def hooks(thread: ThreadState[Any], eligible: Callable[[Any], bool]) -> Iterator
 
 
 def converting_input(
-    followed: Callable[[], bool], eligible: Callable[[Any], bool], original: Function
+    followed: Callable[[], bool], eligible: Callable[[object], bool], original: Function
 ) -> Function:
     """Return the replacement of `DTypePolicy.convert_input`.
 
@@ -56,7 +57,7 @@ def converting_input(
         original: the method.
     """
 
-    def convert_input(self: Any, x: Any, autocast: Any, dtype: Any) -> Any:
+    def convert_input(self: object, x: object, autocast: bool, dtype: object) -> object:
         if followed() and str(dtype) in ELIGIBLE and eligible(x):
             return x
         return original(self, x, autocast, dtype)
@@ -74,7 +75,7 @@ def computing_dtype(followed: Callable[[], bool], original: Function) -> Functio
         original: the getter.
     """
 
-    def compute_dtype(self: Any) -> Any:
+    def compute_dtype(self: Any) -> object:
         if followed() and self._variable_dtype in ELIGIBLE and self._compute_dtype in ELIGIBLE:
             return self._variable_dtype
         return original(self)
@@ -82,7 +83,7 @@ def computing_dtype(followed: Callable[[], bool], original: Function) -> Functio
     return compute_dtype
 
 
-def states_float32(layer: Any) -> bool:
+def states_float32(layer: Layer) -> bool:
     """Return whether a layer can be seen to state float32.
 
     Every layer has it where nobody states anything. Keras keeps the arguments that a layer was made
@@ -97,6 +98,6 @@ def states_float32(layer: Any) -> bool:
     return library().config.dtype_policy().name.removeprefix("mixed_") in LOW_DTYPES
 
 
-def layer_path(layer: Any, path: str) -> str:
+def layer_path(layer: Layer, path: str) -> str:
     """Return a layer's name in a trace, with the float32 that it states."""
     return f"{path}(dtype={FLOAT32})" if states_float32(layer) else path

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from unamp._function_types import Function
+from unamp.adapter.framework_types import Tensor
 from unamp.policy import Policy
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: The ways in which a network with rules is run.
 LAYER_WAYS = ("eager", "compiled", "exported")
 
 #: Given what makes a region, and the input, returns the network's two results; nothing is in force
 #: when it is called.
-Runner = Callable[[Callable[[], AbstractContextManager[Any]], Any], Sequence[Any]]
+Runner = Callable[[Callable[[], AbstractContextManager[object]], Tensor], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,15 @@ class LayeredNetworks:
             given the way, the dtype, and whether results go back to low.
     """
 
-    network: Callable[[Sequence[Any], str], Any]
+    network: Callable[[Sequence[np.ndarray], str], Function]
     ways: Mapping[str, Callable[[Any], Runner] | str]
     refused: Callable[[str, Policy, bool], str] = lambda way, policy, narrowed: ""
 
 
-def eager(network: Any) -> Runner:
+def eager(network: Function) -> Runner:
     """Return the runner of a network that is called in a region: eagerly, or as it is compiled."""
 
-    def run(region: Any, x: Any) -> Any:
+    def run(region: Callable[[], AbstractContextManager[object]], x: Tensor) -> Any:
         with region():
             return network(x)
 

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Protocol
 
-from unamp._function_types import Function
+from unamp._function_types import Args, Function, Keywords
+from unamp.adapter.framework_types import Layer
 from unamp.adapter.patching import Patches
 from unamp.adapter.wrapping import derived_class
 from unamp.errors import NotExpressible
@@ -42,44 +43,44 @@ class LayerRegion(Protocol):
     def policy(self, dtype: str | None = None) -> Policy:
         """Return the policy in force inside, where a low dtype is in force around."""
 
-    def here(self) -> AbstractContextManager[Any]:
+    def here(self) -> AbstractContextManager[object]:
         """Return the context manager to enter, which a framework's compiler can follow."""
 
-    def finished(self, result: Any, args: Any, kwargs: Any) -> Any:
+    def finished(self, result: object, args: Args, kwargs: Keywords) -> object:
         """Return a layer's result with `result` carried out. Called after the region is closed."""
 
 
 class Layered(Protocol):
     """A framework's layers, as rules for them want them."""
 
-    def unwrapped(self, network: Any) -> Any:
+    def unwrapped(self, network: Layer) -> Layer:
         """Return the network itself where one is given that only hands on to another.
 
         Wrappers for data-parallel training do so, for instance.
         """
         return network
 
-    def stays(self, network: Any) -> bool:
+    def stays(self, network: Layer) -> bool:
         """Return whether a network is an object that keeps a rule itself.
 
         Rules about a value are about its copies, too.
         """
         return True
 
-    def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
+    def inner(self, layer: Layer) -> Iterable[tuple[str, Layer]]:
         """Return the layers directly inside a layer, with the names that a trace shows."""
 
-    def runs(self, layer: Any) -> bool:
+    def runs(self, layer: Layer) -> bool:
         """Return whether a layer is called when its network runs; a mere list of layers is not."""
 
-    def check(self, layer: Any, region: LayerRegion) -> None:
+    def check(self, layer: Layer, region: LayerRegion) -> None:
         """Check that a layer can have a rule.
 
         Raises:
             NotExpressible: where it cannot.
         """
 
-    def put(self, layer: Any, region: LayerRegion | None) -> None:
+    def put(self, layer: Layer, region: LayerRegion | None) -> None:
         """Have a layer run in a region, whatever it ran in before; None: as it is written."""
 
 
@@ -147,11 +148,11 @@ class RulesInForce:
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
         # Layers that are alive, by id: a number that no other layer ever gets, as the id may be
         # another's later, and the rule.
-        self._known: dict[int, tuple[weakref.ref[Any], int, LayerRegion | None]] = {}
+        self._known: dict[int, tuple[weakref.ref[object], int, LayerRegion | None]] = {}
         self._numbers = itertools.count()
         self._hooked = False
 
-    def put(self, layer: Any, region: LayerRegion | None, hooks: Patches | None = None) -> None:
+    def put(self, layer: object, region: LayerRegion | None, hooks: Patches | None = None) -> None:
         """Note the rule of a layer.
 
         Args:
@@ -176,7 +177,7 @@ class RulesInForce:
         else:
             hooks.release()
 
-    def _gone(self, layer: weakref.ref[Any]) -> None:
+    def _gone(self, layer: weakref.ref[object]) -> None:
         for place, (own, *_) in list(self._known.items()):
             if own is layer:
                 del self._known[place]
@@ -192,7 +193,7 @@ class RulesInForce:
 
 
 def excluded_layers(
-    excluded: Iterable[Any], kind: type, what: str
+    excluded: Iterable[object], kind: type, what: str
 ) -> tuple[set[int], tuple[type, ...]]:
     """Return the layers that `unamp.decorate` leaves in float32: ids of single ones, and classes.
 
@@ -212,13 +213,15 @@ def excluded_layers(
     )
 
 
-def region_of(layer: Any) -> LayerRegion | None:
+def region_of(layer: object) -> LayerRegion | None:
     """Return the region of a layer's rule; None where it has no rule."""
     found: LayerRegion | None = vars(layer).get(REGION)
     return found
 
 
-def put_by_class(layer: Any, region: LayerRegion | None, derived: Callable[[type], type]) -> None:
+def put_by_class(
+    layer: object, region: LayerRegion | None, derived: Callable[[type], type]
+) -> None:
     """Give a layer a class derived from its own, whose method runs in a region.
 
     Where there is no region, that class is taken away. Not a method of the instance: a copy of the
@@ -230,7 +233,7 @@ def put_by_class(layer: Any, region: LayerRegion | None, derived: Callable[[type
         region: the region; None for none.
         derived: gives the class for a layer's own, as `derive` makes it.
     """
-    kind: Any = type(layer)
+    kind = type(layer)
     if region is None:
         vars(layer).pop(REGION, None)
         if _PLAIN in vars(kind):
@@ -243,7 +246,7 @@ def put_by_class(layer: Any, region: LayerRegion | None, derived: Callable[[type
 
 
 #: Not by assignment, which a derived class may stand in the way of.
-_set_class: Callable[[Any, type], None] = vars(object)["__class__"].__set__
+_set_class: Callable[[object, type], None] = vars(object)["__class__"].__set__
 
 
 @cache
@@ -283,7 +286,7 @@ def in_region(plain: type, method: str, check: Callable[..., None] | None = None
 
     own = getattr(plain, method)
 
-    def under(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def under(self: object, *args: Any, **kwargs: Any) -> Any:
         region = getattr(self, REGION, None)
         # Looked up late: a region around may have put another function there.
         if region is None:
@@ -302,7 +305,9 @@ def in_region(plain: type, method: str, check: Callable[..., None] | None = None
     return under
 
 
-def _reduced(layer: Any, kind: tuple[Any, ...], own: Callable[[int], Any]) -> tuple[Any, ...]:
+def _reduced(
+    layer: object, kind: tuple[object, ...], own: Callable[[int], Iterable[Any]]
+) -> tuple[object, ...]:
     """Return the reduction that a layer with a rule is copied and pickled by.
 
     Its class has no name to be found by.
@@ -316,6 +321,6 @@ def _reduced(layer: Any, kind: tuple[Any, ...], own: Callable[[int], Any]) -> tu
     return (_new, kind, *state)
 
 
-def _new(plain: type, method: str, check: Callable[..., None] | None) -> Any:
+def _new(plain: type, method: str, check: Callable[..., None] | None) -> object:
     made: Any = derive(plain, method, check)
     return made.__new__(made)

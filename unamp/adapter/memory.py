@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from collections.abc import Callable
 
 
-def _memcmp() -> Any:
+def _memcmp() -> Callable[[int, int, int], int]:
     # A call that keeps the GIL: most are shorter than giving it up and getting it back.
     function = ctypes.PyDLL("msvcrt" if sys.platform == "win32" else None).memcmp
     function.argtypes, function.restype = (

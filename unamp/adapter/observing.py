@@ -8,24 +8,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from unamp._compiler_marks import not_converted, once_per_trace
-from unamp._function_types import Function
+from unamp._function_types import Args, Function
 from unamp.adapter import shadowing
+from unamp.adapter.framework_types import Dtype, Row, Tensor
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Calls, Kept
 from unamp.adapter.open_traces import Observer, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord, Shadow, Shape, Values
 from unamp.adapter.replacing import Replacement, as_replacement
-from unamp.adapter.state import Plan, ThreadState, in_force, suspended
+from unamp.adapter.state import Plan, PlanT, ThreadState, in_force, suspended
 from unamp.dtypes import ELIGIBLE, FLOAT32, PRECISIONS
 from unamp.policy import Rule
 from unamp.vocabulary import vocabulary
 
 #: Groups that are not reported: they move data or make it, in whatever dtype they are told.
 _NOT_TRACED = frozenset({"shape", "creation", "random", "cast"})
+
+ResultT = TypeVar("ResultT")
 
 _BYTES = {dtype: PRECISIONS[dtype].size for dtype in ELIGIBLE}
 
@@ -60,7 +63,7 @@ def casts(
 
 
 def equation(
-    op: str, args: Sequence[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
+    op: str, args: Sequence[object], kwargs: Mapping[str, object] = MappingProxyType({})
 ) -> str | None:
     """Return the equation of a call of einsum, without spaces; None for every other operation."""
     if op != "einsum":
@@ -79,8 +82,8 @@ def keep_call(
     calls: Calls,
     op: str,
     name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     *,
     layer: bool = False,
 ) -> Kept | None:
@@ -118,10 +121,10 @@ class Reporter:
     def __init__(
         self,
         thread: ThreadState[Any],
-        within: Callable[[Any], Iterable[Any]],
-        dtype: Callable[[Any], str],
-        numbers: Callable[[Any], Any],
-        follow: Callable[[Any, GradientHook, int], Any] | None = None,
+        within: Callable[[object], Iterable[Tensor]],
+        dtype: Callable[[Tensor], str],
+        numbers: Callable[[Tensor], Row],
+        follow: Callable[[Tensor, GradientHook, int], Tensor] | None = None,
         running: Callable[[], bool] = lambda: True,
     ) -> None:
         self._thread = thread
@@ -131,19 +134,19 @@ class Reporter:
         self._follow = follow
         self._running = running
 
-    def floating(self, value: Any) -> list[Any]:
+    def floating(self, value: object) -> list[Tensor]:
         """Return the floating tensors in a value."""
         return [tensor for tensor in self._within(value) if "float" in self._dtype(tensor)]
 
-    def dtypes(self, tensors: Iterable[Any]) -> tuple[str, ...]:
+    def dtypes(self, tensors: Iterable[Tensor]) -> tuple[str, ...]:
         """Return the names of tensors' dtypes."""
         return tuple(self._dtype(tensor) for tensor in tensors)
 
-    def shapes(self, tensors: Iterable[Any]) -> tuple[Shape, ...]:
+    def shapes(self, tensors: Iterable[Tensor]) -> tuple[Shape, ...]:
         """Return the shapes of tensors; None for a dimension that is not known."""
         return tuple(tuple(tensor.shape) for tensor in tensors)
 
-    def sizes(self, tensors: Sequence[Any]) -> list[tuple[str, int]]:
+    def sizes(self, tensors: Sequence[Tensor]) -> list[tuple[str, int]]:
         """Return, for each tensor, its dtype and how many numbers it holds, as `casts` takes them.
 
         A dimension that is not known counts as 1.
@@ -158,12 +161,12 @@ class Reporter:
         observer: Observer,
         record: OpRecord,
         given: Iterable[tuple[str, int]],
-        result: Any,
+        result: object,
         *,
         first_only: bool,
-        low: Callable[[str], Any] | None = None,
+        low: Callable[[str], object] | None = None,
         kept: Kept | None = None,
-    ) -> list[Any]:
+    ) -> list[Tensor]:
         """Report one operation.
 
         Args:
@@ -196,7 +199,7 @@ class Reporter:
             record = record._replace(shadow=self._shadow(dtype, record, found, low))
         return self.send(observer, record, found)
 
-    def send(self, observer: Observer, record: OpRecord, found: list[Any]) -> list[Any]:
+    def send(self, observer: Observer, record: OpRecord, found: list[Tensor]) -> list[Tensor]:
         """Hand a record to its observer, and return the floating results to go on with."""
         going_on, put = list(found), self._follow
 
@@ -207,11 +210,11 @@ class Reporter:
         observer.report(record, lambda: self.values(found), None if put is None else follow)
         return going_on
 
-    def values(self, found: Sequence[Any]) -> Values | None:
+    def values(self, found: Sequence[Tensor]) -> Values | None:
         """Return the statistics of floating results; None where there are none."""
         return Values.of(found[0].shape, self.rows(found)) if found else None
 
-    def rows(self, tensors: Iterable[Any]) -> list[Any]:
+    def rows(self, tensors: Iterable[Tensor]) -> list[Row]:
         """Return the values of each tensor as one row of float64 numbers."""
         with unobserved(self._thread):
             return [self._numbers(tensor) for tensor in tensors]
@@ -221,13 +224,13 @@ class Reporter:
         op: str,
         operator: Any,
         rule: Rule,
-        run: Callable[[], tuple[Any, Any, bool]],
-        args: Any,
-        kwargs: Mapping[str, Any],
-        low: Callable[[str], Any],
+        run: Callable[[], tuple[ResultT, Dtype, bool]],
+        args: Args,
+        kwargs: Mapping[str, object],
+        low: Callable[[str], object],
         kept: Kept | None,
-        names: Mapping[Any, str],
-    ) -> Any:
+        names: Mapping[Dtype, str],
+    ) -> ResultT:
         """Run one operation, report what it computed in, and return its result.
 
         Args:
@@ -262,10 +265,10 @@ class Reporter:
             )
         return result
 
-    def taking(self, hook: GradientHook, result: int) -> Callable[[Any], None]:
+    def taking(self, hook: GradientHook, result: int) -> Callable[[Tensor | None], None]:
         """Return the function that tells a hook of a gradient, a tensor; None tells nothing."""
 
-        def take(gradient: Any) -> None:
+        def take(gradient: Tensor | None) -> None:
             if gradient is not None and hook.wanted:
                 hook.arrived(
                     self._dtype(gradient), tuple(gradient.shape), self.rows([gradient])[0], result
@@ -277,10 +280,10 @@ class Reporter:
         self,
         observer: Observer,
         record: OpRecord,
-        tensors: Sequence[Any],
-        results: Sequence[Any],
-        low: Callable[[str], Any] | None,
-    ) -> Sequence[Any]:
+        tensors: Sequence[Tensor],
+        results: Sequence[Tensor],
+        low: Callable[[str], object] | None,
+    ) -> Sequence[Tensor]:
         """Report a call of a registered operation; see `unamp.adapter.registered`."""
         if not self._running():
             return results
@@ -290,12 +293,12 @@ class Reporter:
         )
 
     def _shadow(
-        self, dtype: str, record: OpRecord, found: list[Any], low: Callable[[str], Any]
+        self, dtype: str, record: OpRecord, found: list[Tensor], low: Callable[[str], object]
     ) -> Shadow:
         if record.op in shadowing.DRAWING:
             return Shadow(dtype, left_out=shadowing.DRAWS)
 
-        def second() -> list[Any]:
+        def second() -> list[Row]:
             with unobserved(self._thread):
                 return self.rows(self.floating(low(dtype)))
 
@@ -303,7 +306,7 @@ class Reporter:
 
 
 @contextmanager
-def unreported(thread: ThreadState[Any]) -> Iterator[Observer]:
+def unreported(thread: ThreadState[PlanT]) -> Iterator[Observer]:
     """Report nothing inside: what an operation is made of is its own affair.
 
     Give the observer, to report the whole.
@@ -335,14 +338,14 @@ def untraced() -> Iterator[None]:
 
 
 @contextmanager
-def unobserved(thread: ThreadState[Any]) -> Iterator[None]:
+def unobserved(thread: ThreadState[PlanT]) -> Iterator[None]:
     """Have no policy in force and report nothing, while a result's values are looked at."""
     with suspended(thread), reporting_to(thread, None):
         yield
 
 
 @contextmanager
-def reporting_to(thread: ThreadState[Any], observer: Observer | None) -> Iterator[None]:
+def reporting_to(thread: ThreadState[PlanT], observer: Observer | None) -> Iterator[None]:
     """Report a thread's operations to a new observer, or to none.
 
     An outer observer waits, and hands on where the thread is.
@@ -392,7 +395,7 @@ def observe(
         yield
 
 
-def follow_calls(thread: ThreadState[Any]) -> Replacement:
+def follow_calls(thread: ThreadState[PlanT]) -> Replacement:
     """Return the decorator of a layer class's ``__call__``.
 
     By it the thread's observer learns which layer the thread is in.

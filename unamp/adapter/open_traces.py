@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from unamp.adapter.framework_types import Layer
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Keeper
 from unamp.adapter.records import OpRecord, Values
@@ -89,25 +90,25 @@ class Layers:
 
     def __init__(
         self,
-        named: Callable[[Any], Iterable[tuple[str, Any]]],
-        own: Callable[[Any], str] = lambda layer: type(layer).__name__,
-        follow: Callable[[str, Any], None] | None = None,
+        named: Callable[[Layer], Iterable[tuple[str, Layer]]],
+        own: Callable[[Layer], str] = lambda layer: type(layer).__name__,
+        follow: Callable[[str, Layer], None] | None = None,
     ) -> None:
         self._named = named
         self._own = own
         self._follow = follow
         # with the layer, which is alive as long as its id is a key
-        self._names: dict[int, tuple[str, Any]] = {}
+        self._names: dict[int, tuple[str, object]] = {}
         self._open: list[str] = []
-        self._network: Any = None
-        self._called: dict[str, weakref.ref[Any]] = {}
+        self._network: object = None
+        self._called: dict[str, weakref.ref[object]] = {}
 
     @property
     def path(self) -> str | None:
         """Where the thread is: ``"Net.encoder.0"``; None outside of layers."""
         return self._open[-1] if self._open else None
 
-    def enter(self, layer: Any) -> None:
+    def enter(self, layer: object) -> None:
         """Note that a layer is called."""
         if not self._open:
             network = type(layer).__name__
@@ -157,7 +158,7 @@ class Layers:
         if self._follow is not None and self._network is not None and traces.gradients:
             self._follow(network, self._network)
 
-    def _add(self, name: str, layer: Any) -> None:
+    def _add(self, name: str, layer: object) -> None:
         self._names.update(
             {
                 id(inner): (f"{name}.{own}", inner)
@@ -166,7 +167,7 @@ class Layers:
             }
         )
 
-    def _unnamed(self, layer: Any) -> str:
+    def _unnamed(self, layer: object) -> str:
         return f"{self._open[-1]}.{self._own(layer)}"
 
 

@@ -14,9 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from unamp._function_types import Function
+from unamp._function_types import Args, Function, Keywords
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.float8 import Arithmetic, dequantized, format_of, with_factors
+from unamp.adapter.framework_types import Cast, Dtype, Tensor
 from unamp.adapter.observing import traced
 from unamp.adapter.plans import ban_message
 from unamp.adapter.shadowing import IN_PLACE, NAMED, LeftOut
@@ -30,12 +31,10 @@ from unamp.vocabulary import vocabulary
 _DTYPE = "dtype"
 
 #: The result of a call, the dtype that was computed in, and whether that was emulated.
-Outcome = tuple[Any, Any, bool]
-
-Keywords = dict[str, Any]
+Outcome = tuple[Any, Dtype, bool]
 
 
-def target(rule: Rule, low: Any, float32: Any, seen: list[Any], mixed: bool) -> Any:
+def target(rule: Rule, low: Dtype, float32: Dtype, seen: list[Dtype], mixed: bool) -> Dtype:
     """Return the dtype that a rule casts eligible inputs to; None to leave everything as it is.
 
     Args:
@@ -54,7 +53,7 @@ def target(rule: Rule, low: Any, float32: Any, seen: list[Any], mixed: bool) -> 
     return None if seen[0] is float32 else seen[0]
 
 
-def differing(rule: Rule, float32: Any, seen: Sequence[Any]) -> Any:
+def differing(rule: Rule, float32: Dtype, seen: Sequence[Dtype]) -> Dtype:
     """Return the dtype that a rule casts differing inputs to; None to leave them as they are."""
     if rule is Rule.NARROWEST:
         low = [dtype for dtype in seen if dtype != float32]
@@ -105,10 +104,10 @@ class CallPlan(Plan, Protocol):
     """A plan whose rules are carried out call by call."""
 
     @property
-    def low(self) -> Any:
+    def low(self) -> Dtype:
         """The policy's dtype, as the framework's object."""
 
-    def low_alone(self, dtype: str, /) -> Any:
+    def low_alone(self, dtype: str, /) -> Self:
         """Return a plan under which everything is computed low, whatever this one says."""
 
 
@@ -177,7 +176,7 @@ class Operator(ABC):
         in_place: bool = False,
         out_of_place: Function | None = None,
         view: bool = False,
-        which: Callable[[Any, Any], str | None] | None = None,
+        which: Callable[[Args, Keywords], str | None] | None = None,
     ) -> None:
         self.op = op
         self.name = name
@@ -200,13 +199,13 @@ class Operator(ABC):
             self._places = _places_by_signature(self.call)
         return self._places
 
-    def argument(self, name: str, args: Any, kwargs: Keywords) -> Any:
+    def argument(self, name: str, args: Args, kwargs: Keywords) -> Any:
         """Return an argument of a call, given by position or by name; None where there is none."""
         place = self.places.get(name)
         return args[place] if place is not None and place < len(args) else kwargs.get(name)
 
     @abstractmethod
-    def parameters(self, args: Any) -> Mapping[int, Any]:
+    def parameters(self, args: Args) -> Mapping[int, Tensor]:
         """Return the parameters that are not among the arguments, by their ids."""
 
 
@@ -221,9 +220,9 @@ class Casts(NamedTuple):
         mapped: returns a result with its tensors in a dtype: a tensor, or tuples and lists of them.
     """
 
-    cast: Callable[[Any, Any], Any]
-    rounded: Callable[[Any, Any], Any]
-    mapped: Callable[[Any, Any], Any]
+    cast: Cast
+    rounded: Cast
+    mapped: Callable[[object, Dtype], object]
 
 
 class Parts(NamedTuple):
@@ -238,9 +237,9 @@ class Parts(NamedTuple):
         dtype: the dtype of that cast; None where nothing is cast.
     """
 
-    parameters: Mapping[int, Any]
-    to: Callable[[Any, Any], Any]
-    dtype: Any
+    parameters: Mapping[int, Tensor]
+    to: Cast
+    dtype: Dtype
 
 
 AS_IT_IS = Parts({}, lambda tensor, dtype: tensor, None)
@@ -274,11 +273,11 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
     def __init__(
         self,
-        thread: ThreadState[Any],
+        thread: ThreadState[PlanT],
         nesting: Nesting,
         casts: Casts,
-        dtypes: Container[Any],
-        float32: Any,
+        dtypes: Container[Dtype],
+        float32: Dtype,
     ) -> None:
         self._thread = thread
         self._floats = nesting.floats
@@ -288,32 +287,47 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         self._float32 = float32
 
     def is_left_alone(
-        self, plan: PlanT, operator: OperatorT, op: str | None, args: Any, kwargs: Keywords
+        self,
+        plan: PlanT,
+        operator: OperatorT,
+        op: str | None,
+        args: Args,
+        kwargs: Keywords,
     ) -> bool:
         """Return whether a call runs as it is: no rule applies, or somebody else sees to it."""
         return False
 
     @abstractmethod
-    def is_native(self, operator: OperatorT, dtype: Any, args: Any) -> bool:
+    def is_native(self, operator: OperatorT, dtype: Dtype, args: Args) -> bool:
         """Return whether the framework computes an operation low by itself, given low inputs."""
 
     @abstractmethod
     def call(
-        self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords, parts: Parts = AS_IT_IS
-    ) -> Any:
+        self,
+        plan: PlanT,
+        operator: OperatorT,
+        args: Args,
+        kwargs: Keywords,
+        parts: Parts = AS_IT_IS,
+    ) -> object:
         """Call the original with arguments that are cast already.
 
         Have what it is made of compute in the same dtype.
         """
 
     def call_without_floats(
-        self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords
-    ) -> Any:
+        self, plan: PlanT, operator: OperatorT, rule: Rule, args: Args, kwargs: Keywords
+    ) -> object:
         """Call the original with arguments of which no rule casts any."""
         return self.call(plan, operator, args, kwargs)
 
     def call_in_place(
-        self, plan: PlanT, operator: OperatorT, seen: Sequence[Any], args: Any, kwargs: Keywords
+        self,
+        plan: PlanT,
+        operator: OperatorT,
+        seen: Sequence[Dtype],
+        args: Args,
+        kwargs: Keywords,
     ) -> Outcome:
         """Call an operation in place: no rule changes it, but on a low tensor it must work."""
         raise NotImplementedError  # for frameworks that have none
@@ -329,49 +343,49 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         operator: OperatorT,
         rule: Rule,
         run: Callable[[], Outcome],
-        args: Any,
+        args: Args,
         kwargs: Keywords,
-    ) -> Any:
+    ) -> object:
         """Return the result of `run`, and report the call to `unamp.trace`."""
 
-        def low(dtype: str) -> Any:
+        def low(dtype: str) -> object:
             if dtype in FLOAT8:
                 return self.compute_from_float8(plan, op, operator, dtype, args, kwargs)
             return self.compute_low(plan.low_alone(dtype), operator, args, kwargs)
 
         return self.reporting(op, operator, rule, run, args, kwargs, low)
 
-    def rule(self, plan: PlanT, operator: OperatorT, op: str, args: Any, kwargs: Keywords) -> Rule:
+    def rule(self, plan: PlanT, operator: OperatorT, op: str, args: Args, kwargs: Keywords) -> Rule:
         """Return the rule for a call: the plan's, unless the call itself states what it wants."""
         return plan.rule(op)
 
     def target(
-        self, plan: PlanT, operator: OperatorT, rule: Rule, seen: list[Any], mixed: bool
-    ) -> Any:
+        self, plan: PlanT, operator: OperatorT, rule: Rule, seen: list[Dtype], mixed: bool
+    ) -> Dtype | None:
         """Return the dtype that a rule casts eligible inputs to; None to leave them as they are."""
         return target(rule, plan.low, self._float32, seen, mixed)
 
-    def lowered(self, operator: OperatorT, result: Any, dtype: Any) -> Any:
+    def lowered(self, operator: OperatorT, result: object, dtype: Dtype) -> object:
         """Return the float32 result of an emulated operation, rounded to low."""
         return self._casts.mapped(result, dtype)
 
-    def copied(self, tensor: Any, dtype: Any) -> Any:
+    def copied(self, tensor: Tensor, dtype: Dtype) -> Tensor:
         """Return a copy of a tensor, in its own dtype, which can be changed by itself."""
         return tensor  # for frameworks whose tensors do not change
 
-    def widened(self, tensor: Any) -> Any:
+    def widened(self, tensor: Tensor) -> Tensor:
         """Return a float32 copy of a low tensor that has no gradient."""
         return self._casts.cast(tensor, self._float32)
 
-    def write(self, tensor: Any, values: Any) -> None:
+    def write(self, tensor: Tensor, values: Tensor) -> None:
         """Give a tensor that has no gradient the values of another, in its own dtype."""
         raise NotImplementedError  # for frameworks whose tensors do not change
 
     def updating(
         self,
-        tensors: Sequence[Any],
-        run: Callable[[Any, Keywords], ResultT],
-        args: Any,
+        tensors: Sequence[object],
+        run: Callable[[Args, Keywords], ResultT],
+        args: Args,
         kwargs: Keywords,
     ) -> ResultT:
         """Return the result of a call with float32 copies of low tensors.
@@ -399,7 +413,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             self.write(own, updated)
         return result
 
-    def compute_low(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
+    def compute_low(self, plan: PlanT, operator: OperatorT, args: Args, kwargs: Keywords) -> object:
         """Return the result of a call computed low, from copies; see `unamp.adapter.shadowing`.
 
         Raises:
@@ -413,8 +427,14 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return self.carry_out_rule(plan, operator, Rule.LOW, args, kwargs)[0]
 
     def compute_from_float8(
-        self, plan: PlanT, op: str, operator: OperatorT, dtype: str, args: Any, kwargs: Keywords
-    ) -> Any:
+        self,
+        plan: PlanT,
+        op: str,
+        operator: OperatorT,
+        dtype: str,
+        args: Args,
+        kwargs: Keywords,
+    ) -> object:
         """Return the result of a product in float32, from factors as float8 holds them.
 
         See `unamp.adapter.shadowing`.
@@ -429,7 +449,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         if operator.in_place or kwargs.get("out") is not None:
             raise LeftOut(IN_PLACE)
 
-        def held(tensor: Any) -> Any:
+        def held(tensor: Tensor) -> Tensor:
             return dequantized(self._casts.cast(tensor, self._float32), form, None, arithmetic)
 
         if not operator.layer:
@@ -452,7 +472,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         args, kwargs = self.converted(lambda tensor, dtype: held(tensor), None, args, kwargs)
         return self.call(plan, operator, args, kwargs, parts)
 
-    def perform(self, plan: PlanT, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
+    def perform(self, plan: PlanT, operator: OperatorT, args: Args, kwargs: Keywords) -> object:
         """Return the result of a call under its rule; report it where the thread is traced.
 
         Raises:
@@ -477,7 +497,13 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return self._apply(plan, operator, op, rule, args, kwargs)[0]
 
     def _apply(
-        self, plan: PlanT, operator: OperatorT, op: str, rule: Rule, args: Any, kwargs: Keywords
+        self,
+        plan: PlanT,
+        operator: OperatorT,
+        op: str,
+        rule: Rule,
+        args: Args,
+        kwargs: Keywords,
     ) -> Outcome:
         if rule is Rule.BANNED:
             if self.seen(operator, args, kwargs)[0]:
@@ -489,7 +515,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return result, dtype, emulated
 
     def carry_out_rule(
-        self, plan: PlanT, operator: OperatorT, rule: Rule, args: Any, kwargs: Keywords
+        self, plan: PlanT, operator: OperatorT, rule: Rule, args: Args, kwargs: Keywords
     ) -> Outcome:
         """Call an operation with its inputs cast as a rule says that is no ban.
 
@@ -546,8 +572,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return self.lowered(operator, result, dtype), dtype, True
 
     def seen(
-        self, operator: OperatorT, args: Any, kwargs: Keywords
-    ) -> tuple[list[Any], Mapping[int, Any]]:
+        self, operator: OperatorT, args: Args, kwargs: Keywords
+    ) -> tuple[list[Dtype], Mapping[int, Tensor]]:
         """Return the dtypes of the tensors that a rule is about, and the parameters among them."""
         seen = self._floats((args, kwargs) if kwargs else args)
         if not operator.layer or not (seen or operator.op == "embedding"):
@@ -556,8 +582,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return [*seen, *self._floats(own)], own
 
     def converted(
-        self, to: Callable[[Any, Any], Any], dtype: Any, args: Any, kwargs: Keywords
-    ) -> tuple[Sequence[Any], Keywords]:
+        self, to: Cast, dtype: Dtype | None, args: Args, kwargs: Keywords
+    ) -> tuple[Args, Keywords]:
         """Return arguments with their tensors cast."""
         convert = self._convert
         return [convert(to, dtype, value) for value in args], {
@@ -567,11 +593,11 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def _converted_to_low(
         self,
         operator: OperatorT,
-        to: Callable[[Any, Any], Any],
-        dtype: Any,
-        args: Any,
+        to: Cast,
+        dtype: Dtype,
+        args: Args,
         kwargs: Keywords,
-    ) -> tuple[Sequence[Any], Keywords]:
+    ) -> tuple[Args, Keywords]:
         if not operator.activation_only:
             return self.converted(to, dtype, args, kwargs)
         convert, first = self._convert, 1 if operator.bound else 0
@@ -590,10 +616,10 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         plan: PlanT,
         operator: OperatorT,
         parts: Parts,
-        args: Any,
+        args: Args,
         kwargs: Keywords,
-        named: Any,
-    ) -> Any:
+        named: object,
+    ) -> object:
         """Return the result of an emulated operation in the dtype that the caller named."""
         asked = self.dtype_meant(named)
         if asked not in self._dtypes:  # the framework gives it what was named
@@ -603,7 +629,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
             kwargs = {**kwargs, _DTYPE: self._float32}
         return self._casts.mapped(self.call(plan, operator, args, kwargs, parts), asked)
 
-    def named_dtype(self, operator: OperatorT, args: Any, kwargs: Keywords) -> Any:
+    def named_dtype(self, operator: OperatorT, args: Args, kwargs: Keywords) -> object:
         """Return the dtype that the caller named for the result; None without one.
 
         That is an explicit cast, which no rule changes.
@@ -614,10 +640,10 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         # A function in C does not tell where it takes its dtype, but a dtype tells itself.
         return next((value for value in args if self.dtype_meant(value) is not None), None)
 
-    def dtype_meant(self, value: Any) -> Any:
+    def dtype_meant(self, value: object) -> Dtype | None:
         """Return the framework's dtype that an argument stands for; None for any other argument."""
         return value if isinstance(value, self.dtype_kind) else None
 
 
-def _exchanged(tensor: Any, ones: Sequence[Any], others: Sequence[Any]) -> Any:
+def _exchanged(tensor: Tensor, ones: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
     return next((other for own, other in zip(ones, others, strict=True) if own is tensor), tensor)

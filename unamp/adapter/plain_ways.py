@@ -6,11 +6,11 @@ They are the same for every framework.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from unamp._function_types import Function
+from unamp._function_types import Args, Function
 from unamp.adapter.ways import OpenRegion
 
 
@@ -24,32 +24,32 @@ def inside(function: Function, region: OpenRegion) -> Function:
     return body
 
 
-def decorated(function: Function, region: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+def decorated(function: Function, region: OpenRegion, inputs: Args) -> object:
     """Call a function that the region decorates."""
     return region()(function)(*inputs)
 
 
-def generator(function: Function, region: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+def generator(function: Function, region: OpenRegion, inputs: Args) -> object:
     """Call a function in the second step of a generator that the region decorates."""
 
-    def generate() -> Iterator[Any]:
+    def generate() -> Iterator[object]:
         yield None
         yield function(*inputs)
 
     return list(region()(generate)())[-1]
 
 
-def coroutine(function: Function, region: Callable[[], Any], inputs: Sequence[Any]) -> Any:
+def coroutine(function: Function, region: OpenRegion, inputs: Args) -> object:
     """Call a function in a coroutine that the region decorates, after it has waited once."""
 
-    async def compute() -> Any:
+    async def compute() -> object:
         await asyncio.sleep(0)
         return function(*inputs)
 
     return asyncio.run(region()(compute)())
 
 
-def in_a_thread(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
+def in_a_thread(function: Function, region: OpenRegion, inputs: Args) -> object:
     """Call a function in another thread, where the region is opened."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(inside(function, region), *inputs).result()

@@ -6,8 +6,9 @@ An adapter reports it, and a trace keeps it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from unamp.adapter.framework_types import Row
 from unamp.dtypes import LOW_DTYPES, PRECISIONS, FloatFormat
 from unamp.policy import Policy, Rule
 
@@ -56,7 +57,7 @@ class Values(NamedTuple):
     underflow: tuple[Underflow, ...] = ()
 
     @classmethod
-    def of(cls, shape: Sequence[int], results: Sequence[Any]) -> Values:
+    def of(cls, shape: Sequence[int], results: Sequence[Row]) -> Values:
         """Return the statistics of floating results.
 
         Args:
@@ -97,13 +98,13 @@ class Values(NamedTuple):
         return next((each for each in self.underflow if each.dtype == dtype), None)
 
 
-def _norm(numbers: Any) -> float:
+def _norm(numbers: Row) -> float:
     largest = float(abs(numbers).max()) if len(numbers) else 0.0
     # Divided first, so that the square of a large number is one, too.
     return largest * float(((numbers / largest) ** 2).sum()) ** 0.5 if largest else 0.0
 
 
-def _underflow(low: FloatFormat, magnitudes: Any, count: int) -> Underflow:
+def _underflow(low: FloatFormat, magnitudes: Row, count: int) -> Underflow:
     small = magnitudes[magnitudes < low.smallest_normal]
     small = small[small > 0.0]
     # half of it is rounded to even, to zero
@@ -138,7 +139,7 @@ class Shadow(NamedTuple):
     left_out: str = ""
 
     @classmethod
-    def of(cls, dtype: str, own: Sequence[Any], low: Sequence[Any]) -> Shadow:
+    def of(cls, dtype: str, own: Sequence[Row], low: Sequence[Row]) -> Shadow:
         """Return the distance of low results from an operation's own; each as in `Values.of`."""
         if [len(numbers) for numbers in own] != [len(numbers) for numbers in low]:
             return cls(dtype, left_out=f"in {dtype} its result has another shape")
@@ -191,7 +192,7 @@ class Gradient(NamedTuple):
         return self.parameter.rpartition(".")[0] or None
 
     @classmethod
-    def of(cls, dtype: str, shape: Sequence[int], row: Any, result: int = 0) -> Gradient:
+    def of(cls, dtype: str, shape: Sequence[int], row: Row, result: int = 0) -> Gradient:
         """Return the statistics of a gradient; its numbers are one row, as in `Values.of`."""
         zeros = int((row == 0).sum()) / len(row) if len(row) else 0.0
         return cls(dtype, Values.of(shape, [row]), zeros, result)
@@ -208,8 +209,8 @@ class Call(NamedTuple):
     """
 
     file: str
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = {}
+    args: Sequence[object] = ()
+    kwargs: Mapping[str, object] = {}
     left_out: str = ""
 
 

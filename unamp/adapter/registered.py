@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from unamp._function_types import Function
 from unamp.adapter.arguments import Opened
 from unamp.adapter.contract import Adapter, How, Support
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.open_traces import Observer
 from unamp.adapter.records import OpRecord
 from unamp.adapter.state import ThreadState
@@ -17,7 +18,7 @@ from unamp.vocabulary import vocabulary
 
 #: Runs a function again, apart from the network, and returns its result; see
 #: `CarriesOutRegistered.second_run`.
-SecondRun = Callable[[Callable[[], Any]], Any]
+SecondRun = Callable[[Callable[[], object]], object]
 
 #: Functions for registered operations, for compilers imported later; see `called_as_it_is`.
 CALLED_AS_THEY_ARE: list[Function] = []
@@ -38,7 +39,7 @@ class CarriesOutRegistered(Protocol):
         A call outside of regions and traces asks nothing else.
         """
 
-    def policy_for(self, tensor: Any) -> Policy | None:
+    def policy_for(self, tensor: Tensor) -> Policy | None:
         """Return the policy whose rules hold for a call with this tensor first, or None.
 
         None inside of another operation, in a backward pass, and where somebody switched mixed
@@ -52,13 +53,13 @@ class CarriesOutRegistered(Protocol):
         need not be known. None for everything else.
         """
 
-    def unchanged(self, value: Any) -> Callable[[], bool]:
+    def unchanged(self, value: object) -> Callable[[], bool]:
         """Return the function that tells whether a tensor or opened container is unchanged.
 
         An operation that changes what it is given would change a copy where its rule casts that.
         """
 
-    def second_run(self, tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
+    def second_run(self, tensors: Sequence[Tensor]) -> AbstractContextManager[SecondRun]:
         """Watch a call, for a shadow, and give the function that runs it again.
 
         The context is open around the first run. The second one is without gradients, unreported,
@@ -74,10 +75,10 @@ class CarriesOutRegistered(Protocol):
         self,
         observer: Observer,
         record: OpRecord,
-        tensors: Sequence[Any],
-        results: Sequence[Any],
-        low: Callable[[str], Any] | None,
-    ) -> Sequence[Any]:
+        tensors: Sequence[Tensor],
+        results: Sequence[Tensor],
+        low: Callable[[str], object] | None,
+    ) -> Sequence[Tensor]:
         """Report one call, and return the floating results to go on with.
 
         They are others where gradients are followed by that.
@@ -103,7 +104,7 @@ class PlanDecides:
 
     thread: ThreadState[Any]
 
-    def policy_for(self, tensor: Any) -> Policy | None:
+    def policy_for(self, tensor: Tensor) -> Policy | None:
         """See `CarriesOutRegistered.policy_for`."""
         plan = self.thread.plan
         return None if plan is None else plan.policy
@@ -112,7 +113,7 @@ class PlanDecides:
         """See `CarriesOutRegistered.opened`: the framework has no such kinds."""
         return None
 
-    def unchanged(self, value: Any) -> Callable[[], bool]:
+    def unchanged(self, value: object) -> Callable[[], bool]:
         """See `CarriesOutRegistered.unchanged`: the framework's tensors do not change."""
         return lambda: True
 

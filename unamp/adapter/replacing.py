@@ -61,7 +61,11 @@ class CodePatch:
 
     __slots__ = ("_instead", "_own", "function", "original")
 
-    def __init__(self, function: types.FunctionType, replacement: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        function: types.FunctionType,
+        replacement: Callable[[types.FunctionType], Function | types.CodeType],
+    ) -> None:
         self.function = function
         self._own = code = function.__code__
         self.original = types.FunctionType(
@@ -116,9 +120,9 @@ class AttributePatch:
 
     __slots__ = ("_instead", "_name", "_own", "home")
 
-    _ABSENT: Any = object()
+    _ABSENT = object()
 
-    def __init__(self, home: Any, name: str, instead: Callable[[Any], Any]) -> None:
+    def __init__(self, home: object, name: str, instead: Callable[[Any], object]) -> None:
         self.home = home
         self._name = name
         self._own = vars(home).get(name, self._ABSENT)
@@ -152,7 +156,7 @@ class PropertiesPatch:
 
     __slots__ = ("_classes", "_module")
 
-    def __init__(self, module: types.ModuleType, instead: Mapping[str, Any]) -> None:
+    def __init__(self, module: types.ModuleType, instead: Mapping[str, object]) -> None:
         self._module = module
         own = type(module)
         properties = {
@@ -184,7 +188,7 @@ class NamesPatch:
 
     __slots__ = ("_instead", "_own", "_space")
 
-    def __init__(self, space: dict[str, Any], instead: Mapping[str, Any]) -> None:
+    def __init__(self, space: dict[str, object], instead: Mapping[str, object]) -> None:
         self._space = space
         self._instead = dict(instead)
         self._own = {name: space[name] for name in instead if name in space}
@@ -225,7 +229,7 @@ class MethodsPatch:
 
     __slots__ = ("_names", "_of")
 
-    def __init__(self, of: type, instead: Mapping[str, Any]) -> None:
+    def __init__(self, of: type, instead: Mapping[str, object]) -> None:
         if slots := [
             name
             for name in instead
@@ -306,7 +310,9 @@ def as_replacement(run: Function) -> Replacement:
     return replacement
 
 
-def code_of(source: str, constants: Mapping[str, Any], *, closed_over: int = 0) -> types.CodeType:
+def code_of(
+    source: str, constants: Mapping[str, object], *, closed_over: int = 0
+) -> types.CodeType:
     """Return the code of a function for a place where it cannot look anything up.
 
     Its globals are those of what it replaces.

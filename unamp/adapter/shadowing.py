@@ -8,8 +8,8 @@ so it leaves out, and says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from unamp.adapter.framework_types import Row
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.dtypes import ELIGIBLE, FLOAT8, FLOAT32, LOW_DTYPES
 
@@ -55,7 +55,7 @@ def said(error: Exception) -> str:
 
 
 def shadow(
-    dtype: str, record: OpRecord, own: Callable[[], Sequence[Any]], low: Callable[[], Sequence[Any]]
+    dtype: str, record: OpRecord, own: Callable[[], Sequence[Row]], low: Callable[[], Sequence[Row]]
 ) -> Shadow:
     """Return an operation's own error in a low dtype, or why it is not known.
 

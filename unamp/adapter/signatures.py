@@ -8,10 +8,20 @@ their outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.kept_calls import Arguments, Laid, one_number
 from unamp.adapter.shadowing import LeftOut
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: A number for all axes, or one for each.
+PerAxis = int | Sequence[int]
+
+#: How much padding there is: by a word, or the same on both sides, or a pair for each axis.
+Padding = str | PerAxis | Sequence[Sequence[int]]
 
 #: The small number of a norm, and the slope of a leaky ReLU, where nobody says another.
 _EPSILON, _SLOPE = 1e-5, 0.01
@@ -32,28 +42,28 @@ def of_layer(function: Callable[..., Arguments], *names: str) -> Callable[..., A
     return lambda layer, inputs: function(inputs, *(getattr(layer, name) for name in names))
 
 
-def one_input(x: Any, name: Any = None) -> Arguments:
+def one_input(x: Tensor, name: object = None) -> Arguments:
     """Return a call with one tensor."""
     return Arguments((x,))
 
 
-def gelu(x: Any, tanh: bool) -> Arguments:
+def gelu(x: Tensor, tanh: bool) -> Arguments:
     """Return a GELU, by the approximation with tanh or exactly."""
     return Arguments((x,), {"approximate": "tanh"} if tanh else {})
 
 
-def leaky_relu(x: Any, slope: float) -> Arguments:
+def leaky_relu(x: Tensor, slope: float) -> Arguments:
     """Return a leaky ReLU."""
     return Arguments((x,), {} if slope == _SLOPE else {"negative_slope": float(slope)})
 
 
-def softmax(x: Any, axis: Any = -1) -> Arguments:
+def softmax(x: Tensor, axis: object = -1) -> Arguments:
     """Return a softmax, or its logarithm, along one axis."""
     refuse_unless(type(axis) is int, "several axes")
     return Arguments((x,), {"dim": axis})
 
 
-def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Arguments:
+def reduction(x: Tensor, axis: PerAxis | None = None, keepdims: bool = False) -> Arguments:
     """Return a reduction along some axes; None stands for all.
 
     No axes mean all to some frameworks and none to others.
@@ -67,23 +77,27 @@ def reduction(x: Any, axis: Any = None, keepdims: bool = False) -> Arguments:
     return Arguments((x,), {**dims, "keepdim": True} if keepdims else dims)
 
 
-def product(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Arguments:
+def product(
+    a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False
+) -> Arguments:
     """Return a product of matrices."""
     return Arguments((_transposed(a) if transpose_a else a, _transposed(b) if transpose_b else b))
 
 
-def linear(x: Any, kernel: Any, bias: Any = None) -> Arguments:
+def linear(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Arguments:
     """Return a linear layer, whose weights have their inputs first."""
     refuse_unless(len(kernel.shape) == 2, "weights that are no matrix")
     return Arguments((x, _transposed(kernel), bias))
 
 
-def embedding(index: Any, table: Any) -> Arguments:
+def embedding(index: Tensor, table: Tensor) -> Arguments:
     """Return an embedding."""
     return Arguments((index, table))
 
 
-def layer_norm(x: Any, axes: int, weight: Any, bias: Any, epsilon: float) -> Arguments:
+def layer_norm(
+    x: Tensor, axes: int, weight: Tensor | None, bias: Tensor | None, epsilon: float
+) -> Arguments:
     """Return a layer norm over so many of the last axes."""
     shape = [int(n) for n in x.shape[len(x.shape) - axes :]]
     return Arguments(
@@ -92,11 +106,11 @@ def layer_norm(x: Any, axes: int, weight: Any, bias: Any, epsilon: float) -> Arg
 
 
 def batch_norm(
-    x: Any,
-    mean: Any,
-    variance: Any,
-    weight: Any,
-    bias: Any,
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
     *,
     training: bool,
     momentum: float,
@@ -112,14 +126,15 @@ def batch_norm(
     return Arguments((x, mean, variance, weight, bias), kwargs, result)
 
 
-def channels_first(tensor: Any) -> Laid:
+def channels_first(tensor: Tensor) -> Laid:
     """Return a tensor that has its channels last in the canonical order."""
     return Laid(tensor, _first)
 
 
 def convolution(
-    x: Any, kernel: Any, bias: Any = None, *,
-    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1, last: bool = True,
+    x: Tensor, kernel: Tensor, bias: Tensor | None = None, *,
+    stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1, groups: int = 1,
+    last: bool = True,
 ) -> Arguments:  # fmt: skip
     """Return a convolution.
 
@@ -158,7 +173,12 @@ def convolution(
 
 
 def pooling(
-    x: Any, window: Any, stride: Any = None, padding: Any = 0, *, last: bool = True
+    x: Tensor,
+    window: PerAxis,
+    stride: PerAxis | None = None,
+    padding: Padding = 0,
+    *,
+    last: bool = True,
 ) -> Arguments:
     """Return a pooling over windows; without a stride they do not overlap."""
     rank = len(x.shape) - 2
@@ -173,7 +193,7 @@ def pooling(
     )
 
 
-def _each(value: Any, rank: int) -> tuple[int, ...]:
+def _each(value: PerAxis, rank: int) -> tuple[int, ...]:
     """Return a number for each axis."""
     values = (value,) if isinstance(value, int) else tuple(map(int, value))
     refuse_unless(len(values) in (1, rank), f"{len(values)} numbers for {rank} axes")
@@ -205,23 +225,23 @@ def _pads(
     return [(n, n) for n in _each(padding, len(sizes))]
 
 
-def _transposed(tensor: Any) -> Laid:
+def _transposed(tensor: Tensor) -> Laid:
     return Laid(tensor, lambda numbers: numbers.swapaxes(-1, -2) if numbers.ndim > 1 else numbers)
 
 
-def _as_it_is(numbers: Any) -> Any:
+def _as_it_is(numbers: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _first(numbers: Any) -> Any:
+def _first(numbers: np.ndarray) -> np.ndarray:
     return numbers.transpose(0, numbers.ndim - 1, *range(1, numbers.ndim - 1))
 
 
-def _outputs_first(numbers: Any) -> Any:
+def _outputs_first(numbers: np.ndarray) -> np.ndarray:
     return numbers.transpose(numbers.ndim - 1, numbers.ndim - 2, *range(numbers.ndim - 2))
 
 
-def _padded(numbers: Any, pads: Sequence[tuple[int, int]]) -> Any:
+def _padded(numbers: np.ndarray, pads: Sequence[tuple[int, int]]) -> np.ndarray:
     import numpy as np
 
     return np.pad(numbers, [(0, 0), (0, 0), *pads])

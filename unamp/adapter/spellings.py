@@ -9,7 +9,7 @@ from typing import Any
 from unamp.vocabulary import vocabulary
 
 
-def at_path(root: Any, path: str) -> Any:
+def at_path(root: object, path: str) -> Any:
     """Return the object that a dotted path leads to from another; None where it leads nowhere."""
     for part in path.split("."):
         root = getattr(root, part, None)
@@ -32,15 +32,15 @@ class ObjectNames:
     def __init__(
         self,
         framework: str,
-        places: Callable[[str], Iterable[Any]],
-        homonyms: Sequence[tuple[Any, str]] = (),
+        places: Callable[[str], Iterable[object]],
+        homonyms: Sequence[tuple[object, str]] = (),
     ) -> None:
         self._framework = framework
         self._places = places
         self._homonyms = homonyms
 
     @cached_property
-    def _known(self) -> Mapping[int, tuple[Any, str]]:
+    def _known(self) -> Mapping[int, tuple[object, str]]:
         """The objects, so that an id stays its object's own, and their spellings, by their ids."""
         known = {id(value): (value, spelling) for value, spelling in self._homonyms}
         for spelling in vocabulary().spelled(self._framework):

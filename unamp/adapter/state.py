@@ -93,12 +93,12 @@ def in_force(thread: ThreadState[PlanT], plan: PlanT | None) -> Iterator[None]:
         thread.plan = around
 
 
-def suspended(thread: ThreadState[Any]) -> AbstractContextManager[None]:
+def suspended(thread: ThreadState[PlanT]) -> AbstractContextManager[None]:
     """Have no policy in force in this thread while the context is open."""
     return in_force(thread, None)
 
 
-def runs_without_policy(thread: ThreadState[Any]) -> Replacement:
+def runs_without_policy(thread: ThreadState[PlanT]) -> Replacement:
     """Return the decorator of a function that runs with no policy in force.
 
     For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in
@@ -115,11 +115,11 @@ def runs_without_policy(thread: ThreadState[Any]) -> Replacement:
     return run
 
 
-def stepping(thread: ThreadState[Any]) -> Replacement:
+def stepping(thread: ThreadState[PlanT]) -> Replacement:
     """Return the decorator of an optimizer's step whose closures compute the loss; see `Step`."""
 
     @as_replacement
-    def step(original: Function, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def step(original: Function, optimizer: object, /, *args: Any, **kwargs: Any) -> Any:
         if thread.plan is None:
             return original(optimizer, *args, **kwargs)
         with Step(thread, functools.partial(suspended, thread)) as running:
@@ -157,14 +157,14 @@ class Step:
         return None
 
     def handed(
-        self, args: Iterable[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, args: Iterable[object], kwargs: Mapping[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return the arguments of the step, with closures that run under the policy."""
         return tuple(map(self._under_policy, args)), {
             name: self._under_policy(each) for name, each in kwargs.items()
         }
 
-    def _under_policy(self, argument: Any) -> Any:
+    def _under_policy(self, argument: object) -> object:
         return (
             functools.partial(self.call_under_policy, argument) if callable(argument) else argument
         )
@@ -184,7 +184,7 @@ class Step:
         self._without_policy.__enter__()
 
 
-def in_regions(thread: ThreadState[Any]) -> Callable[[Function], Replacement]:
+def in_regions(thread: ThreadState[PlanT]) -> Callable[[Function], Replacement]:
     """Return the decorator of a function that takes another's place where a policy is in force.
 
     The decorated function takes the original before the arguments. What the decorator returns makes

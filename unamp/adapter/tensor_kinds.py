@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from unamp.adapter.framework_types import Tensor
 from unamp.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -46,12 +47,12 @@ class TensorKind:
     """
 
     name: str
-    make: Callable[[str, str], Any]
-    calls: Mapping[str, Callable[[Any], Any]]
+    make: Callable[[str, str], Tensor]
+    calls: Mapping[str, Callable[[Tensor], Tensor]]
     treatments: Mapping[str, str]
     reason: str
-    values: Callable[[Any], np.ndarray]
-    dtype: Callable[[Any], str]
+    values: Callable[[Tensor], np.ndarray]
+    dtype: Callable[[Tensor], str]
 
     def __post_init__(self) -> None:
         if self.calls.keys() != self.treatments.keys():

@@ -23,9 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Protocol
 
 from unamp._function_types import Function
+from unamp.adapter.framework_types import Tensor
 from unamp.errors import AdapterError
 from unamp.policy import Policy
 
@@ -47,7 +48,7 @@ WAY_KINDS = (
 EQUAL = ("bits", "bound")
 
 
-class Opened(AbstractContextManager[Any], Protocol):
+class Opened(AbstractContextManager[object], Protocol):
     """A region: a context manager and a decorator."""
 
     def __call__(self, function: Function, /) -> Function:
@@ -55,9 +56,9 @@ class Opened(AbstractContextManager[Any], Protocol):
 
 
 OpenRegion = Callable[[], Opened]
-Run = Callable[[Function, OpenRegion, Sequence[Any]], Any]
+Run = Callable[[Function, OpenRegion, Sequence[Tensor]], Tensor]
 ValueAndGrad = Callable[
-    [Function, OpenRegion, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]
+    [Function, OpenRegion, Sequence[Tensor], Sequence[int]], tuple[Tensor, Sequence[Tensor]]
 ]
 
 

@@ -6,12 +6,14 @@ This is how most adapters wrap one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from unamp._function_types import Function
 
+T = TypeVar("T")
 
-def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = ()) -> Any:
+
+def derived_class(own: type, body: Mapping[str, object], bases: tuple[type, ...] = ()) -> Any:
     """Return a class derived from another under that one's name.
 
     The name is what messages, saved files and `repr` show.
@@ -27,12 +29,12 @@ def derived_class(own: type, body: Mapping[str, Any], bases: tuple[type, ...] = 
 
 
 def with_method(
-    network: Any,
+    network: T,
     method: str,
     instead: Function,
-    again: Callable[[Any], Any],
-    begin: Callable[[Any], None] = lambda made: None,
-) -> Any:
+    again: Callable[[T], object],
+    begin: Callable[[T], None] = lambda made: None,
+) -> T:
     """Return an object that shares `network.__dict__`, of its own class, with `method` overridden.
 
     Args:
@@ -45,13 +47,13 @@ def with_method(
     kind = getattr(type(network), "_unamp_plain", type(network))
     original = getattr(kind, method)
 
-    def replaced(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def replaced(self: object, *args: Any, **kwargs: Any) -> Any:
         return instead(original.__get__(self), *args, **kwargs)
 
-    def reduced(self: Any, protocol: object) -> Any:
+    def reduced(self: T, protocol: object) -> tuple[object, ...]:
         return again, (sharing(kind, self),)
 
-    def sharing(of: Any, state: Any) -> Any:
+    def sharing(of: type[T], state: T) -> T:
         made = of.__new__(of)
         begin(made)
         object.__setattr__(made, "__dict__", vars(state))

@@ -24,7 +24,7 @@ DTYPES = " or ".join(POLICY_DTYPES)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def given(**options: Any) -> dict[str, Any]:
+def given(**options: object) -> dict[str, Any]:
     """Return the options that were given, by name."""
     return {name: value for name, value in options.items() if value is not None}
 

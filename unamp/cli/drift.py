@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -133,7 +133,7 @@ def _called(said: str) -> Counter[str]:
     return Counter(record.op for record in recorded.records)
 
 
-def _as_data(change: Change) -> dict[str, Any]:
+def _as_data(change: Change) -> dict[str, object]:
     times = {} if change.times is None else {"times": change.times}
     return {
         "before": {"rule": change.before.rule.value, "origin": change.before.origin},

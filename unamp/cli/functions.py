@@ -8,14 +8,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import typer
 
 from unamp.errors import shortened
 
 
-def function_named(said: str) -> Callable[[], Any]:
+def function_named(said: str) -> Callable[[], object]:
     """Return the function that an argument names; raise typer.BadParameter where there is none."""
     where, colon, name = said.rpartition(":")
     if not colon or not where or not name.isidentifier():
@@ -25,11 +25,11 @@ def function_named(said: str) -> Callable[[], Any]:
     function = getattr(module_named(where), name, None)
     if not callable(function):
         raise typer.BadParameter(f"{where} has no function {name!r}")
-    found: Callable[[], Any] = function
+    found: Callable[[], object] = function
     return found
 
 
-def module_named(where: str) -> Any:
+def module_named(where: str) -> ModuleType:
     """Import the module or file that is named; raise typer.BadParameter where it is missing."""
     if where.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -154,7 +154,7 @@ def _diff(file: Migrated) -> str:
     )
 
 
-def _as_data(report: Report, *, write: bool) -> dict[str, Any]:
+def _as_data(report: Report, *, write: bool) -> dict[str, object]:
     return {
         "files": report.read,
         "changed": [str(file.path) for file in report.files if file.changed],

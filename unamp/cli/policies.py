@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -184,8 +184,8 @@ def diff(
     show(table)
 
 
-def _as_changes(found: list[Change]) -> dict[str, Any]:
-    operations: dict[str, Any] = {}
+def _as_changes(found: list[Change]) -> dict[str, object]:
+    operations: dict[str, list[dict[str, object]]] = {}
     for c in found:
         times = {} if c.times is None else {"times": c.times}
         operations.setdefault(c.op, []).append(
@@ -194,7 +194,7 @@ def _as_changes(found: list[Change]) -> dict[str, Any]:
     return {"operations": operations}
 
 
-def _decided(decision: Decision) -> dict[str, Any]:
+def _decided(decision: Decision) -> dict[str, object]:
     return {"rule": decision.rule.value, "origin": decision.origin, "advice": decision.advice}
 
 
@@ -251,7 +251,7 @@ def _elsewhere(name: PresetName, op: str, rule: Rule) -> str:
     return f"; {_versions(rules)}" if rules else ""
 
 
-def _as_data(op: Operation) -> dict[str, Any]:
+def _as_data(op: Operation) -> dict[str, object]:
     spellings = {framework: list(words) for framework, words in op.spellings.items()}
     return {
         "group": op.group,
@@ -261,7 +261,7 @@ def _as_data(op: Operation) -> dict[str, Any]:
     }
 
 
-def _explained_as_data(e: Explanation) -> dict[str, Any]:
+def _explained_as_data(e: Explanation) -> dict[str, object]:
     how: dict[str, dict[str, str]] = {}
     for (framework, device), carried_out in e.how.items():
         how.setdefault(framework, {})[device] = carried_out.value

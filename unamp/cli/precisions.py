@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 from rich.table import Table
@@ -106,7 +105,7 @@ def _said(rule: LayerRule | None) -> str:
     )
 
 
-def _policy(policy: Any) -> str:
+def _policy(policy: object) -> str:
     return repr(policy) if isinstance(policy, Policy) else str(policy)
 
 

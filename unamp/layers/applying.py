@@ -40,7 +40,7 @@ class LayerPolicies:
         self.rules = rules
         self._serial = next(_serials)
         self._late: tuple[LateNetwork, LateRules] | None = None
-        self._ruled: list[Any] = []
+        self._ruled: list[object] = []
         if (late := late_network(network)) is not None:
             self._put_late(*late)
             return
@@ -171,7 +171,7 @@ def layer_policies(
     return LayerPolicies(network, rules)
 
 
-def convert_network(network: Any, policy: Policy) -> bool:
+def convert_network(network: object, policy: Policy) -> bool:
     """Have a network's own call run under a policy from now on.
 
     The rule is on the network itself, which has no name.
@@ -206,10 +206,10 @@ class LayerNames(NamedTuple):
 
     classes: tuple[str, ...]
     first: Mapping[str, str]
-    layers: Mapping[str, Any]
+    layers: Mapping[str, object]
 
 
-def layer_names(network: Any) -> LayerNames:
+def layer_names(network: object) -> LayerNames:
     """Return the names of the layers of a network that are called when it runs.
 
     Raises:
@@ -218,7 +218,7 @@ def layer_names(network: Any) -> LayerNames:
     """
     layered = _layered(_owner(network))
     inner = layered.unwrapped(network)
-    layers: dict[str, Any] = {}
+    layers: dict[str, object] = {}
     first: dict[str, str] = {}
     named: dict[int, str] = {}
     for name, layer in _named(layered, inner):
@@ -232,7 +232,7 @@ def layer_names(network: Any) -> LayerNames:
     )
 
 
-def late_network(network: Any) -> tuple[LateNetwork, str] | None:
+def late_network(network: object) -> tuple[LateNetwork, str] | None:
     """Return a network that names its layers only while it runs, and its framework; else None."""
     if registry.owner(network, "network") is not None:
         return None
@@ -262,7 +262,7 @@ def ever_applied(rules: LayerRules) -> bool:
     return rules in _applied
 
 
-def _put(layered: Layered, layer: Any, rules: list[tuple[int, LayerRegion]]) -> None:
+def _put(layered: Layered, layer: object, rules: list[tuple[int, LayerRegion]]) -> None:
     if rules:
         vars(layer)[_RULES] = rules
     else:
@@ -270,7 +270,7 @@ def _put(layered: Layered, layer: Any, rules: list[tuple[int, LayerRegion]]) -> 
     layered.put(layer, rules[-1][1] if rules else None)
 
 
-def _owner(network: Any) -> Adapter:
+def _owner(network: object) -> Adapter:
     adapter = registry.owner(network, "network")
     if adapter is None:
         raise TypeError(
@@ -294,8 +294,8 @@ def _layered(adapter: Adapter) -> Layered:
 
 
 def _named(
-    layered: Layered, layer: Any, path: tuple[str, ...] = (), above: tuple[int, ...] = ()
-) -> Iterator[tuple[str, Any]]:
+    layered: Layered, layer: object, path: tuple[str, ...] = (), above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, object]]:
     """Yield a network as ``""`` and every layer inside under each of its names.
 
     A shared layer has several names.
@@ -307,14 +307,14 @@ def _named(
 
 
 def _chosen(
-    rules: LayerRules, layers: list[tuple[str, Any]], network: str, layered: Layered
-) -> tuple[dict[str, Policy | str], list[tuple[Any, LayerRule]]]:
+    rules: LayerRules, layers: list[tuple[str, object]], network: str, layered: Layered
+) -> tuple[dict[str, Policy | str], list[tuple[object, LayerRule]]]:
     """Return the policies of layers by their names, and the layers with their rules.
 
     Raises:
         ValueError: for a pattern that no layer matches.
     """
-    chosen: dict[int, tuple[Any, LayerRule]] = {}
+    chosen: dict[int, tuple[object, LayerRule]] = {}
     for rule in rules:
         matched = [(name, layer) for name, layer in layers if matches(rule.pattern, name, layer)]
         if not matched:

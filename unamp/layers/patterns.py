@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 from unamp.errors import shortened
 
@@ -46,12 +45,12 @@ def as_pattern(pattern: object) -> str:
     return pattern
 
 
-def matches(pattern: str, name: str, layer: Any) -> bool:
+def matches(pattern: str, name: str, layer: object) -> bool:
     """Return whether a pattern is one for a layer, by one of its names."""
     return matches_names(pattern, name, _class_names(layer))
 
 
-def _class_names(layer: Any) -> Iterator[str]:
+def _class_names(layer: object) -> Iterator[str]:
     """Yield the names of a layer's classes lazily: not every layer has a class yet (flax.linen)."""
     for kind in layer.__class__.__mro__:
         yield kind.__name__
@@ -84,7 +83,7 @@ def _one(name: str) -> str:
     return "[^.]*".join(map(re.escape, re.split(r"\*+", name)))
 
 
-def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, Any]]) -> str:
+def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, object]]) -> str:
     """Return the message for a pattern that matches no layer, with the closest or all layers."""
     import difflib  # slow to import, and only an error needs it
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from unamp._compiler_marks import not_converted, once_per_trace
+from unamp._function_types import Args, Keywords
 from unamp.adapter import registry
 from unamp.adapter.arguments import mapped
 from unamp.dtypes import FLOAT32, LOW_DTYPES, POLICY_DTYPES
@@ -63,7 +63,7 @@ class LayerRegion:
         return self._regions[self._dtype_around() or _NO_DTYPE_AROUND]
 
     @not_converted
-    def finished(self, result: Any, args: Any, kwargs: Any) -> Any:
+    def finished(self, result: object, args: Args, kwargs: Keywords) -> object:
         """Return a layer's result with its float32 tensors in the low dtype.
 
         That is the dtype in force around the layer, or else that of its inputs.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import cache
 from json import JSONDecoder
-from typing import Any
 
 import yaml
 
@@ -72,11 +71,11 @@ def report_yaml(text: str) -> FileResult:
     return FileResult(text, sorted(set(findings), key=lambda each: (each.line, each.column)), [])
 
 
-def _found(root: Any) -> list[Finding]:
+def _found(root: yaml.Node | None) -> list[Finding]:
     findings: list[Finding] = []
     left = _MOST_ENTRIES
     plain = cache(_plain)  # by the node: many aliases may stand for one section
-    waiting: list[tuple[Any, tuple[str, ...]]] = [(root, ())]
+    waiting: list[tuple[yaml.Node | None, tuple[str, ...]]] = [(root, ())]
     # an alias is the node that it stands for, and may stand inside of that
     seen: set[tuple[int, tuple[str, ...]]] = set()
     while waiting:
@@ -104,7 +103,7 @@ _MOST_ENTRIES = 1 << 16
 _DEEP = 2
 
 
-def _plain(node: Any) -> Any:
+def _plain(node: yaml.Node) -> object:
     """Return a scalar's value, or the values of a section's scalars; None for everything else."""
     if isinstance(node, yaml.MappingNode):
         pairs = ((key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode))

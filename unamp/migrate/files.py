@@ -7,9 +7,9 @@ import io
 import os
 import tempfile
 import tokenize
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import libcst as cst
 
@@ -83,7 +83,7 @@ def migrate_paths(
     """
     files: list[Migrated] = []
     errors: list[tuple[Path, str]] = []
-    known: dict[Path, Any] = {}
+    known: dict[Path, Mapping[str, frozenset[str]]] = {}
     count = 0
     for path in _files(paths, errors):
         count += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Kind(Enum):
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
         hand = f"; {self.hand}" if self.hand else ""
         return f"{self.kind.value}: {self.call}{arrow}{why}{hand}"
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """Return the finding as plain values."""
         return {**self._asdict(), "kind": self.kind.value}
 
@@ -78,7 +78,7 @@ class RegionPolicy(NamedTuple):
     line: int
     call: str
     framework: str
-    policy: dict[str, Any]
+    policy: dict[str, object]
     unknown: dict[str, str]
     where: str = ""
     cell: int = 0

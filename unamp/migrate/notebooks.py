@@ -8,10 +8,13 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from json import JSONDecoder
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
-from unamp.migrate.findings import FileResult, Finding, Kind
+from unamp.migrate.findings import FileResult, Finding, Kind, RegionPolicy
 from unamp.migrate.screening import mentions
+
+#: What is told of a line of a notebook.
+Placed = TypeVar("Placed", Finding, RegionPolicy)
 
 _DECODER = JSONDecoder()
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -71,7 +74,7 @@ def migrate_notebook(text: str, migrate: Callable[[str], FileResult]) -> FileRes
         starts.append(line)
         line += script.count("\n") + 2
 
-    def placed(place: Any) -> Any:
+    def placed(place: Placed) -> Placed:
         index = max(index for index, start in enumerate(starts) if start <= place.line)
         return place._replace(line=max(1, place.line - starts[index]), cell=cells[index].number)
 
@@ -114,7 +117,7 @@ def _code_cells(text: str) -> list[_Cell]:
     return cells
 
 
-def _language(metadata: Any) -> str:
+def _language(metadata: object) -> str:
     """Return the language of a notebook's kernel; Python where none is named."""
     for entry, name in (("kernelspec", "language"), ("language_info", "name")):
         told = metadata.get(entry) if isinstance(metadata, dict) else None

@@ -68,7 +68,7 @@ class _Values:
         self._expressions = expressions
         self.unknown: dict[str, str] = {}
 
-    def get(self, name: str, usual: Any) -> Any:
+    def get(self, name: str, usual: object) -> Any:
         """Return an argument's value, or `usual` where it is missing or only a run knows it."""
         if (node := self._expressions.get(name)) is None:
             return usual

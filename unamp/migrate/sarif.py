@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from unamp._version import __version__
 from unamp.migrate.files import Report
@@ -21,7 +20,7 @@ _RULES = {
 }
 
 
-def as_sarif(report: Report) -> dict[str, Any]:
+def as_sarif(report: Report) -> dict[str, object]:
     """Return a report as a SARIF log."""
     rules = [
         {"id": name, "shortDescription": {"text": text}, "defaultConfiguration": {"level": level}}
@@ -47,7 +46,7 @@ def as_sarif(report: Report) -> dict[str, Any]:
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _result(path: Path, finding: Finding) -> dict[str, Any]:
+def _result(path: Path, finding: Finding) -> dict[str, object]:
     name, _, level = _RULES[finding.kind]
     # A notebook is shown cell by cell, and its file has other lines.
     region = (
@@ -65,7 +64,7 @@ def _result(path: Path, finding: Finding) -> dict[str, Any]:
     }
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _file(path: Path) -> dict[str, object]:
     uri = path.absolute().as_uri() if path.is_absolute() else _quoted(path)
     return {"artifactLocation": {"uri": uri}}
 

@@ -20,12 +20,12 @@ class Setting(NamedTuple):
     imports: tuple[str, ...]
     why: str
     hand: str
-    values: tuple[Any, ...] = ()
-    anywhere: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
+    anywhere: tuple[object, ...] = ()
     low_dtype: bool = False
     calls: tuple[str, ...] = ("*",)
 
-    def switches_on(self, value: Any, callee: str, roots: Set[str], *, low: bool) -> bool:
+    def switches_on(self, value: object, callee: str, roots: Set[str], *, low: bool) -> bool:
         """Return whether a value switches mixed precision on in a file that imports `roots`."""
         if not any(fnmatchcase(callee, pattern) for pattern in self.calls):
             return False
@@ -45,17 +45,17 @@ class Configuration(NamedTuple):
     keys: tuple[str, ...]
     why: str
     hand: str
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
     without: str = ""
 
-    def switches_on(self, value: Any) -> bool:
+    def switches_on(self, value: object) -> bool:
         """Return whether a plain value, or a section's plain values, switch mixed precision on."""
         if self.without:
             return isinstance(value, Mapping) and self.without not in value
         return _is_among(value, self.values)
 
 
-def configured(path: tuple[str, ...], value: Any, line: int, column: int) -> Finding | None:
+def configured(path: tuple[str, ...], value: object, line: int, column: int) -> Finding | None:
     """Return the finding for an entry of a YAML file; None where it switches nothing on.
 
     Args:
@@ -82,13 +82,13 @@ def configured(path: tuple[str, ...], value: Any, line: int, column: int) -> Fin
     )
 
 
-def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
+def _is_among(value: object, values: tuple[object, ...]) -> bool:
     """Return whether one of some values is another; True is not 1."""
     return any(type(value) is type(each) and value == each for each in values)
 
 
 def setting_of(
-    keyword: str, value: Any, callee: str, roots: Set[str], *, low: bool
+    keyword: str, value: object, callee: str, roots: Set[str], *, low: bool
 ) -> Setting | None:
     """Return the setting that a keyword with a value is, if any.
 
@@ -125,7 +125,7 @@ def dtype_words() -> frozenset[str]:
     )
 
 
-def is_section(name: object, value: Any) -> bool:
+def is_section(name: object, value: object) -> bool:
     """Return whether a dictionary's entry is a section of DeepSpeed's configuration that is on."""
     key = _tables()["sections"]["key"]
     return (
@@ -167,7 +167,7 @@ def _by_keyword() -> Mapping[str, tuple[Setting, ...]]:
     return found
 
 
-def _fields_of(kind: type[Setting | Configuration], entry: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(kind: type[Setting | Configuration], entry: Mapping[str, object]) -> dict[str, Any]:
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in entry.items()

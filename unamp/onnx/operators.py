@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unamp._data import load_table
 from unamp.dtypes import PRECISIONS, dtype_name
+
+if TYPE_CHECKING:
+    import onnx
 
 #: The domain of ONNX Runtime's own operators.
 CONTRIBUTED = "com.microsoft"
@@ -30,7 +33,7 @@ def type_operations(domain: str, kind: str) -> tuple[str, ...]:
     if domain not in (*STANDARD, CONTRIBUTED):
         return ()
     ours = domain in STANDARD and kind not in _MISPLACED
-    found: Any = _tables()["operators" if ours else "contributed"].get(kind, ())
+    found: str | Sequence[str] = _tables()["operators" if ours else "contributed"].get(kind, ())
     return (found,) if isinstance(found, str) else tuple(found)
 
 
@@ -47,7 +50,10 @@ def operator_types() -> Mapping[str, frozenset[str]]:
 
 
 def result_dtypes(
-    node: Any, given: Sequence[str | None], opsets: Mapping[str, int], name: Callable[[int], str]
+    node: onnx.NodeProto,
+    given: Sequence[str | None],
+    opsets: Mapping[str, int],
+    name: Callable[[int], str],
 ) -> list[str | None]:
     """Return a node's result dtypes by ONNX's description of its operator; None where it is silent.
 
@@ -91,7 +97,7 @@ def input_kinds(domain: str, kind: str, opsets: Mapping[str, int], number: int) 
     return [""] * number if described is None else _repeated(described.inputs, number)
 
 
-def refusal(node: Any, given: Sequence[str | None], opsets: Mapping[str, int]) -> str:
+def refusal(node: onnx.NodeProto, given: Sequence[str | None], opsets: Mapping[str, int]) -> str:
     """Return why ONNX forbids a node such floating inputs; empty where it does not or is silent."""
     described = (
         None
@@ -116,7 +122,9 @@ def _repeated(kinds: Sequence[str], number: int) -> list[str]:
     return [kinds[min(position, len(kinds) - 1)] if kinds else "" for position in range(number)]
 
 
-def _constant(attributes: Mapping[str, Any], name: Callable[[int], str]) -> str | None:
+def _constant(
+    attributes: Mapping[str, onnx.AttributeProto], name: Callable[[int], str]
+) -> str | None:
     if value := attributes.get("value"):
         return name(value.t.data_type)
     whole = "value_int" in attributes or "value_ints" in attributes

@@ -10,11 +10,16 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from unamp.dtypes import PRECISIONS, dtype_name
 from unamp.errors import shortened
 from unamp.onnx.operators import STANDARD, input_kinds, refusal, result_dtypes
+
+if TYPE_CHECKING:
+    import onnx
+    from google.protobuf.message import Message
 
 _LARGEST = 1 << 31  # of a message of protocol buffers, in bytes
 _MOST_NUMBERS = 1 << 48  # of a tensor; no memory has as many
@@ -137,7 +142,7 @@ def read_graph(path: Path) -> Graph:
     return _Reader(onnx, path.parent, model).graph()
 
 
-def _all_text(message: Any) -> bool:
+def _all_text(message: Message) -> bool:
     """Return whether every string of a message is text.
 
     Where it is no UTF-8, protocol buffers give bytes.
@@ -161,7 +166,7 @@ class _Place(NamedTuple):
     """A graph while it is read: its number, names so far, declared dtypes, and nodes' results."""
 
     number: int
-    graph: Any
+    graph: onnx.GraphProto
     known: dict[str, int]
     declared: dict[str, str | None]
     made: set[str]
@@ -170,7 +175,7 @@ class _Place(NamedTuple):
 class _Reader:
     """One reading of a model: what has been read of it so far."""
 
-    def __init__(self, onnx: Any, folder: Path, model: Any) -> None:
+    def __init__(self, onnx: ModuleType, folder: Path, model: onnx.ModelProto) -> None:
         self._tensor, self._folder, self._model = onnx.TensorProto, folder.resolve(), model
         self._opsets = {
             "" if each.domain in STANDARD else each.domain: each.version
@@ -195,7 +200,7 @@ class _Reader:
         self._read(self._model.graph, {})
         return Graph(self._nodes, self._values, self._results, self._model.producer_name)
 
-    def _read(self, graph: Any, around: Mapping[str, int]) -> list[int]:
+    def _read(self, graph: onnx.GraphProto, around: Mapping[str, int]) -> list[int]:
         """Read a graph, or one inside another; return the numbers of its results."""
         place = _Place(self._graphs_read, graph, dict(around), {}, set())
         self._graphs_read += 1
@@ -217,7 +222,7 @@ class _Reader:
         self._results.update(results)
         return results
 
-    def _read_node(self, node: Any, name: str, place: _Place) -> None:
+    def _read_node(self, node: onnx.NodeProto, name: str, place: _Place) -> None:
         inputs = [
             _found(each, f"node {shortened(name)} takes", place) if each else None
             for each in node.input
@@ -264,7 +269,7 @@ class _Reader:
             )
         )
 
-    def _graphs(self, node: Any, name: str) -> Iterable[Any]:
+    def _graphs(self, node: onnx.NodeProto, name: str) -> Iterable[onnx.GraphProto]:
         """Yield the graphs inside a node; the tensors inside are checked by the way."""
         for attribute in node.attribute:
             tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
@@ -280,7 +285,7 @@ class _Reader:
         self._values.append(Value(name, dtype, maker, numbers))
         return len(self._values) - 1
 
-    def _declared(self, value: Any) -> str | None:
+    def _declared(self, value: onnx.ValueInfoProto) -> str | None:
         number = value.type.tensor_type.elem_type
         return self._dtype(number) if number else None
 
@@ -290,7 +295,7 @@ class _Reader:
         except ValueError:
             raise BadModel(f"there is no dtype {number} in ONNX") from None
 
-    def _checked(self, tensor: Any, name: str) -> tuple[str, int]:
+    def _checked(self, tensor: onnx.TensorProto, name: str) -> tuple[str, int]:
         """Return the dtype of a tensor and how many numbers it has."""
         dtype = self._dtype(tensor.data_type)
         if any(size < 0 for size in tensor.dims):
@@ -317,7 +322,7 @@ class _Reader:
                 )
         return dtype, numbers
 
-    def _check_location(self, tensor: Any, name: str) -> None:
+    def _check_location(self, tensor: onnx.TensorProto, name: str) -> None:
         """Raise where a tensor's data lies outside of the model's folder."""
         location = next((each.value for each in tensor.external_data if each.key == "location"), "")
         try:
@@ -333,7 +338,7 @@ class _Reader:
             )
 
 
-def _constant_numbers(node: Any) -> int | None:
+def _constant_numbers(node: onnx.NodeProto) -> int | None:
     """Return the size of a constant tensor, which has been checked; None for any other node."""
     if node.op_type != "Constant" or node.domain not in STANDARD:
         return None
@@ -352,16 +357,16 @@ def _found(name: str, who: str, place: _Place) -> int:
     raise BadModel(f"{who} {shortened(name)}, which nothing makes")
 
 
-def _labels(node: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _labels(node: onnx.NodeProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the layers that a node is in and of its operation, and their classes."""
     said = {each.key: each.value for each in node.metadata_props}
     scopes, classes = _listed(said.get(_SCOPES, "")), _listed(said.get(_CLASSES, ""))
     return (scopes, classes) if len(scopes) == len(classes) else ((), ())
 
 
-def _data(tensor: Any, dtype: str) -> Sequence[Any]:
+def _data(tensor: onnx.TensorProto, dtype: str) -> Sequence[float]:
     """Return the numbers of a tensor that has them one by one."""
-    found: Sequence[Any] = {"float32": tensor.float_data, "float64": tensor.double_data}.get(
+    found: Sequence[float] = {"float32": tensor.float_data, "float64": tensor.double_data}.get(
         dtype, tensor.int32_data
     )
     return found

@@ -16,6 +16,7 @@ from typing import Any
 
 from unamp._argument_names import also_called
 from unamp.adapter import Adapter, Gradients, registry
+from unamp.adapter.framework_types import Optimizer
 from unamp.adapter.observing import any_trace, untraced
 from unamp.adapter.open_traces import traces
 from unamp.policy import Policy
@@ -40,7 +41,7 @@ class NothingChecked(RuntimeError):
 class _Pending:
     """An optimizer between two updates, with its gradients unscaled; it may have stepped."""
 
-    def __init__(self, optimizer: Any, gradients: Gradients, given: Any) -> None:
+    def __init__(self, optimizer: object, gradients: Gradients, given: object) -> None:
         self.optimizer = optimizer  # kept, so that its id stays its own
         self.gradients = gradients
         #: The gradients that were handed over, to know them again; of a list the members, for it
@@ -132,7 +133,7 @@ class GradScaler:
     def __repr__(self) -> str:
         return f"GradScaler({self.get_scale()!r})" if self._enabled else "GradScaler(enabled=False)"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         if self._pending:
             raise RuntimeError(
                 "a scaler can be copied and pickled between update() and the next step, "
@@ -235,7 +236,7 @@ class GradScaler:
         if not self._enabled:
             with no_policy():
                 return optimizer.minimize(*args, **kwargs)
-        result: Any = (None, None)
+        result: object = (None, None)
 
         def take(held: Gradients) -> None:
             nonlocal result
@@ -334,14 +335,14 @@ class GradScaler:
         """Go on with another scale, or other rules for it. Raise where they do not fit."""
         self._loss_scale = self._loss_scale._replace(**rules).checked()
 
-    def _scaled(self, outputs: Any) -> Any:
+    def _scaled(self, outputs: object) -> Any:
         adapter = self._owner(outputs, lambda each: each.is_tensor(outputs))
         if adapter is None:
             return self._scaled_each(outputs)
         self._adapter = adapter
         return adapter.scale_loss(outputs, self._loss_scale.scale)
 
-    def _scaled_each(self, outputs: Any) -> Any:
+    def _scaled_each(self, outputs: Any) -> object:
         if not isinstance(outputs, Iterable) or isinstance(outputs, (str, bytes, Mapping)):
             registry.check_suitable(outputs)
             raise TypeError(
@@ -352,7 +353,7 @@ class GradScaler:
             return scaled
         return type(outputs)(*scaled) if hasattr(outputs, "_fields") else type(outputs)(scaled)
 
-    def _unscaled(self, optimizer: Any, given: Any) -> _Pending:
+    def _unscaled(self, optimizer: object, given: object) -> _Pending:
         adapter = self._adapter_of_optimizer(optimizer)
         if self._adapter is None:
             if not adapter.holds_gradients:
@@ -374,7 +375,7 @@ class GradScaler:
             gradients.unscale(self._loss_scale.scale)
         return _Pending(optimizer, gradients, given)
 
-    def _handed_to(self, optimizer: Any) -> dict[str, Any]:
+    def _handed_to(self, optimizer: Optimizer) -> dict[str, object]:
         """Return the scaler as a keyword argument, for a step that takes it; nothing for others."""
         if not _takes_scaler(optimizer):
             return {}
@@ -387,7 +388,7 @@ class GradScaler:
         )
         return {"grad_scaler": self}
 
-    def _step_of_its_own(self, optimizer: Any, take: Callable[[Gradients], None]) -> bool:
+    def _step_of_its_own(self, optimizer: object, take: Callable[[Gradients], None]) -> bool:
         """Let an optimizer that takes the scaler unscale, check and skip by itself."""
         with no_policy():
             take(self._adapter_of_optimizer(optimizer).gradients(optimizer, None))
@@ -398,8 +399,8 @@ class GradScaler:
         return not pending.gradients.overflow()
 
     def _stepped(
-        self, optimizer: Any, given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[bool, Any]:
+        self, optimizer: object, given: object, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> tuple[bool, object]:
         """Do as `step` does; return whether the step was taken, and the result of the optimizer's.
 
         The result is None where the step was skipped.
@@ -422,7 +423,7 @@ class GradScaler:
         taken = self._step(optimizer, given, take)
         return taken, result
 
-    def _step(self, optimizer: Any, given: Any, take: Callable[[Gradients], None]) -> bool:
+    def _step(self, optimizer: object, given: object, take: Callable[[Gradients], None]) -> bool:
         pending = self._pending.get(id(optimizer))
         if _takes_scaler(optimizer) and not (pending is not None and pending.stepped):
             return self._step_of_its_own(optimizer, take)
@@ -465,7 +466,7 @@ class GradScaler:
             del self._pending[id(optimizer)]
         return not overflow
 
-    def _adapter_of_optimizer(self, optimizer: Any) -> Adapter:
+    def _adapter_of_optimizer(self, optimizer: object) -> Adapter:
         adapter = self._owner(optimizer, lambda each: each.is_optimizer(optimizer))
         if adapter is None:
             registry.check_suitable(optimizer)
@@ -475,7 +476,7 @@ class GradScaler:
             )
         return adapter
 
-    def _owner(self, value: Any, knows: Callable[[Adapter], bool]) -> Adapter | None:
+    def _owner(self, value: object, knows: Callable[[Adapter], bool]) -> Adapter | None:
         """Return the adapter that knows a value, if any; refuse any but the scaler's own."""
         own = self._adapter
         if own is not None and knows(own):
@@ -489,7 +490,7 @@ class GradScaler:
         return adapter
 
 
-def is_unscaled(scaler: GradScaler, optimizer: Any) -> bool:
+def is_unscaled(scaler: GradScaler, optimizer: object) -> bool:
     """Return whether an optimizer's gradients were unscaled since the last update.
 
     None asks about all optimizers.
@@ -497,13 +498,13 @@ def is_unscaled(scaler: GradScaler, optimizer: Any) -> bool:
     return bool(scaler._pending) if optimizer is None else id(optimizer) in scaler._pending
 
 
-def _takes_scaler(optimizer: Any) -> bool:
+def _takes_scaler(optimizer: Optimizer) -> bool:
     """Return whether an optimizer's step takes the scaler and scales by itself, as in PyTorch."""
     supports = getattr(optimizer, "_step_supports_amp_scaling", False)
     return supports and "grad_scaler" in inspect.signature(optimizer.step).parameters
 
 
-def _same(gradients: Any, before: Any) -> bool:
+def _same(gradients: object, before: object) -> bool:
     """Return whether gradients are, one by one, the very ones that were handed over before."""
     if not isinstance(before, list):
         return gradients is before
@@ -517,7 +518,7 @@ def _same(gradients: Any, before: Any) -> bool:
     )
 
 
-def _check_once(gradients: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check_once(gradients: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Raise ValueError where a step gets the scaled gradients as an argument of its own, too.
 
     The scaler unscales only those in ``gradients``.
@@ -531,7 +532,7 @@ def _check_once(gradients: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         )
 
 
-def _has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _has_closure(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     # A network is callable, too: an optimizer that does not hold what it steps is handed it.
     return "closure" in kwargs or any(
         callable(each) and registry.owner(each, "network") is None for each in args

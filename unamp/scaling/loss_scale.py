@@ -152,7 +152,7 @@ class LossScale(NamedTuple):
         scale = self.scale if math.isinf(grown) else min(grown, self.maximum)
         return self._replace(scale=scale, growth_tracker=0, backoff_tracker=0)
 
-    def state(self, form: str) -> dict[str, Any]:
+    def state(self, form: str) -> dict[str, object]:
         """Return the state to save, in one of `FORMS`.
 
         Raises:
@@ -238,7 +238,7 @@ def _float32(value: float) -> float:
     return rounded
 
 
-def _form_of(state: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
+def _form_of(state: Mapping[str, object]) -> tuple[str, Mapping[str, str]]:
     if not isinstance(state, Mapping):
         raise TypeError(f"a scaler's state is a dictionary, not {type(state).__name__}")
     for form, keys in FORMS.items():

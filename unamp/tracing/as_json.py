@@ -117,14 +117,14 @@ def _policy(where: str, data: Any) -> Policy:
         raise strict.BadJSON(f"{where}: {error}") from error
 
 
-def _record(record: OpRecord, policy: int | None) -> dict[str, Any]:
+def _record(record: OpRecord, policy: int | None) -> dict[str, object]:
     fields = record._asdict() | {"rule": record.rule.value, "policy": policy}
     fields |= {name: _plain(fields[name]) for name in ("values", "shadow")}
     call = fields.pop("call")
     return fields if call is None else fields | {"call": call._asdict()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _plain(each) for name, each in value._asdict().items()}
     if isinstance(value, tuple):
@@ -140,7 +140,7 @@ _sizes = strict.each(strict.optional(strict.whole))
 _MOST_DIMENSIONS = 256
 
 
-def _shape(where: str, value: Any) -> Shape:
+def _shape(where: str, value: object) -> Shape:
     shape = _sizes(where, value)
     if len(shape) > _MOST_DIMENSIONS or math.prod(size or 1 for size in shape) >= 1 << 63:
         raise strict.BadJSON(f"{where}: no tensor has so many numbers")
@@ -251,7 +251,7 @@ def _read_call(where: str, data: Any) -> Call:
     return Call(file, args, kwargs, left_out)
 
 
-def _argument(where: str, value: Any, tensors: list[int], depth: int = 0) -> Any:
+def _argument(where: str, value: object, tensors: list[int], depth: int = 0) -> object:
     """Return an argument of a call, and note the number of each tensor that it names."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -269,8 +269,8 @@ def _argument(where: str, value: Any, tensors: list[int], depth: int = 0) -> Any
     return [_argument(where, each, tensors, depth + 1) for each in _list(where, value)]
 
 
-def _list(where: str, value: Any) -> list[Any]:
-    found: list[Any] = strict.expect(where, value, list, "a list")
+def _list(where: str, value: object) -> list[object]:
+    found: list[object] = strict.expect(where, value, list, "a list")
     return found
 
 
@@ -328,11 +328,11 @@ def _shares(where: str, data: dict[str, Any]) -> tuple[float, float]:
     return subnormal, flushed
 
 
-def _shadow_dtype(where: str, value: Any) -> str:
+def _shadow_dtype(where: str, value: object) -> str:
     return value if isinstance(value, str) and value in FLOAT8 else strict.low_dtype(where, value)
 
 
-def _number(where: str, value: Any) -> float:
+def _number(where: str, value: object) -> float:
     """Return a number; what JSON has no number for is written as `_plain` does."""
     return float(
         value

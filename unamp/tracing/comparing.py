@@ -412,7 +412,7 @@ def _row(c: Compared) -> tuple[str, ...]:
     )
 
 
-def _first(c: Compared) -> dict[str, Any]:
+def _first(c: Compared) -> dict[str, object]:
     """Return the first difference for JSON: the operation, and each side's place, dtype, rule."""
     sides = {
         name: _rule(record) for name, record in (("reference", c.reference), ("other", c.other))
@@ -420,7 +420,7 @@ def _first(c: Compared) -> dict[str, Any]:
     return {"op": c.other.op, "error": finite(c.error), "bound": c.bound, **sides}
 
 
-def _rule(record: OpRecord) -> dict[str, Any]:
+def _rule(record: OpRecord) -> dict[str, object]:
     reason = "no region was open"
     if record.policy is not None:
         # a trace may be of another process, with operations of its own

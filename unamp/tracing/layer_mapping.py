@@ -26,6 +26,9 @@ _OUTSIDE = "-"
 Layer = str | None
 Pair = tuple[Layer, Layer]
 
+#: An operation, and the sizes of its result, sorted.
+Key = tuple[str, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class LayerMapping:
@@ -195,9 +198,9 @@ def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping
     """
     keys = [[_key(record) for record in run] for run in (left, right)]
     layers = [list(dict.fromkeys(record.layer for record in run)) for run in (left, right)]
-    has: list[list[Counter[Any]]] = []
+    has: list[list[Counter[Key]]] = []
     for run, of_run, its_keys in zip((left, right), layers, keys, strict=True):
-        counts: dict[Layer, Counter[Any]] = {layer: Counter() for layer in of_run}
+        counts: dict[Layer, Counter[Key]] = {layer: Counter() for layer in of_run}
         for record, key in zip(run, its_keys, strict=True):
             counts[record.layer][key] += 1
         has.append(list(counts.values()))
@@ -245,12 +248,12 @@ def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping
     return LayerMapping(tuple(reasons), reasons, (alone[0], alone[1]))
 
 
-def _key(record: OpRecord) -> tuple[str, tuple[int, ...]]:
+def _key(record: OpRecord) -> Key:
     """Return the operation and its result's sorted sizes: frameworks order axes differently."""
     return record.op, tuple(sorted(size or 0 for size in record.output_shape or ()))
 
 
-def _why(each: _Candidate, has: Counter[Any], together: int) -> str:
+def _why(each: _Candidate, has: Counter[Key], together: int) -> str:
     most = ", ".join(dict.fromkeys(op for (op, _), _ in has.most_common(3)))
     return f"{most}: {together} of {has.total()} in order"
 

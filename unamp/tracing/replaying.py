@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unamp._function_types import Function
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.kept_calls import KEPT_DTYPES, LIMIT, RESULT
 from unamp.adapter.operations import Operations
 from unamp.adapter.records import Call, OpRecord
@@ -290,7 +291,7 @@ class _Again:
         if _held_in_float32(replace(self, arrays=between).run(_EXACT[0])):
             raise ValueError(f"it computes in {FLOAT32} there")
 
-    def _decode(self, value: Any, dtype: str) -> Any:
+    def _decode(self, value: object, dtype: str) -> Any:
         if isinstance(value, dict) and value.keys() == {"tensor"}:
             array = self.arrays[str(value["tensor"])]
             return self.operations.tensor(
@@ -304,7 +305,7 @@ class _Again:
             return tuple(self._decode(each, dtype) for each in value)
         return value
 
-    def _floating(self, result: Any) -> Iterator[Any]:
+    def _floating(self, result: object) -> Iterator[Tensor]:
         if isinstance(result, (list, tuple)):
             for each in result:
                 yield from self._floating(each)
@@ -366,7 +367,7 @@ _DTYPES = {
 }
 
 
-def _tensors(value: Any) -> int:
+def _tensors(value: object) -> int:
     """Return the number of tensors in the arguments of a call."""
     if isinstance(value, Mapping):
         return 1 if value.keys() == {"tensor"} else sum(map(_tensors, value.values()))

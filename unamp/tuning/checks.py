@@ -123,7 +123,7 @@ def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
     ]
 
 
-def _mode(layer: Any) -> bool | None:
+def _mode(layer: object) -> bool | None:
     """Return whether a layer is in training mode; None for one that knows no mode.
 
     Keras' layers are told by each call. On PyTorch they have a module's attribute all the same.

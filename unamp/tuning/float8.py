@@ -146,12 +146,12 @@ class Float8Study:
 
 
 def study(
-    run: Callable[[Any], Any],
-    network: Any,
-    batches: Sequence[Any],
+    run: Callable[[Any], object],
+    network: object,
+    batches: Sequence[object],
     dtype: DtypeLike,
     tolerance: float,
-    measure: Callable[[Any, Any], Any] | None,
+    measure: Callable[[Any, Any], object] | None,
 ) -> Float8Study:
     """Return the study of `unamp.tune` for a dtype of float8.
 
@@ -181,7 +181,7 @@ class _Study:
     """
 
     def __init__(
-        self, subject: Subject, dtype: str, batches: Sequence[Any], references: Sequence[Any]
+        self, subject: Subject, dtype: str, batches: Sequence[object], references: Sequence[object]
     ) -> None:
         self._subject, self._dtype, self._batches, self._references = (
             subject,
@@ -296,7 +296,7 @@ def _products(record: OpRecord) -> int:
     return 0 if work is None else work.products
 
 
-def _why_not(layer: Any, records: Sequence[OpRecord]) -> str:
+def _why_not(layer: object, records: Sequence[OpRecord]) -> str:
     """Return why a layer is not tried; empty where it is."""
     for record in records:
         if record.shadow is not None and (record.shadow.left_out or record.shadow.overflow):
@@ -309,7 +309,7 @@ def _why_not(layer: Any, records: Sequence[OpRecord]) -> str:
     return ""
 
 
-def _sizes_of_weight(layer: Any, records: Sequence[OpRecord]) -> list[int] | None:
+def _sizes_of_weight(layer: object, records: Sequence[OpRecord]) -> list[int] | None:
     """Return the sizes of a layer's weight; None where it has none of its own."""
     weight = next(
         (w for w in (getattr(layer, name, None) for name in ("weight", "kernel")) if w is not None),

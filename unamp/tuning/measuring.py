@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Results = list[list["np.ndarray"]]
 
 
-def results_of(value: Any) -> Results:
+def results_of(value: object) -> Results:
     """Return copies of what a run gave, as numbers.
 
     Raises:
@@ -81,20 +81,20 @@ def single_number(measured: Any) -> float:
     return math.inf if math.isnan(found) else found
 
 
-def same_objects(one: Any, other: Any) -> bool:
+def same_objects(one: object, other: object) -> bool:
     """Return whether two runs gave the same tensor or array, which the second has overwritten."""
     return not {
         id(leaf) for leaf in _leaves(one) if not isinstance(leaf, (bool, int, float))
     }.isdisjoint(map(id, _leaves(other)))
 
 
-def _inner(value: Any) -> list[Any] | None:
+def _inner(value: object) -> list[object] | None:
     if isinstance(value, Mapping):
         return list(value.values())
     return list(value) if isinstance(value, (list, tuple)) else None
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _leaves(value: object) -> Iterator[object]:
     inner = _inner(value)
     if inner is not None:
         for each in inner:

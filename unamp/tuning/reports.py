@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unamp.policy import Policy
 from unamp.tuning.trials import Trial
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return a value as JSON can hold it; a number that is not finite is None."""
     if isinstance(value, Policy):
         return value.to_data()

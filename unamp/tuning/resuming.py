@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unamp import _strict_json as strict
 from unamp.tuning.places import Place
@@ -95,7 +95,7 @@ def _different(found: Memory, expected: Memory) -> str:
     return ""
 
 
-def _memory(data: Any) -> Memory:
+def _memory(data: object) -> Memory:
     found = strict.fields("the file", data, _FIELDS, _FIELDS)
     if (
         found["format"] != _FORMAT
@@ -106,7 +106,7 @@ def _memory(data: Any) -> Memory:
     places = strict.each(_place)("places", found["places"])
     results = strict.each(strict.each(strict.number))("results", found["results"])
 
-    def trial(where: str, value: Any) -> tuple[frozenset[int], tuple[float, ...]]:
+    def trial(where: str, value: object) -> tuple[frozenset[int], tuple[float, ...]]:
         entry = strict.fields(where, value, ("held", "errors"), ("held", "errors"))
         held = frozenset(strict.each(strict.whole)(f"{where}, held", entry["held"]))
         errors = strict.each(_error)(f"{where}, errors", entry["errors"])
@@ -122,12 +122,12 @@ def _memory(data: Any) -> Memory:
     return Memory(setting, places, results, strict.each(trial)("tried", found["tried"]))
 
 
-def _place(where: str, value: Any) -> Place:
+def _place(where: str, value: object) -> Place:
     parts: Sequence[str] = strict.each(strict.plain_text)(where, value)
     if len(parts) != 2:
         raise strict.BadJSON(f"{where}: must be a layer and an operation")
     return Place(*parts)
 
 
-def _error(where: str, value: Any) -> float:
+def _error(where: str, value: object) -> float:
     return math.inf if value is None else strict.number(where, value)

@@ -15,7 +15,7 @@ from unamp.tuning.places import Unit, units_of
 from unamp.tuning.progress import Progress, Step
 from unamp.tuning.search_order import at_first, by_harm, halves, ranked
 from unamp.tuning.subject import Subject
-from unamp.tuning.trials import BudgetSpent, Trials, allowance, spread_of
+from unamp.tuning.trials import Budget, BudgetSpent, Trials, allowance, spread_of
 
 
 class Search:
@@ -23,17 +23,22 @@ class Search:
 
     by: str
     effort: str
-    budget: Any
+    budget: Budget
     resume: str | os.PathLike[str] | None
     progress: Progress
 
     def __init__(
-        self, subject: Subject, batches: Sequence[Any], fresh: Any, tolerance: float, limit: float
+        self,
+        subject: Subject,
+        batches: Sequence[object],
+        fresh: object,
+        tolerance: float,
+        limit: float,
     ) -> None:
         self.subject, self.batches, self.fresh = subject, batches, fresh
         self.tolerance, self.limit = tolerance, limit
         self.references: list[Any] = []
-        self.fresh_reference: Any = None
+        self.fresh_reference: object = None
         self.units: list[Unit] = []
         self.work: dict[Unit, float] = {}
         self.all_low = self.spread = 0.0

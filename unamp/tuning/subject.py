@@ -29,7 +29,7 @@ from unamp.tuning.rules import policy_and_rules
 
 
 @contextmanager
-def in_force(network: Any, policy: Policy, rules: Sequence[LayerRule]) -> Iterator[None]:
+def in_force(network: object, policy: Policy, rules: Sequence[LayerRule]) -> Iterator[None]:
     """Put rules on a network and a policy in force, and take both off again."""
     handle = layer_policies(network, LayerRules(rules)) if rules else None
     try:
@@ -60,10 +60,10 @@ class Subject:
 
     def __init__(
         self,
-        run: Callable[[Any], Any],
-        network: Any,
+        run: Callable[[Any], object],
+        network: object,
         base: Policy,
-        measure: Callable[[Any, Any], Any] | None,
+        measure: Callable[[Any, Any], object] | None,
     ) -> None:
         self.run, self.network, self.base, self.measure = run, network, base, measure
         self.amounts: dict[Place, Work] = {}
@@ -76,7 +76,7 @@ class Subject:
         self.names = LayerNames((), {}, {})
         self._late = None if network is None else late_network(network)
 
-    def exact(self, batch: Any) -> tuple[Any, Trace]:
+    def exact(self, batch: object) -> tuple[Any, Trace]:
         """Return the results of a float32 run, and its trace."""
         self.runs += 1
         with (
@@ -113,7 +113,7 @@ class Subject:
         whole = summed(self.amounts[place] for place in self.places if place in self.amounts)
         self.work = {place: share(amount, whole) for place, amount in self.amounts.items()}
 
-    def place(self, record: Any) -> Place:
+    def place(self, record: OpRecord) -> Place:
         """Return the place where an operation ran."""
         return place_of(record, self.names)
 
@@ -128,7 +128,7 @@ class Subject:
         self.unnamed = frozenset(found) & frozenset(self.places)
 
     def error(
-        self, held: Collection[Place], batch: Any, reference: Any, ran: Trace | None = None
+        self, held: Collection[Place], batch: object, reference: Any, ran: Trace | None = None
     ) -> float:
         """Run a batch with some places held, and return its error.
 
@@ -142,7 +142,7 @@ class Subject:
         self,
         policy: Policy,
         rules: Sequence[LayerRule],
-        batch: Any,
+        batch: object,
         reference: Any,
         ran: Trace | None = None,
     ) -> float:
@@ -194,7 +194,7 @@ class Subject:
         owner = None if self.network is None else registry.owner(self.network, "network")
         return "" if owner is None else owner.framework
 
-    def _kept(self, given: Any) -> Any:
+    def _kept(self, given: object) -> object:
         return given if self.measure is not None else measuring.results_of(given)
 
 

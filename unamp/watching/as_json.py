@@ -29,7 +29,7 @@ def dump(contents: Contents, *, indent: int | None) -> str:
     )
 
 
-def _layer(layer: LayerSample) -> dict[str, Any]:
+def _layer(layer: LayerSample) -> dict[str, object]:
     """Return a layer without the fields that say nothing, its numbers with six digits."""
     said = {
         name: float(f"{value:.6g}") if isinstance(value, float) else value
@@ -106,7 +106,7 @@ def _read_layer(where: str, data: Any) -> LayerSample:
     )
 
 
-def _share(where: str, value: Any) -> float:
+def _share(where: str, value: object) -> float:
     share = float(strict.number(where, value))
     if not 0.0 <= share <= 1.0:
         raise strict.BadJSON(f"{where}: must be between 0 and 1")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from unamp._grouping import grouped
 from unamp.adapter import Adapter
 from unamp.adapter.contract import NamesGradients
+from unamp.adapter.framework_types import Tensor
 from unamp.dtypes import LOW_DTYPES, FloatFormat
 from unamp.watching.samples import LayerSample
 
@@ -17,9 +18,9 @@ class _Low(NamedTuple):
     """A low parameter before the step."""
 
     place: int
-    parameter: Any
-    before: Any
-    moves: Any  # where its gradient is not zero
+    parameter: Tensor
+    before: Tensor
+    moves: Tensor  # booleans: where its gradient is not zero
 
 
 class _Counted(NamedTuple):
@@ -44,7 +45,7 @@ class Measurement:
     def __init__(
         self,
         adapter: Adapter,
-        gradients: Sequence[tuple[str, Any, Any]],
+        gradients: Sequence[tuple[str, Tensor, Tensor | None]],
         low: FloatFormat,
         *,
         updates: bool,
@@ -53,13 +54,18 @@ class Measurement:
         self._adapter: Any = adapter
         self._names = [name for name, _, _ in gradients]
         self._sizes: list[int] = []
-        self._totals: list[list[Any]] = []
+        self._totals: list[list[Tensor]] = []
         self._low: list[_Low] = []
         for place, (_, parameter, gradient) in enumerate(gradients):
             self._count(place, parameter, gradient, low, updates)
 
     def _count(
-        self, place: int, parameter: Any, gradient: Any, low: FloatFormat, updates: bool
+        self,
+        place: int,
+        parameter: Tensor,
+        gradient: Tensor | None,
+        low: FloatFormat,
+        updates: bool,
     ) -> None:
         if gradient is None:
             self._sizes.append(math.prod(parameter.shape))
@@ -83,7 +89,7 @@ class Measurement:
                 # of sparse gradients the rows alone are there
                 self._low.append(_Low(place, parameter, before, magnitudes > 0.0))
 
-    def check_updated(self, parameters: Sequence[Any]) -> None:
+    def check_updated(self, parameters: Sequence[object]) -> None:
         """Check that there are as many parameters after the step as there are gradients.
 
         Raises:
@@ -96,7 +102,7 @@ class Measurement:
             )
 
     def layers(
-        self, *, stepped: bool, updated: Sequence[Any] | None = None
+        self, *, stepped: bool, updated: Sequence[Tensor] | None = None
     ) -> tuple[LayerSample, ...]:
         """Return the layers, after the step.
 
@@ -114,7 +120,7 @@ class Measurement:
         places = grouped(range(len(layers)), layers.__getitem__)
         return tuple(self._layer(name, inner, counted, steps) for name, inner in places.items())
 
-    def _moved(self, updated: Sequence[Any] | None) -> dict[int, list[Any]]:
+    def _moved(self, updated: Sequence[Tensor] | None) -> dict[int, list[Tensor]]:
         """Return the sums over each low parameter's numbers.
 
         They are how many numbers should move, how many of these did not, the step's squares, and

@@ -9,6 +9,7 @@ from typing import Any
 
 from unamp.adapter import Adapter, registry
 from unamp.adapter.contract import NamesGradients
+from unamp.adapter.framework_types import Tensor
 from unamp.dtypes import LOW_DTYPES, PRECISIONS, low_dtype
 from unamp.errors import NotExpressible
 from unamp.scaling import GradScaler, is_unscaled, no_policy
@@ -176,7 +177,7 @@ class Watch:
     def _skipped(self) -> int:
         return 0 if self._scaler is None else self._scaler.skipped - self._skipped_before
 
-    def _measurement(self, gradients: Any, parameters: Any) -> Measurement:
+    def _measurement(self, gradients: object, parameters: object) -> Measurement:
         """Return the measurement of the step that begins."""
         if self._scaler is not None and is_unscaled(self._scaler, self._optimizer):
             raise RuntimeError(
@@ -197,12 +198,12 @@ class Watch:
         )
         return Measurement(self._adapter, found, low, updates=updates)
 
-    def _named(self, values: Any) -> list[_Named]:
+    def _named(self, values: object) -> list[_Named]:
         """Return gradients, or parameters of their form, by name."""
         assert isinstance(self._adapter, NamesGradients)
         return self._adapter.named_gradients(self._network, self._optimizer, values)
 
-    def _steps_low(self, gradients: Any) -> bool:
+    def _steps_low(self, gradients: object) -> bool:
         """Return whether the optimizer steps the low parameters themselves, not master weights.
 
         With master weights its gradients are float32.
@@ -216,7 +217,7 @@ class Watch:
         except NotExpressible:  # an optax transformation: what it steps are values
             return False
 
-    def _scale(self, given: Any) -> float:
+    def _scale(self, given: object) -> float:
         if self._scaler is not None:
             return self._scaler.get_scale()
         scale = 1.0 if given is None else number(given, "scale")
@@ -246,7 +247,7 @@ class WatchedStep:
         self._scale = 1.0
         self._skipped = 0
         self._measurement: Measurement | None = None
-        self._updated: list[Any] | None = None
+        self._updated: list[Tensor] | None = None
         self._told = False
 
     def updated(self, parameters: Any) -> None:
@@ -319,7 +320,7 @@ def _with_parameters(gradients: list[_Named], parameters: list[_Named]) -> list[
     ]
 
 
-def _adapter(network: Any, optimizer: Any) -> Adapter:
+def _adapter(network: object, optimizer: object) -> Adapter:
     of_leaves = (registry.owner(leaf, "tensor") for leaf in _leaves(network))
     found = registry.owner(network, "network") or next(filter(None, of_leaves), None)
     if found is None:
@@ -340,20 +341,20 @@ def _adapter(network: Any, optimizer: Any) -> Adapter:
     return found
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _leaves(value: object) -> Iterator[object]:
     """Give the leaves of nested dictionaries, which hold parameters without a network."""
     if isinstance(value, Mapping):
         for inner in value.values():
             yield from _leaves(inner) if isinstance(inner, Mapping) else (inner,)
 
 
-def _checked_scaler(scaler: Any) -> GradScaler | None:
+def _checked_scaler(scaler: object) -> GradScaler | None:
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be an unamp.GradScaler or None, not {type(scaler).__name__}")
     return scaler
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _whole(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, not {value!r:.40}")
     if value < least:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import unamp
+from unamp.adapter.framework_types import Tensor
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.keras._policy import KerasOwn
@@ -171,7 +172,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         """Take over a saved state; see `unamp.GradScaler.load_state_dict`."""
         self.scaler.load_state_dict(state_dict)
 
-    def _hold(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None) -> None:
+    def _hold(self, grads: Iterable[Tensor], trainable_variables: Iterable[Tensor] | None) -> None:
         if trainable_variables is None:
             raise TypeError(
                 f"parameters of {self._framework} hold their gradients: say whose these are, "
@@ -182,7 +183,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
                 parameter.grad = gradient
 
 
-def _check_rest(given: dict[str, Any]) -> None:
+def _check_rest(given: dict[str, object]) -> None:
     if not given.pop("dynamic", True):
         raise ValueError(
             "LossScaleOptimizer no longer supports `dynamic=False`; "

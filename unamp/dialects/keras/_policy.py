@@ -117,7 +117,7 @@ def set_dtype_policy(policy: Any) -> None:
         )
 
 
-def _made(policy: object) -> Any:
+def _made(policy: object) -> DTypePolicy:
     if not isinstance(policy, str):
         raise ValueError(
             "Invalid `policy` argument. Expected the string name of a policy (such as "

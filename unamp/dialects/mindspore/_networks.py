@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import unamp
 from unamp._data import load_table
+from unamp._function_types import Function
+from unamp.adapter.framework_types import Layer
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dtypes import LOW_DTYPES, dtype_name
@@ -58,7 +60,7 @@ def auto_mixed_precision(
     return _converted(network, policy) if policy.active else network
 
 
-def _converted(network: Any, policy: Policy) -> Any:
+def _converted(network: Layer, policy: Policy) -> Layer:
     """Have a network compute under a policy, and return a second one, which returns float32."""
     adapter = owner(network, "network")
     assert adapter is not None
@@ -66,7 +68,7 @@ def _converted(network: Any, policy: Policy) -> Any:
     return adapter.wrap(network, policy)
 
 
-def _auto(network: Any, dtype: object) -> Any:
+def _auto(network: Layer | Function, dtype: object) -> Layer | Function:
     adapter = owner(network, "network")
     if adapter is None and not (inspect.isfunction(network) or inspect.ismethod(network)):
         raise TypeError(
@@ -148,7 +150,7 @@ def low_dtype_of(dtype: object) -> str:
     return name
 
 
-def _policy(level: str, dtype: str, entries: Any, name: str) -> Policy:
+def _policy(level: str, dtype: str, entries: object, name: str) -> Policy:
     """Return the policy with a list in place of MindSpore's."""
     if not isinstance(entries, list):
         raise TypeError(f"The type of {name} should be list, but got {type(entries)}")
@@ -160,7 +162,7 @@ def _policy(level: str, dtype: str, entries: Any, name: str) -> Policy:
     return Policy("O2", dtype, usual.denied("O2", dtype) - set(deny), deny, "mindspore")
 
 
-def _classes(name: str) -> list[Any]:
+def _classes(name: str) -> list[type | str]:
     names = load_table("dialects/mindspore.toml")[name]
     mindspore = framework_in_use("mindspore")
     if mindspore is None:

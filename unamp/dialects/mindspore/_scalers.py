@@ -213,7 +213,7 @@ def check_count(name: str, value: object) -> int:
     return value
 
 
-def _times(inputs: Any, factor: float) -> Any:
+def _times(inputs: Any, factor: float) -> object:
     if isinstance(inputs, (tuple, list)):
         return type(inputs)(_times(each, factor) for each in inputs)
     if inputs is None:

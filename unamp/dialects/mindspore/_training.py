@@ -9,6 +9,7 @@ import unamp
 from unamp._compiler_marks import not_compiled
 from unamp._function_types import Function
 from unamp.adapter import Adapter
+from unamp.adapter.framework_types import Layer, Tensor
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.mindspore._managers import DynamicLossScaleManager
@@ -90,7 +91,13 @@ class TrainNetwork:
     """
 
     def __init__(
-        self, adapter: Adapter, network: Any, optimizer: Any, loss_fn: Any, level: Any, manager: Any
+        self,
+        adapter: Adapter,
+        network: Layer,
+        optimizer: object,
+        loss_fn: Function | None,
+        level: Any,
+        manager: Any,
     ) -> None:
         self.network = network
         self.optimizer = optimizer
@@ -103,7 +110,7 @@ class TrainNetwork:
         self._low_network = (auto_mixed_precision(network, level),)
         self._loss_fn: Function | None = loss_fn
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> object:
         """Take a step with a batch.
 
         The batch is the data and the label, or the network's inputs where it has the loss inside.
@@ -112,11 +119,11 @@ class TrainNetwork:
         return self._step(*inputs)
 
     @property
-    def _low(self) -> Any:
+    def _low(self) -> Layer:
         """The network under the policy."""
         return self._low_network[0]
 
-    def _step(self, *inputs: Any) -> Any:
+    def _step(self, *inputs: object) -> object:
         loss, gradients = self._adapter.backward(
             lambda: self._scaled_loss(inputs), self.network, self.optimizer
         )
@@ -128,14 +135,14 @@ class TrainNetwork:
         self.scaler.update()
         return (loss, not ran, scale) if self._skips else loss
 
-    def _scaled_loss(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+    def _scaled_loss(self, inputs: tuple[object, ...]) -> tuple[Tensor, Tensor]:
         loss = self._loss(inputs)
         if self._fixed_scale is None:
             return self.scaler.scale(loss), loss
         with no_policy():
             return self._adapter.scale_loss(loss, self._fixed_scale), loss
 
-    def _loss(self, inputs: tuple[Any, ...]) -> Any:
+    def _loss(self, inputs: tuple[object, ...]) -> Tensor:
         # Keras says with each call whether it is training.
         mode = {"training": True} if hasattr(self.network, "trainable_variables") else {}
         if self._loss_fn is None:
@@ -144,7 +151,7 @@ class TrainNetwork:
         both = self._wide(self._low(data, **mode)), self._wide(label)
         return self._loss_fn(*(reversed(both) if _is_keras_loss(self._loss_fn) else both))
 
-    def _step_with_all(self, gradients: Any) -> None:
+    def _step_with_all(self, gradients: object) -> None:
         """Take a step whatever the gradients are.
 
         An optimizer with a loss scale of its own (MindSpore's) unscales them itself.
@@ -155,7 +162,7 @@ class TrainNetwork:
             held.unscale(self._fixed_scale)
         held.apply()
 
-    def _wide(self, value: Any) -> Any:
+    def _wide(self, value: object) -> object:
         adapter = self._adapter
         eligible = adapter.is_tensor(value) and adapter.dtype_of(value) in ELIGIBLE
         return adapter.cast(value, "float32") if eligible else value
@@ -172,7 +179,7 @@ def _cell_class() -> type[TrainNetwork]:
             super().__init__(*arguments)
             self.set_train()
 
-        def __call__(self, *inputs: Any) -> Any:
+        def __call__(self, *inputs: object) -> object:
             # Regions and Python's control flow are not compiled: a step runs as in PyNative mode.
             if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
                 return self._step(*inputs)
@@ -183,7 +190,7 @@ def _cell_class() -> type[TrainNetwork]:
             "cannot be part of a graph; call it, in either mode, or compile a step with "
             "amp.DynamicLossScaler, amp.all_finite and amp.auto_mixed_precision"
         )
-        def construct(self, *inputs: Any) -> Any:
+        def construct(self, *inputs: object) -> object:
             return self._step(*inputs)
 
     TrainCell.__name__ = TrainCell.__qualname__ = TrainNetwork.__name__
@@ -201,7 +208,7 @@ def _scaler(manager: Any) -> tuple[unamp.GradScaler, bool]:
     return unamp.GradScaler(scale, factor, 1.0 / factor, manager.scale_window, minimum=1.0), True
 
 
-def _effective(level: str, options: dict[str, Any]) -> str:
+def _effective(level: str, options: dict[str, object]) -> str:
     """Return the level that comes of a level and what overrides it."""
     low = "O3" if not options.get("keep_batchnorm_fp32", level == "O2") else "O2"
     usual = "float16" if level in ("O2", "O3") else "float32"
@@ -213,7 +220,7 @@ def _effective(level: str, options: dict[str, Any]) -> str:
     return "O0" if level in ("O2", "O3") else level
 
 
-def _check_level(level: Any, boost_level: Any) -> None:
+def _check_level(level: object, boost_level: object) -> None:
     if not isinstance(level, str):
         raise TypeError(
             f"The argument `level` must be a string in {list(_LEVELS)}, but got type {type(level)}."
@@ -230,7 +237,7 @@ def _check_level(level: Any, boost_level: Any) -> None:
         )
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _check_options(options: dict[str, object]) -> None:
     for name in options:
         if name not in _OPTIONS:
             raise ValueError(f"Unsupported arg {name!r}; valid: {', '.join(_OPTIONS)}")
@@ -257,7 +264,7 @@ def _is_keras_loss(loss_fn: object) -> bool:
     return keras is not None and isinstance(loss_fn, keras.losses.Loss)
 
 
-def _set_train(network: Any) -> None:
+def _set_train(network: object) -> None:
     """Set training mode, as MindSpore's train cell does."""
     for name in ("set_train", "train"):
         if callable(method := getattr(network, name, None)):

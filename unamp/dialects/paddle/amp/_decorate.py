@@ -64,11 +64,11 @@ def decorate(
 amp_decorate = decorate
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[object]:
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _norms(models: Any) -> list[type]:
+def _norms(models: object) -> list[type]:
     """Return the classes of `_NORMS` in the models' framework.
 
     It returns none for what is no model, which `unamp.decorate` reports.

@@ -127,7 +127,7 @@ class AmpScaler(unamp.scaling.GradScaler):
         if self._enabled:
             self._init_loss_scaling = self._loss_scale.scale
 
-    def _adapter_of_optimizer(self, optimizer: Any) -> Adapter:
+    def _adapter_of_optimizer(self, optimizer: object) -> Adapter:
         adapter = super()._adapter_of_optimizer(optimizer)
         if not adapter.holds_gradients:
             raise TypeError(

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import unamp
 from unamp.adapter import OpRecord
@@ -178,7 +178,7 @@ def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(func)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: object, *args: Any, **kwargs: Any) -> Any:
         if not args:
             raise RuntimeError("No elements found in args.")
         if owner(args[0], "tensor") is None:
@@ -188,6 +188,8 @@ def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
 
     return wrapper
 
+
+Given = TypeVar("Given")
 
 _LARGEST = PRECISIONS["float16"].largest
 
@@ -216,7 +218,7 @@ def _tell(record: OpRecord, mode: DebugMode) -> None:
         raise RuntimeError(f"There are NAN or INF ({values.nonfinite} of them) in [{place}].")
 
 
-def _mode(given: Any) -> DebugMode:
+def _mode(given: object) -> DebugMode:
     name = str(getattr(given, "name", None))
     if name not in DebugMode.__members__:
         raise ValueError(
@@ -226,7 +228,7 @@ def _mode(given: Any) -> DebugMode:
     return DebugMode[name]
 
 
-def _listed(argument: str, given: Any) -> Any:
+def _listed(argument: str, given: Given) -> Given:
     if given is not None and not isinstance(given, (list, tuple)):
         raise ValueError(f"{argument} must be list or tuple, not {given!r}")
     return given

@@ -91,10 +91,10 @@ class autocast:  # noqa: N801 - torch's name
         self.device = device_type
         self.fast_dtype = low if dtype is None else dtype
         self._arguments = (device, low, on, cache)
-        self._open: list[Any] = []
+        self._open: list[list[unamp.Region]] = []
 
     def __enter__(self) -> autocast:
-        opened: list[Any] = []
+        opened: list[unamp.Region] = []
         self._open.append(opened)
         try:
             for region in _regions(*self._arguments):
@@ -165,7 +165,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Ca
     return unamp.custom_bwd(bwd)
 
 
-def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list[Any]:
+def _regions(device: str | None, dtype: str, enabled: bool, cache: bool) -> list[unamp.Region]:
     """Return the regions to open, for the frameworks that are in use by now."""
     if device is None:
         return []
@@ -272,7 +272,7 @@ def _check_string(device_type: object) -> None:
         raise ValueError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
 
 
-def _known(device_type: Any) -> str:
+def _known(device_type: object) -> str:
     """Return a device's kind: ``"cuda"`` for ``"cuda:1"``."""
     kind, _, index = str(device_type).partition(":")
     torch = _torch()
