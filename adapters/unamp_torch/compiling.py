@@ -18,9 +18,9 @@ import functools
 import hashlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._dynamo import eval_frame
@@ -35,6 +35,9 @@ from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
 from unamp_torch.state import Guard, dispatch_key, lock, thread
+
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslator
 
 #: Device types whose autocast state can carry a guard: no tensor of theirs can exist in a build for
 #: the CPU or CUDA.
@@ -81,7 +84,9 @@ def guard(what: object) -> Guard:
 
 
 @as_replacement
-def cache_key(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def cache_key(
+    original: Callable[..., tuple[str, list[str]]], /, *args: Any, **kwargs: Any
+) -> tuple[object, ...]:
     """Wrap `autograd_cache_key` so that the policy in force is a part of the key."""
     key, *rest = original(*args, **kwargs)
     if thread.plan is not None and thread.plan.intercepted:
@@ -143,7 +148,7 @@ def calling_registered(original: Function) -> Function:
     call_registered_while_tracing()
 
     @functools.wraps(original)
-    def allow_in_graph(function: Any) -> Any:
+    def allow_in_graph(function: object) -> object:
         return original(function)
 
     return allow_in_graph
@@ -221,13 +226,13 @@ def trace_again() -> None:
         raise UnspecializeRestartAnalysis(restart_reason="functions have been patched since")
 
 
-def _tracing_now() -> Any:
+def _tracing_now() -> InstructionTranslator | None:
     """Return dynamo's translator of the function that it traces; None where it traces none."""
     translation = sys.modules.get("torch._dynamo.symbolic_convert")
     return getattr(translation.tls, "current_tx", None) if translation is not None else None
 
 
-def _forget_what_was_patched(known: Any) -> None:
+def _forget_what_was_patched(known: object) -> None:
     """Have dynamo look again at what the region has patched.
 
     From 2.13 on it knows what it has met by the place alone.
