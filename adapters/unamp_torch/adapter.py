@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -34,9 +34,6 @@ from unamp_torch import (
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, in_wheel, library
 from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
-
-if TYPE_CHECKING:
-    from keras.optimizers import Optimizer as KerasOptimizer
 
 #: How many times slower than float32 a dtype is on a CPU without instructions for it.
 _WITHOUT_INSTRUCTIONS = {"float16": 28.0, "bfloat16": 22.0}
@@ -178,7 +175,7 @@ class TorchAdapter(BaseAdapter):
         self,
         compute: Callable[[], tuple[torch.Tensor, torch.Tensor]],
         network: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | KerasOptimizer,
+        optimizer: Any,
     ) -> tuple[torch.Tensor, None]:
         of_keras = not isinstance(optimizer, torch.optim.Optimizer)
         return (
@@ -187,7 +184,9 @@ class TorchAdapter(BaseAdapter):
             else scaling.backward(compute, optimizer)
         )
 
-    def gradients(self, optimizer: torch.optim.Optimizer | KerasOptimizer, given: Any) -> Gradients:
+    def gradients(
+        self, optimizer: object, given: Iterable[torch.Tensor | None] | None
+    ) -> Gradients:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return keras.KerasGradients(optimizer, given)
         return scaling.TorchGradients(optimizer, given)
@@ -195,7 +194,7 @@ class TorchAdapter(BaseAdapter):
     def decorate(
         self,
         networks: Sequence[torch.nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer | KerasOptimizer],
+        optimizers: Sequence[Any],
         decoration: Decoration,
     ) -> None:
         from unamp_torch.decoration import decorate  # few programs use it

@@ -93,7 +93,7 @@ class Eligible:
 
     __slots__ = ("keywords", "parameters", "positions", "single", "statistics")
 
-    def __init__(self, schema: torch._C.FunctionSchema, activation_only: bool) -> None:
+    def __init__(self, schema: torch.FunctionSchema, activation_only: bool) -> None:
         tensors = [
             (i, a)
             for i, a in enumerate(schema.arguments)

@@ -20,7 +20,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C._dynamo import eval_frame
@@ -35,9 +35,6 @@ from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region, auto_cast, autocast, close_down_to, open_regions, policy_region
 from unamp_torch.state import Guard, dispatch_key, lock, thread
-
-if TYPE_CHECKING:
-    from torch._dynamo.symbolic_convert import InstructionTranslator
 
 #: Device types whose autocast state can carry a guard: no tensor of theirs can exist in a build for
 #: the CPU or CUDA.
@@ -226,7 +223,7 @@ def trace_again() -> None:
         raise UnspecializeRestartAnalysis(restart_reason="functions have been patched since")
 
 
-def _tracing_now() -> InstructionTranslator | None:
+def _tracing_now() -> Any:
     """Return dynamo's translator of the function that it traces; None where it traces none."""
     translation = sys.modules.get("torch._dynamo.symbolic_convert")
     return getattr(translation.tls, "current_tx", None) if translation is not None else None

@@ -64,9 +64,7 @@ def let_pass(key: KernelKey) -> None:
     That is for good, as the kernels there are. Where this version of PyTorch keeps them elsewhere
     nothing is done, and it raises for them in a region.
     """
-    known: Mapping[str, torch._ops.HigherOrderOperator] = getattr(
-        torch._ops, "_higher_order_ops", {}
-    )
+    known: Mapping[str, Any] = getattr(torch._ops, "_higher_order_ops", {})
     of_later_ones: list[torch._C.DispatchKey] = getattr(
         torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", []
     )
@@ -86,7 +84,7 @@ def let_pass(key: KernelKey) -> None:
         _leave_alone_between(operator)
 
 
-def _patched(operator: torch._ops.HigherOrderOperator, patches: Patches) -> Function:
+def _patched(operator: Any, patches: Patches) -> Function:
     """Return an operator's kernel for our keys: the next one, with the patches."""
 
     def kernel(*args: Any, **kwargs: Any) -> object:
@@ -103,7 +101,7 @@ def _patched(operator: torch._ops.HigherOrderOperator, patches: Patches) -> Func
     return kernel
 
 
-def _leave_alone_between(operator: torch._ops.HigherOrderOperator) -> None:
+def _leave_alone_between(operator: Any) -> None:
     """Have rules reach into an operator's functions only.
 
     They do not reach where it stacks or splits what these take and return.

@@ -23,7 +23,6 @@ from unamp_torch.masters import Masters, master_weight, masters_of
 from unamp_torch.state import DTYPES, LOW, dtype_name
 
 if TYPE_CHECKING:
-    from keras.optimizers import Optimizer as KerasOptimizer
     from torch.optim.optimizer import StateDict
 
 T = TypeVar("T")
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 def decorate(
     networks: Sequence[torch.nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer | KerasOptimizer],
+    optimizers: Sequence[Any],
     decoration: Decoration,
 ) -> None:
     """Cast networks' parameters, and have optimizers step master weights.
@@ -208,7 +207,7 @@ class _Decorated:
     _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class
     _unamp_masters: Masters
 
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, *args: Any, **kwargs: Any) -> object:
         return self._unamp_masters.step(self, super().step, args, kwargs)  # type: ignore[misc]
 
     step.hooked = True  # type: ignore[attr-defined]  # the own class's step calls the hooks; PyTorch would call them here too
@@ -239,10 +238,10 @@ class _Decorated:
         finally:
             handle.remove()
 
-    def __getstate__(self: Any) -> dict[str, Any]:
+    def __getstate__(self: Any) -> dict[str, object]:
         return {**super().__getstate__(), "_unamp_masters": self._unamp_masters}  # type: ignore[dict-item]
 
-    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+    def __setstate__(self: Any, state: dict[str, object]) -> None:
         super().__setstate__(state)  # type: ignore[misc]
         self._unamp_masters.mark()
 

@@ -279,7 +279,7 @@ class _Spy(TorchDispatchMode):
             self.arguments = [self._dtype(found)]
 
     def __torch_dispatch__(
-        self, func: Overload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+        self, func: Overload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> object:
         if (
             func is _TO_COPY

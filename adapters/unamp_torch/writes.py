@@ -82,7 +82,7 @@ def _writing() -> Iterator[tuple[str, tuple[int, ...]]]:
             yield name, tuple(n for n, _ in written)
 
 
-def _schema(name: str) -> torch._C.FunctionSchema | None:
+def _schema(name: str) -> torch.FunctionSchema | None:
     base, _, overload = name.partition(".")
     try:
         return torch._C._get_schema(base, overload)

@@ -25,15 +25,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 
 from unamp.adapter import Realisation
 from unamp.errors import FrameworkNotSupported
-
-if TYPE_CHECKING:
-    from unamp_torch import master_casts
 
 _COMMAND = "python -m unamp_torch"
 _VARIABLE = "UNAMP_TORCH_COMPILED"
@@ -51,7 +48,7 @@ class Library(Protocol):
 
     Activation: Callable[..., Realisation]
     #: as `unamp_torch.master_casts.Casts`
-    Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], master_casts.Casts]
+    Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], Any]
 
     def configure(self, *used_of_python: object) -> None:
         """Hand over what the kernels and regions use of Python; before anything else, once."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -38,9 +38,6 @@ from unamp_torch.observing import reporter, reporting
 from unamp_torch.plans import follows_native_lists
 from unamp_torch.python_functions import of_every_operation
 from unamp_torch.state import DTYPES, dtype_name, thread
-
-if TYPE_CHECKING:
-    import keras
 
 #: Layers whose parts follow their own rules, unless a user's list names the whole operation.
 _TRANSPARENT = frozenset({"multi_head_attention"})
@@ -74,7 +71,7 @@ def as_one_operation(classes: Mapping[type, tuple[str, str]], original: Function
     """Return the replacement of a layer's `call`."""
 
     @functools.wraps(original)
-    def call(self: keras.layers.Layer, *args: Any, **kwargs: Any) -> object:
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> object:
         op, path = next((classes[of] for of in type(self).__mro__ if of in classes), ("", ""))
         rule = _rule(op) if op and inside.dtype is None and not inside.whole else None
         if rule is None:
@@ -88,7 +85,7 @@ def as_one_operation(classes: Mapping[type, tuple[str, str]], original: Function
     return call
 
 
-def _warn(op: str, layer: keras.layers.Layer) -> None:
+def _warn(op: str, layer: Any) -> None:
     """Warn of a layer that states float32, where its rule makes it low."""
     plan = thread.plan
     if plan is not None and plan.policy.active and plan.policy.rules[op] is Rule.LOW:
@@ -139,7 +136,7 @@ def _follow(
     op: str,
     rule: str,
     path: str,
-    layer: keras.layers.Layer | None,
+    layer: torch.nn.Module | None,
     call: Function,
     args: Sequence[object],
     kwargs: Keywords,
@@ -152,7 +149,7 @@ def _follow(
 def _perform(
     op: str,
     rule: str,
-    layer: keras.layers.Layer | None,
+    layer: torch.nn.Module | None,
     call: Function,
     args: Sequence[object],
     kwargs: Keywords,
@@ -236,7 +233,7 @@ def _call_inside(
         inside.dtype, inside.casts, inside.whole = before
 
 
-def _parameters(layer: keras.layers.Layer | None) -> list[keras.Variable]:
+def _parameters(layer: Any) -> list[Any]:
     """Return a layer's parameters, with those of the layers that it is made of."""
     if layer is None:
         return []
@@ -306,7 +303,7 @@ def _dtypes(args: Sequence[object], kwargs: Keywords) -> list[torch.dtype]:
     return [*(each.dtype for each in _tensors((args, kwargs))), *read]
 
 
-def _variables(value: object) -> list[keras.Variable]:
+def _variables(value: object) -> list[Any]:
     return [each for each in within(value, library().Variable) if each._dtype in DTYPES]
 
 
@@ -320,7 +317,7 @@ def _tensors(value: object) -> list[torch.Tensor]:
 def _reported(
     op: str,
     path: str,
-    layer: keras.layers.Layer | None,
+    layer: torch.nn.Module | None,
     call: Function,
     args: Sequence[object],
     kwargs: Keywords,

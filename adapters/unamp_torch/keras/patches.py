@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from itertools import starmap
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,9 +30,6 @@ from unamp_torch.casting import ELIGIBLE, cast, cast_weight
 from unamp_torch.keras.calls import as_one, as_one_operation, function_as_one_operation, inside
 from unamp_torch.python_functions import FunctionPatch
 from unamp_torch.state import thread
-
-if TYPE_CHECKING:
-    import keras
 
 R = TypeVar("R")
 
@@ -141,7 +138,7 @@ def _parameter(original: Function) -> Function:
     In a layer that is one operation, the variable is cast to that operation's dtype.
     """
 
-    def _maybe_autocast(self: keras.Variable, value: object) -> object:
+    def _maybe_autocast(self: object, value: object) -> object:
         dtype = inside.dtype
         if dtype is None or not isinstance(value, torch.Tensor):
             return original(self, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -32,9 +32,6 @@ from unamp.adapter.keras_models import (
 from unamp_torch.backward import suspended
 from unamp_torch.state import LOW, dtype_name
 
-if TYPE_CHECKING:
-    import keras
-
 
 def is_optimizer(value: object) -> bool:
     """Return whether a value is one of Keras' optimizers, where Keras computes with PyTorch."""
@@ -48,8 +45,8 @@ def is_layer(value: object) -> bool:
 
 def backward(
     compute: Callable[[], tuple[torch.Tensor, torch.Tensor]],
-    network: keras.layers.Layer,
-    optimizer: keras.optimizers.Optimizer,
+    network: torch.nn.Module,
+    optimizer: Any,
 ) -> tuple[torch.Tensor, None]:
     """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
     network.zero_grad()
@@ -60,7 +57,7 @@ def backward(
     return loss.detach(), None
 
 
-def trained_parameters(network: keras.layers.Layer) -> list[tuple[str, torch.Tensor]]:
+def trained_parameters(network: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters inside a network's trainable variables, with the variables' names."""
     return [(name, _inside(variable)) for name, variable in named_variables(network)]
 
@@ -74,9 +71,7 @@ class KerasGradients:
     They are in the order of the optimizer's variables; None where there is none.
     """
 
-    def __init__(
-        self, optimizer: keras.optimizers.Optimizer, given: Iterable[torch.Tensor | None] | None
-    ) -> None:
+    def __init__(self, optimizer: Any, given: Iterable[torch.Tensor | None] | None) -> None:
         self._optimizer = optimizer
         self._held = given is None
         if given is None and not optimizer.built:
@@ -138,7 +133,7 @@ class KerasGradients:
         )
 
 
-def _inside(variable: keras.Variable) -> torch.Tensor:
+def _inside(variable: Any) -> torch.Tensor:
     """Return the parameter inside a Keras variable, past every cast."""
     found: torch.Tensor = getattr(variable, "_value", variable)
     return found
@@ -171,10 +166,10 @@ def _listed(given: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
 
 
 def check(
-    networks: Sequence[keras.layers.Layer],
-    optimizers: Sequence[keras.optimizers.Optimizer],
+    networks: Sequence[torch.nn.Module],
+    optimizers: Sequence[Any],
     decoration: Decoration,
-) -> list[keras.layers.Layer]:
+) -> list[torch.nn.Module]:
     """Return the layers of models whose variables become low.
 
     Raises:
@@ -192,8 +187,8 @@ def check(
 
 
 def lower(
-    networks: Sequence[keras.layers.Layer],
-    layers: Sequence[keras.layers.Layer],
+    networks: Sequence[torch.nn.Module],
+    layers: Sequence[torch.nn.Module],
     decoration: Decoration,
 ) -> Iterator[torch.Tensor]:
     """Yield the parameters to cast, and tell Keras of each what it becomes.
@@ -213,9 +208,7 @@ def lower(
     compute_low(networks, layers, decoration.dtype)
 
 
-def give_masters(
-    optimizers: Sequence[keras.optimizers.Optimizer], weights: dict[torch.Tensor, torch.Tensor]
-) -> None:
+def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Tensor]) -> None:
     """Have Keras' optimizers step master weights, which start from parameters before the cast."""
     steppers = [inner for optimizer in optimizers for inner in with_inner(optimizer)]
     for optimizer in steppers:
@@ -233,7 +226,7 @@ class TorchMasters(MasterWeights):
     def _unamp_suspended(self) -> AbstractContextManager[None]:
         return suspended()
 
-    def _unamp_master(self, parameter: keras.Variable, original: object) -> keras.Variable:
+    def _unamp_master(self, parameter: Any, original: object) -> Any:
         value = _inside(parameter)
         start = vars(self).get("_unamp_weights", {}).get(value)
         if start is None:
@@ -251,14 +244,14 @@ class TorchMasters(MasterWeights):
         return _wide(gradient)
 
     @torch.no_grad()
-    def _unamp_catch_up(self, master: keras.Variable, parameter: keras.Variable) -> None:
+    def _unamp_catch_up(self, master: Any, parameter: Any) -> None:
         wide, low = _inside(master), _inside(parameter)
         rounded = wide.to(low.dtype)
         if not torch.equal(rounded, low):
             wide.copy_(torch.where(rounded == low, wide, low.float()))
 
     @torch.no_grad()
-    def _unamp_round(self, parameter: keras.Variable, master: keras.Variable) -> None:
+    def _unamp_round(self, parameter: Any, master: Any) -> None:
         _inside(parameter).copy_(_inside(master))
 
 
