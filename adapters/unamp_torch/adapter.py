@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -143,10 +143,10 @@ class TorchAdapter(BaseAdapter):
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, torch.Tensor)
 
-    def cast(self, tensor: Any, dtype: str) -> Any:
+    def cast(self, tensor: torch.Tensor, dtype: str) -> torch.Tensor:
         return tensor.to(getattr(torch, dtype))
 
-    def dtype_of(self, tensor: Any) -> str:
+    def dtype_of(self, tensor: torch.Tensor) -> str:
         return dtype_name(tensor.dtype)
 
     def native_policy(self, device: str) -> Policy | None:
@@ -163,7 +163,7 @@ class TorchAdapter(BaseAdapter):
     def is_network(self, value: object) -> bool:
         return isinstance(value, torch.nn.Module)
 
-    def wrap(self, network: Any, policy: Policy) -> Any:
+    def wrap(self, network: torch.nn.Module, policy: Policy) -> Any:
         return with_method(
             network, "forward", partial(call_under, self, policy), partial(self.wrap, policy=policy)
         )
@@ -172,8 +172,11 @@ class TorchAdapter(BaseAdapter):
         return isinstance(value, torch.optim.Optimizer) or keras.is_optimizer(value)
 
     def backward(
-        self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
-    ) -> tuple[Any, Any]:
+        self,
+        compute: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+        network: torch.nn.Module,
+        optimizer: Any,
+    ) -> tuple[torch.Tensor, None]:
         of_keras = not isinstance(optimizer, torch.optim.Optimizer)
         return (
             keras.backward(compute, network, optimizer)
@@ -181,13 +184,18 @@ class TorchAdapter(BaseAdapter):
             else scaling.backward(compute, optimizer)
         )
 
-    def gradients(self, optimizer: Any, given: Any) -> Gradients:
+    def gradients(
+        self, optimizer: object, given: Iterable[torch.Tensor | None] | None
+    ) -> Gradients:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return keras.KerasGradients(optimizer, given)
         return scaling.TorchGradients(optimizer, given)
 
     def decorate(
-        self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration
+        self,
+        networks: Sequence[torch.nn.Module],
+        optimizers: Sequence[Any],
+        decoration: Decoration,
     ) -> None:
         from unamp_torch.decoration import decorate  # few programs use it
 
@@ -198,7 +206,7 @@ class TorchAdapter(BaseAdapter):
 
         return TorchLayers()
 
-    def policy_for(self, tensor: Any) -> Policy | None:
+    def policy_for(self, tensor: torch.Tensor) -> Policy | None:
         device = tensor.device.type
         key = autocast_key(device)
         if key is not None and excluded(key):

@@ -51,13 +51,13 @@ def suspended() -> Iterator[None]:
                 set_dtype(device, dtype)
 
 
-def without_policy() -> AbstractContextManager[Any]:
+def without_policy() -> AbstractContextManager[object]:
     """Have no policy in force while the context is open, also as a part of a graph."""
     return policy_region(_OFF, framework="torch") if torch.compiler.is_compiling() else suspended()
 
 
 @as_replacement
-def runs_without_policy(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def runs_without_policy(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """Wrap a function so that it runs with no policy in force.
 
     Those are the engine that runs backward passes, where the operators that compute gradients would
@@ -77,7 +77,9 @@ def runs_without_policy(original: Function, /, *args: Any, **kwargs: Any) -> Any
 
 
 @as_replacement
-def checkpointing(original: Function, /, function: Function, *args: Any, **kwargs: Any) -> Any:
+def checkpointing(
+    original: Callable[..., R], /, function: Function, *args: Any, **kwargs: Any
+) -> R:
     """Wrap a function that checkpoints its first argument, to run that again under the same region.
 
     Checkpointing itself remembers native autocast's state for that, and not ours.
@@ -85,7 +87,7 @@ def checkpointing(original: Function, /, function: Function, *args: Any, **kwarg
     return original(_in_this_region(function), *args, **kwargs)
 
 
-def recomputing(original: Any) -> Any:
+def recomputing(original: Any) -> type[torch.autograd.Function]:
     """Replace as `checkpointing` does, for reentrant checkpointing.
 
     Reentrant checkpointing is a class of `torch.autograd.Function`.
@@ -93,7 +95,7 @@ def recomputing(original: Any) -> Any:
 
     class CheckpointFunction(original):  # type: ignore[misc]
         @classmethod
-        def apply(cls, function: Function, *args: Any) -> Any:
+        def apply(cls, function: Function, *args: Any) -> object:
             return original.apply(_in_this_region(function), *args)
 
     return CheckpointFunction

@@ -8,14 +8,14 @@ casts the inputs and calls the operator, or nothing (`_pass_on`). The same in C+
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.performing import differing
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Rule
@@ -23,7 +23,7 @@ from unamp_torch import observing
 from unamp_torch.casting import ELIGIBLE, cast_floats
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.facts import follows_parts
-from unamp_torch.listing import Operator
+from unamp_torch.listing import Action, Operator
 from unamp_torch.state import (
     CPU,
     CUDA,
@@ -57,9 +57,6 @@ NO_KERNEL = (
     "could not create a primitive",
 )
 
-#: Applies a rule to one call, given the operator, the arguments and the low dtype.
-Action = Callable[[Operator, Sequence[Any], dict[str, Any], torch.dtype], Any]
-
 
 def says_no_kernel(error: RuntimeError) -> bool:
     """Return whether an error of PyTorch's is about a dtype that an operator has no kernel for."""
@@ -70,7 +67,7 @@ def says_no_kernel(error: RuntimeError) -> bool:
 # They run with our keys and those of native autocast excluded: no rule reaches into the operator.
 
 
-def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def low(operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype) -> object:
     """Apply LOW. Where the device turns out to have no kernel for the dtype, emulate.
 
     That is not remembered: a kernel may take some calls of its operator alone (dense tensors, and
@@ -92,44 +89,44 @@ def low(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: 
 
 
 def low_alone(
-    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Any:
+    operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+) -> object:
     """Apply LOW, whatever policy is in force, with no rule reaching into the operator."""
     keys = (*_ALL_KEYS, autocast_key(operator.eligible.device(args, kwargs)))
     return _call_below(keys, low, (operator, args, kwargs, dtype), {})
 
 
 def low_widened(
-    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Any:
+    operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+) -> object:
     """Apply LOW, and cast the result back to float32 at once."""
     return cast_floats(low(operator, args, kwargs, dtype), torch.float32)
 
 
 def emulated(
-    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Any:
+    operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+) -> object:
     """Apply LOW without a low kernel: round inputs to low, compute in float32, round the result."""
     thread.emulated = True
     args, kwargs = operator.eligible.convert(dtype, args, kwargs, keep=True)
     return cast_floats(_call_widened(operator, args, kwargs), dtype)
 
 
-def _call_widened(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _call_widened(operator: Operator, args: Sequence[object], kwargs: Keywords) -> object:
     converted, keywords = operator.eligible.convert(torch.float32, args, kwargs)
     result = operator.call(*converted, **keywords)
     operator.eligible.write_back(args, converted)
     return result
 
 
-def _as_its_weight(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _as_its_weight(operator: Operator, args: Sequence[Any], kwargs: Keywords) -> object:
     args, kwargs = operator.eligible.convert(args[0].dtype, args, kwargs)
     return operator.call(*args, **kwargs)
 
 
 def in_float32(
-    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Any:
+    operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+) -> object:
     """Apply FP32."""
     if operator.has_sparse_gradient(args, kwargs):
         return _as_its_weight(operator, args, kwargs)
@@ -139,8 +136,8 @@ def in_float32(
 
 
 def in_widest(
-    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Any:
+    operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+) -> object:
     """Apply WIDEST, for operators that do not promote, or have no kernel for the common dtype."""
     dtypes = {t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE}
     if len(dtypes) > 1 or (operator.eligible.parameters and torch.float32 in dtypes):
@@ -155,8 +152,8 @@ def in_widest(
 
 
 def in_narrowest(
-    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Any:
+    operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+) -> object:
     """Apply NARROWEST: where inputs differ, as LOW in the low ones' dtype; else as WIDEST."""
     dtypes = [t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE]
     if (
@@ -168,8 +165,8 @@ def in_narrowest(
 
 
 def untouched(
-    operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Any:
+    operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+) -> object:
     """Apply UNTOUCHED, for operators that native autocast would touch, or whose parts it would."""
     return operator.call(*args, **kwargs)
 
@@ -181,8 +178,8 @@ class Banned:
     message: str
 
     def __call__(
-        self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-    ) -> Any:
+        self, operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+    ) -> object:
         if any(tensor.dtype in ELIGIBLE for tensor in operator.eligible.tensors(args, kwargs)):
             raise BannedOperation(self.message)
         return operator.call(*args, **kwargs)
@@ -195,8 +192,8 @@ class WithoutLowKernel:
     action: Action
 
     def __call__(
-        self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
-    ) -> Any:
+        self, operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: torch.dtype
+    ) -> object:
         device = operator.eligible.device(args, kwargs)
         return self.action(operator.without_low_kernels(device), args, kwargs, dtype)
 
@@ -207,20 +204,20 @@ class WithoutLowKernel:
 def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Function:
     """Return an operator's kernel for one of our keys."""
 
-    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def kernel(keyset: torch._C.DispatchKeySet | None, *args: Any, **kwargs: Any) -> object:
         if thread.sink is not None and _is_reported(operator):
             run = partial(_run, own_key=own_key, keyset=keyset, args=args, kwargs=kwargs)
             return observing.report(operator, run, args, kwargs, low_alone)
         return _run(operator, own_key, keyset, args, kwargs)
 
-    def kernel_without_keyset(*args: Any, **kwargs: Any) -> Any:
+    def kernel_without_keyset(*args: Any, **kwargs: Any) -> object:
         return (
             kernel(None, *args, **kwargs)
             if thread.sink is not None
             else _run(operator, own_key, None, args, kwargs)
         )
 
-    def kernel_of_a_factory(*args: Any, **kwargs: Any) -> Any:
+    def kernel_of_a_factory(*args: Any, **kwargs: Any) -> object:
         return _call_below((own_key, _CPU_KEY, _CUDA_KEY), operator.call, args, kwargs)
 
     if not (operator.eligible.positions or operator.eligible.keywords):
@@ -250,10 +247,10 @@ def _is_reported(operator: Operator) -> bool:
 def _run(
     operator: Operator,
     own_key: torch._C.DispatchKey,
-    keyset: Any,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> Any:
+    keyset: torch._C.DispatchKeySet | None,
+    args: Sequence[object],
+    kwargs: Keywords,
+) -> object:
     """Do to a call what the plan in force says."""
     plan = thread.plan
     lead = None if plan is None else _lead(operator, args, kwargs)
@@ -285,7 +282,7 @@ def refuse_on_meta() -> NoReturn:
     )
 
 
-def _lead(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
+def _lead(operator: Operator, args: Sequence[object], kwargs: Keywords) -> torch.Tensor | None:
     """Return the tensor that says on which device the call is, the first one; None without any."""
     for position in operator.eligible.positions:
         if position < len(args) and isinstance(first := args[position], torch.Tensor):
@@ -310,9 +307,9 @@ def _action_on(device: str, plan: Plan, operator: Operator) -> Action | None:
 def _call_below(
     keys: Iterable[torch._C.DispatchKey | None],
     call: Function,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> Any:
+    args: Sequence[object],
+    kwargs: Keywords,
+) -> object:
     """Call something with dispatch keys excluded: no rule reaches into it."""
     ours = [key for key in keys if key is not None and not excluded(key)]
     for key in ours:
@@ -324,7 +321,7 @@ def _call_below(
             set_excluded(key, False)
 
 
-def below_rules(call: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def below_rules(call: Function, args: Sequence[object], kwargs: Keywords) -> object:
     """Call something that no rule reaches into."""
     return _call_below(_ALL_KEYS, call, args, kwargs)
 
@@ -333,9 +330,9 @@ def _pass_on(
     operator: Operator,
     own_key: torch._C.DispatchKey,
     keyset: Any,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> Any:
+    args: Sequence[object],
+    kwargs: Keywords,
+) -> object:
     """Call an operator that nothing is done about."""
     if operator.composite and not any(
         type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)
@@ -373,7 +370,7 @@ _AUTOGRAD_AND_META = torch._C.DispatchKeySet(
 def kernel_on_meta(operator: Operator) -> Function:
     """Return an operator's kernel for meta tensors."""
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> object:
         plan = thread.plan
         if plan is None or (excluded(_CPU_KEY) and excluded(_CUDA_KEY)):
             # in an action, or switched off by PyTorch's own means
@@ -389,7 +386,7 @@ def kernel_on_meta(operator: Operator) -> Function:
     return kernel
 
 
-def _past_autograd(operator: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _past_autograd(operator: Operator, args: Sequence[Any], kwargs: Keywords) -> object:
     """Call the operator that kernels of ours replaced."""
     if operator.composite:
         return operator.overload.decompose(*args, **kwargs)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from unamp._function_types import Keywords
 from unamp.adapter.arguments import mapped
 from unamp_torch.state import CPU, DTYPES, META, thread
 
@@ -92,7 +93,7 @@ class Eligible:
 
     __slots__ = ("keywords", "parameters", "positions", "single", "statistics")
 
-    def __init__(self, schema: Any, activation_only: bool) -> None:
+    def __init__(self, schema: torch.FunctionSchema, activation_only: bool) -> None:
         tensors = [
             (i, a)
             for i, a in enumerate(schema.arguments)
@@ -112,7 +113,7 @@ class Eligible:
             and "List" not in str(tensors[0][1].type)
         )
 
-    def tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    def tensors(self, args: Sequence[object], kwargs: Keywords) -> Iterator[torch.Tensor]:
         """Give the tensors among a call's eligible arguments."""
         count = len(args)
         for value in (
@@ -124,14 +125,14 @@ class Eligible:
             elif isinstance(value, (list, tuple)):
                 yield from (item for item in value if isinstance(item, torch.Tensor))
 
-    def device(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    def device(self, args: Sequence[object], kwargs: Keywords) -> str:
         """Return the device type whose kernels count: the first tensor's; the CPU for meta."""
         found = next((tensor.device.type for tensor in self.tensors(args, kwargs)), CPU)
         return CPU if found == META else found
 
     def convert(
-        self, dtype: torch.dtype, args: Sequence[Any], kwargs: dict[str, Any], *, keep: bool = False
-    ) -> tuple[list[Any], dict[str, Any]]:
+        self, dtype: torch.dtype, args: Sequence[object], kwargs: Keywords, *, keep: bool = False
+    ) -> tuple[list[object], Keywords]:
         """Return the arguments with those tensors in `dtype`.
 
         With `keep`, casts of parameters are kept (`cast_weight`).
@@ -152,7 +153,7 @@ class Eligible:
             }
         return converted, kwargs
 
-    def write_back(self, args: Sequence[Any], converted: Sequence[Any]) -> None:
+    def write_back(self, args: Sequence[Any], converted: Sequence[object]) -> None:
         """Write the statistics that a call has updated back to the low ones that it was given."""
         if self.statistics and args[self.statistics[-1] + 1]:
             with torch.no_grad():
@@ -162,8 +163,8 @@ class Eligible:
 
 
 def _convert(
-    to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, value: Any
-) -> Any:
+    to: Callable[[torch.Tensor, torch.dtype], torch.Tensor], dtype: torch.dtype, value: object
+) -> object:
     if isinstance(value, torch.Tensor):
         return to(value, dtype)
     if isinstance(value, (list, tuple)):

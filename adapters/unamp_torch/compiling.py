@@ -18,7 +18,7 @@ import functools
 import hashlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -81,7 +81,9 @@ def guard(what: object) -> Guard:
 
 
 @as_replacement
-def cache_key(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def cache_key(
+    original: Callable[..., tuple[str, list[str]]], /, *args: Any, **kwargs: Any
+) -> tuple[object, ...]:
     """Wrap `autograd_cache_key` so that the policy in force is a part of the key."""
     key, *rest = original(*args, **kwargs)
     if thread.plan is not None and thread.plan.intercepted:
@@ -143,7 +145,7 @@ def calling_registered(original: Function) -> Function:
     call_registered_while_tracing()
 
     @functools.wraps(original)
-    def allow_in_graph(function: Any) -> Any:
+    def allow_in_graph(function: object) -> object:
         return original(function)
 
     return allow_in_graph
@@ -227,7 +229,7 @@ def _tracing_now() -> Any:
     return getattr(translation.tls, "current_tx", None) if translation is not None else None
 
 
-def _forget_what_was_patched(known: Any) -> None:
+def _forget_what_was_patched(known: object) -> None:
     """Have dynamo look again at what the region has patched.
 
     From 2.13 on it knows what it has met by the place alone.

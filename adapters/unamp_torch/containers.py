@@ -6,14 +6,13 @@ PyTorch's are those of `torch.utils._pytree.register_pytree_node`; optree is as 
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from unamp.adapter.arguments import Opened
 
 
-def opened(value: Any) -> Opened | None:
+def opened(value: object) -> Opened | None:
     """Return the leaves of a registered container; optree's are those of no namespace.
 
     See `unamp.adapter.registered`.

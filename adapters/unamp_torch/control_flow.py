@@ -65,7 +65,7 @@ def let_pass(key: KernelKey) -> None:
     nothing is done, and it raises for them in a region.
     """
     known: Mapping[str, Any] = getattr(torch._ops, "_higher_order_ops", {})
-    of_later_ones: list[Any] = getattr(
+    of_later_ones: list[torch._C.DispatchKey] = getattr(
         torch._ops, "_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS", []
     )
     of_later_ones.append(key.key)
@@ -87,7 +87,7 @@ def let_pass(key: KernelKey) -> None:
 def _patched(operator: Any, patches: Patches) -> Function:
     """Return an operator's kernel for our keys: the next one, with the patches."""
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> object:
         keys = operator.non_fallthrough_keys
         for each in KERNEL_KEYS:
             keys = keys.remove(each.key)
@@ -141,18 +141,18 @@ def _between(kernel: Callable[..., R]) -> Callable[..., R]:
 
 
 @functools.cache
-def _remembering(patches: Patches, original: Any) -> Any:
+def _remembering(patches: Patches, original: type[torch.autograd.Function]) -> Any:
     """Wrap an operator's `torch.autograd.Function`.
 
     Its backward pass knows the region of its forward, and has the patches.
     """
 
-    def forward(ctx: Any, *args: Any) -> Any:
+    def forward(ctx: Any, *args: Any) -> object:
         plan = thread.plan
         ctx.unamp_region = None if plan is None else innermost_region()
         return original.forward(ctx, *args)
 
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> object:
         if ctx.unamp_region is None:
             return original.backward(ctx, *gradients)
         outer, thread.forward_region = thread.forward_region, ctx.unamp_region
@@ -170,7 +170,9 @@ def _remembering(patches: Patches, original: Any) -> Any:
 
 @functools.cache
 @as_replacement
-def _graphing(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def _graphing(
+    original: Callable[..., torch.fx.GraphModule], /, *args: Any, **kwargs: Any
+) -> torch.fx.GraphModule:
     """Wrap the function that makes the graph.
 
     In such a backward pass it does so in the region of the forward.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -22,10 +22,15 @@ from unamp_torch.exchange import low_parameters
 from unamp_torch.masters import Masters, master_weight, masters_of
 from unamp_torch.state import DTYPES, LOW, dtype_name
 
+if TYPE_CHECKING:
+    from torch.optim.optimizer import StateDict
+
+T = TypeVar("T")
+
 
 def decorate(
     networks: Sequence[torch.nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer],
+    optimizers: Sequence[Any],
     decoration: Decoration,
 ) -> None:
     """Cast networks' parameters, and have optimizers step master weights.
@@ -49,17 +54,18 @@ def decorate(
             network.register_state_dict_post_hook(_Saved(getattr(torch, decoration.save_dtype)))
 
 
-def _apart(
-    values: Iterable[Any], of_keras: Callable[[object], bool]
-) -> tuple[list[Any], list[Any]]:
+def _apart(values: Iterable[T], of_keras: Callable[[object], bool]) -> tuple[list[T], list[T]]:
     """Return PyTorch's own optimizers, and Keras'."""
-    found: tuple[list[Any], list[Any]] = [], []
+    found: tuple[list[T], list[T]] = [], []
     for value in values:
         found[of_keras(value)].append(value)
     return found
 
 
-def _to_cast(networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]) -> list[torch.Tensor]:
+def _to_cast(
+    networks: Iterable[torch.nn.Module],
+    excluded: tuple[torch.nn.Module | type[torch.nn.Module], ...],
+) -> list[torch.Tensor]:
     """Return the parameters to cast, each once.
 
     Raises:
@@ -111,7 +117,8 @@ def _check_not_distributed(networks: Iterable[torch.nn.Module]) -> None:
 
 
 def _kept(
-    networks: Iterable[torch.nn.Module], excluded: tuple[Any, ...]
+    networks: Iterable[torch.nn.Module],
+    excluded: tuple[torch.nn.Module | type[torch.nn.Module], ...],
 ) -> Iterator[torch.nn.Module]:
     """Give the layers that stay in float32 with all that is in them."""
     instances, classes = excluded_layers(
@@ -159,7 +166,7 @@ class _Saved:
         self._dtype = dtype
 
     def __call__(
-        self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any
+        self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, metadata: object
     ) -> None:
         for name, parameter in module.named_parameters(
             prefix.removesuffix("."), remove_duplicate=False
@@ -200,7 +207,7 @@ class _Decorated:
     _unamp_class: type[torch.optim.Optimizer]  #: the optimizer's own class
     _unamp_masters: Masters
 
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, *args: Any, **kwargs: Any) -> object:
         return self._unamp_masters.step(self, super().step, args, kwargs)  # type: ignore[misc]
 
     step.hooked = True  # type: ignore[attr-defined]  # the own class's step calls the hooks; PyTorch would call them here too
@@ -209,7 +216,7 @@ class _Decorated:
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
         self._unamp_masters.narrow_gradients(self)
 
-    def state_dict(self: Any) -> dict[str, Any]:
+    def state_dict(self: Any) -> StateDict:
         # PyTorch calls it first, so what users hook sees the master weights.
         handle = self.register_state_dict_post_hook(self._unamp_masters.saved, prepend=True)
         try:
@@ -217,7 +224,7 @@ class _Decorated:
         finally:
             handle.remove()
 
-    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self: Any, state_dict: StateDict) -> None:
         loaded: dict[torch.Tensor, torch.Tensor] = {}
         # PyTorch calls it last, after what users hook.
         handle = self.register_load_state_dict_pre_hook(
@@ -231,18 +238,18 @@ class _Decorated:
         finally:
             handle.remove()
 
-    def __getstate__(self: Any) -> dict[str, Any]:
+    def __getstate__(self: Any) -> dict[str, object]:
         return {**super().__getstate__(), "_unamp_masters": self._unamp_masters}  # type: ignore[dict-item]
 
-    def __setstate__(self: Any, state: dict[str, Any]) -> None:
+    def __setstate__(self: Any, state: dict[str, object]) -> None:
         super().__setstate__(state)  # type: ignore[misc]
         self._unamp_masters.mark()
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         return _new, (self._unamp_class,), self.__getstate__()
 
 
-def _new(own: type[torch.optim.Optimizer]) -> Any:
+def _new(own: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
     decorated = _derived(own)  # type: ignore[arg-type]  # likewise
     return decorated.__new__(decorated)
 
@@ -261,7 +268,7 @@ def _within(optimizer: weakref.ref[Any], step: Function) -> Function:
     """
 
     @functools.wraps(step)
-    def exchanged(*args: Any, **kwargs: Any) -> Any:
+    def exchanged(*args: Any, **kwargs: Any) -> object:
         owner = optimizer()
         return owner._unamp_masters.step(owner, step, args, kwargs)  # type: ignore[union-attr]
 

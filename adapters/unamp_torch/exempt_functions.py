@@ -212,7 +212,7 @@ def _scaling(original: Function) -> Function:
     """Return the replacement of a scaler's method: no policy is in force but for closures."""
 
     @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def replacement(*args: Any, **kwargs: Any) -> object:
         if thread.plan is None or thread.plan.delegated:
             return original(*args, **kwargs)
         with Step(nullcontext()) as step:
@@ -228,7 +228,7 @@ def _replacement(original: Function) -> Function:
     """Return the replacement of another function: no policy is in force, also in a graph."""
 
     @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def replacement(*args: Any, **kwargs: Any) -> object:
         if torch.compiler.is_compiling() or not (thread.plan is None or thread.plan.delegated):
             with without_policy():
                 return original(*args, **kwargs)
@@ -244,7 +244,7 @@ def _filling(original: Function) -> Function:
     """
 
     @functools.wraps(original)
-    def replacement(vec: Tensor, parameters: Iterable[Tensor]) -> Any:
+    def replacement(vec: Tensor, parameters: Iterable[Tensor]) -> object:
         if thread.plan is None or thread.plan.delegated:
             return original(vec, parameters)
         kept = list(parameters)

@@ -9,10 +9,10 @@ they record, which carries the rule out first, so that its casts are recorded to
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.compiler import is_exporting
@@ -20,7 +20,7 @@ from torch.compiler import is_exporting
 from unamp._function_types import Function
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, as_replacement
-from unamp.regions import innermost_region
+from unamp.regions import Region, innermost_region
 from unamp.vocabulary import vocabulary
 from unamp_torch import plans
 from unamp_torch.backward import suspended
@@ -28,6 +28,11 @@ from unamp_torch.calls import below_rules
 from unamp_torch.facts import facts, follows_parts
 from unamp_torch.listing import Operator, operators
 from unamp_torch.state import included, thread
+
+if TYPE_CHECKING:
+    from torch.fx.proxy import TracerBase
+
+R = TypeVar("R")
 
 #: Included in a thread where operators are recorded above autocast.
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
@@ -40,18 +45,22 @@ def records_above() -> bool:
 
 @as_replacement
 def recording(
-    original: Function, f: Any, tensors: Any, tracer: Any, pre_dispatch: bool
+    original: Callable[..., Function],
+    f: Function,
+    tensors: tuple[object, ...],
+    tracer: TracerBase,
+    pre_dispatch: bool,
 ) -> Function:
     """Wrap the function that makes, for `make_fx`, the function to record.
 
     Above autocast, in a region, the function to record has the handlers.
     """
-    recorded: Function = original(f, tensors, tracer, pre_dispatch)
+    recorded = original(f, tensors, tracer, pre_dispatch)
     if not pre_dispatch or thread.plan is None:
         return recorded
 
     @functools.wraps(recorded)
-    def in_region(*args: Any, **kwargs: Any) -> Any:
+    def in_region(*args: Any, **kwargs: Any) -> object:
         with _patches.patched():
             return recorded(*args, **kwargs)
 
@@ -59,7 +68,7 @@ def recording(
 
 
 @as_replacement
-def exporting(original: Function, /, mod: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+def exporting(original: Callable[..., R], /, mod: torch.nn.Module, *args: Any, **kwargs: Any) -> R:
     """Wrap `torch.export`'s entry: inside a region, that is opened in the module's forward."""
     region = innermost_region()
     if region is None or thread.plan is None:
@@ -69,7 +78,7 @@ def exporting(original: Function, /, mod: torch.nn.Module, *args: Any, **kwargs:
 
 
 @as_replacement
-def to_onnx(original: Function, /, model: Any, *args: Any, **kwargs: Any) -> Any:
+def to_onnx(original: Callable[..., R], /, model: Any, *args: Any, **kwargs: Any) -> R:
     """Wrap `torch.onnx.export`: inside a region, that is opened in the module's forward alone.
 
     What rewrites the program afterwards runs its operators again, and would follow the rules anew.
@@ -84,7 +93,7 @@ def to_onnx(original: Function, /, model: Any, *args: Any, **kwargs: Any) -> Any
 
 
 @contextmanager
-def _opened_in_forward(module: torch.nn.Module, region: Any) -> Iterator[None]:
+def _opened_in_forward(module: torch.nn.Module, region: Region) -> Iterator[None]:
     patch = AttributePatch(module, "forward", region)
     patch.apply()
     try:
@@ -94,7 +103,7 @@ def _opened_in_forward(module: torch.nn.Module, region: Any) -> Iterator[None]:
 
 
 @as_replacement
-def tracing(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def tracing(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """Wrap `torch.jit.trace`'s entry: inside a region no cast is kept meanwhile.
 
     A kept cast would be traced as a constant that requires grad, which the tracer refuses.
@@ -112,13 +121,15 @@ def tracing(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         thread.weights = kept
 
 
-class _Handlers(dict[Any, Any]):
+class _Handlers(dict[torch._C.DispatchKey, torch._C.DispatchKey | Function]):
     """An operator's handlers, by dispatch key, with ours among them.
 
     PyTorch takes single ones or all out now and then.
     """
 
-    def __init__(self, handlers: dict[Any, Any], ours: Function) -> None:
+    def __init__(
+        self, handlers: dict[torch._C.DispatchKey, torch._C.DispatchKey | Function], ours: Function
+    ) -> None:
         super().__init__(handlers)
         self.ours = self[PRE_DISPATCH] = ours
 
@@ -126,7 +137,7 @@ class _Handlers(dict[Any, Any]):
         super().clear()
         self[PRE_DISPATCH] = self.ours
 
-    def pop(self, key: Any, default: Any = None) -> Any:
+    def pop(self, key: torch._C.DispatchKey, default: Any = None) -> Any:
         return default if key == PRE_DISPATCH else super().pop(key, default)
 
 
@@ -134,12 +145,12 @@ class _Handlers(dict[Any, Any]):
 def _handler(operator: Operator) -> Function:
     """Return the function that records an operator with the casts of its rule."""
 
-    def record(*args: Any, **kwargs: Any) -> Any:
+    def record(*args: Any, **kwargs: Any) -> object:
         # PyTorch makes its own handler anew for each call, and only where none is cached.
         handlers = operator.overload._dispatch_cache
         dict.pop(handlers, PRE_DISPATCH, None)
         try:
-            original = operator.overload._get_dispatch(PRE_DISPATCH)
+            original: Any = operator.overload._get_dispatch(PRE_DISPATCH)
         finally:
             handlers[PRE_DISPATCH] = handle
         return original(*args, **kwargs)
@@ -149,7 +160,7 @@ def _handler(operator: Operator) -> Function:
     # low result, and its result never be rounded.
     recorded = operator.calling(lambda *args, **kwargs: below_rules(record, args, kwargs))
 
-    def handle(*args: Any, **kwargs: Any) -> Any:
+    def handle(*args: Any, **kwargs: Any) -> object:
         plan = thread.plan
         device = operator.eligible.device(args, kwargs)
         if plan is None or not plan.autocast or device not in plan.devices:

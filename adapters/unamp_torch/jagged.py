@@ -7,16 +7,21 @@ its operation (`data/operators.toml`).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from unamp._function_types import Function
 from unamp.adapter.replacing import as_replacement
 from unamp.policy import Rule
 from unamp_torch.state import thread
 
+if TYPE_CHECKING:
+    import torch
+
 
 @as_replacement
-def casting(original: Function, *inputs: Any) -> Any:
+def casting(
+    original: Callable[..., tuple[torch.Tensor | None, ...]], *inputs: torch.Tensor | None
+) -> tuple[torch.Tensor | None, ...]:
     """Wrap the function that casts attention's inputs: they stay where its rule is not LOW."""
     plan = thread.plan
     if plan is None or plan.delegated or plan.rule("scaled_dot_product_attention") is Rule.LOW:

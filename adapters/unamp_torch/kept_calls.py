@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from unamp._function_types import Keywords
 from unamp.adapter.kept_calls import Arguments, Kept, one_number
 from unamp.adapter.open_traces import traces
 from unamp.adapter.shadowing import LeftOut
 from unamp_torch.listing import Operator
 from unamp_torch.numbers import flat, has_numbers
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Operators whose arguments stand in another order than those of PyTorch's function.
 _ORDER = {
@@ -39,7 +43,7 @@ _REDUCTIONS = ("none", "mean", "sum")
 _BY_KEYWORD = frozenset({"dim", "dims", "training", "momentum", "reduction"})
 
 
-def before(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kept | None:
+def before(operator: Operator, args: Sequence[object], kwargs: Keywords) -> Kept | None:
     """Return the arguments of a call, before it runs; None where no trace keeps calls."""
     if (
         traces.keeper is None
@@ -50,7 +54,7 @@ def before(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return traces.keeper.before(operator.op, lambda: _canonical(operator, args, kwargs), _array)
 
 
-def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+def _canonical(operator: Operator, args: Sequence[Any], kwargs: Keywords) -> Arguments:
     """Return a call in the signature of PyTorch's function.
 
     Tensors, and whatever stands before one, are positional, as is what must be given; other
@@ -84,11 +88,11 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
         (n for n, name in enumerate(names) if next(flat((given.get(name),)), None) is not None),
         default=-1,
     )
-    positional: list[Any] = []
-    named: dict[str, Any] = {}
+    positional: list[object] = []
+    named: Keywords = {}
     for n, name in enumerate(names):
         argument = schema[name]
-        value = given.get(name, argument.default_value)
+        value: Any = given.get(name, argument.default_value)
         if name == "reduction" and value in range(len(_REDUCTIONS)):
             if value == argument.default_value:
                 continue
@@ -110,7 +114,7 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any
 _KERNELS_CHOICE = frozenset({"cudnn_enable", "cudnn_enabled"})
 
 
-def _same(value: Any, default: Any) -> bool:
+def _same(value: object, default: object) -> bool:
     values, defaults = (
         list(each) if isinstance(each, (list, tuple)) else [each] for each in (value, default)
     )
@@ -120,7 +124,7 @@ def _same(value: Any, default: Any) -> bool:
     )
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> np.ndarray:
     if not isinstance(value, torch.Tensor):
         raise LeftOut(
             f"an argument cannot be written down: {str(value)[:40]!r} ({type(value).__name__})"

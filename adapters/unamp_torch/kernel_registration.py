@@ -8,11 +8,11 @@ from functools import cache
 import torch
 
 from unamp_torch import calls, writes
-from unamp_torch.calls import Action, Banned
+from unamp_torch.calls import Banned
 from unamp_torch.compiled import Library, library
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.control_flow import let_pass
-from unamp_torch.listing import Operator
+from unamp_torch.listing import Action, Operator
 from unamp_torch.state import (
     CPU,
     CUDA,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -108,7 +108,7 @@ def _method(kind: type[nn.Module]) -> str:
     return "forward" if kind.__call__ is nn.Module.__call__ else "__call__"
 
 
-def _refuse(module: nn.Module) -> Any:
+def _refuse(module: nn.Module) -> NoReturn:
     raise NotExpressible(
         "torch.jit.script compiles a module's source, which no rule for layers is part of: the "
         f"rule on this {type(module).__name__} would be lost; use torch.compile, torch.export or "
@@ -116,7 +116,7 @@ def _refuse(module: nn.Module) -> Any:
     )
 
 
-def _check_not_symbolic(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+def _check_not_symbolic(module: nn.Module, *args: object, **kwargs: object) -> None:
     if any(isinstance(value, Proxy) for value in (*args, *kwargs.values())):
         raise NotExpressible(
             f"torch.fx.symbolic_trace writes down what a {type(module).__name__} calls, and no "
@@ -125,5 +125,5 @@ def _check_not_symbolic(module: nn.Module, *args: Any, **kwargs: Any) -> None:
         )
 
 
-def _do_nothing(module: nn.Module, args: Any) -> None:
+def _do_nothing(module: nn.Module, args: tuple[object, ...]) -> None:
     pass

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.observing import traced
 from unamp.vocabulary import OPERATORS, Operation, vocabulary
 from unamp_torch.casting import Eligible
 from unamp_torch.facts import facts
 from unamp_torch.state import DTYPES, LOW
+
+if TYPE_CHECKING:
+    #: PyTorch's object for one overload of an operator.
+    Overload = torch._ops.OpOverload[..., object]
 
 #: Groups whose other tensors are parameters and statistics, which stay as they are.
 _ACTIVATION_ONLY = frozenset({"norm", "quantize"})
@@ -56,7 +60,7 @@ class Operator:
         "sparse_position",
     )
 
-    def __init__(self, op: str, overload: Any, activation_only: bool) -> None:
+    def __init__(self, op: str, overload: Overload, activation_only: bool) -> None:
         schema = overload._schema
         self.op = op
         self.name: str = overload.name()
@@ -94,7 +98,7 @@ class Operator:
         other.no_kernel = frozenset((device, dtype) for dtype in LOW)
         return other
 
-    def keeps_explicit_dtype(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    def keeps_explicit_dtype(self, args: Sequence[object], kwargs: Keywords) -> bool:
         """Return whether the caller named the dtype: an explicit cast, which no rule changes."""
         if self.dtype_position is None:
             return False
@@ -102,7 +106,7 @@ class Operator:
             self.dtype_position < len(args) and args[self.dtype_position] is not None
         )
 
-    def has_sparse_gradient(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    def has_sparse_gradient(self, args: Sequence[object], kwargs: Keywords) -> bool:
         """Return whether the caller asked for sparse gradients."""
         if self.sparse_position is None:
             return False
@@ -111,7 +115,11 @@ class Operator:
         return bool(kwargs.get("sparse") or kwargs.get("sparse_grad"))
 
 
-def _binding(overload: Any) -> Function:
+#: Applies a rule to one call, given the operator, the arguments and the low dtype.
+Action = Callable[[Operator, Sequence[object], Keywords, torch.dtype], object]
+
+
+def _binding(overload: Overload) -> Function:
     """Return the fastest way to call an overload.
 
     Python's own binding of a function is twice as fast to call as the overload object, and takes
@@ -172,14 +180,14 @@ def name_operators_of_libraries() -> None:
             known.add(Operation(name, OPERATORS, spellings={"torch": (name,)}))
 
 
-def packet_of(name: str) -> Any:
+def packet_of(name: str) -> torch._ops.OpOverloadPacket[..., object] | None:
     """Return PyTorch's object for an operator, ``"add"`` or ``"library::name"``; else None."""
     namespace, _, own = name.rpartition("::")
     found = getattr(getattr(torch.ops, namespace or "aten"), own, None)
     return found if isinstance(found, torch._ops.OpOverloadPacket) else None
 
 
-def _is_for_callers(overload: Any) -> bool:
+def _is_for_callers(overload: Overload) -> bool:
     schema = overload._schema
     if schema.is_mutable or any(argument.is_out for argument in schema.arguments):
         return False

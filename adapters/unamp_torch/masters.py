@@ -13,18 +13,23 @@ PyTorch forget where its gradients are added up, and with it the hooks that
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from unamp._function_types import Function
+from unamp._function_types import Keywords
 from unamp.policy import Policy
 from unamp.regions import current_policy, policy_region
 from unamp_torch.exchange import Exchange, follow, low_parameters
 from unamp_torch.state import LOW
+
+if TYPE_CHECKING:
+    from torch.optim.optimizer import StateDict
+
+R = TypeVar("R")
 
 _OFF = Policy(enabled=False)
 
@@ -56,7 +61,7 @@ class Masters:
         # the master weights, while they stand in
         self._in_place: Mapping[torch.Tensor, torch.Tensor] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_exchange": None}  # a copy makes its own
 
     @contextmanager
@@ -75,7 +80,13 @@ class Masters:
             finally:
                 self._take_out(optimizer)
 
-    def step(self, optimizer: Any, step: Function, args: Any, kwargs: Any) -> Any:
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        step: Callable[..., R],
+        args: tuple[object, ...],
+        kwargs: Keywords,
+    ) -> R:
         """Take an optimizer's own step on the master weights."""
         policy = current_policy()
         with self.exchanged(optimizer):
@@ -85,8 +96,8 @@ class Masters:
             )
 
     def _for_step(
-        self, optimizer: torch.optim.Optimizer, argument: Any, policy: Policy | None
-    ) -> Any:
+        self, optimizer: torch.optim.Optimizer, argument: object, policy: Policy | None
+    ) -> object:
         """Return an argument of a step.
 
         A closure, which computes the loss, sees low parameters and the caller's policy.
@@ -95,7 +106,7 @@ class Masters:
             return argument
 
         @functools.wraps(argument)
-        def closure(*args: Any, **kwargs: Any) -> Any:
+        def closure(*args: Any, **kwargs: Any) -> object:
             self._take_out(optimizer)
             try:
                 with _under(policy):
@@ -130,7 +141,7 @@ class Masters:
                     parameter.grad_dtype = torch.float32
 
     @torch.no_grad()
-    def saved(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    def saved(self, optimizer: torch.optim.Optimizer, state_dict: StateDict) -> StateDict:
         """Return an optimizer's ``state_dict`` with the master weights."""
         state = dict(state_dict["state"])
         for place, parameter in _places(optimizer, state_dict):
@@ -146,8 +157,8 @@ class Masters:
         self,
         found: dict[torch.Tensor, torch.Tensor],
         optimizer: torch.optim.Optimizer,
-        state_dict: dict[str, Any],
-    ) -> dict[str, Any]:
+        state_dict: StateDict,
+    ) -> StateDict:
         """Return an optimizer's ``state_dict`` without master weights, which are added to `found`.
 
         Raises:
@@ -205,8 +216,8 @@ def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
 
 
 def _places(
-    optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]
-) -> Iterator[tuple[Any, torch.Tensor]]:
+    optimizer: torch.optim.Optimizer, state_dict: StateDict
+) -> Iterator[tuple[Hashable, torch.Tensor]]:
     """Give the parameters, each after what stands for it in a ``state_dict``."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     return zip(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -13,12 +12,12 @@ from unamp.adapter.arguments import within
 _is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-def flat(args: Any) -> Iterator[torch.Tensor]:
+def flat(args: object) -> Iterator[torch.Tensor]:
     """Give the tensors in arguments or results, however deep."""
     return within(args, torch.Tensor)
 
 
-def floating(value: Any) -> list[torch.Tensor]:
+def floating(value: object) -> list[torch.Tensor]:
     """Return the floating tensors in arguments or results."""
     return [tensor for tensor in flat((value,)) if tensor.is_floating_point()]
 

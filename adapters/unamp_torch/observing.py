@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from unamp._function_types import Keywords
 from unamp.adapter.keras_models import is_layer
 from unamp.adapter.observing import Reporter, equation, reporting_to, unreported
 from unamp.adapter.open_traces import Layers, Observer, Sink, traces
@@ -20,7 +21,7 @@ from unamp.adapter.records import OpRecord, Shape, Values
 from unamp.policy import Rule
 from unamp_torch import gradient_hooks, kept_calls, shadowing
 from unamp_torch.casting import ELIGIBLE
-from unamp_torch.listing import Operator
+from unamp_torch.listing import Action, Operator
 from unamp_torch.networks import named_layers
 from unamp_torch.numbers import flat, floating, has_numbers, row
 from unamp_torch.state import (
@@ -36,6 +37,11 @@ from unamp_torch.state import (
     thread,
     without_kernels,
 )
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from unamp_torch.listing import Overload
 
 #: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's
 #: autograd keys.
@@ -54,13 +60,13 @@ WIDENING = frozenset({torch.ops.aten._softmax.default, torch.ops.aten._log_softm
 _has_memory = torch._C._has_storage
 
 
-def _enter_layer(module: torch.nn.Module, args: Any) -> None:
+def _enter_layer(module: torch.nn.Module, args: tuple[object, ...]) -> None:
     # A compiler would otherwise follow this, and put it into its graph.
     if not torch.compiler.is_compiling() and thread.sink is not None:
         thread.sink.layers.enter(module)
 
 
-def _leave_layer(module: torch.nn.Module, args: Any, result: Any) -> None:
+def _leave_layer(module: torch.nn.Module, args: tuple[object, ...], result: object) -> None:
     if not torch.compiler.is_compiling() and thread.sink is not None:
         thread.sink.layers.leave()
 
@@ -69,7 +75,7 @@ class _LayerHooks:
     """PyTorch's own hooks on every module's forward, as a patch; nothing of it is replaced."""
 
     def __init__(self) -> None:
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
 
     def apply(self) -> None:
         self._handles.append(register_module_forward_pre_hook(_enter_layer))
@@ -122,11 +128,11 @@ def reporting(observer: Observer | None) -> Iterator[None]:
 
 def report(
     operator: Operator,
-    run: Callable[[Operator], Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    low: shadowing.Low,
-) -> Any:
+    run: Callable[[Operator], object],
+    args: Sequence[object],
+    kwargs: Keywords,
+    low: Action,
+) -> object:
     """Run one operation and report what it computed in.
 
     Args:
@@ -145,7 +151,7 @@ def report(
     ):
         original = partial(shadowing.product_in_float8, operator, traces.float8.dtype)
 
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*given: Any, **named: Any) -> object:
         spy.given(operator.eligible.tensors(given, named))
         spy.step = _Step.DURING
         try:
@@ -176,11 +182,11 @@ def report_registered(
     record: OpRecord,
     tensors: Sequence[torch.Tensor],
     results: Sequence[torch.Tensor],
-    low: Callable[[str], Any] | None,
+    low: Callable[[str], Sequence[torch.Tensor]] | None,
 ) -> Sequence[torch.Tensor]:
     """Report a call of a registered operation; see `unamp.adapter.registered`."""
 
-    def second(dtype: str) -> Any:
+    def second(dtype: str) -> Sequence[torch.Tensor] | None:
         shadowing.check_seen(results)
         return None if low is None else low(dtype)
 
@@ -272,7 +278,9 @@ class _Spy(TorchDispatchMode):
         if found and excluded(NATIVE_KEYS[CUDA if found[0].is_cuda else CPU]):
             self.arguments = [self._dtype(found)]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Overload, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> object:
         if (
             func is _TO_COPY
             and (kwargs or {}).get("dtype") in ELIGIBLE

@@ -50,7 +50,7 @@ from unamp_torch.lasting import LASTING
 from unamp_torch.state import KERNEL_KEYS, META_IN_PYTHON, lock, thread
 
 #: A module's namespace, the attribute's name, the original, and the replacement.
-Ready = tuple[dict[str, Any], str, Any, Any]
+Ready = tuple[dict[str, object], str, object, object]
 
 
 class Hook(NamedTuple):
@@ -66,7 +66,7 @@ class Hook(NamedTuple):
 
     module: str
     name: str
-    replacement: Callable[[Any], Any]
+    replacement: Callable[[Any], object]
     needed_with: str | None = None
 
     def awaited(self) -> str | None:
@@ -285,7 +285,7 @@ def kept_for_keras() -> Patches:
 _in_graphs = kept_for_keras()
 
 
-def make_capturable(region: AbstractContextManager[Any, bool | None]) -> int:
+def make_capturable(region: AbstractContextManager[object, bool | None]) -> int:
     """Return a number under which a graph can open a region; see `unamp_torch.compiling`.
 
     From the first on that opens in a graph of Keras's, the patches stay: the graph is guarded on
@@ -328,7 +328,7 @@ def _patch_imported() -> None:
 _imports = _Imports()
 
 
-def _exporting_flag() -> tuple[dict[str, Any] | None, str]:
+def _exporting_flag() -> tuple[dict[str, object] | None, str]:
     """Return the place where `torch.compiler.is_exporting` looks, and for what.
 
     The place is None where this version does more than that.

@@ -20,7 +20,6 @@ from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import as_of, preset, without_version
 from unamp.vocabulary import vocabulary
 from unamp_torch import calls, state
-from unamp_torch.calls import Action
 from unamp_torch.compiled import library
 from unamp_torch.compiling import guard
 from unamp_torch.devices import accelerator, device_type
@@ -31,7 +30,7 @@ from unamp_torch.kernel_registration import (
     install_on_meta,
     let_autocast_pass,
 )
-from unamp_torch.listing import Operator, name_operators_of_libraries, operators
+from unamp_torch.listing import Action, Operator, name_operators_of_libraries, operators
 from unamp_torch.state import CPU, CUDA, DTYPES, FEW, MANY, META, NATIVE_KEYS, TRACED, autocast_key
 
 #: The preset that holds PyTorch's own lists for a device type.

@@ -23,7 +23,7 @@ import torch.nn.functional
 from unamp._function_types import Function
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.performing import differing, places
-from unamp.adapter.replacing import CodePatch
+from unamp.adapter.replacing import CodePatch, Replacement
 from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -111,8 +111,8 @@ class FunctionPatch(CodePatch):
 
     __slots__ = ("replacement",)
 
-    def __init__(self, op: str, function: FunctionType, make: Callable[[Any], Function]) -> None:
-        def code(original: Any) -> CodeType:
+    def __init__(self, op: str, function: FunctionType, make: Replacement) -> None:
+        def code(original: FunctionType) -> CodeType:
             name = f"_unamp_{op}_{next(_numbers)}"
             # A call that begins before the patch is undone may look it up afterwards: it stays.
             self.replacement = function.__globals__[name] = make(original)
@@ -172,7 +172,7 @@ def _under_its_rule(op: str, under: Under, original: Function) -> Function:
     output = places(original).get("out", sys.maxsize)
 
     @functools.wraps(original)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def replacement(*args: Any, **kwargs: Any) -> object:
         plan = thread.plan
         if (
             plan is None

@@ -23,8 +23,8 @@ def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def backward(
-    compute: Callable[[], tuple[Any, Any]], optimizer: torch.optim.Optimizer
-) -> tuple[Any, None]:
+    compute: Callable[[], tuple[torch.Tensor, torch.Tensor]], optimizer: torch.optim.Optimizer
+) -> tuple[torch.Tensor, None]:
     """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
     optimizer.zero_grad()
     scaled, loss = compute()
@@ -50,7 +50,7 @@ class TorchGradients:
     of them and checks them.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, given: Any) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, given: object) -> None:
         if given is not None:
             raise TypeError("PyTorch's parameters hold their gradients: none can be given")
         self.values = None
@@ -87,7 +87,7 @@ class TorchGradients:
             self._overflow = any(found.item() != 0.0 for found in self._found)
         return self._overflow
 
-    def first_nonfinite(self, network: Any) -> str | None:
+    def first_nonfinite(self, network: torch.nn.Module | None) -> str | None:
         names = (
             {}
             if network is None
@@ -103,7 +103,7 @@ class TorchGradients:
                 return name
         return None
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, *args: Any, **kwargs: Any) -> object:
         if not self._found or not getattr(self._optimizer, "_step_supports_amp_scaling", False):
             return self._optimizer.step(*args, **kwargs)
         # What such an optimizer is told by torch.amp.GradScaler after `unscale_`.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from unamp._function_types import Keywords
 from unamp.adapter import registered, shadowing
 from unamp.adapter.arguments import mapped
 from unamp.adapter.float8 import (
@@ -25,14 +26,14 @@ from unamp.adapter.observing import equation
 from unamp.adapter.records import OpRecord, Shadow
 from unamp.adapter.shadowing import DRAWS, IN_PLACE, NAMED, LeftOut
 from unamp.dtypes import FLOAT8
-from unamp_torch.listing import Operator
+from unamp_torch.listing import Action, Operator
 from unamp_torch.numbers import flat, floating, has_numbers, row
 from unamp_torch.state import DTYPES
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
 
-#: Carries out the rule LOW for a call of an operator, in a low dtype.
-Low = Callable[[Operator, Sequence[Any], dict[str, Any], torch.dtype], Any]
+R = TypeVar("R")
 
 _keys_of = torch._C._dispatch_keys  # of a tensor
 _PYTHON = torch._C.DispatchKey.Python
@@ -51,7 +52,7 @@ class SecondRun:
     """
 
     def __init__(
-        self, operator: Operator, dtype: str, low: Low, args: Sequence[Any], kwargs: dict[str, Any]
+        self, operator: Operator, dtype: str, low: Action, args: Sequence[object], kwargs: Keywords
     ) -> None:
         self._operator, self._dtype, self._low, self._args, self._kwargs = (
             operator,
@@ -62,13 +63,13 @@ class SecondRun:
         )
         self._run_apart = _apart(flat((args, *kwargs.values())))
 
-    def beside(self, record: OpRecord, result: Any) -> Shadow:
+    def beside(self, record: OpRecord, result: object) -> Shadow:
         """Return the loss of the second run beside the result of the first."""
         return shadowing.shadow(
             self._dtype, record, lambda: list(map(row, floating(result))), lambda: self._run(result)
         )
 
-    def _run(self, result: Any) -> list[torch.Tensor]:
+    def _run(self, result: object) -> list[torch.Tensor]:
         operator, args, kwargs = self._operator, self._args, self._kwargs
         if operator.keeps_explicit_dtype(args, kwargs):
             raise LeftOut(NAMED)
@@ -79,7 +80,7 @@ class SecondRun:
             raise LeftOut(DRAWS)
         return list(map(row, floating(self._run_apart(self._run_low))))
 
-    def _run_low(self) -> Any:
+    def _run_low(self) -> object:
         operator, dtype = self._operator, torch.float32
         if self._dtype in FLOAT8:
             operator = operator.calling(partial(product_in_float8, operator, self._dtype))
@@ -87,7 +88,7 @@ class SecondRun:
             dtype = DTYPES[self._dtype]
         return self._low(operator, *self._copies(), dtype)
 
-    def _copies(self) -> tuple[list[Any], dict[str, Any]]:
+    def _copies(self) -> tuple[list[object], Keywords]:
         """Return the arguments with copies of the tensors that are not cast.
 
         Running statistics change where they are.
@@ -137,7 +138,7 @@ def second_run(tensors: Sequence[torch.Tensor]) -> Iterator[registered.SecondRun
     """
     run_apart, same = _apart(tensors), [unchanged(tensor) for tensor in tensors]
 
-    def run(call: Callable[[], Any]) -> Any:
+    def run(call: Callable[[], R]) -> R:
         check_seen(tensors)
         if not all(is_same() for is_same in same):
             raise LeftOut(IN_PLACE)
@@ -146,7 +147,7 @@ def second_run(tensors: Sequence[torch.Tensor]) -> Iterator[registered.SecondRun
     yield run
 
 
-def unchanged(value: Any) -> Callable[[], bool]:
+def unchanged(value: object) -> Callable[[], bool]:
     """Return the function that tells whether a tensor is unchanged.
 
     PyTorch counts changes, but not those of inference tensors.
@@ -169,7 +170,7 @@ def check_seen(tensors: Iterable[torch.Tensor]) -> None:
             )
 
 
-def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any) -> Any:
+def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Call a product with its two factors as float8 holds them.
 
     It computes in float32, and so does its backward pass. In that the gradient of the result is as
@@ -208,14 +209,14 @@ class _Held(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, form: Format, axes: Sequence[int] | None
+        ctx: FunctionCtx, tensor: torch.Tensor, form: Format, axes: Sequence[int] | None
     ) -> torch.Tensor:
         """Return the tensor as float8 holds it."""
         held: torch.Tensor = dequantized(tensor, form, axes, _ARITHMETIC)
         return held
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradient."""
         return *gradients, None, None
 
@@ -224,17 +225,17 @@ class _GradientHeld(torch.autograd.Function):
     """A result as it is, whose gradient passes as float8 holds it."""
 
     @staticmethod
-    def forward(ctx: Any, result: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, result: torch.Tensor) -> torch.Tensor:
         """Return the result."""
         return result.view_as(result)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> Any:
         """Return the gradient as float8 holds it."""
         return dequantized(gradients[0], GRADIENTS, None, _ARITHMETIC)
 
 
-def _summed(op: str, args: Sequence[Any]) -> Sequence[Sequence[int]]:
+def _summed(op: str, args: Sequence[object]) -> Sequence[Sequence[int]]:
     """Return the axes of both factors that a product sums over."""
     pair: list[torch.Tensor] = []
     with_factors(op, args, lambda n, tensor: pair.append(tensor))

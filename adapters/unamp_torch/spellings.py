@@ -40,7 +40,7 @@ def spelling(value: object) -> str | None:
     return known
 
 
-def _places(name: str) -> Iterator[Any]:
+def _places(name: str) -> Iterator[object]:
     for path in (name, f"nn.functional.{name}", f"Tensor.{name}"):
         yield at_path(torch, path)
 

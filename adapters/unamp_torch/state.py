@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -95,9 +95,9 @@ set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
 
-def without_kernels(key: torch._C.DispatchKey) -> AbstractContextManager[Any]:
+def without_kernels(key: torch._C.DispatchKey) -> AbstractContextManager[object]:
     """Have operators skip the kernels on a dispatch key in this thread, while it is open."""
-    guard: AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(
+    guard: AbstractContextManager[object] = torch._C._ExcludeDispatchKeyGuard(
         torch._C.DispatchKeySet(key)
     )
     return guard
@@ -204,7 +204,7 @@ class Thread(state.ThreadState[Plan]):
         self.weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None = None
 
     emulated: bool = False
-    forward_region: AbstractContextManager[Any] | None = None
+    forward_region: AbstractContextManager[object] | None = None
     transforms: Mapping[int, Plan] = MappingProxyType({})
     step: state.Step | None = None
 

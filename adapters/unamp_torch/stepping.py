@@ -20,7 +20,7 @@ from typing import Any, Self
 import torch
 from torch.compiler import is_compiling
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter import state
 from unamp.adapter.patching import missing
 from unamp_torch.backward import suspended, without_policy
@@ -61,7 +61,7 @@ class Step(state.Step):
         recorded: PyTorch's own context of the step.
     """
 
-    def __init__(self, recorded: AbstractContextManager[Any]) -> None:
+    def __init__(self, recorded: AbstractContextManager[object]) -> None:
         super().__init__(thread, suspended)
         self._recorded = recorded
         self._around: state.Step | None = None
@@ -76,7 +76,7 @@ class Step(state.Step):
         super().__exit__(*error)
         return self._recorded.__exit__(*error)
 
-    def call_under_policy(self, closure: Function, /, *args: Any, **kwargs: Any) -> Any:
+    def call_under_policy(self, closure: Function, /, *args: Any, **kwargs: Any) -> object:
         if is_compiling():
             torch._dynamo.graph_break(msg=_CLOSURE)
         return super().call_under_policy(closure, *args, **kwargs)
@@ -94,14 +94,14 @@ for _method in (Step.__enter__, Step.__exit__, Step.call_under_policy):
 # In place of PyTorch's own stand functions without closures and defaults: where dynamo follows a
 # region that opens inside a compiled function, it writes its guards when the patches are undone
 # again, and asks PyTorch's class for what it met.
-_own_record_function: Callable[..., AbstractContextManager[Any]] = (
+_own_record_function: Callable[..., AbstractContextManager[object]] = (
     torch.autograd.profiler.record_function
 )
 
 
 def suspending_steps(
-    original: Callable[..., AbstractContextManager[Any]],
-) -> Callable[..., AbstractContextManager[Any]]:
+    original: Callable[..., AbstractContextManager[object]],
+) -> Callable[..., AbstractContextManager[object]]:
     """Replace `record_function`: the context of an optimizer's step has no policy in force."""
     return (
         _record_function
@@ -110,13 +110,13 @@ def suspending_steps(
     )
 
 
-def _record_function(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+def _record_function(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
     return _record(_own_record_function, *args, **kwargs)
 
 
 def _record(
-    original: Callable[..., AbstractContextManager[Any]], /, *args: Any, **kwargs: Any
-) -> AbstractContextManager[Any]:
+    original: Callable[..., AbstractContextManager[object]], /, *args: Any, **kwargs: Any
+) -> AbstractContextManager[object]:
     name = args[0] if args else kwargs.get("name")
     if not isinstance(name, str) or not name.startswith(_STEP):
         return original(*args, **kwargs)
@@ -127,8 +127,8 @@ def _record(
 
 
 def handing_policy_to_closures(
-    original: Callable[..., Iterable[Any]],
-) -> Callable[..., Iterable[Any]]:
+    original: Callable[..., Iterable[Function]],
+) -> Callable[..., Iterable[Function]]:
     """Replace `chain` where the hooks of steps are strung together.
 
     The last hook hands the policy to closures.
@@ -148,14 +148,14 @@ _chain.from_iterable = itertools.chain.from_iterable  # type: ignore[attr-define
 
 
 def _string_together(
-    original: Callable[..., Iterable[Any]], /, *hooks: Iterable[Function]
-) -> Iterable[Any]:
+    original: Callable[..., Iterable[Function]], /, *hooks: Iterable[Function]
+) -> Iterable[Function]:
     return original(*hooks, (_hand_policy_to_closures,))
 
 
 def _hand_policy_to_closures(
-    optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[tuple[object, ...], Keywords] | None:
     """Return a step's arguments with closures under the policy around it; None without closures."""
     if not any(map(callable, (*args[1:], *kwargs.values()))):
         return None

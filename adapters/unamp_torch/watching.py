@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -12,8 +11,8 @@ from unamp_torch.numbers import local
 
 
 def named_gradients(
-    network: torch.nn.Module, optimizer: Any, given: Any
-) -> list[tuple[str, Any, Any]]:
+    network: torch.nn.Module, optimizer: object, given: object
+) -> list[tuple[str, torch.Tensor, torch.Tensor | None]]:
     """See `unamp.adapter.NamesGradients.named_gradients`."""
     # To PyTorch a network of Keras is one list of parameters, whose names are paths.
     named = (

@@ -12,8 +12,8 @@ memory) comes after a backward pass in all training; casts are dropped there, to
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,6 +21,8 @@ from unamp._function_types import Function
 from unamp.adapter.replacing import as_replacement
 from unamp_torch.compiled import library
 from unamp_torch.state import set_excluded, thread
+
+R = TypeVar("R")
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _tensors_of = torch._C._storage_Use_Count
@@ -44,7 +46,7 @@ def drop_casts() -> None:
 
 
 @as_replacement
-def dropping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def dropping(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """Wrap a function called for a change that no operator makes: in a region, it drops casts."""
     if thread.plan is not None:
         drop_casts()
@@ -80,7 +82,7 @@ def _writing() -> Iterator[tuple[str, tuple[int, ...]]]:
             yield name, tuple(n for n, _ in written)
 
 
-def _schema(name: str) -> Any:
+def _schema(name: str) -> torch.FunctionSchema | None:
     base, _, overload = name.partition(".")
     try:
         return torch._C._get_schema(base, overload)
@@ -95,7 +97,7 @@ def kernel_of(name: str, positions: Sequence[int], own_key: torch._C.DispatchKey
     call: Function = overload._op
     written = [(n, overload._schema.arguments[n].name) for n in positions]
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> object:
         # Asked before: what autograd knows of a view may be invalid afterwards.
         drops = any(
             _may_belong_to_a_parameter(args[n] if n < len(args) else kwargs.get(name))
@@ -112,7 +114,7 @@ def kernel_of(name: str, positions: Sequence[int], own_key: torch._C.DispatchKey
     return kernel
 
 
-def _may_belong_to_a_parameter(written: Any) -> bool:
+def _may_belong_to_a_parameter(written: object) -> bool:
     if isinstance(written, (list, tuple)):
         return any(map(_may_belong_to_a_parameter, written))
     if not isinstance(written, torch.Tensor) or written.dtype is torch.int64:

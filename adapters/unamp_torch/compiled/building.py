@@ -50,7 +50,7 @@ class Library(Protocol):
     #: as `unamp_torch.master_casts.Casts`
     Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], Any]
 
-    def configure(self, *used_of_python: Any) -> None:
+    def configure(self, *used_of_python: object) -> None:
         """Hand over what the kernels and regions use of Python; before anything else, once."""
 
     def add(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from unamp import amp_warnings
 from unamp._compiler_marks import once_per_trace
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.arguments import mapped, within
 from unamp.adapter.keras_models import facts, library
 from unamp.adapter.keras_policies import layer_path, states_float32
@@ -61,7 +61,7 @@ class _Inside(threading.local):
         self.dtype: torch.dtype | None = None
         self.whole = False
         self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
-        self.around: tuple[Any, ...] | None = None
+        self.around: tuple[object, ...] | None = None
 
 
 inside = _Inside()
@@ -71,7 +71,7 @@ def as_one_operation(classes: Mapping[type, tuple[str, str]], original: Function
     """Return the replacement of a layer's `call`."""
 
     @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> object:
         op, path = next((classes[of] for of in type(self).__mro__ if of in classes), ("", ""))
         rule = _rule(op) if op and inside.dtype is None and not inside.whole else None
         if rule is None:
@@ -97,7 +97,7 @@ def _warn(op: str, layer: Any) -> None:
 def function_as_one_operation(op: str, path: str, original: Function) -> Function:
     """Return the replacement of a function."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> object:
         rule = None if inside.whole else _rule(op)
         if rule is None:
             return original(*args, **kwargs)
@@ -133,14 +133,27 @@ def _of_policy(policy: Policy, op: str, device: str) -> str | None:
 
 
 def _follow(
-    op: str, rule: str, path: str, layer: Any, call: Function, args: Any, kwargs: Any
-) -> Any:
+    op: str,
+    rule: str,
+    path: str,
+    layer: torch.nn.Module | None,
+    call: Function,
+    args: Sequence[object],
+    kwargs: Keywords,
+) -> object:
     if rule == _REPORTED:
         return _reported(op, path, layer, call, args, kwargs)
     return _perform(op, rule, layer, call, args, kwargs)
 
 
-def _perform(op: str, rule: str, layer: Any, call: Function, args: Any, kwargs: Any) -> Any:
+def _perform(
+    op: str,
+    rule: str,
+    layer: torch.nn.Module | None,
+    call: Function,
+    args: Sequence[object],
+    kwargs: Keywords,
+) -> object:
     """Call a layer, or a function where `layer` is None, as a rule says."""
     found = _dtypes(args, kwargs)
     if not found and op != "embedding":  # whose input is whole numbers
@@ -170,13 +183,15 @@ def _perform(op: str, rule: str, layer: Any, call: Function, args: Any, kwargs: 
     return result if stated else cast_floats(result, dtype)
 
 
-def _perform_norm(dtype: torch.dtype | None, call: Function, args: Any, kwargs: Any) -> Any:
+def _perform_norm(
+    dtype: torch.dtype | None, call: Function, args: Sequence[object], kwargs: Keywords
+) -> object:
     """Cast the activation alone: a low one is rounded, normalised in float32, and rounded again."""
     if dtype is None:
         return _call_inside(None, without_policy(), call, args, kwargs)
     first = _tensors((args, kwargs))[0]
 
-    def widened(value: Any) -> Any:
+    def widened(value: torch.Tensor) -> torch.Tensor:
         return (
             cast(cast(value, dtype), torch.float32)
             if value is first
@@ -192,13 +207,13 @@ def _perform_norm(dtype: torch.dtype | None, call: Function, args: Any, kwargs: 
 
 def _call_inside(
     dtype: torch.dtype | None,
-    under: AbstractContextManager[Any],
+    under: AbstractContextManager[object],
     call: Function,
-    args: Any,
-    kwargs: Any,
+    args: Sequence[object],
+    kwargs: Keywords,
     *,
     whole: bool = True,
-) -> Any:
+) -> object:
     """Call a function under a policy, inside an operation.
 
     Args:
@@ -258,7 +273,7 @@ def _ban(op: str) -> str:
 
 
 @once_per_trace
-def _for_parts(op: str, dtype: str) -> tuple[Any, ...] | None:
+def _for_parts(op: str, dtype: str) -> tuple[object, ...] | None:
     """Return the policy arguments for a layer's parts; None where they follow the layer's rule."""
     assert thread.plan is not None
     made = _parts_policy(thread.plan.policy, op, dtype)
@@ -279,7 +294,7 @@ def _parts_policy(policy: Policy, op: str, dtype: str) -> Policy | None:
     return policy.replace(allow=tuple(sorted(allow)), deny=tuple(sorted(deny)))
 
 
-def _dtypes(args: Any, kwargs: Any) -> list[torch.dtype]:
+def _dtypes(args: Sequence[object], kwargs: Keywords) -> list[torch.dtype]:
     """Return the dtypes of eligible tensors in arguments, and of variables as they will be read."""
     read = [
         DTYPES[each._dtype] if inside.dtype is None else inside.dtype
@@ -288,18 +303,25 @@ def _dtypes(args: Any, kwargs: Any) -> list[torch.dtype]:
     return [*(each.dtype for each in _tensors((args, kwargs))), *read]
 
 
-def _variables(value: Any) -> list[Any]:
+def _variables(value: object) -> list[Any]:
     return [each for each in within(value, library().Variable) if each._dtype in DTYPES]
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors(value: object) -> list[torch.Tensor]:
     return [each for each in within(value, torch.Tensor) if each.dtype in ELIGIBLE]
 
 
 # --- reporting ------------------------------------------------------------------------------------
 
 
-def _reported(op: str, path: str, layer: Any, call: Function, args: Any, kwargs: Any) -> Any:
+def _reported(
+    op: str,
+    path: str,
+    layer: torch.nn.Module | None,
+    call: Function,
+    args: Sequence[object],
+    kwargs: Keywords,
+) -> object:
     """Call a layer or a function, and report it as the one operation that it is."""
     plan, rule = thread.plan, Rule.UNTOUCHED.name
     if plan is not None and plan.policy.active:

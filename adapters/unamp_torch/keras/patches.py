@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from itertools import starmap
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,6 +30,8 @@ from unamp_torch.casting import ELIGIBLE, cast, cast_weight
 from unamp_torch.keras.calls import as_one, as_one_operation, function_as_one_operation, inside
 from unamp_torch.python_functions import FunctionPatch
 from unamp_torch.state import thread
+
+R = TypeVar("R")
 
 #: Groups of operations whose layers and functions are left to what they call: PyTorch's own
 #: operators, which follow their rules by themselves, or keep what they are given,
@@ -79,7 +81,7 @@ def tracing_patches() -> Patches:
     return Patches(lambda: (symbolic, shapes))
 
 
-def _patch(module: str, path: str, replacement: Callable[[Any], Any]) -> Patch:
+def _patch(module: str, path: str, replacement: Callable[[Any], object]) -> Patch:
     """Return the patch of what a path leads to in a module; a method's, in the class it is from."""
     owner, _, name = path.rpartition(".")
     home = find(module, owner) if owner else sys.modules[module]
@@ -88,7 +90,7 @@ def _patch(module: str, path: str, replacement: Callable[[Any], Any]) -> Patch:
     return AttributePatch(home, name, replacement)
 
 
-def _operations() -> Iterator[tuple[str, str, Any]]:
+def _operations() -> Iterator[tuple[str, str, object]]:
     """Yield the operations of Keras, each with its spelling and object.
 
     The object is None where this version has none of that name.
@@ -136,7 +138,7 @@ def _parameter(original: Function) -> Function:
     In a layer that is one operation, the variable is cast to that operation's dtype.
     """
 
-    def _maybe_autocast(self: Any, value: Any) -> Any:
+    def _maybe_autocast(self: object, value: object) -> object:
         dtype = inside.dtype
         if dtype is None or not isinstance(value, torch.Tensor):
             return original(self, value)
@@ -163,7 +165,7 @@ def _followed() -> bool:
     return inside.whole or _in_region()
 
 
-def _is_eligible(x: Any) -> bool:
+def _is_eligible(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in ELIGIBLE
 
 
@@ -174,7 +176,7 @@ def _compute_dtype(original: property) -> property:
 # --- what no trace reports ------------------------------------------------------------------------
 
 
-def _is_symbolic(*args: Any, **kwargs: Any) -> bool:
+def _is_symbolic(*args: object, **kwargs: object) -> bool:
     return any(True for _ in within((args, kwargs), library().KerasTensor))
 
 
@@ -189,7 +191,7 @@ def _unreported(
     """
 
     @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> object:
         if torch.compiler.is_compiling() or thread.sink is None or not of(*args, **kwargs):
             return original(*args, **kwargs)
         with as_one():
@@ -210,7 +212,7 @@ def _initial(original: Function) -> Function:
 
 
 @as_replacement
-def _suspending(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def _suspending(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """Wrap a function so that it runs with no policy in force, also as a part of a graph."""
     if not _in_region():
         return original(*args, **kwargs)
@@ -218,14 +220,14 @@ def _suspending(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: object) -> object:
     """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
     to = keras_metrics.keeping_mask(cast)
     return mapped(value, torch.is_tensor, lambda tensor: to(tensor, torch.float32))
 
 
 @once_per_trace
-def _policy_values() -> tuple[Any, ...]:
+def _policy_values() -> tuple[object, ...]:
     """Return the values that make the policy in force; a compiler takes no policy as a constant."""
     assert thread.plan is not None
     return thread.plan.policy._values
@@ -241,7 +243,7 @@ class _AddedLosses(AddedLosses):
         eagerly = super().adding(original)
 
         @functools.wraps(original)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> object:
             if not _in_region():
                 return original(*args, **kwargs)
             outer, inside.around = inside.around, _policy_values()
@@ -260,7 +262,7 @@ class _AddedLosses(AddedLosses):
         eagerly = super().loss(original)
 
         @functools.wraps(original)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> object:
             if not torch.compiler.is_compiling():
                 return eagerly(*args, **kwargs)
             if inside.around is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -44,8 +44,10 @@ def is_layer(value: object) -> bool:
 
 
 def backward(
-    compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
-) -> tuple[Any, None]:
+    compute: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+    network: torch.nn.Module,
+    optimizer: Any,
+) -> tuple[torch.Tensor, None]:
     """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
     network.zero_grad()
     scaled, loss = compute()
@@ -55,7 +57,7 @@ def backward(
     return loss.detach(), None
 
 
-def trained_parameters(network: Any) -> list[tuple[str, torch.Tensor]]:
+def trained_parameters(network: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters inside a network's trainable variables, with the variables' names."""
     return [(name, _inside(variable)) for name, variable in named_variables(network)]
 
@@ -69,7 +71,7 @@ class KerasGradients:
     They are in the order of the optimizer's variables; None where there is none.
     """
 
-    def __init__(self, optimizer: Any, given: Any) -> None:
+    def __init__(self, optimizer: Any, given: Iterable[torch.Tensor | None] | None) -> None:
         self._optimizer = optimizer
         self._held = given is None
         if given is None and not optimizer.built:
@@ -83,15 +85,15 @@ class KerasGradients:
         self._finite: torch.Tensor | None = None
 
     @property
-    def values(self) -> Any:
+    def values(self) -> list[torch.Tensor | None] | None:
         """The gradients where they were handed over; None where variables hold them."""
         return None if self._held else self._given
 
     @values.setter
-    def values(self, given: Any) -> None:
+    def values(self, given: Iterable[torch.Tensor | None]) -> None:
         self._given = _listed(given)
 
-    def _of_variables(self) -> list[Any]:
+    def _of_variables(self) -> list[torch.Tensor | None]:
         return [_inside(variable).grad for variable in stepped(self._optimizer)]
 
     def dtypes(self) -> frozenset[str]:
@@ -118,13 +120,13 @@ class KerasGradients:
     def overflow(self) -> bool | None:
         return None if self._finite is None else not bool(self._finite)
 
-    def first_nonfinite(self, network: Any) -> str | None:
+    def first_nonfinite(self, network: object) -> str | None:
         for variable, gradient in zip(stepped(self._optimizer), self._given, strict=True):
             if gradient is not None and not bool(torch.isfinite(gradient).all()):
                 return str(getattr(variable, "path", variable))
         return None
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, *args: Any, **kwargs: Any) -> object:
         # What somebody has clipped since, the variables hold.
         return self._optimizer.apply(
             self._of_variables() if self._held else self._given, *args, **kwargs
@@ -137,12 +139,12 @@ def _inside(variable: Any) -> torch.Tensor:
     return found
 
 
-def _wide(gradient: Any) -> Any:
+def _wide(gradient: torch.Tensor | None) -> torch.Tensor | None:
     """Return a gradient in float32 where it is low; what is not low, and None, as it is."""
     return gradient.float() if gradient is not None and gradient.dtype in LOW else gradient
 
 
-def _listed(given: Any) -> list[Any]:
+def _listed(given: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
     alone = isinstance(given, torch.Tensor)
     values = [] if alone else list(given)
     wrong = (
@@ -163,7 +165,11 @@ def _listed(given: Any) -> list[Any]:
 # --- low parameters -------------------------------------------------------------------------------
 
 
-def check(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> list[Any]:
+def check(
+    networks: Sequence[torch.nn.Module],
+    optimizers: Sequence[Any],
+    decoration: Decoration,
+) -> list[torch.nn.Module]:
     """Return the layers of models whose variables become low.
 
     Raises:
@@ -181,7 +187,9 @@ def check(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decora
 
 
 def lower(
-    networks: Sequence[Any], layers: Sequence[Any], decoration: Decoration
+    networks: Sequence[torch.nn.Module],
+    layers: Sequence[torch.nn.Module],
+    decoration: Decoration,
 ) -> Iterator[torch.Tensor]:
     """Yield the parameters to cast, and tell Keras of each what it becomes.
 
@@ -215,10 +223,10 @@ def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Te
 class TorchMasters(MasterWeights):
     """See `unamp.adapter.keras_masters.MasterWeights`."""
 
-    def _unamp_suspended(self) -> AbstractContextManager[Any]:
+    def _unamp_suspended(self) -> AbstractContextManager[None]:
         return suspended()
 
-    def _unamp_master(self, parameter: Any, original: Any) -> Any:
+    def _unamp_master(self, parameter: Any, original: object) -> Any:
         value = _inside(parameter)
         start = vars(self).get("_unamp_weights", {}).get(value)
         if start is None:
@@ -232,7 +240,7 @@ class TorchMasters(MasterWeights):
             ),
         )
 
-    def _unamp_wide(self, gradient: Any) -> Any:
+    def _unamp_wide(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
         return _wide(gradient)
 
     @torch.no_grad()
