@@ -90,6 +90,8 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.api", "_vjp_pullback_wrapper", equal_dtypes.older_pullback),
     ("jax._src.lax.lax", "_reduction_jaxpr", equal_dtypes.combination),
     ("jax._src.lax.lax", "_variadic_reduction_jaxpr", equal_dtypes.combination),
+    # A program with references becomes one without: stores are updates of arrays then.
+    ("jax._src.state.discharge", "discharge_state", suspending(thread)),
 )
 
 #: The same in modules that may be imported later, or never, by library: a kernel is typed by its

@@ -55,6 +55,15 @@ def test_gradients_are_added_up_in_float32():
         assert same(run(), wanted)
 
 
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_the_mean_of_gradients_over_replicas_is_float32(level):
+    gradients = jnp.linspace(1e-9, 1e-8, 4)
+    mean = jax.pmap(lambda g: jax.lax.pmean({"w": g}, "i"), axis_name="i")
+    wanted = mean(gradients)
+    with low(level, "float16"):
+        assert same(mean(gradients), wanted)
+
+
 @pytest.mark.parametrize("through", ["optax", "nnx", "loss_scaling", "masters"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_line_search_asks_for_the_loss_under_the_policy(through, compiled):
