@@ -13,7 +13,7 @@ from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, standing_in
 from unamp.adapter.state import in_regions, suspended, suspending
 from unamp_jax import keras_policies
-from unamp_jax.casting import cast, mapped
+from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import code_patch
 from unamp_jax.equal_dtypes import nnx_variable_set
 from unamp_jax.finding import hook
@@ -29,7 +29,7 @@ def patches(library: str) -> Iterator[Patch]:
     if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
         transformation = find("optax", "GradientTransformation")
         yield AttributePatch(transformation, "init", partial(_field, suspending(thread)))
-        yield AttributePatch(transformation, "update", partial(_field, stepping))
+        yield AttributePatch(transformation, "update", partial(_field, updating))
     if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:
         # of parameters; new in flax 0.12
         yield code_patch(averages.update, suspending(thread))
@@ -98,6 +98,32 @@ def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     kwargs = with_losses(kwargs)
     with suspended(thread):
         return original(*args, **kwargs)
+
+
+@standing_in
+def updating(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for a transformation's update: float32 parameters have float32 gradients there.
+
+    What a program does to gradients by hand may make them low, and in float16 their squares are
+    zero.
+    """
+    parameters = kwargs.get("params", args[2] if len(args) > 2 else None)
+    if thread.plan is not None and args and parameters is not None:
+        with suspended(thread):
+            args = (_as_wide(args[0], parameters), *args[1:])
+    return stepping(original)(*args, **kwargs)
+
+
+def _as_wide(gradients: Any, parameters: Any) -> Any:
+    """Return gradients with those of float32 parameters in float32."""
+
+    def wide(gradient: Any, parameter: Any) -> Any:
+        return cast(gradient, FLOAT32) if eligible_dtype(parameter) is FLOAT32 else gradient
+
+    try:
+        return jax.tree.map(wide, gradients, parameters, is_leaf=lambda leaf: leaf is None)
+    except ValueError:  # of another structure: optax says what is wrong, if anything is
+        return gradients
 
 
 def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:
