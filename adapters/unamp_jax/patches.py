@@ -177,18 +177,13 @@ def _changes(
 
 def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
     taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
-    spared = (
-        (facts().suspended, suspending(thread)),
-        (keras_facts().suspended, suspending(thread)),
-        (facts().steps, training.stepping),
-    )
-    for found, replacement in spared:
+    for found in (facts().suspended, keras_facts().suspended):
         for module, paths in found.items():
             for path in paths if _home(module) == library else ():
                 function = innermost(hook(library, module, path))
                 if isinstance(function, types.FunctionType) and function not in taken:
                     taken.add(function)
-                    yield code_patch(function, replacement)
+                    yield code_patch(function, suspending(thread))
 
 
 def _home(module: str) -> str:

@@ -29,7 +29,8 @@ def patches(library: str) -> Iterator[Patch]:
     if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
         transformation = find("optax", "GradientTransformation")
         yield AttributePatch(transformation, "init", partial(_field, suspending(thread)))
-        yield AttributePatch(transformation, "update", partial(_field, updating))
+        yield AttributePatch(transformation, "update", partial(_field, updating(0)))
+        yield code_patch(find("optax", "MultiSteps.update"), updating(1))
     if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:
         # of parameters; new in flax 0.12
         yield code_patch(averages.update, suspending(thread))
@@ -100,18 +101,26 @@ def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-@standing_in
-def updating(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for a transformation's update: float32 parameters have float32 gradients there.
+def updating(place: int) -> Callable[[Function], Function]:
+    """Return the maker of an update's replacement: float32 parameters have float32 gradients.
 
     What a program does to gradients by hand may make them low, and in float16 their squares are
     zero.
+
+    Args:
+        place: of the gradients among the arguments; the state and the parameters come after them.
     """
-    parameters = kwargs.get("params", args[2] if len(args) > 2 else None)
-    if thread.plan is not None and args and parameters is not None:
-        with suspended(thread):
-            args = (_as_wide(args[0], parameters), *args[1:])
-    return stepping(original)(*args, **kwargs)
+
+    @standing_in
+    def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+        given = args[place:]
+        parameters = kwargs.get("params", given[2] if len(given) > 2 else None)
+        if thread.plan is not None and given and parameters is not None:
+            with suspended(thread):
+                args = (*args[:place], _as_wide(given[0], parameters), *given[1:])
+        return stepping(original)(*args, **kwargs)
+
+    return call
 
 
 def _as_wide(gradients: Any, parameters: Any) -> Any:

@@ -65,7 +65,7 @@ def test_the_mean_of_gradients_over_replicas_is_float32(level):
         assert same(mean(gradients), wanted)
 
 
-@pytest.mark.parametrize("through", ["optax", "equinox", "nnx", "linen"])
+@pytest.mark.parametrize("through", ["optax", "several", "equinox", "nnx", "linen"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_gradients_that_a_program_averages_make_float32_steps(through, compiled):
     weights = jax.random.normal(jax.random.key(2), (8, 8))
@@ -92,6 +92,14 @@ def test_gradients_that_a_program_averages_make_float32_steps(through, compiled)
         updates, _ = transformation.update(found, transformation.init(w), params=w)
         return optax.apply_updates(w, updates)
 
+    def several_step(w):
+        several = optax.MultiSteps(transformation, 2)
+        state = several.init(w)
+        for _ in range(2):
+            found = gradient(lambda w: jnp.mean(jnp.tanh(X @ w)) ** 2, w)
+            updates, state = several.update(found, state, w)
+        return optax.apply_updates(w, updates)
+
     def equinox_step(w):
         layer = equinox.nn.MLP(8, 8, 8, 1, use_bias=False, key=jax.random.key(1))
         layer = equinox.tree_at(lambda layer: layer.layers[0].weight, layer, w)
@@ -102,7 +110,8 @@ def test_gradients_that_a_program_averages_make_float32_steps(through, compiled)
         return equinox.apply_updates(layer, updates).layers[0].weight
 
     step = {
-        "optax": optax_step, "equinox": equinox_step, "nnx": nnx_step, "linen": linen_step,
+        "optax": optax_step, "several": several_step, "equinox": equinox_step, "nnx": nnx_step,
+        "linen": linen_step,
     }[through]  # fmt: skip
     step = jax.jit(step) if compiled else step
     with low("O2", "float16"):
