@@ -35,7 +35,7 @@ from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, mapped
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule, wide_result
 from unamp_jax.shadowing import products_in_float8
-from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, Plan, thread
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
 
 Args: TypeAlias = Sequence[Any]
 Kwargs: TypeAlias = dict[str, Any]
@@ -184,7 +184,7 @@ class _Performer(Performer[Plan, Composite]):
             return super().perform(plan, operator, args, kwargs)
 
     def is_native(self, operator: Composite, dtype: Any, args: Any) -> bool:
-        return not emulates(operator.op)
+        return not emulates(operator.op, dtype)
 
     def named_dtype(self, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
         return None  # inputs that differ are widened nevertheless: see `carry_out_rule`
@@ -209,7 +209,7 @@ class _Performer(Performer[Plan, Composite]):
         agreed = rule.leaves_agreeing and not mixed
         if (
             agreed
-            and not emulates(operator.op)
+            and not emulates(operator.op, seen[0])
             and not (operator.layer and operator.activation_only)
         ):
             return None
@@ -348,9 +348,16 @@ def _ending_low(value: Any, low: Any) -> Any:
     return cast(value, low)
 
 
-def emulates(op: str) -> bool:
-    """Return whether an operation has no kernel in low dtypes."""
+def emulates(op: str, dtype: Any, platform: str | None = None) -> bool:
+    """Return whether an operation has no kernel in a low dtype.
+
+    Args:
+        platform: where; None for what JAX computes on.
+    """
     emulated = facts().emulated
+    if op in emulated["float16_off_gpus"]:
+        found = platform or jax.default_backend()
+        return dtype is DTYPES["float16"] and found in ("cpu", "tpu")
     return op in emulated["operations"] or vocabulary()[op].group in emulated["groups"]
 
 

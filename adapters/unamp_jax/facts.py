@@ -24,7 +24,6 @@ class Facts:
     divisible: frozenset[str]
     parts: Mapping[str, frozenset[str]]
     suspended: Mapping[str, tuple[str, ...]]
-    steps: Mapping[str, tuple[str, ...]]
     drawn: Mapping[str, tuple[str, ...]]
     emulated: Mapping[str, frozenset[str]]
     ranks: Mapping[str, Mapping[str, str]]

@@ -88,6 +88,8 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.api", "_vjp_pullback_wrapper", equal_dtypes.older_pullback),
     ("jax._src.lax.lax", "_reduction_jaxpr", equal_dtypes.combination),
     ("jax._src.lax.lax", "_variadic_reduction_jaxpr", equal_dtypes.combination),
+    # A program with references becomes one without: stores are updates of arrays then.
+    ("jax._src.state.discharge", "discharge_state", runs_without_policy(thread)),
 )
 
 #: The same in modules that may be imported later, or never, by library: a kernel is typed
@@ -177,18 +179,13 @@ def _changes(
 
 def _suspended(library: str, others: Iterable[Patch]) -> Iterator[Patch]:
     taken = {patch.function for patch in others if isinstance(patch, CodePatch)}
-    spared = (
-        (facts().suspended, runs_without_policy(thread)),
-        (keras_facts().suspended, runs_without_policy(thread)),
-        (facts().steps, training.stepping),
-    )
-    for found, replacement in spared:
+    for found in (facts().suspended, keras_facts().suspended):
         for module, paths in found.items():
             for path in paths if _home(module) == library else ():
                 function = innermost(hook(library, module, path))
                 if isinstance(function, types.FunctionType) and function not in taken:
                     taken.add(function)
-                    yield code_patch(function, replacement)
+                    yield code_patch(function, runs_without_policy(thread))
 
 
 def _home(module: str) -> str:

@@ -11,7 +11,7 @@ from unamp.presets import preset
 from unamp.vocabulary import vocabulary
 from unamp_jax.composites import emulates
 from unamp_jax.spellings import libraries
-from unamp_jax.state import Plan
+from unamp_jax.state import DTYPES, Plan
 
 
 def plan(policy: Policy) -> Plan | None:
@@ -35,4 +35,5 @@ def how(op: str, policy: Policy, device: str) -> How:
     if "jax" not in vocabulary()[op].spellings:
         return How.ABSENT
     made = plan(policy)
-    return how_by_calls(op, None if made is None else made.rules, partial(emulates, op))
+    is_emulated = partial(emulates, op, DTYPES[policy.dtype], device)
+    return how_by_calls(op, None if made is None else made.rules, is_emulated)

@@ -14,7 +14,7 @@ from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp.adapter.state import in_regions, runs_without_policy, suspended
 from unamp_jax import keras_policies
-from unamp_jax.casting import cast, mapped
+from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import code_patch
 from unamp_jax.equal_dtypes import nnx_variable_set
 from unamp_jax.finding import hook
@@ -28,7 +28,8 @@ def patches(library: str) -> Iterator[Patch]:
     if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
         transformation = find("optax", "GradientTransformation")
         yield AttributePatch(transformation, "init", partial(_field, runs_without_policy(thread)))
-        yield AttributePatch(transformation, "update", partial(_field, stepping))
+        yield AttributePatch(transformation, "update", partial(_field, updating(0)))
+        yield code_patch(find("optax", "MultiSteps.update"), updating(1))
     if library == "flax.nnx" and (averages := find("flax.nnx", "EMA")) is not None:
         # of parameters; new in flax 0.12
         yield code_patch(averages.update, runs_without_policy(thread))
@@ -99,6 +100,40 @@ def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     kwargs = with_losses(kwargs)
     with suspended(thread):
         return original(*args, **kwargs)
+
+
+def updating(place: int) -> Callable[[Function], Function]:
+    """Return the maker of an update's replacement: float32 parameters have float32 gradients.
+
+    What a program does to gradients by hand may make them low, and in float16 their squares are
+    zero.
+
+    Args:
+        place: of the gradients among the arguments; the state and the parameters come after them.
+    """
+
+    @as_replacement
+    def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+        given = args[place:]
+        parameters = kwargs.get("params", given[2] if len(given) > 2 else None)
+        if thread.plan is not None and given and parameters is not None:
+            with suspended(thread):
+                args = (*args[:place], _as_wide(given[0], parameters), *given[1:])
+        return stepping(original)(*args, **kwargs)
+
+    return call
+
+
+def _as_wide(gradients: Any, parameters: Any) -> Any:
+    """Return gradients with those of float32 parameters in float32."""
+
+    def wide(gradient: Any, parameter: Any) -> Any:
+        return cast(gradient, FLOAT32) if eligible_dtype(parameter) is FLOAT32 else gradient
+
+    try:
+        return jax.tree.map(wide, gradients, parameters, is_leaf=lambda leaf: leaf is None)
+    except ValueError:  # of another structure: optax says what is wrong, if anything is
+        return gradients
 
 
 def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""A batch norm that subtracts squares, which no vocabulary knows as one.
-
-The guide's advice is tested with it.
-"""
+"""A batch norm that subtracts squares, with what the guide advises; norms of matrices."""
 
 from __future__ import annotations
 
@@ -49,3 +46,13 @@ def test_with_the_advice_it_is_what_float32_gives(advice):
     with unamp.autocast(level=level, dtype="bfloat16", deny=deny):
         low = norm(X @ ONE)
     np.testing.assert_allclose(low, plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("order", [None, 2, "nuc"])
+def test_a_norm_of_a_matrix_is_low_without_a_low_kernel_for_singular_values(order):
+    matrix = jnp.arange(12.0).reshape(3, 4)
+    plain = jnp.linalg.norm(matrix, order)
+    with unamp.autocast(level="O2", dtype="float16"):
+        found = jnp.linalg.norm(matrix, order)
+    assert found.dtype == jnp.float16
+    np.testing.assert_allclose(found, plain, rtol=1e-3)

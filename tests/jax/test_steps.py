@@ -15,6 +15,7 @@ haiku = pytest.importorskip("haiku")
 optax = pytest.importorskip("optax")
 linen = pytest.importorskip("flax.linen")
 nnx = pytest.importorskip("flax.nnx")
+train_state = pytest.importorskip("flax.training.train_state")
 dynamic_scale = pytest.importorskip("flax.training.dynamic_scale")
 
 X = jax.random.normal(jax.random.key(0), (4, 8))
@@ -56,6 +57,84 @@ def test_gradients_are_added_up_in_float32():
     wanted = run()
     with low("O3"):
         assert same(run(), wanted)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_the_mean_of_gradients_over_replicas_is_float32(level):
+    gradients = jnp.linspace(1e-9, 1e-8, 4)
+    mean = jax.pmap(lambda g: jax.lax.pmean({"w": g}, "i"), axis_name="i")
+    wanted = mean(gradients)
+    with low(level, "float16"):
+        assert same(mean(gradients), wanted)
+
+
+@pytest.mark.parametrize("through", ["optax", "several", "equinox", "nnx", "linen"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_that_a_program_averages_make_float32_steps(through, compiled):
+    weights = jax.random.normal(jax.random.key(2), (8, 8))
+    transformation = optax.adam(1e-2)
+
+    def gradient(loss, w):
+        return jax.tree.map(lambda a, b: (a + b) / 2, *(jax.grad(loss)(w) for _ in range(2)))
+
+    def linen_step(w):
+        state = train_state.TrainState.create(apply_fn=None, params={"w": w}, tx=transformation)
+        found = gradient(lambda given: jnp.mean(jnp.tanh(X @ given["w"])) ** 2, state.params)
+        return state.apply_gradients(grads=found).params["w"]
+
+    def nnx_step(w):
+        layer = nnx.Linear(8, 8, use_bias=False, rngs=nnx.Rngs(0))
+        layer.kernel[...] = w
+        optimizer = nnx.Optimizer(layer, transformation, wrt=nnx.Param)
+        found = nnx.grad(lambda layer: jnp.mean(jnp.tanh(layer(X))) ** 2)(layer)
+        optimizer.update(layer, jax.tree.map(lambda leaf: leaf / 2, found))
+        return layer.kernel[...]
+
+    def optax_step(w):
+        found = gradient(lambda w: jnp.mean(jnp.tanh(X @ w)) ** 2, w)
+        updates, _ = transformation.update(found, transformation.init(w), params=w)
+        return optax.apply_updates(w, updates)
+
+    def several_step(w):
+        several = optax.MultiSteps(transformation, 2)
+        state = several.init(w)
+        for _ in range(2):
+            found = gradient(lambda w: jnp.mean(jnp.tanh(X @ w)) ** 2, w)
+            updates, state = several.update(found, state, w)
+        return optax.apply_updates(w, updates)
+
+    def equinox_step(w):
+        layer = equinox.nn.MLP(8, 8, 8, 1, use_bias=False, key=jax.random.key(1))
+        layer = equinox.tree_at(lambda layer: layer.layers[0].weight, layer, w)
+        found = equinox.filter_grad(lambda layer: jnp.mean(jax.vmap(layer)(X)) ** 2)(layer)
+        found = jax.tree.map(lambda leaf: leaf / 2, found)
+        state = transformation.init(equinox.filter(layer, equinox.is_array))
+        updates, _ = transformation.update(found, state, layer)
+        return equinox.apply_updates(layer, updates).layers[0].weight
+
+    step = {
+        "optax": optax_step, "several": several_step, "equinox": equinox_step, "nnx": nnx_step,
+        "linen": linen_step,
+    }[through]  # fmt: skip
+    step = jax.jit(step) if compiled else step
+    with low("O2", "float16"):
+        stepped = step(weights)
+    assert stepped.dtype == jnp.float32
+    assert np.abs(stepped - weights).max() < 0.011  # where a square is zero a step has no bounds
+
+
+def test_a_step_of_low_parameters_takes_their_gradients_as_they_are():
+    parameters = {"w": jnp.ones(3, jnp.float16)}
+    given = []
+    transformation = optax.GradientTransformation(
+        lambda parameters: (),
+        lambda gradients, state, parameters=None: (given.append(gradients) or gradients, state),
+    )
+    with low("O2", "float16"):
+        transformation.update(parameters, (), parameters)
+        transformation.update({"w": jnp.ones(3)}, (), parameters)
+        transformation.update(parameters, ())
+    assert [str(each["w"].dtype) for each in given] == ["float16", "float32", "float16"]
 
 
 @pytest.mark.parametrize("through", ["optax", "nnx", "loss_scaling", "masters"])

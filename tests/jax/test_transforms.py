@@ -280,3 +280,53 @@ def test_pallas_kernels_callbacks_and_references_are_left_alone(matrix):
         box = jax.new_ref(jnp.zeros((4, 4)))
         box[...] = matrix @ matrix
         assert box[...].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_reference_in_a_compiled_function_keeps_its_dtype(level):
+    def rows(box, w):
+        def body(n, _):
+            box[n] = jnp.exp(box[n] + w[n])
+
+        lax.fori_loop(0, 3, body, None)
+
+    def found():
+        given, made = jax.new_ref(jnp.zeros((4, 8))), []
+
+        def loss(w):
+            box = jax.new_ref(jnp.zeros((4, 8)))
+            rows(box, w)
+            return jnp.float32(box[...]).sum()
+
+        @jax.jit
+        def store(w):
+            rows(given, w)
+
+        store(W)
+        made += [given[...], jax.grad(loss)(W), jax.jit(jax.grad(loss))(W)]
+        return made
+
+    plain = found()
+    with unamp.autocast(level=level, dtype="float16"):
+        low = found()
+    for one, other in zip(low, plain, strict=True):
+        assert one.dtype == jnp.float32
+        np.testing.assert_allclose(one, other, rtol=5e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_attention_is_low_in_compiled_functions_too(dtype, jit):
+    heads = jax.random.normal(KEY, (2, 6, 2, 4))
+
+    def attend(x):
+        return jax.nn.dot_product_attention(x, x, x, is_causal=True)
+
+    step = jax.value_and_grad(lambda x: jnp.float32(attend(x)).sum())
+    attend, step = (jax.jit(attend), jax.jit(step)) if jit else (attend, step)
+    plain = step(heads)[1]
+    with unamp.autocast(dtype=dtype):
+        assert attend(heads).dtype == dtype
+        gradient = step(heads)[1]
+    assert gradient.dtype == jnp.float32
+    assert 1e-6 < np.abs(gradient - plain).max() / np.abs(plain).max() < 0.05
