@@ -34,12 +34,11 @@ from unamp_jax.networks import (
     named_layers,
     structure_of,
 )
-from unamp_jax.spellings import is_of
+from unamp_jax.spellings import KerasObject, is_of
 from unamp_jax.state import PyTree
 from unamp_jax.training import layer_calls
 
 if TYPE_CHECKING:
-    import keras
     from flax import linen
 
     from unamp_jax.networks import Layer
@@ -95,27 +94,25 @@ class JaxLayers(KerasLayers):
     def __init__(self) -> None:
         super().__init__(_in_force.put_keras)
 
-    def unwrapped(self, network: Layer) -> keras.layers.Layer | _Layer:
+    def unwrapped(self, network: Layer) -> KerasObject | _Layer:
         return network if _is_keras(network) else _place(network)
 
     def stays(self, network: Layer) -> bool:
         return _is_keras(network)
 
-    def inner(
-        self, layer: keras.layers.Layer | _Layer
-    ) -> Iterable[tuple[str, keras.layers.Layer | _Layer]]:
+    def inner(self, layer: KerasObject | _Layer) -> Iterable[tuple[str, KerasObject | _Layer]]:
         return layer.inner if type(layer) is _Layer else super().inner(layer)
 
-    def runs(self, layer: keras.layers.Layer | _Layer) -> bool:
+    def runs(self, layer: KerasObject | _Layer) -> bool:
         if type(layer) is not _Layer:
             return super().runs(layer)
         return layer.kind is None or any("__call__" in vars(kind) for kind in layer.kind.__mro__)
 
-    def check(self, layer: keras.layers.Layer | _Layer, region: LayerRegion) -> None:
+    def check(self, layer: KerasObject | _Layer, region: LayerRegion) -> None:
         if type(layer) is not _Layer:
             super().check(layer, region)
 
-    def put(self, layer: keras.layers.Layer | _Layer, region: LayerRegion | None) -> None:
+    def put(self, layer: KerasObject | _Layer, region: LayerRegion | None) -> None:
         if type(layer) is _Layer:
             _in_force.put(layer, region)
         else:
@@ -212,7 +209,7 @@ class _InForce:
         if bool(self._places) is not before:
             (_calls.release if before else _calls.acquire)()
 
-    def put_keras(self, layer: keras.layers.Layer, region: LayerRegion | None) -> None:
+    def put_keras(self, layer: KerasObject, region: LayerRegion | None) -> None:
         """Note the rule that a layer of Keras has."""
         self._keras.put(layer, region)
         self._set_key()

@@ -6,7 +6,7 @@ A transformation's state holds the master weights.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import jax
@@ -19,12 +19,7 @@ from unamp_jax.spellings import is_of
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32, PyTree
 
 if TYPE_CHECKING:
-    import keras
-    from flax import nnx
     from optax import GradientTransformation, GradientTransformationExtraArgs, OptState
-
-    #: What steps parameters.
-    Optimizer: TypeAlias = nnx.Optimizer | keras.optimizers.Optimizer | GradientTransformation
 
 __all__ = ["MasterWeightsState", "has_master_weights", "low_parameters", "with_master_weights"]
 
@@ -115,7 +110,7 @@ def is_transformation(value: object) -> bool:
     return is_of(value, "optax", "GradientTransformation")
 
 
-def has_master_weights(optimizer: Optimizer) -> bool:
+def has_master_weights(optimizer: Any) -> bool:
     """Return whether an optimizer of nnx's, or a transformation, steps master weights."""
     transformation = getattr(optimizer, "tx", optimizer)
     return is_transformation(transformation) and tuple(transformation)[1] in _steps

@@ -17,17 +17,16 @@ from unamp.adapter.patching import find
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_jax.spellings import is_of, keras_in_use
+from unamp_jax.spellings import KerasObject, is_of, keras_in_use
 from unamp_jax.state import PyTree
 
 if TYPE_CHECKING:
     import equinox
-    import keras
     from flax import linen, nnx
 
     #: What has a name in a network, and the network itself: a module of flax's or equinox's, or a
     #: layer of Keras's.
-    Layer: TypeAlias = nnx.Module | linen.Module | equinox.Module | keras.layers.Layer
+    Layer: TypeAlias = nnx.Module | linen.Module | equinox.Module | KerasObject
 
 #: See `structure_of`.
 Structure = tuple[type, Hashable]

@@ -253,7 +253,7 @@ def second_run(tensors: Sequence[jax.Array]) -> AbstractContextManager[SecondRun
     return nullcontext(lambda call: call())
 
 
-def opened(value: PyTree) -> Opened | None:
+def opened(value: object) -> Opened | None:
     """Return the leaves of a pytree, modules of flax and equinox among them.
 
     See `unamp.adapter.registered`.

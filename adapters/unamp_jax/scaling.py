@@ -13,11 +13,12 @@ from jax._src.interpreters import partial_eval
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_jax.masters import has_master_weights, is_transformation
-from unamp_jax.spellings import is_of, keras_in_use
+from unamp_jax.spellings import KerasObject, is_of, keras_in_use
 from unamp_jax.state import CONTEXT, PyTree
 
 if TYPE_CHECKING:
-    from unamp_jax.masters import Optimizer
+    from flax import nnx
+    from optax import GradientTransformation
 
 
 def is_optimizer(value: object) -> bool:
@@ -76,7 +77,9 @@ class JaxGradients:
     They are a pytree: for nnx of the parameters' own form, for Keras a list.
     """
 
-    def __init__(self, optimizer: Optimizer | None, given: PyTree) -> None:
+    def __init__(
+        self, optimizer: nnx.Optimizer | GradientTransformation | KerasObject | None, given: PyTree
+    ) -> None:
         if is_transformation(optimizer):
             raise NotExpressible(
                 "an optax transformation returns what it steps, and GradScaler.step returns "

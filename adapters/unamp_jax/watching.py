@@ -12,16 +12,16 @@ from unamp.adapter.keras_models import named_variables
 from unamp.adapter.patching import find
 from unamp.errors import NotExpressible
 from unamp_jax.gradient_hooks import named_leaves
+from unamp_jax.spellings import KerasObject
 from unamp_jax.state import CONTEXT, PyTree
 
 if TYPE_CHECKING:
-    import keras
     from flax import nnx
 
 
 def named_gradients(
     network: object, optimizer: object, given: PyTree
-) -> list[tuple[str, nnx.Variable | keras.Variable | None, jax.Array]]:
+) -> list[tuple[str, nnx.Variable | KerasObject | None, jax.Array]]:
     """See `unamp.adapter.NamesGradients.named_gradients`.
 
     Names are the paths in the gradients' pytree. Only nnx has parameters that change where they
@@ -43,8 +43,8 @@ def named_gradients(
 
 
 def _of_keras(
-    network: keras.layers.Layer, given: Sequence[jax.Array]
-) -> list[tuple[str, nnx.Variable | keras.Variable | None, jax.Array]]:
+    network: KerasObject, given: Sequence[jax.Array]
+) -> list[tuple[str, nnx.Variable | KerasObject | None, jax.Array]]:
     variables = named_variables(network)
     if len(variables) != len(given):
         raise ValueError(
@@ -68,7 +68,7 @@ def _held(network: object) -> Iterator[tuple[str, nnx.Variable]]:
         )
 
 
-def numbers(tensor: jax.Array | nnx.Variable | keras.Variable) -> jax.Array:
+def numbers(tensor: jax.Array | nnx.Variable | KerasObject) -> jax.Array:
     """See `unamp.adapter.NamesGradients.numbers`."""
     with CONTEXT(None):
         # a variable of nnx's; Keras's, and older ones of nnx's, have `value`
