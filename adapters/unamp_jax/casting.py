@@ -38,7 +38,7 @@ def with_numbers(value: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     return found
 
 
-def dtype_of(tensor: jax.Array | np.ndarray | jax.ShapeDtypeStruct | jax.core.AbstractValue) -> str:
+def dtype_of(tensor: Any) -> str:
     """Return the name of a tensor's dtype."""
     return str(tensor.dtype)
 
