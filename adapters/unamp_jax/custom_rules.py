@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -104,7 +104,7 @@ def _under(plan: Plan, function: Function, finish: Function, patched: Patched) -
     return run
 
 
-def _tangents(result: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+def _tangents(result: Sequence[PyTree]) -> Sequence[PyTree]:
     primal, tangent = result
 
     def like(value: object, other: object) -> object:
