@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import NoReturn
 
 import jax
 
@@ -94,13 +94,13 @@ class JaxAdapter(BaseAdapter):
             Plan.without_policy(reporting=True),
         )
 
-    def cast(self, tensor: Any, dtype: str) -> Any:
+    def cast(self, tensor: jax.Array, dtype: str) -> jax.Array:
         with CONTEXT(None):
             return casting.cast(tensor, DTYPES[dtype])
 
     def backward(
-        self, compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
-    ) -> tuple[Any, Any]:
+        self, compute: Callable[[], tuple[jax.Array, jax.Array]], network: object, optimizer: object
+    ) -> NoReturn:
         raise NotExpressible(
             "JAX differentiates functions of their arguments, and a loss that closes over its "
             "network has no gradient; take jax.grad or nnx.grad of a function of the parameters, "

@@ -10,31 +10,37 @@ A primitive that the vocabulary does not have is left to `primitives_without_rul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from jax._src import core
 
+from unamp._function_types import Function
 from unamp.adapter.performing import target
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.errors import BannedOperation
 from unamp.policy import Rule
 from unamp_jax import kept_calls, observing, primitives_without_rule
-from unamp_jax.operands import BF16, abstract_values, bind, cast, convert, rounded
+from unamp_jax.operands import BF16, Rest, abstract_values, bind, cast, convert, rounded
 from unamp_jax.precision import stated_rule
-from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, PrimitiveRule, PyTree, thread
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
 
 #: Stores into a reference: what is stored takes the reference's dtype.
 _STORES = frozenset({"swap", "addupdate"})
 
-Bind: TypeAlias = Any
 
-
-def binding(original: Bind) -> Bind:
+def binding(original: Function) -> Function:
     """Return the replacement of `Primitive.bind_with_trace`."""
 
-    def bind_with_trace(self: Any, trace: Any, args: Any, *rest: Any) -> Any:
+    def bind_with_trace(
+        self: core.Primitive, trace: jax.core.Trace, args: Sequence[object], *rest: Any
+    ) -> PyTree:
         plan: Plan | None = CONTEXT.value
         if plan is None:
             return original(self, trace, args, *rest)
@@ -57,8 +63,14 @@ def binding(original: Bind) -> Bind:
 
 
 def _perform(
-    original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan, known: Any
-) -> Any:
+    original: Function,
+    primitive: core.Primitive,
+    trace: jax.core.Trace,
+    args: Sequence[object],
+    rest: Rest,
+    plan: Plan,
+    known: PrimitiveRule,
+) -> PyTree:
     avals, params = abstract_values(args, rest), rest[-1]
     places, given = [], []
     for n, aval in enumerate(avals):
@@ -84,7 +96,7 @@ def _perform(
         else None
     )
 
-    def run(dtype: Any) -> Any:
+    def run(dtype: jnp.dtype | None) -> PyTree:
         return _in_dtype(original, primitive, trace, args, rest, avals, places, dtype)
 
     if params.get("update_jaxpr") is not None and primitive.name == "scatter":
@@ -103,7 +115,7 @@ def _perform(
         result = _widened(trace, result, primitive.multiple_results)
     if reported and thread.sink is not None:
 
-        def low(dtype: str) -> Any:
+        def low(dtype: str) -> PyTree:
             if "precision" in params and stated_rule(params["precision"]) is not None:
                 raise LeftOut(NAMED)
             if dtype in FLOAT8:
@@ -128,15 +140,15 @@ def _perform(
 
 
 def _in_dtype(
-    original: Bind,
-    primitive: Any,
-    trace: Any,
-    args: Any,
-    rest: Any,
-    avals: Any,
+    original: Function,
+    primitive: core.Primitive,
+    trace: jax.core.Trace,
+    args: Sequence[object],
+    rest: Rest,
+    avals: Sequence[jax.core.AbstractValue],
     places: list[int],
-    wanted: Any,
-) -> Any:
+    wanted: jnp.dtype | None,
+) -> PyTree:
     """Call a primitive with its operands in a dtype; None where they stay what they are."""
     if wanted is None:
         return original(primitive, trace, args, *rest)
@@ -148,7 +160,7 @@ def _in_dtype(
     return result if wide is None else convert(trace, result, wanted, wide)
 
 
-def _without_preferred(rest: Any) -> tuple[Any, Any]:
+def _without_preferred(rest: Rest) -> tuple[jnp.dtype | None, Rest]:
     """Return a convolution's ``preferred_element_type``, if any, and the call without it.
 
     JAX cannot differentiate a convolution whose result has another dtype than its operands.
@@ -157,7 +169,14 @@ def _without_preferred(rest: Any) -> tuple[Any, Any]:
     return params["preferred_element_type"], (*avals, {**params, "preferred_element_type": None})
 
 
-def _converted(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan) -> Any:
+def _converted(
+    original: Function,
+    primitive: core.Primitive,
+    trace: jax.core.Trace,
+    args: Sequence[object],
+    rest: Rest,
+    plan: Plan,
+) -> jax.Array:
     """Carry out a cast.
 
     One from bfloat16 to float32 keeps its meaning: it starts from a number that was rounded.
@@ -171,7 +190,13 @@ def _converted(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any,
     return result
 
 
-def _store(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any) -> Any:
+def _store(
+    original: Function,
+    primitive: core.Primitive,
+    trace: jax.core.Trace,
+    args: Sequence[object],
+    rest: Rest,
+) -> PyTree:
     avals = abstract_values(args, rest)
     wanted, found = avals[0].inner_aval.dtype, getattr(avals[1], "dtype", None)
     if wanted in ELIGIBLE and found in ELIGIBLE and found is not wanted:
@@ -179,7 +204,7 @@ def _store(original: Bind, primitive: Any, trace: Any, args: Any, rest: Any) -> 
     return original(primitive, trace, args, *rest)
 
 
-def _widened(trace: Any, result: Any, several: bool) -> Any:
+def _widened(trace: jax.core.Trace, result: PyTree, several: bool) -> PyTree:
     if several:
         return [_widened(trace, each, False) for each in result]
     found = core.typeof(result).dtype

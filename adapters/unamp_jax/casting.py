@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,10 @@ from jax._src import core
 
 from unamp.adapter.arguments import leaves
 from unamp.adapter.shadowing import LeftOut
-from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Array
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, PyTree
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
 
 _F16, _BF16 = DTYPES["float16"], DTYPES["bfloat16"]
 _KINDS = (jax.Array, np.ndarray)
@@ -23,7 +26,7 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, jax.Array)
 
 
-def with_numbers(value: Any) -> Any:
+def with_numbers(value: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     """Return the array that a value is, inside of `jax.grad` too.
 
     Raises:
@@ -40,7 +43,7 @@ def dtype_of(tensor: Any) -> str:
     return str(tensor.dtype)
 
 
-def eligible_dtype(value: Any) -> Any:
+def eligible_dtype(value: Any) -> jnp.dtype | None:
     """Return the dtype of a tensor that rules are about; None for anything else.
 
     Numbers of Python's are weakly typed scalars once JAX has them, and take the dtype of what
@@ -56,18 +59,18 @@ def eligible_dtype(value: Any) -> Any:
     return None
 
 
-def eligible_dtypes(*values: Any) -> list[Any]:
+def eligible_dtypes(*values: PyTree) -> list[jnp.dtype]:
     """Return the dtypes of the eligible tensors in some arguments, in order."""
     return [dtype for value in leaves(values) if (dtype := eligible_dtype(value)) is not None]
 
 
-def cast(value: Any, dtype: Any) -> Any:
+def cast(value: object, dtype: jnp.dtype) -> object:
     """Return a tensor in another dtype; what is not eligible, or weakly typed, as it is."""
     found = eligible_dtype(value)
     return value if found is None or found is dtype else narrowed(value, found, dtype)
 
 
-def narrowed(value: Any, found: Any, dtype: Any) -> Array:
+def narrowed(value: Any, found: jnp.dtype, dtype: jnp.dtype) -> jax.Array:
     """Return a tensor of one eligible dtype in another one.
 
     A compiler that fuses a bfloat16 result with its cast to float32 leaves the rounding out, but
@@ -81,7 +84,7 @@ def narrowed(value: Any, found: Any, dtype: Any) -> Array:
     return made
 
 
-def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
+def mapped(to: Callable[[object, jnp.dtype], object], dtype: jnp.dtype, value: PyTree) -> PyTree:
     """Return an argument or a result with its tensors cast, in lists, tuples and dicts too."""
     kind = type(value)
     if kind is list or kind is tuple:
@@ -96,17 +99,17 @@ def mapped(to: Callable[[Any, Any], Any], dtype: Any, value: Any) -> Any:
 class Form(NamedTuple):
     """The structure of a pytree and the dtypes in it: a body may change what it is given."""
 
-    structure: Any
-    dtypes: tuple[Any, ...]
+    structure: jax.tree_util.PyTreeDef
+    dtypes: tuple[object, ...]
 
 
-def form_of(value: Any) -> Form:
+def form_of(value: PyTree) -> Form:
     """Return the structure and the dtypes of a pytree."""
     leaves, structure = jax.tree.flatten(value)
     return Form(structure, tuple(getattr(leaf, "dtype", None) for leaf in leaves))
 
 
-def in_form(value: Any, form: Form) -> Any:
+def in_form(value: PyTree, form: Form) -> PyTree:
     """Return a pytree with the dtypes of a form.
 
     One of another structure, which JAX will refuse, is returned as it is.
@@ -121,7 +124,7 @@ def in_form(value: Any, form: Form) -> Any:
         )
 
 
-def _in_dtype(leaf: Any, dtype: Any) -> Any:
+def _in_dtype(leaf: object, dtype: jnp.dtype) -> object:
     found = getattr(leaf, "dtype", None)
     if isinstance(leaf, _KINDS) and found in ELIGIBLE and found is not dtype:
         return narrowed(leaf, found, dtype)  # a weakly typed scalar too, which `cast` leaves

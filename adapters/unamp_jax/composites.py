@@ -12,20 +12,20 @@ import copy
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax import lax
 
-from unamp._function_types import Function
+from unamp._function_types import Args, Function, Keywords
 from unamp.adapter.arguments import Nesting, leaves
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.observing import equation
 from unamp.adapter.open_traces import traces
 from unamp.adapter.performing import AS_IT_IS, Casts, Operator, Outcome, Parts, Performer, places
 from unamp.adapter.plans import is_listed
-from unamp.adapter.replacing import CodePatch, as_replacement
+from unamp.adapter.replacing import CodePatch, Replacement, as_replacement
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.dtypes import FLOAT8
 from unamp.policy import Rule
@@ -35,10 +35,10 @@ from unamp_jax.casting import cast, eligible_dtype, eligible_dtypes, mapped
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule, wide_result
 from unamp_jax.shadowing import products_in_float8
-from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, thread
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, PyTree, thread
 
-Args: TypeAlias = Sequence[Any]
-Kwargs: TypeAlias = dict[str, Any]
+if TYPE_CHECKING:
+    import jax.numpy as jnp
 
 #: The argument by which a caller names the result's dtype, and that for a product's.
 _DTYPE, _PREFERRED = "dtype", "preferred_element_type"
@@ -88,7 +88,7 @@ class Composite(Operator):
         made.op = self._ranks.get(str(getattr(args[0], "ndim", None)), self.op)
         return made
 
-    def parameters(self, args: Args) -> Mapping[int, Any]:
+    def parameters(self, args: Args) -> Mapping[int, object]:
         """Return the parameters that are not among the arguments, by their ids."""
         return {}
 
@@ -97,12 +97,12 @@ class Composite(Operator):
         """The name in a trace."""
         return self.name
 
-    def rule(self, plan: Plan, args: Args, kwargs: Kwargs) -> Rule:
+    def rule(self, plan: Plan, args: Args, kwargs: Keywords) -> Rule:
         """Return the rule for a call."""
         rule = plan.rule(self.op)
         return self.stated_rule(args, kwargs) or rule if rule is Rule.LOW else rule
 
-    def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
+    def stated_rule(self, args: Args, kwargs: Keywords) -> Rule | None:
         """Return the rule that a product's precision means; None where the caller states none."""
         return (
             stated_rule(self.argument("precision", args, kwargs))
@@ -110,7 +110,7 @@ class Composite(Operator):
             else None
         )
 
-    def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
+    def named_dtype(self, args: Args, kwargs: Keywords) -> jax.typing.DTypeLike | None:
         """Return the dtype that the caller named; None where there is none.
 
         It is an explicit cast, which no rule changes.
@@ -121,7 +121,7 @@ class Composite(Operator):
         )
         return preferred if named is None and not wide_result(preferred) else named
 
-    def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
+    def run(self, plan: Plan, dtype: jnp.dtype | None, args: Args, kwargs: Keywords) -> PyTree:
         """Call the original with inputs cast to a dtype; None: they stay as they are."""
         if self.widens and _FILL not in self.places:
             args, kwargs = _with_numbers_alike(args, kwargs)
@@ -141,20 +141,20 @@ class Composite(Operator):
         result = self.call(*args, **kwargs)
         return mapped(cast, dtype, result) if self.activation_only and dtype is not None else result
 
-    def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    def run_again(self, plan: Plan, args: Args, kwargs: Keywords) -> PyTree:
         """Return the result of the call computed low a second time."""
         return performer.carry_out_rule(plan, self, Rule.LOW, args, kwargs)[0]
 
-    def run_unchanged(self, args: Args, kwargs: Kwargs) -> Any:
+    def run_unchanged(self, args: Args, kwargs: Keywords) -> PyTree:
         """Call the function a second time, as it is and with no policy in force."""
         return self.call(*args, **kwargs)
 
-    def state(self, args: Args) -> list[Any]:
+    def state(self, args: Args) -> list[object]:
         """Return the arrays that a call may replace by others: running statistics, seeds."""
         return []
 
 
-def _with_numbers_alike(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+def _with_numbers_alike(args: Args, kwargs: Keywords) -> tuple[Args, Keywords]:
     """Return the arguments of a `jax.lax` function with plain numbers in its low tensors' dtype.
 
     A number becomes float32 there, which is what the tensors are outside of regions.
@@ -164,44 +164,44 @@ def _with_numbers_alike(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         return args, kwargs
     (dtype,) = found
 
-    def alike(value: Any) -> Any:
+    def alike(value: object) -> object:
         return lax.convert_element_type(value, dtype) if _is_plain_number(value) else value
 
     return [alike(value) for value in args], {name: alike(value) for name, value in kwargs.items()}
 
 
-def _is_plain_number(value: Any) -> bool:
+def _is_plain_number(value: object) -> bool:
     if isinstance(value, jax.Array):
         return value.ndim == 0 and bool(value.weak_type) and bool(value.dtype == FLOAT32)
     return type(value) is float or isinstance(value, np.float32)
 
 
 class _Performer(Performer[Plan, Composite]):
-    def perform(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
+    def perform(self, plan: Plan, operator: Composite, args: Args, kwargs: Keywords) -> PyTree:
         if plan.follows_parts(operator.op, operator.name):
             return operator.call(*args, **kwargs)
         with CONTEXT(None):  # what casts follows no rule
             return super().perform(plan, operator, args, kwargs)
 
-    def is_native(self, operator: Composite, dtype: Any, args: Any) -> bool:
+    def is_native(self, operator: Composite, dtype: jnp.dtype, args: Args) -> bool:
         return not emulates(operator.op, dtype)
 
-    def named_dtype(self, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
+    def named_dtype(self, operator: Composite, args: Args, kwargs: Keywords) -> None:
         return None  # inputs that differ are widened nevertheless: see `carry_out_rule`
 
-    def rule(self, plan: Plan, operator: Composite, op: str, args: Any, kwargs: Kwargs) -> Rule:
+    def rule(self, plan: Plan, operator: Composite, op: str, args: Args, kwargs: Keywords) -> Rule:
         return operator.rule(plan, args, kwargs)
 
     def seen(
-        self, operator: Composite, args: Any, kwargs: Kwargs
-    ) -> tuple[list[Any], Mapping[int, Any]]:
+        self, operator: Composite, args: Args, kwargs: Keywords
+    ) -> tuple[list[jnp.dtype], Mapping[int, object]]:
         # a rule is about them whatever the arguments are: the layer computes with them
         own = operator.parameters(args)
         return eligible_dtypes(args, kwargs, own), own
 
     def target(
-        self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool
-    ) -> Any:
+        self, plan: Plan, operator: Composite, rule: Rule, seen: list[jnp.dtype], mixed: bool
+    ) -> jnp.dtype | None:
         if rule is Rule.UNTOUCHED or not plan.policy.active:
             return None
         # A low dtype that all inputs agree in may be one that a function has no kernel for, or that
@@ -215,11 +215,11 @@ class _Performer(Performer[Plan, Composite]):
             return None
         return super().target(plan, operator, rule, seen, mixed)
 
-    def lowered(self, operator: Composite, result: Any, dtype: Any) -> Any:
+    def lowered(self, operator: Composite, result: PyTree, dtype: jnp.dtype) -> PyTree:
         return mapped(_ending_low, dtype, result)
 
     def carry_out_rule(
-        self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: Kwargs
+        self, plan: Plan, operator: Composite, rule: Rule, args: Args, kwargs: Keywords
     ) -> Outcome:
         named = operator.named_dtype(args, kwargs)
         if operator.layer and named is not None:
@@ -242,8 +242,8 @@ class _Performer(Performer[Plan, Composite]):
         )
 
     def call(
-        self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs, parts: Parts = AS_IT_IS
-    ) -> Any:
+        self, plan: Plan, operator: Composite, args: Args, kwargs: Keywords, parts: Parts = AS_IT_IS
+    ) -> PyTree:
         sink, thread.sink = thread.sink, None  # what an operation is made of is its own affair
         try:
             return operator.run(plan, parts.dtype, args, kwargs)
@@ -257,9 +257,9 @@ class _Performer(Performer[Plan, Composite]):
         operator: Composite,
         rule: Rule,
         run: Callable[[], Outcome],
-        args: Any,
-        kwargs: Kwargs,
-    ) -> Any:
+        args: Args,
+        kwargs: Keywords,
+    ) -> PyTree:
         tensors = [
             leaf
             for leaf in leaves((args, kwargs, operator.parameters(args)))
@@ -284,7 +284,7 @@ class _Performer(Performer[Plan, Composite]):
         if not given:
             return result
 
-        def low(dtype: str) -> Any:
+        def low(dtype: str) -> PyTree:
             observing.check_state(before, operator.state(args))
             if dtype in FLOAT8:
                 _check_unstated(operator, args, kwargs)
@@ -308,7 +308,7 @@ class _Performer(Performer[Plan, Composite]):
             kept=kept,
         )
 
-    def compute_low(self, plan: Plan, operator: Composite, args: Any, kwargs: Kwargs) -> Any:
+    def compute_low(self, plan: Plan, operator: Composite, args: Args, kwargs: Keywords) -> PyTree:
         _check_unstated(operator, args, kwargs)
         return operator.run_again(plan, args, kwargs)  # arrays do not change: no copies
 
@@ -317,7 +317,7 @@ class _Performer(Performer[Plan, Composite]):
 _EQUATIONS = ("einsum_str", "equation")
 
 
-def _check_unstated(operator: Composite, args: Any, kwargs: Kwargs) -> None:
+def _check_unstated(operator: Composite, args: Args, kwargs: Keywords) -> None:
     if (
         operator.named_dtype(args, kwargs) is not None
         or operator.stated_rule(args, kwargs) is not None
@@ -325,7 +325,7 @@ def _check_unstated(operator: Composite, args: Any, kwargs: Kwargs) -> None:
         raise LeftOut(NAMED)
 
 
-def _rounded(value: Any, dtype: Any) -> Any:
+def _rounded(value: object, dtype: jnp.dtype) -> object:
     return cast(cast(value, dtype), FLOAT32)
 
 
@@ -338,7 +338,7 @@ performer = _Performer(
 )
 
 
-def _ending_low(value: Any, low: Any) -> Any:
+def _ending_low(value: object, low: jnp.dtype) -> object:
     """Return a result in a low dtype, one of float64 too.
 
     Where JAX has float64, a library's constants make results float64.
@@ -348,7 +348,7 @@ def _ending_low(value: Any, low: Any) -> Any:
     return cast(value, low)
 
 
-def emulates(op: str, dtype: Any, platform: str | None = None) -> bool:
+def emulates(op: str, dtype: object, platform: str | None = None) -> bool:
     """Return whether an operation has no kernel in a low dtype.
 
     Args:
@@ -361,7 +361,7 @@ def emulates(op: str, dtype: Any, platform: str | None = None) -> bool:
     return op in emulated["operations"] or vocabulary()[op].group in emulated["groups"]
 
 
-def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable[[Any], Any]:
+def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Replacement:
     """Return the maker of a random draw's replacement, which widens low parameters.
 
     No rule reaches what the draw does.
@@ -375,7 +375,7 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable
     stated = where.get(_DTYPE, sys.maxsize)
 
     @as_replacement
-    def call(original: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         if CONTEXT.value is None:
             return original(*args, **kwargs)
         with CONTEXT(None):
@@ -394,13 +394,13 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Callable
     return call
 
 
-def code_patch(function: types.FunctionType, replacement: Callable[[Any], Any]) -> CodePatch:
+def code_patch(function: types.FunctionType, replacement: Replacement) -> CodePatch:
     """Return a patch whose code has the function's own signature.
 
     JAX binds arguments by it at every call.
     """
 
-    def stand_in(original: Any) -> types.CodeType:
+    def stand_in(original: Function) -> types.CodeType:
         return forwarding(function, "CALL", {"CALL": replacement(original)})
 
     return CodePatch(function, stand_in)

@@ -8,7 +8,7 @@ and compiled.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from jax._src.util import weakref_lru_cache
 from unamp._function_types import Function
 from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, form_of, in_form
-from unamp_jax.state import ELIGIBLE, FLOAT32, thread
+from unamp_jax.state import ELIGIBLE, FLOAT32, PyTree, thread
 
 #: Gives a function, which it may hold weakly.
 Reference = Callable[[], Any]
@@ -30,13 +30,13 @@ class _Kept(NamedTuple):
     """The wrapped forms of one function."""
 
     function: Reference
-    wrapped: dict[Any, Function]
+    wrapped: dict[tuple[object, ...], Function]
 
 
-_kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[Function, _Kept] = weakref.WeakKeyDictionary()
 
 
-def wrapped(function: Any, wrap: Callable[..., Function], *details: Any) -> Function:
+def wrapped(function: Function, wrap: Callable[..., Function], *details: Hashable) -> Function:
     """Return a function wrapped, the same one each time for as long as the function lives.
 
     Args:
@@ -56,7 +56,7 @@ def wrapped(function: Any, wrap: Callable[..., Function], *details: Any) -> Func
 
 
 def _scan_body(function: Reference) -> Function:
-    def body(carry: Any, x: Any) -> Any:
+    def body(carry: PyTree, x: PyTree) -> PyTree:
         form = form_of(carry)
         result = function()(carry, x)
         if isinstance(result, tuple) and len(result) == 2:
@@ -67,7 +67,7 @@ def _scan_body(function: Reference) -> Function:
 
 
 def _while_body(function: Reference) -> Function:
-    def body(value: Any) -> Any:
+    def body(value: PyTree) -> PyTree:
         form = form_of(value)
         return in_form(function()(value), form)
 
@@ -77,7 +77,7 @@ def _while_body(function: Reference) -> Function:
 def ending(function: Reference, form: Form) -> Function:
     """Return a function whose result has the dtypes of a form."""
 
-    def run(*operands: Any) -> Any:
+    def run(*operands: PyTree) -> PyTree:
         return in_form(function()(*operands), form)
 
     return run
@@ -91,13 +91,15 @@ _in_regions = in_regions(thread)
 
 
 @_in_regions
-def scan(original: Function, f: Any, *args: Any, **kwargs: Any) -> Any:
+def scan(original: Function, f: Function, *args: Any, **kwargs: Any) -> PyTree:
     """Call `jax.lax.scan`, or equinox's, with a body that keeps the dtypes of what it carries."""
     return original(wrapped(f, _scan_body) if callable(f) else f, *args, **kwargs)
 
 
 @_in_regions
-def while_loop(original: Function, cond_fun: Any, body_fun: Any, *args: Any, **kwargs: Any) -> Any:
+def while_loop(
+    original: Function, cond_fun: Function, body_fun: Function, *args: Any, **kwargs: Any
+) -> PyTree:
     """Call `jax.lax.while_loop`, or equinox's, with a body that keeps the dtypes of its value.
 
     `jax.lax.fori_loop` comes to it, too.
@@ -112,8 +114,13 @@ def while_loop(original: Function, cond_fun: Any, body_fun: Any, *args: Any, **k
 
 @_in_regions
 def cond(
-    original: Function, pred: Any, true_fun: Any, false_fun: Any, *operands: Any, **named: Any
-) -> Any:
+    original: Function,
+    pred: jax.typing.ArrayLike,
+    true_fun: object,
+    false_fun: object,
+    *operands: PyTree,
+    **named: PyTree,
+) -> PyTree:
     """Call `jax.lax.cond` with branches whose results agree in their dtypes."""
     if callable(true_fun) and callable(false_fun):  # else it is the form of old
         true_fun, false_fun = _agreeing((true_fun, false_fun), _operands(operands, named))
@@ -121,20 +128,26 @@ def cond(
 
 
 @_in_regions
-def switch(original: Function, index: Any, branches: Any, *operands: Any, **named: Any) -> Any:
+def switch(
+    original: Function,
+    index: jax.typing.ArrayLike,
+    branches: Sequence[Function],
+    *operands: PyTree,
+    **named: PyTree,
+) -> PyTree:
     """Call `jax.lax.switch` with branches whose results agree in their dtypes."""
     return original(
         index, _agreeing(tuple(branches), _operands(operands, named)), *operands, **named
     )
 
 
-def _operands(operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+def _operands(operands: tuple[PyTree, ...], named: dict[str, PyTree]) -> tuple[PyTree, ...]:
     # what stands for "none given"
     given = [value for value in named.values() if type(value) is not object]
     return operands or tuple(given)
 
 
-def _agreeing(branches: tuple[Function, ...], operands: tuple[Any, ...]) -> tuple[Function, ...]:
+def _agreeing(branches: tuple[Function, ...], operands: tuple[PyTree, ...]) -> tuple[Function, ...]:
     """Return branches whose results are float32 where theirs would differ."""
     forms = [_result_form(branch, operands) for branch in branches]
     if len({form.structure for form in forms}) > 1 or len(set(forms)) == 1:
@@ -143,7 +156,7 @@ def _agreeing(branches: tuple[Function, ...], operands: tuple[Any, ...]) -> tupl
     return tuple(wrapped(branch, ending, wide) for branch in branches)
 
 
-def _result_form(branch: Function, operands: tuple[Any, ...]) -> Form:
+def _result_form(branch: Function, operands: tuple[PyTree, ...]) -> Form:
     """Return the form of a branch's result.
 
     A branch is traced once for operands of a kind, as by JAX itself.
@@ -161,7 +174,9 @@ def _result_form(branch: Function, operands: tuple[Any, ...]) -> Form:
 
 
 @weakref_lru_cache  # type: ignore[untyped-decorator]
-def _remembered_form(branch: Function, structure: Any, kinds: tuple[Any, ...]) -> Form:
+def _remembered_form(
+    branch: Function, structure: jax.tree_util.PyTreeDef, kinds: tuple[jax.core.ShapedArray, ...]
+) -> Form:
     """Return the form of a branch's result.
 
     The policy in force is a part of the key, as of all of JAX's caches of traces.
@@ -169,7 +184,7 @@ def _remembered_form(branch: Function, structure: Any, kinds: tuple[Any, ...]) -
     return form_of(jax.eval_shape(branch, *structure.unflatten(kinds)))
 
 
-def widest(*dtypes: Any) -> Any:
+def widest(*dtypes: object) -> object:
     """Return float32 where eligible dtypes differ, else the first of them."""
     return FLOAT32 if len(set(dtypes)) > 1 and ELIGIBLE.issuperset(dtypes) else dtypes[0]
 
@@ -180,13 +195,13 @@ def widest(*dtypes: Any) -> Any:
 @_in_regions
 def custom_linear_solve(
     original: Function,
-    matvec: Any,
-    b: Any,
-    solve: Any,
-    transpose_solve: Any = None,
-    symmetric: Any = False,
-    has_aux: Any = False,
-) -> Any:
+    matvec: Function,
+    b: PyTree,
+    solve: Function,
+    transpose_solve: Function | None = None,
+    symmetric: bool = False,
+    has_aux: bool = False,
+) -> PyTree:
     """Call `jax.lax.custom_linear_solve`.
 
     The functions' products and solutions have the dtypes of ``b``.
@@ -200,12 +215,12 @@ def custom_linear_solve(
 @_in_regions
 def custom_root(
     original: Function,
-    f: Any,
-    initial_guess: Any,
-    solve: Any,
-    tangent_solve: Any,
-    has_aux: Any = False,
-) -> Any:
+    f: Function,
+    initial_guess: PyTree,
+    solve: Function,
+    tangent_solve: Function,
+    has_aux: bool = False,
+) -> PyTree:
     """Call `jax.lax.custom_root` with functions whose solutions have the first guess's dtypes."""
     form = form_of(initial_guess)
     inner, tangent = wrapped(solve, _solving, form, has_aux), wrapped(tangent_solve, ending, form)
@@ -213,7 +228,7 @@ def custom_root(
 
 
 def _solving(solve: Reference, form: Form, has_aux: bool) -> Function:
-    def run(function: Any, value: Any) -> Any:
+    def run(function: Function, value: PyTree) -> PyTree:
         result = solve()(function, value)
         if not has_aux:
             return in_form(result, form)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.replacing import as_replacement
 from unamp_jax.casting import cast, eligible_dtype
 from unamp_jax.composites import Composite
-from unamp_jax.state import CONTEXT, ELIGIBLE, Plan
+from unamp_jax.state import CONTEXT, ELIGIBLE, Plan, PyTree
 
 Patched = Callable[[], AbstractContextManager[None]]
 
@@ -37,7 +37,9 @@ def jvp_call(
             region is closed.
     """
 
-    def ruled(plan: Plan, function: Any, args: Any, kwargs: Any) -> Any:
+    def ruled(
+        plan: Plan, function: jax.custom_jvp, args: tuple[PyTree, ...], kwargs: Keywords
+    ) -> jax.custom_jvp:
         if not function.jvp:
             return function
         mine = copy.copy(function)
@@ -52,7 +54,9 @@ def vjp_call(
 ) -> Callable[[Function], Function]:
     """Return the maker of the replacement of `custom_vjp.__call__`; arguments as for `jvp_call`."""
 
-    def ruled(plan: Plan, function: Any, args: Any, kwargs: Any) -> Any:
+    def ruled(
+        plan: Plan, function: jax.custom_vjp, args: tuple[PyTree, ...], kwargs: Keywords
+    ) -> jax.custom_vjp:
         if not function.fwd:
             return function
         mine = object.__new__(type(function))  # its `__new__` wants the function
@@ -75,7 +79,9 @@ def _calling(
     """
 
     @as_replacement
-    def call(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(
+        original: Function, self: jax.custom_jvp | jax.custom_vjp, /, *args: Any, **kwargs: Any
+    ) -> PyTree:
         plan: Plan | None = CONTEXT.value
         if plan is None:
             return original(self, *args, **kwargs)
@@ -98,10 +104,10 @@ def _under(plan: Plan, function: Function, finish: Function, patched: Patched) -
     return run
 
 
-def _tangents(result: Any) -> Any:
+def _tangents(result: Sequence[PyTree]) -> Sequence[PyTree]:
     primal, tangent = result
 
-    def like(value: Any, other: Any) -> Any:
+    def like(value: object, other: object) -> object:
         dtype = eligible_dtype(value)
         return other if dtype is None else cast(other, dtype)
 
@@ -110,21 +116,21 @@ def _tangents(result: Any) -> Any:
     return primal, jax.tree.map(like, primal, tangent)
 
 
-def _primals(self: Any, args: Any, kwargs: Any) -> list[Any]:
+def _primals(self: jax.custom_vjp, args: tuple[PyTree, ...], kwargs: Keywords) -> list[PyTree]:
     """Return shapes and dtypes of the arguments that get cotangents."""
     given = inspect.signature(self.fun).bind(*args, **kwargs)
     given.apply_defaults()
     primals = [value for n, value in enumerate(given.args) if n not in self.nondiff_argnums]
 
-    def shape(leaf: Any) -> Any:
+    def shape(leaf: object) -> object:
         is_numeric = isinstance(leaf, (int, float, complex)) or hasattr(leaf, "dtype")
         return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) if is_numeric else leaf
 
     return [jax.tree.map(shape, value) for value in primals]
 
 
-def _cotangents(primals: list[Any]) -> Function:
-    def finish(cotangents: Any) -> Any:
+def _cotangents(primals: list[PyTree]) -> Function:
+    def finish(cotangents: PyTree) -> PyTree:
         if not isinstance(cotangents, (tuple, list)) or len(cotangents) != len(primals):
             return cotangents
         return type(cotangents)(
@@ -134,11 +140,11 @@ def _cotangents(primals: list[Any]) -> Function:
     return finish
 
 
-def _like(cotangent: Any, primal: Any) -> Any:
+def _like(cotangent: PyTree, primal: PyTree) -> PyTree:
     if cotangent is None or jax.tree.structure(cotangent) != jax.tree.structure(primal):
         return cotangent
 
-    def to(leaf: Any, other: Any) -> Any:
+    def to(leaf: object, other: object) -> object:
         dtype = getattr(other, "dtype", None)
         return cast(leaf, dtype) if dtype in ELIGIBLE else leaf
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -17,8 +18,13 @@ from unamp_jax.masters import has_master_weights, with_master_weights
 from unamp_jax.networks import inner_modules
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
 
+if TYPE_CHECKING:
+    from flax.nnx import Module, Optimizer, Variable
 
-def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+
+def decorate(
+    networks: Sequence[object], optimizers: Sequence[object], decoration: Decoration
+) -> None:
     """See `unamp.adapter.Adapter.decorate`."""
     nnx = find("flax", "nnx")
     for value in (*networks, *optimizers):
@@ -53,7 +59,9 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
             optimizer.tx, optimizer.opt_state = other.tx, other.opt_state
 
 
-def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Iterator[Any]:
+def _variables(
+    networks: Sequence[Module], decoration: Decoration, nnx: ModuleType
+) -> Iterator[Variable]:
     """Return the parameters that become low, each once."""
     instances, chosen = excluded_layers(
         decoration.excluded, nnx.Module, "layers of nnx and classes of them"
@@ -79,19 +87,21 @@ def _variables(networks: Sequence[Any], decoration: Decoration, nnx: Any) -> Ite
                 yield variable
 
 
-def _leaves(network: Any, nnx: Any) -> list[Any]:
+def _leaves(network: Module, nnx: ModuleType) -> list[Variable]:
     state = (
         nnx.graphlib.variables
         if hasattr(nnx, "graphlib") and hasattr(nnx.graphlib, "variables")
         else nnx.variables
     )
-    found: list[Any] = jax.tree.leaves(
+    found: list[Variable] = jax.tree.leaves(
         state(network, nnx.Param), is_leaf=lambda v: isinstance(v, nnx.Variable)
     )
     return found
 
 
-def _pairs(networks: Sequence[Any], optimizers: Sequence[Any]) -> list[tuple[Any, Any]]:
+def _pairs(
+    networks: Sequence[Module], optimizers: Sequence[Optimizer]
+) -> list[tuple[Module, Optimizer]]:
     """Return each optimizer with the network whose parameters it steps, which it does not hold."""
     if len(networks) != 1 and len(networks) != len(optimizers) and optimizers:
         raise NotExpressible(

@@ -6,7 +6,6 @@ They are ``"cpu"``, ``"gpu"``, ``"tpu"`` and `jax.Device`, with an index or with
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 
@@ -37,7 +36,7 @@ def kind_of(device: object) -> str | None:
     return word if kind not in present or "tpu" in {word, present[kind]} != {word} else kind
 
 
-def on(tensor: Any) -> str:
+def on(tensor: jax.Array) -> str:
     """Return the kind of device that an array is on."""
     try:
         platform = next(iter(tensor.devices())).platform

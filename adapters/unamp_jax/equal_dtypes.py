@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -13,7 +14,15 @@ from unamp.adapter.state import in_regions
 from unamp_jax.casting import Form, cast, form_of, in_form
 from unamp_jax.control_flow import ending, widest, wrapped
 from unamp_jax.observing import follow_parameters
-from unamp_jax.state import CONTEXT, ELIGIBLE, thread
+from unamp_jax.state import CONTEXT, ELIGIBLE, PyTree, thread
+
+if TYPE_CHECKING:
+    import equinox
+    import jax.numpy as jnp
+    from flax import nnx
+    from flax.core import Scope
+    from jax._src.api import VJP
+    from jax._src.numpy.array_methods import _IndexUpdateRef
 
 # Each of the decorated functions is called with the one that it replaces, which is the original,
 # and that one's arguments.
@@ -22,8 +31,13 @@ _in_regions = in_regions(thread)
 
 @_in_regions
 def reduction(
-    original: Function, operands: Any, init_values: Any, computation: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Function,
+    operands: PyTree,
+    init_values: PyTree,
+    computation: Function,
+    *args: Any,
+    **kwargs: Any,
+) -> PyTree:
     """Call `jax.lax.reduce` or `reduce_window` with operands and first values of equal dtypes."""
     if jax.tree.structure(operands) == jax.tree.structure(init_values):
         values, first = form_of(operands), form_of(init_values)
@@ -35,7 +49,7 @@ def reduction(
 
 
 @_in_regions
-def combination(original: Function, computation: Any, *args: Any) -> Any:
+def combination(original: Function, computation: Function, *args: Any) -> object:
     """Trace how a reduction or a scatter combines two numbers, and keep their dtype.
 
     JAX's own function is a part of the operation: no policy is in force in it.
@@ -48,7 +62,7 @@ def combination(original: Function, computation: Any, *args: Any) -> Any:
     return original(computation, *args)
 
 
-def _is_jaxs(computation: Any) -> bool:
+def _is_jaxs(computation: Function) -> bool:
     """Return whether JAX knows a reduction by its function, and has its own operation for it.
 
     `jax.lax.add` is such a function; of any other JAX calls the user's function.
@@ -58,7 +72,14 @@ def _is_jaxs(computation: Any) -> bool:
 
 
 @_in_regions
-def scatter_update(original: Function, x: Any, idx: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
+def scatter_update(
+    original: Function,
+    x: jax.typing.ArrayLike,
+    idx: object,
+    y: jax.typing.ArrayLike,
+    *args: Any,
+    **kwargs: Any,
+) -> jax.Array:
     """Call the function under ``x.at[...]`` with the stored value in the dtype of the array."""
     dtype = getattr(x, "dtype", None)
     if dtype in ELIGIBLE:
@@ -68,7 +89,13 @@ def scatter_update(original: Function, x: Any, idx: Any, y: Any, *args: Any, **k
 
 
 @_in_regions
-def whole_update(original: Function, self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+def whole_update(
+    original: Function,
+    self: _IndexUpdateRef,
+    values: jax.typing.ArrayLike,
+    *args: Any,
+    **kwargs: Any,
+) -> jax.Array:
     """Call ``x.at[...].divide`` or ``power`` so that the array keeps its dtype.
 
     JAX computes them of the whole array.
@@ -80,7 +107,9 @@ def whole_update(original: Function, self: Any, values: Any, *args: Any, **kwarg
 
 
 @_in_regions
-def pullback(original: Function, self: Any, out_ct: Any, *extra_args: Any) -> Any:
+def pullback(
+    original: Function, self: VJP, out_ct: PyTree, *extra_args: object
+) -> Sequence[PyTree]:
     """Call a `jax.vjp` pullback with cotangents in the dtypes of the results."""
     dtypes = tuple(aval.dtype for aval in self.fun.args[-1])
     if len(dtypes) == self.out_tree.num_leaves:
@@ -90,8 +119,13 @@ def pullback(original: Function, self: Any, out_ct: Any, *extra_args: Any) -> An
 
 @_in_regions
 def older_pullback(
-    original: Function, name: Any, out_avals: Any, trees: Any, fun: Any, *cotangents: Any
-) -> Any:
+    original: Function,
+    name: str,
+    out_avals: Sequence[jax.core.AbstractValue],
+    trees: Sequence[jax.tree_util.PyTreeDef],
+    fun: Function,
+    *cotangents: PyTree,
+) -> Sequence[PyTree]:
     """Call the function under a `jax.vjp` pullback of JAX 0.8, as `pullback`."""
     if len(cotangents) == 1:
         cotangents = (
@@ -101,7 +135,9 @@ def older_pullback(
 
 
 @_in_regions
-def linear_transpose(original: Function, fun: Any, *primals: Any, **kwargs: Any) -> Any:
+def linear_transpose(
+    original: Function, fun: Function, *primals: PyTree, **kwargs: Any
+) -> jax.tree_util.Partial:
     """Call `jax.linear_transpose`.
 
     The function that it returns takes cotangents in the dtypes of the results of ``fun``.
@@ -110,14 +146,19 @@ def linear_transpose(original: Function, fun: Any, *primals: Any, **kwargs: Any)
     return jax.tree_util.Partial(functools.partial(_transposed, form), transposed)
 
 
-def _transposed(form: Form, function: Function, cotangents: Any) -> Any:
+def _transposed(form: Form, function: Function, cotangents: PyTree) -> PyTree:
     return function(in_form(cotangents, form))
 
 
 @_in_regions
 def unraveled(
-    original: Function, sizes: Any, shapes: Any, from_dtypes: Any, to_dtype: Any, arr: Any
-) -> Any:
+    original: Function,
+    sizes: Sequence[int],
+    shapes: Sequence[tuple[int, ...]],
+    from_dtypes: Sequence[jnp.dtype],
+    to_dtype: jnp.dtype,
+    arr: jax.Array,
+) -> PyTree:
     """Call the inverse of `jax.flatten_util.ravel_pytree` with the array in its first dtype."""
     if to_dtype in ELIGIBLE:
         with CONTEXT(None):
@@ -126,14 +167,16 @@ def unraveled(
 
 
 @_in_regions
-def converted_closure(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+def converted_closure(
+    original: Function, self: equinox.Module, /, *args: Any, **kwargs: Any
+) -> PyTree:
     """Call a function of `equinox.filter_closure_convert` with the dtypes it was converted for."""
     args, kwargs = in_form((args, kwargs), form_of(self.in_struct))
     return original(self, *args, **kwargs)
 
 
 @_in_regions
-def variable_put(original: Function, self: Any, col: Any, name: Any, value: Any) -> Any:
+def variable_put(original: Function, self: Scope, col: str, name: str, value: PyTree) -> object:
     """Call `flax.core.Scope.put_variable` with a value in the dtypes of the one before.
 
     Linen's variables are set by it.
@@ -143,13 +186,15 @@ def variable_put(original: Function, self: Any, col: Any, name: Any, value: Any)
 
 
 @_in_regions
-def nnx_variable_set(original: Function, self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+def nnx_variable_set(
+    original: Function, self: nnx.Variable, value: PyTree, *args: Any, **kwargs: Any
+) -> object:
     """Call `flax.nnx.Variable.set_value` with a value in the dtypes of the one before."""
     return original(self, in_form(value, form_of(self.get_raw_value())), *args, **kwargs)
 
 
 @_in_regions
-def haiku_state_set(original: Function, name: Any, value: Any) -> Any:
+def haiku_state_set(original: Function, name: str, value: PyTree) -> object:
     """Call `haiku.set_state` with a value in the dtypes of the one before."""
     try:
         before = find("haiku", "get_state")(name)
@@ -159,6 +204,8 @@ def haiku_state_set(original: Function, name: Any, value: Any) -> Any:
 
 
 @_in_regions
-def state_set(original: Function, self: Any, item: Any, value: Any) -> Any:
+def state_set(
+    original: Function, self: equinox.nn.State, item: equinox.nn.StateIndex, value: PyTree
+) -> equinox.nn.State:
     """Call `equinox.nn.State.set` with a value in the dtypes of the one before."""
     return original(self, item, in_form(value, form_of(self.get(item))))

@@ -13,6 +13,7 @@ from typing import Any
 from jax import custom_jvp, custom_vjp
 
 from unamp import amp_warnings
+from unamp._function_types import Function
 from unamp.adapter.patching import Patch, find
 from unamp_jax.composites import Composite, code_patch
 from unamp_jax.layer_calls import patch_of
@@ -52,7 +53,7 @@ def patches_of(library: str) -> tuple[Patch, ...]:
     return (*made, *(patch_of(function, of) for function, of in layers.items()))
 
 
-def _of_function(op: str, path: str, inner: Any) -> Iterator[Patch]:
+def _of_function(op: str, path: str, inner: object) -> Iterator[Patch]:
     if id(inner) in _taken:
         return
     _taken.add(id(inner))
@@ -61,14 +62,14 @@ def _of_function(op: str, path: str, inner: Any) -> Iterator[Patch]:
     elif isinstance(inner, types.FunctionType):
         composite = Composite(op, path, inner)
 
-        def replacement(original: Any) -> Composite:
+        def replacement(original: Function) -> Composite:
             composite.call = dot_general(original) if path == "lax.dot_general" else original
             return composite
 
         yield code_patch(inner, replacement)
 
 
-def innermost(value: Any) -> Any:
+def innermost(value: Any) -> object:
     """Return the Python function under `jax.jit` and wrappers, or the object with rules there."""
     for _ in range(8):
         if isinstance(value, (custom_jvp, custom_vjp)):
@@ -82,7 +83,7 @@ def innermost(value: Any) -> Any:
     return value
 
 
-def hook(library: str, module: str, path: str) -> Any:
+def hook(library: str, module: str, path: str) -> object:
     """Return a private part of a library; None, with a warning, if the imported version has none.
 
     A module that is not imported yet has nothing that anybody could call.

@@ -9,7 +9,6 @@ returns for a pytree has their names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +18,12 @@ from jax._src.interpreters import batching as transforming
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from unamp._function_types import Keywords
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp_jax.state import CONTEXT
+from unamp_jax.state import CONTEXT, PyTree
 
 #: Binds a primitive to one operand, with parameters.
-Bind = Callable[[Any, Any, dict[str, Any]], Any]
+Bind = Callable[[Primitive, jax.Array, Keywords], jax.Array]
 
 
 class Later:
@@ -37,7 +37,7 @@ class Later:
         self.result = result
         self.hook = hook
 
-    def take(self, cotangent: Any) -> None:
+    def take(self, cotangent: jax.Array) -> None:
         """Tell of a gradient, which may be one that a compiled program computes later."""
         hook = self.hook
         if hook is None or not hook.wanted:
@@ -50,7 +50,7 @@ class Later:
         else:
             self._arrived(cotangent)
 
-    def _arrived(self, cotangent: Any) -> None:
+    def _arrived(self, cotangent: jax.Array) -> None:
         numbers = np.asarray(cotangent)
         if self.hook is not None and self.hook.wanted:
             self.hook.arrived(
@@ -61,13 +61,13 @@ class Later:
             )
 
 
-def bind(primitive: Any, value: Any, params: dict[str, Any]) -> Any:
+def bind(primitive: Primitive, value: jax.Array, params: Keywords) -> jax.Array:
     """Bind a primitive by the transformations that are in force."""
     with CONTEXT(None):
         return primitive.bind(value, **params)
 
 
-def followed(results: Sequence[Any], through: Bind) -> tuple[list[Any], list[Later]]:
+def followed(results: Sequence[jax.Array], through: Bind) -> tuple[list[jax.Array], list[Later]]:
     """Return an operation's floating results to go on with, and what takes their gradients.
 
     What no transformation looks at has no gradient, and stays what it is.
@@ -80,21 +80,23 @@ def followed(results: Sequence[Any], through: Bind) -> tuple[list[Any], list[Lat
     return going_on, later
 
 
-def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+def named_leaves(tree: PyTree) -> Iterator[tuple[str, jax.Array]]:
     """Yield the floating arrays of a pytree, None left out, by their paths, with dots."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             yield _name(path), leaf
 
 
-def _name(path: Sequence[Any]) -> str:
+def _name(path: jax.tree_util.KeyPath) -> str:
     parts = [
         str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path
     ]
     return ".".join(parts[:-1] if parts[-1:] == ["value"] else parts)
 
 
-def _transpose(cotangent: Any, operand: Any, *, later: Later) -> list[Any]:
+def _transpose(
+    cotangent: jax.Array | ad.Zero, operand: object, *, later: Later
+) -> list[jax.Array | ad.Zero]:
     if type(cotangent) is not ad.Zero:
         later.take(cotangent)
     return [cotangent]

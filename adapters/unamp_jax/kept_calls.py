@@ -8,7 +8,7 @@ call says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -34,9 +34,12 @@ from unamp.adapter.signatures import (
 )
 from unamp_jax.casting import with_numbers
 
+if TYPE_CHECKING:
+    from flax import linen, nnx
+
 
 def before(
-    op: str, operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+    op: str, operator: Operator, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Kept | None:
     """Return a function's or layer's arguments before the call; None where no trace keeps calls."""
     if not operator.layer:
@@ -46,13 +49,13 @@ def before(
 
 
 def before_primitive(
-    op: str, name: str, args: Sequence[Any], params: Mapping[str, Any]
+    op: str, name: str, args: Sequence[object], params: Mapping[str, object]
 ) -> Kept | None:
     """Return a primitive's arguments before the call; None where no trace keeps calls."""
     return keep_call(_PRIMITIVES, op, name, args, params)
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> np.ndarray:
     if not isinstance(value, (jax.Array, np.ndarray)) and hasattr(value, "__jax_array__"):
         value = value.__jax_array__()
     if not isinstance(value, (jax.Array, np.ndarray)):
@@ -63,18 +66,22 @@ def _array(value: Any) -> Any:
 # --- functions ------------------------------------------------------------------------------------
 
 
-def _softmax(x: Any, axis: Any = -1, where: Any = None) -> Arguments:
+def _softmax(
+    x: jax.typing.ArrayLike,
+    axis: int | tuple[int, ...] | None = -1,
+    where: jax.typing.ArrayLike | None = None,
+) -> Arguments:
     refuse_unless(where is None, "a mask")
     return softmax(x, axis)
 
 
 def _product(
-    a: Any,
-    b: Any,
+    a: jax.typing.ArrayLike,
+    b: jax.typing.ArrayLike,
     *,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
+    precision: jax.lax.PrecisionLike = None,
+    preferred_element_type: jax.typing.DTypeLike | None = None,
+    out_sharding: object = None,
 ) -> Arguments:
     """Return a product's arguments; a stated precision is no argument of the operation."""
     if preferred_element_type is not None:
@@ -82,14 +89,16 @@ def _product(
     return product(a, b)
 
 
-def _dot(a: Any, b: Any, **attributes: Any) -> Arguments:
+def _dot(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, **attributes: Any) -> Arguments:
     refuse_unless(max(len(a.shape), len(b.shape)) <= 2, "more than two axes")
     return _product(a, b, **attributes)
 
 
 def _reduction(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False,
-    initial: Any = None, where: Any = None, promote_integers: bool = True,
+    a: jax.typing.ArrayLike, axis: int | Sequence[int] | None = None,
+    dtype: jax.typing.DTypeLike | None = None, out: object = None, keepdims: bool = False,
+    initial: jax.typing.ArrayLike | None = None, where: jax.typing.ArrayLike | None = None,
+    promote_integers: bool = True,
 ) -> Arguments:  # fmt: skip
     if dtype is not None:
         raise LeftOut(NAMED)
@@ -98,10 +107,10 @@ def _reduction(
 
 
 def _pooling(
-    inputs: Any,
-    window_shape: Any,
-    strides: Any = None,
-    padding: Any = "VALID",
+    inputs: jax.Array,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: str | Sequence[tuple[int, int]] = "VALID",
     count_include_pad: bool = True,
 ) -> Arguments:
     rank = len(inputs.shape) - 2
@@ -131,7 +140,7 @@ _FUNCTIONS: Signatures = {
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def _held(layer: Any, *names: str) -> list[Any]:
+def _held(layer: linen.Module | nnx.Module, *names: str) -> list[jax.Array | nnx.Variable | None]:
     """Return a flax layer's parameters and statistics by their names; None for a missing one."""
     if getattr(layer, "scope", None) is None:
         return [getattr(layer, name, None) for name in names]
@@ -141,11 +150,15 @@ def _held(layer: Any, *names: str) -> list[Any]:
     return [held.get(name) for name in names]
 
 
-def _dense(layer: Any, inputs: Any, out_sharding: Any = None) -> Arguments:
+def _dense(
+    layer: linen.Dense | nnx.Linear, inputs: jax.typing.ArrayLike, out_sharding: object = None
+) -> Arguments:
     return linear(inputs, *_held(layer, "kernel", "bias"))
 
 
-def _convolution(layer: Any, inputs: Any, out_sharding: Any = None) -> Arguments:
+def _convolution(
+    layer: linen.Conv | nnx.Conv, inputs: jax.typing.ArrayLike, out_sharding: object = None
+) -> Arguments:
     plain = layer.mask is None and (layer.input_dilation or 1) in (
         1,
         *((1,) * n for n in (1, 2, 3)),
@@ -157,7 +170,12 @@ def _convolution(layer: Any, inputs: Any, out_sharding: Any = None) -> Arguments
     )  # fmt: skip
 
 
-def _layer_norm(layer: Any, x: Any, *, mask: Any = None) -> Arguments:
+def _layer_norm(
+    layer: linen.LayerNorm | nnx.LayerNorm,
+    x: jax.typing.ArrayLike,
+    *,
+    mask: jax.typing.ArrayLike | None = None,
+) -> Arguments:
     axes = [
         [n % len(x.shape) for n in np.reshape(each, -1)]
         for each in (layer.reduction_axes, layer.feature_axes)
@@ -171,7 +189,11 @@ def _layer_norm(layer: Any, x: Any, *, mask: Any = None) -> Arguments:
 
 
 def _batch_norm(
-    layer: Any, x: Any, use_running_average: bool | None = None, *, mask: Any = None
+    layer: linen.BatchNorm | nnx.BatchNorm,
+    x: jax.typing.ArrayLike,
+    use_running_average: bool | None = None,
+    *,
+    mask: jax.typing.ArrayLike | None = None,
 ) -> Arguments:
     refuse_unless(
         mask is None and layer.axis in (-1, len(x.shape) - 1),
@@ -184,7 +206,9 @@ def _batch_norm(
     )  # fmt: skip
 
 
-def _embedding(layer: Any, inputs: Any, out_sharding: Any = None) -> Arguments:
+def _embedding(
+    layer: linen.Embed | nnx.Embed, inputs: jax.typing.ArrayLike, out_sharding: object = None
+) -> Arguments:
     return embedding(inputs, *_held(layer, "embedding"))
 
 
@@ -211,7 +235,13 @@ _LAYERS: Signatures = {
 # --- primitives: operands, then parameters by name ------------------------------------------------
 
 
-def _dot_general(a: Any, b: Any, *, dimension_numbers: Any, **attributes: Any) -> Arguments:
+def _dot_general(
+    a: jax.typing.ArrayLike,
+    b: jax.typing.ArrayLike,
+    *,
+    dimension_numbers: jax.lax.DotDimensionNumbers,
+    **attributes: Any,
+) -> Arguments:
     contracted, batch = dimension_numbers
     plain = [list(each) for each in (*contracted, *batch)] == [[1], [0], [], []] and len(
         a.shape

@@ -18,7 +18,7 @@ from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp.adapter.state import suspended
 from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import code_patch
-from unamp_jax.state import FLOAT32, thread
+from unamp_jax.state import FLOAT32, PyTree, thread
 
 
 def patches() -> Iterator[Patch]:
@@ -61,10 +61,10 @@ def _unreported(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         thread.sink = sink
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: PyTree) -> PyTree:
     """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
     return mapped(keras_metrics.keeping_mask(cast), FLOAT32, value)
 
 
-def _is_eligible(x: Any) -> bool:
+def _is_eligible(x: object) -> bool:
     return isinstance(x, jax.Array) and eligible_dtype(x) is not None

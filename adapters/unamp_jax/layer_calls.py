@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from unamp import amp_warnings
+from unamp._function_types import Args, Function, Keywords
 from unamp.adapter.arguments import leaves
 from unamp.adapter.keras_policies import layer_path, states_float32
 from unamp.adapter.patching import Patch, find
@@ -27,11 +28,16 @@ from unamp.adapter.replacing import as_replacement
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
 from unamp_jax.casting import cast, eligible_dtype, mapped
-from unamp_jax.composites import Args, Composite, Kwargs, code_patch, performer
+from unamp_jax.composites import Composite, code_patch, performer
 from unamp_jax.facts import facts
 from unamp_jax.precision import stated_rule
 from unamp_jax.spellings import is_of
-from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan
+from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, PyTree
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+
+    from unamp_jax.networks import Layer
 
 #: Groups of layers that are a product each, whose precision a caller may state.
 _PRODUCTS = frozenset({"matmul", "conv"})
@@ -45,7 +51,7 @@ def patch_of(function: types.FunctionType, layers: Mapping[type, tuple[str, str]
     """
 
     @as_replacement
-    def call(original: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(original: Function, layer: Layer, /, *args: Any, **kwargs: Any) -> Any:
         plan: Plan | None = CONTEXT.value
         op, path = next((layers[of] for of in type(layer).__mro__ if of in layers), ("", ""))
         if plan is None or not op:
@@ -61,7 +67,7 @@ class _Layer(Composite):
 
     __slots__ = ("_is_keras", "_layer", "_path", "kept")
 
-    def __init__(self, op: str, path: str, original: Any, layer: Any) -> None:
+    def __init__(self, op: str, path: str, original: Function, layer: Layer) -> None:
         super().__init__(op, path, original)
         self.layer = self.bound = self.widens = True
         stated = _stated_dtype(layer)
@@ -71,7 +77,7 @@ class _Layer(Composite):
         self._is_keras = getattr(layer, "dtype_policy", None) is not None
         self._path = path if stated is None else f"{path}(dtype={stated})"
 
-    def parameters(self, args: Args) -> Mapping[int, Any]:
+    def parameters(self, args: Args) -> Mapping[int, object]:
         return (
             {} if self.activation_only else {id(value): value for value in _parameters(self._layer)}
         )
@@ -80,7 +86,7 @@ class _Layer(Composite):
     def path(self) -> str:
         return layer_path(self._layer, self._path) if self._is_keras else self._path
 
-    def rule(self, plan: Plan, args: Args, kwargs: Kwargs) -> Rule:
+    def rule(self, plan: Plan, args: Args, kwargs: Keywords) -> Rule:
         rule, low = plan.rule(self.op), str(plan.low)
         if rule is Rule.LOW and plan.policy.active:
             if self.kept not in (None, plan.low):
@@ -93,14 +99,14 @@ class _Layer(Composite):
             return Rule.UNTOUCHED
         return self.stated_rule(args, kwargs) or rule if rule is Rule.LOW else rule
 
-    def stated_rule(self, args: Args, kwargs: Kwargs) -> Rule | None:
+    def stated_rule(self, args: Args, kwargs: Keywords) -> Rule | None:
         is_product = vocabulary()[self.op].group in _PRODUCTS
         return stated_rule(getattr(self._layer, "precision", None)) if is_product else None
 
-    def named_dtype(self, args: Args, kwargs: Kwargs) -> Any:
+    def named_dtype(self, args: Args, kwargs: Keywords) -> jnp.dtype | None:
         return self.kept
 
-    def run(self, plan: Plan, dtype: Any, args: Args, kwargs: Kwargs) -> Any:
+    def run(self, plan: Plan, dtype: jnp.dtype | None, args: Args, kwargs: Keywords) -> PyTree:
         if self.kept is not None or not plan.policy.active:
             return self.call(*args, **kwargs)
         rule = Rule.WIDEST if dtype is None else Rule.FP32 if dtype is FLOAT32 else Rule.LOW
@@ -115,19 +121,19 @@ class _Layer(Composite):
         # an activation's comes last
         return result if dtype is None or has_activation else mapped(cast, dtype, result)
 
-    def run_again(self, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    def run_again(self, plan: Plan, args: Args, kwargs: Keywords) -> PyTree:
         if getattr(self._layer, "scope", None) is None:
             return super().run_again(plan, args, kwargs)
         with CONTEXT(plan):
             return self.run_unchanged(args, kwargs)
 
-    def run_unchanged(self, args: Args, kwargs: Kwargs) -> Any:
+    def run_unchanged(self, args: Args, kwargs: Keywords) -> PyTree:
         if getattr(self._layer, "scope", None) is None:
             return super().run_unchanged(args, kwargs)
         module, variables = self._layer.unbind()  # linen's names are taken once they have been used
         return module.apply(variables, *args[1:], **kwargs)
 
-    def state(self, args: Args) -> list[Any]:
+    def state(self, args: Args) -> list[object]:
         if any(is_of(value, "equinox.nn", "State") for value in leaves(args)):
             return [object()]  # one call uses it up
         if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:
@@ -142,7 +148,7 @@ class _Layer(Composite):
         )
 
 
-def _parameters(layer: Any) -> list[Any]:
+def _parameters(layer: Layer) -> list[object]:
     """Return a layer's parameters, with those of the layers that it is made of.
 
     Flax's linen keeps them elsewhere, and says before they are made what dtype they will have. Of a
@@ -169,13 +175,13 @@ def _parameters(layer: Any) -> list[Any]:
     return [np.zeros((), dtype)] if dtype in ELIGIBLE else []
 
 
-def _stated_dtype(layer: Any) -> Any:
+def _stated_dtype(layer: Layer) -> jnp.dtype | None:
     """Return the dtype that a flax layer was made to compute in; None where none was stated."""
     stated = getattr(layer, "dtype", None) if type(layer).__module__.startswith("flax.") else None
     return None if stated is None else np.dtype(stated)
 
 
-def _of_rank(op: str, layer: Any, policy: Policy) -> str:
+def _of_rank(op: str, layer: Layer, policy: Policy) -> str:
     """Return the operation that a layer is, for its rank where its class serves every rank.
 
     Where a user's list names the operation of all ranks, it is that.

@@ -11,13 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import jax
 from jax._src import core
 
-from unamp._function_types import Function
+from unamp._function_types import Args, Function, Keywords
 from unamp.adapter.keras_layers import KerasLayers
 from unamp.adapter.layers import LayerRegion, RulesInForce
 from unamp.adapter.patching import find
@@ -33,8 +33,14 @@ from unamp_jax.networks import (
     named_layers,
     structure_of,
 )
-from unamp_jax.spellings import is_of
+from unamp_jax.spellings import KerasObject, is_of
+from unamp_jax.state import PyTree
 from unamp_jax.training import layer_calls
+
+if TYPE_CHECKING:
+    from flax import linen
+
+    from unamp_jax.networks import Layer
 
 #: The regions of layers, by the structure of their network and by their names in it.
 Rules = Mapping[Structure, Mapping[str, LayerRegion]]
@@ -42,7 +48,7 @@ Relative = frozenset[tuple[str, LayerRegion]]
 
 #: Rules as a part of every key: the process' rules, or inside a network with rules also
 #: where the thread is.
-_KEY: Any = jax.make_user_context(None)
+_KEY = jax.make_user_context(None)
 
 
 class _Layer:
@@ -87,39 +93,39 @@ class JaxLayers(KerasLayers):
     def __init__(self) -> None:
         super().__init__(_in_force.put_keras)
 
-    def unwrapped(self, network: Any) -> Any:
+    def unwrapped(self, network: Layer) -> KerasObject | _Layer:
         return network if _is_keras(network) else _place(network)
 
-    def stays(self, network: Any) -> bool:
+    def stays(self, network: Layer) -> bool:
         return _is_keras(network)
 
-    def inner(self, layer: Any) -> Iterable[tuple[str, Any]]:
+    def inner(self, layer: KerasObject | _Layer) -> Iterable[tuple[str, KerasObject | _Layer]]:
         return layer.inner if type(layer) is _Layer else super().inner(layer)
 
-    def runs(self, layer: Any) -> bool:
+    def runs(self, layer: KerasObject | _Layer) -> bool:
         if type(layer) is not _Layer:
             return super().runs(layer)
         return layer.kind is None or any("__call__" in vars(kind) for kind in layer.kind.__mro__)
 
-    def check(self, layer: Any, region: LayerRegion) -> None:
+    def check(self, layer: KerasObject | _Layer, region: LayerRegion) -> None:
         if type(layer) is not _Layer:
             super().check(layer, region)
 
-    def put(self, layer: Any, region: LayerRegion | None) -> None:
+    def put(self, layer: KerasObject | _Layer, region: LayerRegion | None) -> None:
         if type(layer) is _Layer:
             _in_force.put(layer, region)
         else:
             super().put(layer, region)
 
 
-def _is_keras(network: Any) -> bool:
+def _is_keras(network: Layer) -> bool:
     return is_of(network, "keras", "layers.Layer")
 
 
 # --- which network, and which of its layers -------------------------------------------------------
 
 
-def _place(network: Any) -> _Layer:
+def _place(network: Layer) -> _Layer:
     structure = structure_of(network)
     place = _networks.get(structure)
     if place is None:
@@ -136,7 +142,7 @@ def _place(network: Any) -> _Layer:
 Known = Mapping[tuple[str, ...], _Layer]
 
 
-def _layers(structure: Structure, network: Any, known: Known) -> list[tuple[str, _Layer]]:
+def _layers(structure: Structure, network: Layer, known: Known) -> list[tuple[str, _Layer]]:
     names: dict[int, tuple[str, ...]] = {}
     there = [(name, layer) for name, layer in named_layers(network) if layer is not network]
     for name, layer in there:
@@ -148,7 +154,9 @@ def _layers(structure: Structure, network: Any, known: Known) -> list[tuple[str,
     return [(name, places[id(layer)]) for name, layer in there]
 
 
-def _linen_layers(structure: Structure, network: Any, known: Known) -> list[tuple[str, _Layer]]:
+def _linen_layers(
+    structure: Structure, network: linen.Module, known: Known
+) -> list[tuple[str, _Layer]]:
     if network.scope is None:
         raise NotExpressible(
             f"a {type(network).__name__} of flax.linen has no layers before it has variables; "
@@ -160,7 +168,7 @@ def _linen_layers(structure: Structure, network: Any, known: Known) -> list[tupl
     return [(path, known.get((path,)) or _Layer(structure, None, (path,))) for path in paths]
 
 
-def _scopes(variables: Any, path: tuple[str, ...], paths: dict[str, None]) -> None:
+def _scopes(variables: Mapping[str, PyTree], path: tuple[str, ...], paths: dict[str, None]) -> None:
     for name, inner in variables.items():
         if isinstance(inner, Mapping):
             paths[".".join((*path, name))] = None
@@ -200,7 +208,7 @@ class _InForce:
         if bool(self._places) is not before:
             (_calls.release if before else _calls.acquire)()
 
-    def put_keras(self, layer: Any, region: LayerRegion | None) -> None:
+    def put_keras(self, layer: KerasObject, region: LayerRegion | None) -> None:
         """Note the rule that a layer of Keras has."""
         self._keras.put(layer, region)
         self._set_key()
@@ -237,7 +245,7 @@ class _Network:
     """
 
     def __init__(
-        self, network: Any, structure: Structure, rules: Mapping[str, LayerRegion]
+        self, network: Layer, structure: Structure, rules: Mapping[str, LayerRegion]
     ) -> None:
         self.structure = structure
         self.strangers = 0
@@ -252,12 +260,12 @@ class _Network:
         self._layers = [("", network), *there]
         self._names: dict[int, str | None] = {id(layer): name for name, layer in self._layers}
         # what is no layer of the network itself stays alive as long as its id is a key
-        self._kept: list[Any] = []
+        self._kept: list[Layer] = []
         # A transformation inside of the call has a trace of its own: tracers of these are what the
         # call was given.
         self._older = core.unsafe_get_trace_stack(core.unsafe_get_current_trace())
 
-    def name(self, layer: Any) -> str | None:
+    def name(self, layer: Layer) -> str | None:
         """Return the name of one of the network's layers; None for what is none of them.
 
         Raises:
@@ -269,7 +277,7 @@ class _Network:
             self._copied(layer)
         return self._names[id(layer)]
 
-    def _name_in_scopes(self, layer: Any) -> str | None:
+    def _name_in_scopes(self, layer: linen.Module) -> str | None:
         """Return the name of a layer of linen: its path from the network, if it is in that one.
 
         The path alone does not tell: a network that is applied inside of another begins anew.
@@ -286,7 +294,7 @@ class _Network:
             return None
         return ".".join(layer.path[len(start) :])
 
-    def _copied(self, layer: Any) -> None:
+    def _copied(self, layer: Layer) -> None:
         """Note the name of the layer that another one is a copy of.
 
         A transformation makes its arguments anew.
@@ -316,11 +324,11 @@ class _Network:
             if inner is not layer:
                 self._note(inner, ".".join(filter(None, (names[0], name))))
 
-    def _note(self, layer: Any, name: str | None) -> None:
+    def _note(self, layer: Layer, name: str | None) -> None:
         self._names[id(layer)] = name
         self._kept.append(layer)
 
-    def is_stranger(self, layer: Any) -> bool:
+    def is_stranger(self, layer: Layer) -> bool:
         """Return whether a foreign layer has none of the network's layers inside, nor copies."""
         if is_linen(layer):
             return False
@@ -347,7 +355,7 @@ class _Network:
 _inside = _Inside()
 
 
-def _entered(layer: Any) -> _Network | None:
+def _entered(layer: Layer) -> _Network | None:
     """Return the network with rules that a layer is, or is called in."""
     rules = _in_force.rules
     if any(kind is type(layer) for kind, _ in rules):
@@ -380,7 +388,7 @@ def _following(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     return region.finished(result, args[1:], kwargs)
 
 
-def _apart(original: Function, args: Any, kwargs: Any) -> Any:
+def _apart(original: Function, args: Args, kwargs: Keywords) -> PyTree:
     """Call a layer outside of every network with rules; warn where it may be a layer of one."""
     kind = type(args[0])
     if not is_layer(kind):
@@ -394,16 +402,16 @@ def _apart(original: Function, args: Any, kwargs: Any) -> Any:
         _inside.others -= 1
 
 
-def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager[Any]:
+def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager[object]:
     """Return the context of a layer's call.
 
     `inside` tells layers apart that a cache of traces takes for one.
     """
-    made: AbstractContextManager[Any] = _KEY((_KEY._obj.get_global(), network.structure, inside))
+    made: AbstractContextManager[object] = _KEY((_KEY._obj.get_global(), network.structure, inside))
     return made
 
 
-def _homes() -> list[Any]:
+def _homes() -> list[type | None]:
     return [find("flax.nnx", "Module"), find("flax.linen", "Module"), find("equinox", "Module")]
 
 

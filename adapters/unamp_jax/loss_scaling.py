@@ -17,7 +17,7 @@ No policy is in force in any of them, whatever region is open.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,10 @@ from jax._src import config
 from unamp.dtypes import LOW_DTYPES
 from unamp.scaling.loss_scale import LossScale
 from unamp_jax import scaling, training
-from unamp_jax.state import CONTEXT, Array
+from unamp_jax.state import CONTEXT, Array, PyTree
+
+if TYPE_CHECKING:
+    from optax import GradientTransformation, OptState
 
 __all__ = ["LossScaleState", "adjust", "init", "of", "scale", "step", "unscale"]
 
@@ -123,7 +126,7 @@ def scale(state: LossScaleState, loss: Array) -> Array:
         return wide * state.scale.astype(wide.dtype)
 
 
-def unscale(state: LossScaleState, gradients: Any) -> tuple[Any, Array]:
+def unscale(state: LossScaleState, gradients: PyTree) -> tuple[PyTree, Array]:
     """Return gradients divided by the scale, and whether all of them are finite.
 
     Low gradients are divided in float32.
@@ -192,13 +195,13 @@ def _product(number: Array, factor: float) -> Array:
 
 
 def step(
-    transformation: Any,
+    transformation: GradientTransformation,
     finite: Array,
-    gradients: Any,
-    opt_state: Any,
-    parameters: Any,
+    gradients: PyTree,
+    opt_state: OptState,
+    parameters: PyTree,
     **extra: Any,
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, OptState]:
     """Return parameters and optax state after a step, or as they were where it is skipped.
 
     Args:
@@ -213,11 +216,15 @@ def step(
 
     extra = training.with_losses(extra)
 
-    def taken(gradients: Any, opt_state: Any, parameters: Any) -> tuple[Any, Any]:
+    def taken(
+        gradients: PyTree, opt_state: OptState, parameters: PyTree
+    ) -> tuple[PyTree, OptState]:
         updates, after = transformation.update(gradients, opt_state, parameters, **extra)
         return optax.apply_updates(parameters, updates), after
 
-    def skipped(gradients: Any, opt_state: Any, parameters: Any) -> tuple[Any, Any]:
+    def skipped(
+        gradients: PyTree, opt_state: OptState, parameters: PyTree
+    ) -> tuple[PyTree, OptState]:
         return parameters, opt_state
 
     with CONTEXT(None):

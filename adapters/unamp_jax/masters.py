@@ -6,7 +6,7 @@ A transformation's state holds the master weights.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import jax
@@ -16,7 +16,10 @@ from unamp._function_types import Function
 from unamp.dtypes import LOW_DTYPES, low_dtype
 from unamp_jax.casting import narrowed
 from unamp_jax.spellings import is_of
-from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
+from unamp_jax.state import CONTEXT, DTYPES, FLOAT32, PyTree
+
+if TYPE_CHECKING:
+    from optax import GradientTransformation, GradientTransformationExtraArgs, OptState
 
 __all__ = ["MasterWeightsState", "has_master_weights", "low_parameters", "with_master_weights"]
 
@@ -29,13 +32,13 @@ class MasterWeightsState(NamedTuple):
         inner: the state of the transformation that steps them.
     """
 
-    masters: Any
-    inner: Any
+    masters: PyTree
+    inner: OptState
 
 
 def low_parameters(
-    parameters: Any, dtype: object = "bfloat16", keep: Callable[[str], bool] = lambda name: False
-) -> Any:
+    parameters: PyTree, dtype: object = "bfloat16", keep: Callable[[str], bool] = lambda name: False
+) -> PyTree:
     """Return parameters with the float32 ones cast to a low dtype.
 
     Args:
@@ -46,7 +49,7 @@ def low_parameters(
     """
     low = DTYPES[low_dtype(dtype)]
 
-    def lowered(path: Any, leaf: Any) -> Any:
+    def lowered(path: jax.tree_util.KeyPath, leaf: object) -> object:
         if getattr(leaf, "dtype", None) is not FLOAT32 or keep(jax.tree_util.keystr(path)):
             return leaf
         return narrowed(leaf, FLOAT32, low)
@@ -55,7 +58,9 @@ def low_parameters(
         return jax.tree_util.tree_map_with_path(lowered, parameters)
 
 
-def with_master_weights(transformation: Any, masters: Any = None) -> Any:
+def with_master_weights(
+    transformation: GradientTransformation, masters: PyTree = None
+) -> GradientTransformationExtraArgs:
     """Return an optax transformation that steps float32 master weights of low parameters.
 
     In its step the given transformation finds float32 weights, gradients and state. What is
@@ -72,12 +77,14 @@ def with_master_weights(transformation: Any, masters: Any = None) -> Any:
 
     inner = optax.with_extra_args_support(transformation)
 
-    def init(parameters: Any) -> MasterWeightsState:
+    def init(parameters: PyTree) -> MasterWeightsState:
         with CONTEXT(None):
             made = jax.tree.map(_wide, parameters if masters is None else masters)
             return MasterWeightsState(made, inner.init(made))
 
-    def update(gradients: Any, state: MasterWeightsState, params: Any = None, **extra: Any) -> Any:
+    def update(
+        gradients: PyTree, state: MasterWeightsState, params: PyTree = None, **extra: Any
+    ) -> tuple[PyTree, MasterWeightsState]:
         if params is None:
             raise ValueError(
                 "a transformation with master weights needs the parameters: "
@@ -109,7 +116,7 @@ def has_master_weights(optimizer: Any) -> bool:
     return is_transformation(transformation) and tuple(transformation)[1] in _steps
 
 
-def _wide(leaf: Any) -> Any:
+def _wide(leaf: jax.typing.ArrayLike) -> jax.typing.ArrayLike:
     return (
         narrowed(leaf, leaf.dtype, FLOAT32)
         if str(getattr(leaf, "dtype", "")) in LOW_DTYPES
@@ -117,7 +124,7 @@ def _wide(leaf: Any) -> Any:
     )
 
 
-def _difference(master: Any, parameter: Any) -> Any:
+def _difference(master: jax.Array, parameter: jax.Array) -> jax.Array:
     """Return a parameter's difference from its rounded master weight, in float32 for any dtype."""
     if str(parameter.dtype) not in LOW_DTYPES:
         return master - parameter

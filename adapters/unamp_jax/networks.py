@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -17,7 +17,16 @@ from unamp.adapter.patching import find
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under
 from unamp.policy import Policy
-from unamp_jax.spellings import is_of, keras_in_use
+from unamp_jax.spellings import KerasObject, is_of, keras_in_use
+from unamp_jax.state import PyTree
+
+if TYPE_CHECKING:
+    import equinox
+    from flax import linen, nnx
+
+    #: What has a name in a network, and the network itself: a module of flax's or equinox's, or a
+    #: layer of Keras's.
+    Layer: TypeAlias = nnx.Module | linen.Module | equinox.Module | KerasObject
 
 #: See `structure_of`.
 Structure = tuple[type, Hashable]
@@ -34,7 +43,7 @@ def is_network(value: object) -> bool:
     return keras_in_use() and is_of(value, "keras", "Model")
 
 
-def wrap(adapter: Adapter, network: Any, policy: Policy) -> Any:
+def wrap(adapter: Adapter, network: Layer, policy: Policy) -> Layer:
     """Return a network that computes under a policy; see `unamp.adapter.Adapter.wrap`."""
     if is_of(network, "flax.linen", "Module"):
         return _wrap_linen(adapter, network, policy)
@@ -43,14 +52,16 @@ def wrap(adapter: Adapter, network: Any, policy: Policy) -> Any:
     return with_method(network, method, functools.partial(call_under, adapter, policy), again)
 
 
-def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
+def _wrap_linen(adapter: Adapter, network: linen.Module, policy: Policy) -> linen.Module:
     """Return a linen module whose `apply` opens the region.
 
     Its ``__call__`` runs only inside of that.
     """
     made = network.clone()
 
-    def apply(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(
+        self: linen.Module, variables: Mapping[str, PyTree], *args: Any, **kwargs: Any
+    ) -> PyTree:
         return call_under(
             adapter, policy, functools.partial(type(self).apply, self, variables), *args, **kwargs
         )
@@ -59,7 +70,7 @@ def _wrap_linen(adapter: Adapter, network: Any, policy: Policy) -> Any:
     return made
 
 
-def named_layers(network: Any) -> Iterable[tuple[str, Any]]:
+def named_layers(network: Layer) -> Iterable[tuple[str, Layer]]:
     """Return the layers inside a network, with their names.
 
     Those of linen are named by the scopes that they open.
@@ -74,7 +85,9 @@ def named_layers(network: Any) -> Iterable[tuple[str, Any]]:
     return ()
 
 
-def inner_modules(network: Any, nnx: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def inner_modules(
+    network: nnx.Module, nnx: types.ModuleType
+) -> Iterator[tuple[tuple[Hashable, ...], nnx.Module]]:
     """Yield a module of nnx and the modules inside it, with their paths.
 
     flax has a function for it since 0.12.1.
@@ -84,8 +97,8 @@ def inner_modules(network: Any, nnx: Any) -> Iterator[tuple[tuple[Any, ...], Any
             yield path, each
 
 
-def _inside(value: Any, path: str, kind: type) -> Iterable[tuple[str, Any]]:
-    fields: Iterable[tuple[Any, Any]] = ()
+def _inside(value: object, path: str, kind: type) -> Iterable[tuple[str, equinox.Module]]:
+    fields: Iterable[tuple[object, object]] = ()
     if isinstance(value, kind):
         if path:
             yield path, value
@@ -111,7 +124,7 @@ def is_linen(layer: object) -> bool:
     return is_of(layer, "flax.linen", "Module")
 
 
-def structure_of(network: Any) -> Structure:
+def structure_of(network: Layer) -> Structure:
     """Return a value that is equal for copies of a network.
 
     It holds the network's class, and the classes of its layers by their names. The layers of linen
@@ -129,12 +142,12 @@ def structure_of(network: Any) -> Structure:
     )
 
 
-def arrays_of(layer: Any) -> list[Any]:
+def arrays_of(layer: Layer) -> list[jax.Array | np.ndarray]:
     """Return the arrays that a layer of flax nnx or of equinox holds."""
     return [leaf for leaf in jax.tree.leaves(layer) if isinstance(leaf, (jax.Array, np.ndarray))]
 
 
-def may_be_copy(layer: Any, own: Any, older: Container[Any] = ()) -> bool:
+def may_be_copy(layer: Layer, own: Layer, older: Container[jax.core.Trace] = ()) -> bool:
     """Return whether a layer may be another one that a transformation made again of its arrays.
 
     Its arrays say so: one of them is the other's, or they are tracers, or a scan that is not
@@ -154,13 +167,13 @@ def may_be_copy(layer: Any, own: Any, older: Container[Any] = ()) -> bool:
     )
 
 
-def _may_be_slice(one: Any, other: Any) -> bool:
+def _may_be_slice(one: jax.Array | np.ndarray, other: jax.Array | np.ndarray) -> bool:
     return bool(jax.config.jax_disable_jit) and np.shape(one) == np.shape(other)[1:] != np.shape(
         other
     )
 
 
-def _field(value: Any) -> Hashable:
+def _field(value: object) -> Hashable:
     if is_linen(value):
         return structure_of(value)
     if isinstance(value, (list, tuple)):
@@ -171,4 +184,4 @@ def _field(value: Any) -> Hashable:
         hash(value)
     except TypeError:
         return repr(value)
-    return value  # type: ignore[no-any-return]
+    return value

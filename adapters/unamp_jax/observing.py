@@ -8,10 +8,10 @@ too, with the numbers that came out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import numpy as np
@@ -32,7 +32,14 @@ from unamp.policy import Rule
 from unamp_jax.casting import dtype_of, with_numbers
 from unamp_jax.gradient_hooks import Bind, Later, bind, followed, named_leaves
 from unamp_jax.networks import may_be_copy, structure_of
-from unamp_jax.state import CONTEXT, Plan, thread
+from unamp_jax.state import CONTEXT, Plan, PyTree, thread
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+
+    from unamp_jax.networks import Layer
+
+ResultT = TypeVar("ResultT")
 
 
 class JaxLayers(Layers):
@@ -47,7 +54,7 @@ class JaxLayers(Layers):
         inside = super().path
         return inside or _scope()
 
-    def _unnamed(self, layer: Any) -> str:
+    def _unnamed(self, layer: Layer) -> str:
         """Return the name of a layer, or of the one that it is a copy of.
 
         Transformations make their arguments anew.
@@ -71,20 +78,20 @@ def _scope() -> str | None:
     return ".".join(filter(None, names.split("/"))) or None
 
 
-def _own_name(layer: Any) -> str:
+def _own_name(layer: Layer) -> str:
     """Return the name that a layer of linen's or Keras's has itself; else its class."""
     name = getattr(layer, "name", None)
     return name if isinstance(name, str) else type(layer).__name__
 
 
-def leaves_with_dtypes(value: Any) -> Iterator[Any]:
+def leaves_with_dtypes(value: PyTree) -> Iterator[jax.Array]:
     """Return the arrays in a value, however deep."""
     return (
         leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype") and hasattr(leaf, "shape")
     )
 
 
-def follow_parameters(gradients: Any) -> Any:
+def follow_parameters(gradients: Sequence[PyTree]) -> Sequence[PyTree]:
     """Tell traces of the gradients that a pullback gives, and return them.
 
     Args:
@@ -107,7 +114,7 @@ def follow_parameters(gradients: Any) -> Any:
 def observe(
     sink: Sink,
     values: bool,
-    named: Callable[[Any], Any],
+    named: Callable[[Layer], Iterable[tuple[str, Layer]]],
     layers: Patches | None,
     patched: AbstractContextManager[None],
     without_region: Plan,
@@ -130,16 +137,16 @@ def report(
     op: str,
     native: str,
     rule: Rule,
-    given: Sequence[Any],
-    target: Any,
-    result: Any,
+    given: Sequence[jax.core.AbstractValue | jax.ShapeDtypeStruct],
+    target: jnp.dtype | None,
+    result: ResultT,
     *,
     emulated: bool = False,
     written: str | None = None,
     bind: Bind = bind,
-    low: Callable[[str], Any],
+    low: Callable[[str], PyTree],
     kept: Kept | None,
-) -> Any:
+) -> ResultT:
     """Report one operation, and return the result to go on with.
 
     Its gradient is told where a trace wants it.
@@ -193,7 +200,7 @@ class _Reporter(Reporter):
         super().__init__(thread, leaves_with_dtypes, dtype_of, _numbers)
         self._through = through
 
-    def send(self, observer: Observer, record: OpRecord, found: list[Any]) -> list[Any]:
+    def send(self, observer: Observer, record: OpRecord, found: list[jax.Array]) -> list[jax.Array]:
         going_on, later = followed(found, self._through) if traces.gradients else (found, [])
 
         def follow(hook: GradientHook) -> None:
@@ -202,7 +209,7 @@ class _Reporter(Reporter):
 
         placed = record._replace(layer=observer.layers.path)
 
-        def arrived(*numbers: Any) -> None:
+        def arrived(*numbers: jax.Array) -> None:
             observer.report(placed, lambda: self.values(numbers), follow)
 
         tracers = [leaf for leaf in found if isinstance(leaf, core.Tracer)]
@@ -219,12 +226,12 @@ class _Reporter(Reporter):
         return going_on
 
 
-def _numbers(tensor: Any) -> Any:
+def _numbers(tensor: jax.Array) -> np.ndarray:
     """Return a tensor's values as one row of float64 numbers, inside of `jax.grad` too."""
     return np.asarray(with_numbers(tensor)).astype("float64").reshape(-1)
 
 
-def check_state(before: Sequence[Any], after: Sequence[Any]) -> None:
+def check_state(before: Sequence[object], after: Sequence[object]) -> None:
     """Raise `LeftOut` where an operation has replaced arrays of its layer.
 
     A second run would do so again.
@@ -238,7 +245,7 @@ def check_state(before: Sequence[Any], after: Sequence[Any]) -> None:
 report_registered = _Reporter(bind).report_registered
 
 
-def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
+def second_run(tensors: Sequence[jax.Array]) -> AbstractContextManager[SecondRun]:
     """Give the function that runs a registered operation again.
 
     See `unamp.adapter.registered`. Arrays do not change.
@@ -246,7 +253,7 @@ def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
     return nullcontext(lambda call: call())
 
 
-def opened(value: Any) -> Opened | None:
+def opened(value: object) -> Opened | None:
     """Return the leaves of a pytree, modules of flax and equinox among them.
 
     See `unamp.adapter.registered`.
@@ -255,7 +262,7 @@ def opened(value: Any) -> Opened | None:
     return None if jax.tree_util.treedef_is_leaf(form) else (leaves, form.unflatten)
 
 
-def unchanged(value: Any) -> Callable[[], bool]:
+def unchanged(value: PyTree) -> Callable[[], bool]:
     """Return the function that tells whether a pytree is unchanged.
 
     One of flax's holds state, which calls replace.

@@ -7,8 +7,6 @@ about the result alone: low operands, and what they are added up in.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax import lax
@@ -30,7 +28,7 @@ _FAST = frozenset(
 )
 
 
-def stated_rule(precision: Any) -> Rule | None:
+def stated_rule(precision: lax.PrecisionLike) -> Rule | None:
     """Return the rule that a product's precision comes to; None where its caller states none.
 
     Args:
@@ -57,7 +55,7 @@ def stated_rule(precision: Any) -> Rule | None:
     return Rule.UNTOUCHED if low else Rule.FP32
 
 
-def wide_result(preferred: Any) -> bool:
+def wide_result(preferred: jax.typing.DTypeLike | None) -> bool:
     """Return whether a caller wants a result that is not low.
 
     Low operands are what the argument is for.

@@ -8,14 +8,27 @@ user's that a primitive carries runs under the policy; see `programs`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from unamp._function_types import Function, Keywords
 from unamp_jax import programs
-from unamp_jax.operands import abstract_values, cast
-from unamp_jax.state import ELIGIBLE, FLOAT32, Plan
+from unamp_jax.operands import Rest, abstract_values, cast
+from unamp_jax.state import ELIGIBLE, FLOAT32, Plan, PyTree
+
+if TYPE_CHECKING:
+    import jax
+    from jax.extend.core import Primitive
 
 
-def carry_out(original: Any, primitive: Any, trace: Any, args: Any, rest: Any, plan: Plan) -> Any:
+def carry_out(
+    original: Function,
+    primitive: Primitive,
+    trace: jax.core.Trace,
+    args: Sequence[object],
+    rest: Rest,
+    plan: Plan,
+) -> PyTree:
     """Carry out a primitive that no rule is about."""
     avals, params = abstract_values(args, rest), rest[-1]
     given = programs.followed(primitive.name, params, plan)
@@ -33,7 +46,7 @@ def carry_out(original: Any, primitive: Any, trace: Any, args: Any, rest: Any, p
     return original(primitive, trace, args, *rest)
 
 
-def _takes(primitive: Any, avals: Any, params: Any) -> bool:
+def _takes(primitive: Primitive, avals: Sequence[jax.core.AbstractValue], params: Keywords) -> bool:
     """Return whether a primitive's own abstract evaluation takes operands of these dtypes.
 
     A primitive without any takes all.

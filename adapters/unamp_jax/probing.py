@@ -6,8 +6,8 @@ traced under a policy, once in a process; nothing is compiled, and nothing compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import jax
 from jax import lax
@@ -17,6 +17,9 @@ from unamp.adapter.patching import missing
 from unamp.policy import Policy
 from unamp_jax import patches, plans
 from unamp_jax.state import CONTEXT, DTYPES, FLOAT32
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
 
 _LOW = DTYPES["bfloat16"]
 
@@ -41,20 +44,20 @@ def probe_effects() -> None:
         patches.release()
 
 
-def _effects() -> Iterator[tuple[str, Any, Any]]:
+def _effects() -> Iterator[tuple[str, object, object]]:
     """Yield pieces of JAX with the dtypes that they give, and those that they should."""
     x = jax.ShapeDtypeStruct((2, 2), FLOAT32)
     rows = jax.ShapeDtypeStruct((1, 2, 2), FLOAT32)
 
-    def dtypes(function: Function, *given: Any) -> Any:
+    def dtypes(function: Function, *given: jax.ShapeDtypeStruct) -> object:
         return jax.tree.leaves(
             jax.tree.map(lambda leaf: leaf.dtype, jax.eval_shape(function, *given))
         )
 
-    def primitive(x: Any) -> Any:
+    def primitive(x: jax.Array) -> jax.Array:
         return lax.dot_general_p.bind(x, x, **_PRODUCT)
 
-    def product(x: Any) -> Any:
+    def product(x: jax.Array) -> jax.Array:
         return x @ x
 
     yield "a function of jax.numpy", dtypes(product, x), [_LOW]
@@ -66,7 +69,7 @@ def _effects() -> Iterator[tuple[str, Any, Any]]:
         dtypes(lambda x, rows: lax.scan(lambda c, row: (c @ row, c @ row), x, rows), x, rows),
         [FLOAT32, _LOW],
     )
-    seen: list[Any] = []
+    seen: list[jnp.dtype] = []
     low = jax.ShapeDtypeStruct((2, 2), _LOW)
     yield (
         "jax.custom_vjp",
@@ -83,13 +86,13 @@ _PRODUCT = {
 }  # fmt: skip
 
 
-def _ruled(seen: list[Any]) -> Callable[[Any], Any]:
+def _ruled(seen: list[jnp.dtype]) -> jax.custom_vjp:
     """Return a function with a rule of its own, which notes the dtypes of the products in it."""
 
-    def product(a: Any, b: Any) -> Any:
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
         seen.append((a @ b).dtype)
         return a @ b
 
-    function: Any = jax.custom_vjp(lambda x: x @ x)
+    function = jax.custom_vjp(lambda x: x @ x)
     function.defvjp(lambda x: (product(x, x), x), lambda x, cotangent: (product(cotangent, x),))
-    return function  # type: ignore[no-any-return]
+    return function

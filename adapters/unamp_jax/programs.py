@@ -6,19 +6,22 @@ policy before it was bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.patching import find
 from unamp.adapter.state import in_regions
 from unamp_jax.casting import cast
-from unamp_jax.state import CONTEXT, Plan, thread
+from unamp_jax.state import CONTEXT, Plan, PyTree, thread
+
+if TYPE_CHECKING:
+    from equinox import Module
 
 
-def followed(primitive: str, params: Mapping[str, Any], plan: Plan) -> Any:
+def followed(primitive: str, params: Keywords, plan: Plan) -> Keywords:
     """Return a primitive's parameters with the user's functions in them under a policy.
 
     Without such functions they are the same parameters.
@@ -33,7 +36,7 @@ def followed(primitive: str, params: Mapping[str, Any], plan: Plan) -> Any:
     return params
 
 
-def _ending_like(result: Any, avals: Any) -> Any:
+def _ending_like(result: PyTree, avals: Sequence[jax.core.AbstractValue]) -> PyTree:
     """Return results in the dtypes that the function has which they stand for."""
     leaves, structure = jax.tree.flatten(result)
     if len(leaves) != len(avals):
@@ -44,8 +47,8 @@ def _ending_like(result: Any, avals: Any) -> Any:
         )
 
 
-def _batching_rule(rule: Function, plan: Plan, avals: Any) -> Function:
-    def run(*args: Any) -> Any:
+def _batching_rule(rule: Function, plan: Plan, avals: Sequence[jax.core.AbstractValue]) -> Function:
+    def run(*args: Any) -> PyTree:
         with CONTEXT(plan):
             result = rule(*args)
         if not isinstance(result, tuple) or len(result) != 2:
@@ -55,11 +58,13 @@ def _batching_rule(rule: Function, plan: Plan, avals: Any) -> Function:
     return run
 
 
-def _partition(partition: Function, plan: Plan, avals: Any) -> Function:
-    def run(*args: Any) -> Any:
+def _partition(
+    partition: Function, plan: Plan, avals: Sequence[jax.core.AbstractValue]
+) -> Function:
+    def run(*args: Any) -> PyTree:
         mesh, lower, *shardings = partition(*args)
 
-        def lowered(*operands: Any) -> Any:
+        def lowered(*operands: jax.Array) -> PyTree:
             with CONTEXT(plan):
                 result = lower(*operands)
             return _ending_like(result, avals)
@@ -70,7 +75,7 @@ def _partition(partition: Function, plan: Plan, avals: Any) -> Function:
 
 
 @in_regions(thread)
-def inlined(original: Function, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+def inlined(original: Function, self: Module, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in an `equinox.internal.noinline` function itself.
 
     Its program is made when it runs, by a callback that knows of no region. Which function it is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,12 @@ from jax._src.interpreters import partial_eval
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_jax.masters import has_master_weights, is_transformation
-from unamp_jax.spellings import is_of, keras_in_use
-from unamp_jax.state import CONTEXT
+from unamp_jax.spellings import KerasObject, is_of, keras_in_use
+from unamp_jax.state import CONTEXT, PyTree
+
+if TYPE_CHECKING:
+    from flax import nnx
+    from optax import GradientTransformation
 
 
 def is_optimizer(value: object) -> bool:
@@ -26,7 +30,7 @@ def _is_keras(value: object) -> bool:
     return keras_in_use() and is_of(value, "keras", "optimizers.Optimizer")
 
 
-def scale_loss(loss: Any, scale: float) -> Any:
+def scale_loss(loss: jax.Array, scale: float) -> jax.Array:
     """See `unamp.adapter.Adapter.scale_loss`."""
     if isinstance(loss, core.Tracer) and _is_staged(loss):
         raise NotExpressible(
@@ -39,7 +43,7 @@ def scale_loss(loss: Any, scale: float) -> Any:
         return wide * jnp.asarray(scale, wide.dtype)
 
 
-def _is_staged(tracer: Any) -> bool:
+def _is_staged(tracer: core.Tracer) -> bool:
     """Return whether a tracer stands for a number that is not there yet.
 
     Transformations that have their numbers are looked through.
@@ -52,7 +56,7 @@ def _is_staged(tracer: Any) -> bool:
     return False
 
 
-def all_finite(tensors: Sequence[Any]) -> Any:
+def all_finite(tensors: Sequence[PyTree]) -> jax.Array:
     """See `unamp.adapter.Adapter.all_finite`."""
     with CONTEXT(None):
         found = [
@@ -63,7 +67,7 @@ def all_finite(tensors: Sequence[Any]) -> Any:
         return jnp.stack(found).all() if found else jnp.asarray(True)
 
 
-def _is_floating(leaf: Any) -> bool:
+def _is_floating(leaf: jax.typing.ArrayLike) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact))
 
 
@@ -73,7 +77,9 @@ class JaxGradients:
     They are a pytree: for nnx of the parameters' own form, for Keras a list.
     """
 
-    def __init__(self, optimizer: Any, given: Any) -> None:
+    def __init__(
+        self, optimizer: nnx.Optimizer | GradientTransformation | KerasObject | None, given: PyTree
+    ) -> None:
         if is_transformation(optimizer):
             raise NotExpressible(
                 "an optax transformation returns what it steps, and GradScaler.step returns "
@@ -92,9 +98,9 @@ class JaxGradients:
                 f"got a {type(wrong).__name__} in it"
             )
         self.values = given
-        self._optimizer = optimizer
+        self._optimizer: Any = optimizer
         self._widened = optimizer is not None and has_master_weights(optimizer)
-        self._finite: Any = None
+        self._finite: jax.Array | None = None
 
     def dtypes(self) -> frozenset[str]:
         names = frozenset(str(leaf.dtype) for leaf in jax.tree.leaves(self.values))
@@ -110,7 +116,7 @@ class JaxGradients:
     def overflow(self) -> bool | None:
         return None if self._finite is None else not bool(self._finite)
 
-    def first_nonfinite(self, network: Any) -> str | None:
+    def first_nonfinite(self, network: object) -> str | None:
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.values):
             if not bool(jnp.isfinite(leaf).all()):
                 return ".".join(
@@ -125,7 +131,7 @@ class JaxGradients:
         return self._optimizer.update(*args, self.values, **kwargs)
 
 
-def _divided(leaf: Any, scale: float, widened: bool) -> Any:
+def _divided(leaf: jax.Array, scale: float, widened: bool) -> jax.Array:
     wide = leaf.astype(jnp.float32) if str(leaf.dtype) in LOW_DTYPES else leaf
     divided = wide * jnp.asarray(1.0 / scale, wide.dtype)
     return divided if widened else divided.astype(leaf.dtype)

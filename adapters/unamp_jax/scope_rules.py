@@ -29,7 +29,7 @@ from unamp_jax.spellings import is_of
 
 #: What is traced depends on the rules of this process, and inside a function with rules on where
 #: the thread is.
-_KEY: Any = jax.make_user_context(None)
+_KEY = jax.make_user_context(None)
 
 #: The names that scopes have for layers. JAX opens some of its own: the equation of an einsum,
 #: `rematted_computation`.
@@ -51,7 +51,7 @@ def function_of(value: object) -> _Function | None:
     return found
 
 
-def _inside_of_jit(value: Any) -> types.FunctionType | None:
+def _inside_of_jit(value: object) -> types.FunctionType | None:
     """Return a callable's own Python function, or the one under `jax.jit`; None without one."""
     for _ in range(8):
         if isinstance(value, types.FunctionType):
@@ -129,7 +129,7 @@ class _Inside(threading.local):
     calls: tuple[_Call, ...] = ()
 
     def __init__(self) -> None:
-        self.scopes: list[tuple[Any, ExitStack]] = []
+        self.scopes: list[tuple[object, ExitStack]] = []
 
 
 _inside = _Inside()
@@ -164,7 +164,7 @@ def _following(function: _Function, original: Function) -> Function:
 
 
 @as_replacement
-def _entering(original: Function, self: Any) -> Any:
+def _entering(original: Function, self: Any) -> object:
     """Stand in for the method by which a named scope opens."""
     if _inside.calls:
         _inside.scopes.append((self, _opened(self.name)))
@@ -172,7 +172,7 @@ def _entering(original: Function, self: Any) -> Any:
 
 
 @as_replacement
-def _leaving(original: Function, self: Any, *error: Any) -> Any:
+def _leaving(original: Function, self: object, *error: Any) -> object:
     """Stand in for the method by which a named scope closes."""
     # What opened before the call is none of its scopes.
     if _inside.calls and _inside.scopes and _inside.scopes[-1][0] is self:
@@ -208,7 +208,7 @@ def _scope_class() -> type:
     Raises:
         FrameworkNotSupported: where they do not have their name.
     """
-    scope: Any = jax.named_scope("unamp")
+    scope = jax.named_scope("unamp")
     if getattr(scope, "name", None) != "unamp":
         raise missing("jax", jax.__version__, "attribute name of what jax.named_scope returns")
     return type(scope)

@@ -62,12 +62,12 @@ def products_in_float8(dtype: str) -> Iterator[None]:
 def dot_general(
     original: Function,
     /,
-    lhs: Any,
-    rhs: Any,
-    dimension_numbers: Any,
+    lhs: jax.typing.ArrayLike,
+    rhs: jax.typing.ArrayLike,
+    dimension_numbers: jax.lax.DotDimensionNumbers,
     *args: Any,
     **kwargs: Any,
-) -> Any:
+) -> jax.Array:
     """Wrap `jax.lax.dot_general` so that it computes from float8 where that is asked for.
 
     It computes in float32, and so does its backward pass, in which the gradient of the result is as
@@ -90,7 +90,7 @@ def dot_general(
         _thread.asked = asked
 
 
-def _amax(tensor: Any, axes: Sequence[int] | None) -> Any:
+def _amax(tensor: jax.Array, axes: Sequence[int] | None) -> jax.Array:
     return jnp.max(tensor, axis=None if axes is None else tuple(axes), keepdims=True)
 
 
@@ -98,23 +98,23 @@ def _amax(tensor: Any, axes: Sequence[int] | None) -> Any:
 ARITHMETIC = Arithmetic(jnp.where, _amax)
 
 
-def _dequantized(tensor: Any, form: Format, axes: tuple[int, ...] | None) -> Any:
+def _dequantized(tensor: jax.Array, form: Format, axes: tuple[int, ...] | None) -> jax.Array:
     return dequantized(tensor, form, axes, ARITHMETIC)
 
 
-def _same(result: Any) -> Any:
+def _same(result: jax.Array) -> jax.Array:
     return result
 
 
 #: A tensor as float8 holds it; its gradient passes as it is.
-_held: Any = jax.custom_vjp(_dequantized, nondiff_argnums=(1, 2))
+_held = jax.custom_vjp(_dequantized, nondiff_argnums=(1, 2))
 _held.defvjp(
     lambda tensor, form, axes: (_dequantized(tensor, form, axes), None),
     lambda form, axes, kept, gradient: (gradient,),
 )
 
 #: A result as it is, whose gradient passes as float8 holds it.
-_gradient_held: Any = jax.custom_vjp(_same)
+_gradient_held = jax.custom_vjp(_same)
 _gradient_held.defvjp(
     lambda result: (result, None), lambda kept, gradient: (_dequantized(gradient, GRADIENTS, None),)
 )

@@ -19,6 +19,9 @@ from unamp.adapter.patching import find
 from unamp.adapter.spellings import ObjectNames, at_path
 from unamp.vocabulary import vocabulary
 
+#: A layer, a variable or an optimizer of Keras's, whose classes nothing here imports.
+KerasObject = Any
+
 #: The modules of JAX's own, and one of flax's, that are imported late, and count as libraries.
 PALLAS = "jax._src.pallas.pallas_call"
 SPARSE = "jax.experimental.sparse.transform"

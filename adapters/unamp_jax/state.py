@@ -23,11 +23,15 @@ from unamp.vocabulary import vocabulary
 from unamp_jax.facts import facts
 from unamp_jax.spellings import primitives
 
-#: A name for readers: to a type checker it is `Any`.
+#: JAX's arrays, and the tracers that stand for them.
 Array: TypeAlias = jax.Array
 
+#: Arrays and other values in tuples, lists, dictionaries and whatever else JAX opens, however
+#: deep, or a single one.
+PyTree = Any
+
 #: NumPy's dtype objects, which JAX's arrays have; each is the one object of its dtype.
-DTYPES: Mapping[str, Any] = Dtypes(
+DTYPES: Mapping[str, jax.numpy.dtype] = Dtypes(
     "jax",
     {
         name: np.dtype(getattr(jax.numpy, name))
@@ -39,7 +43,7 @@ ELIGIBLE = frozenset(DTYPES.values())
 FLOAT32 = DTYPES[dtypes.FLOAT32]
 
 #: The plan in force in this thread.
-CONTEXT: Any = jax.make_user_context(None)
+CONTEXT = jax.make_user_context(None)
 
 #: The rule for a primitive: its operation, the rule, and whether it is reported.
 PrimitiveRule: TypeAlias = "tuple[str, Rule, bool]"

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.patching import Patch, Patches, find
-from unamp.adapter.replacing import AttributePatch, as_replacement
+from unamp.adapter.replacing import AttributePatch, Replacement, as_replacement
 from unamp.adapter.state import in_regions, runs_without_policy, suspended
 from unamp_jax import keras_policies
 from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import code_patch
 from unamp_jax.equal_dtypes import nnx_variable_set
 from unamp_jax.finding import hook
-from unamp_jax.state import CONTEXT, FLOAT32, Plan, thread
+from unamp_jax.state import CONTEXT, FLOAT32, Plan, PyTree, thread
+
+if TYPE_CHECKING:
+    from flax.training.dynamic_scale import DynamicScale
 
 _in_regions = in_regions(thread)
 
@@ -102,7 +105,7 @@ def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-def updating(place: int) -> Callable[[Function], Function]:
+def updating(place: int) -> Replacement:
     """Return the maker of an update's replacement: float32 parameters have float32 gradients.
 
     What a program does to gradients by hand may make them low, and in float16 their squares are
@@ -113,7 +116,7 @@ def updating(place: int) -> Callable[[Function], Function]:
     """
 
     @as_replacement
-    def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    def call(original: Function, /, *args: Any, **kwargs: Any) -> PyTree:
         given = args[place:]
         parameters = kwargs.get("params", given[2] if len(given) > 2 else None)
         if thread.plan is not None and given and parameters is not None:
@@ -124,10 +127,10 @@ def updating(place: int) -> Callable[[Function], Function]:
     return call
 
 
-def _as_wide(gradients: Any, parameters: Any) -> Any:
+def _as_wide(gradients: PyTree, parameters: PyTree) -> PyTree:
     """Return gradients with those of float32 parameters in float32."""
 
-    def wide(gradient: Any, parameter: Any) -> Any:
+    def wide(gradient: object, parameter: object) -> object:
         return cast(gradient, FLOAT32) if eligible_dtype(parameter) is FLOAT32 else gradient
 
     try:
@@ -136,7 +139,7 @@ def _as_wide(gradients: Any, parameters: Any) -> Any:
         return gradients
 
 
-def with_losses(extra: Mapping[str, Any]) -> dict[str, Any]:
+def with_losses(extra: Keywords) -> Keywords:
     """Return a step's named arguments with loss functions under the policy in force now."""
     plan = thread.plan
     # Modules, which hold parameters, can be called too.
@@ -171,7 +174,9 @@ def accumulating(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @_in_regions
-def scaling(original: Function, /, self: Any, fun: Function, *args: Any, **kwargs: Any) -> Any:
+def scaling(
+    original: Function, /, self: DynamicScale, fun: Function, *args: Any, **kwargs: Any
+) -> Function:
     """Stand in for `flax.training.dynamic_scale.DynamicScale.value_and_grad`.
 
     No policy is in force in what scales, unscales and looks at gradients, which float16 would
@@ -181,7 +186,7 @@ def scaling(original: Function, /, self: Any, fun: Function, *args: Any, **kwarg
 
 
 def layer_calls(
-    homes: Callable[[], Iterable[Any]],
+    homes: Callable[[], Iterable[type | None]],
     follow: Callable[[Function], Function],
     which: Callable[[type], bool] = lambda kind: True,
     others: Iterable[Patch] = (),
@@ -205,14 +210,14 @@ def layer_calls(
     return Patches(base)
 
 
-def _followed(follow: Callable[[Function], Function], own: Any) -> Any:
+def _followed(follow: Callable[[Function], Function], own: Any) -> Function:
     if hasattr(own, "__get__") and not hasattr(own, "__code__"):
         # equinox keeps methods in objects of its own
         return follow(lambda self, *args, **kwargs: own.__get__(self, type(self))(*args, **kwargs))
     return follow(own)
 
 
-def _calling(bases: list[Any]) -> Iterator[type]:
+def _calling(bases: list[type]) -> Iterator[type]:
     seen: set[type] = set()
     waiting = list(bases)
     while waiting:

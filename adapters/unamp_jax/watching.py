@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,16 @@ from unamp.adapter.keras_models import named_variables
 from unamp.adapter.patching import find
 from unamp.errors import NotExpressible
 from unamp_jax.gradient_hooks import named_leaves
-from unamp_jax.state import CONTEXT
+from unamp_jax.spellings import KerasObject
+from unamp_jax.state import CONTEXT, PyTree
+
+if TYPE_CHECKING:
+    from flax import nnx
 
 
-def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+def named_gradients(
+    network: object, optimizer: object, given: PyTree
+) -> list[tuple[str, nnx.Variable | KerasObject | None, jax.Array]]:
     """See `unamp.adapter.NamesGradients.named_gradients`.
 
     Names are the paths in the gradients' pytree. Only nnx has parameters that change where they
@@ -36,7 +42,9 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     return found
 
 
-def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
+def _of_keras(
+    network: KerasObject, given: Sequence[jax.Array]
+) -> list[tuple[str, nnx.Variable | KerasObject | None, jax.Array]]:
     variables = named_variables(network)
     if len(variables) != len(given):
         raise ValueError(
@@ -49,7 +57,7 @@ def _of_keras(network: Any, given: Sequence[Any]) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def _held(network: Any) -> Iterator[tuple[str, Any]]:
+def _held(network: object) -> Iterator[tuple[str, nnx.Variable]]:
     """Yield the variables of an nnx module by their paths in the gradients of `nnx.grad`."""
     nnx = find("flax", "nnx")
     if nnx is not None and isinstance(network, nnx.Module):
@@ -60,7 +68,7 @@ def _held(network: Any) -> Iterator[tuple[str, Any]]:
         )
 
 
-def numbers(tensor: Any) -> Any:
+def numbers(tensor: jax.Array | nnx.Variable | KerasObject) -> jax.Array:
     """See `unamp.adapter.NamesGradients.numbers`."""
     with CONTEXT(None):
         # a variable of nnx's; Keras's, and older ones of nnx's, have `value`
@@ -69,12 +77,12 @@ def numbers(tensor: Any) -> Any:
         return array if array.dtype == jnp.float64 else array.astype(jnp.float32)
 
 
-def total(numbers: Any) -> Any:
+def total(numbers: jax.Array) -> jax.Array:
     """See `unamp.adapter.NamesGradients.total`."""
     with CONTEXT(None):
         return jnp.sum(numbers)
 
 
-def fetched(totals: Sequence[Any]) -> list[float]:
+def fetched(totals: Sequence[jax.Array]) -> list[float]:
     """See `unamp.adapter.NamesGradients.fetched`."""
     return [float(each) for each in jax.device_get(list(totals))]
