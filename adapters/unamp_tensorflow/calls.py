@@ -39,14 +39,12 @@ from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import FLOAT32, NAMES, thread
 
 if TYPE_CHECKING:
-    from tensorflow.python.eager.context import Context
-
     from unamp_tensorflow.state import Added, Outputs, Value
 
 _must_record = recording.must_record_gradient
 
 
-def execute_eagerly(ctx: Context, op: str, name: str | None, *args: Value) -> Outputs:
+def execute_eagerly(ctx: object, op: str, name: str | None, *args: Value) -> Outputs:
     """Stand in for `TFE_Py_FastPathExecute`."""
     plan = thread.plan
     if plan is None:
@@ -135,7 +133,7 @@ class OpTypeAction:
         """Return whether there is nothing to be done, whatever the inputs."""
         return not self._op_type.several and self._leaves_agreeing
 
-    def eager(self, ctx: Context, name: str | None, args: tuple[Value, ...]) -> Outputs:
+    def eager(self, ctx: object, name: str | None, args: tuple[Value, ...]) -> Outputs:
         """Execute under the rule."""
         op_type = self._op_type
         if thread.sink is not None and op_type.op is not None and traced(op_type.op):
@@ -158,12 +156,12 @@ class OpTypeAction:
                 return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
 
-    def _second(self, low: int, ctx: Context, name: str | None, args: tuple[Value, ...]) -> Outputs:
+    def _second(self, low: int, ctx: object, name: str | None, args: tuple[Value, ...]) -> Outputs:
         if self._op_type.changes_state:
             raise LeftOut(IN_PLACE)
         return OpTypeAction(self._op_type, Rule.LOW, low)._eager(ctx, name, args)
 
-    def _eager(self, ctx: Context, name: str | None, args: tuple[Value, ...]) -> Outputs:
+    def _eager(self, ctx: object, name: str | None, args: tuple[Value, ...]) -> Outputs:
         op_type = self._op_type
         positions = op_type.positions
         target, emulated = self._target([args[n] for n in positions])
@@ -183,7 +181,7 @@ class OpTypeAction:
             return self._finished(result, FLOAT32 if self._widen else target)
         return result
 
-    def _execute(self, ctx: Context, name: str | None, given: Sequence[Value]) -> Outputs:
+    def _execute(self, ctx: object, name: str | None, given: Sequence[Value]) -> Outputs:
         try:
             return execute(ctx, self._op_type.name, name, *given)
         except _FallbackException:

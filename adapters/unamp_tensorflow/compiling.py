@@ -28,8 +28,6 @@ from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import DTYPES, FLOAT32, thread
 
 if TYPE_CHECKING:
-    from tensorflow.core.function.polymorphism.function_cache import FunctionContext
-
     from unamp_tensorflow.state import Value
 
     #: What AutoGraph hands over to read the variables that a statement changes, and to set them.
@@ -47,7 +45,7 @@ _in_regions = in_regions(thread)
 
 
 @as_replacement
-def keyed(original: Function, /, *args: Any, **kwargs: Any) -> FunctionContext:
+def keyed(original: Function, /, *args: Any, **kwargs: Any) -> object:
     """Put the policy in force, and the rules of layers, into the key of a function's graphs."""
     made = original(*args, **kwargs)
     plan = thread.plan

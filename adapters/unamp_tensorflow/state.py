@@ -19,7 +19,6 @@ Tensor: TypeAlias = tf.Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-    from tensorflow.python.eager.context import Context
 
     #: What a call is given or returns: tensors, however nested, and anything else.
     Value: TypeAlias = Any
@@ -60,7 +59,7 @@ FLOAT32 = DTYPES[dtypes.FLOAT32]
 class Action(Protocol):
     """A rule, made ready for one operation type."""
 
-    def eager(self, ctx: Context, name: str | None, args: tuple[Value, ...], /) -> Outputs:
+    def eager(self, ctx: object, name: str | None, args: tuple[Value, ...], /) -> Outputs:
         """Execute the operation type under the rule.
 
         Arguments are as `TFE_Py_FastPathExecute` takes them.
