@@ -20,7 +20,7 @@ def named_gradients(
     network: tf.keras.Model,
     optimizer: tf.keras.optimizers.Optimizer | None,
     given: Sequence[Gradient | None] | None,
-) -> list[tuple[str, tf.keras.Variable, Gradient | None]]:
+) -> list[tuple[str, tf.Variable | tf.keras.Variable, Gradient | None]]:
     """See `unamp.adapter.NamesGradients.named_gradients`.
 
     The order is that of a built optimizer's variables.
