@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -32,6 +32,9 @@ from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.hooks import HOOKS
 from unamp_tensorflow.state import DTYPES, thread
+
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import SomeTensor
 
 
 class TensorFlowAdapter(BaseAdapter):
@@ -98,7 +101,7 @@ class TensorFlowAdapter(BaseAdapter):
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (tf.Tensor, tf.Variable, *VALUES))
 
-    def cast(self, tensor: Any, dtype: str) -> Any:
+    def cast(self, tensor: SomeTensor, dtype: str) -> SomeTensor:
         return casting.cast(tensor, DTYPES[dtype])
 
     def native_policy(self, device: str) -> Policy | None:

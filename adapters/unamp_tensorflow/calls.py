@@ -13,16 +13,16 @@ an operation and see its results.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import execute as recording
 from tensorflow.python.eager.core import _FallbackException
 
-from unamp._function_types import Function
+from unamp._function_types import Keywords
 from unamp.adapter.observing import traced
 from unamp.adapter.performing import differing
 from unamp.adapter.replacing import as_replacement
@@ -38,10 +38,13 @@ from unamp_tensorflow.kept_calls import before_type
 from unamp_tensorflow.listing import OpType, has_kernel, raw_names
 from unamp_tensorflow.state import FLOAT32, NAMES, thread
 
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Added, Outputs, Value
+
 _must_record = recording.must_record_gradient
 
 
-def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
+def execute_eagerly(ctx: object, op: str, name: str | None, *args: Value) -> Outputs:
     """Stand in for `TFE_Py_FastPathExecute`."""
     plan = thread.plan
     if plan is None:
@@ -53,7 +56,9 @@ def execute_eagerly(ctx: Any, op: str, name: Any, *args: Any) -> Any:
 
 
 @as_replacement
-def add_node(original: Function, /, op_type_name: str, name: Any = None, **keywords: Any) -> Any:
+def add_node(
+    original: Callable[..., Added], /, op_type_name: str, name: str | None = None, **keywords: Any
+) -> Added:
     """Stand in for `_apply_op_helper`."""
     plan = thread.plan
     if thread.recorded:  # whoever added the node before did not ask
@@ -67,7 +72,7 @@ def add_node(original: Function, /, op_type_name: str, name: Any = None, **keywo
 
 
 @as_replacement
-def must_record(original: Function) -> Any:
+def must_record(original: Callable[[], bool]) -> bool:
     """Return the replacement of `must_record_gradient`.
 
     A wrapper asks it once its node is in the graph. The wrapper would put on the tape what
@@ -128,7 +133,7 @@ class OpTypeAction:
         """Return whether there is nothing to be done, whatever the inputs."""
         return not self._op_type.several and self._leaves_agreeing
 
-    def eager(self, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
+    def eager(self, ctx: object, name: str | None, args: tuple[Value, ...]) -> Outputs:
         """Execute under the rule."""
         op_type = self._op_type
         if thread.sink is not None and op_type.op is not None and traced(op_type.op):
@@ -151,12 +156,12 @@ class OpTypeAction:
                 return execute(ctx, op_type.name, name, *args)
         return self._eager(ctx, name, args)
 
-    def _second(self, low: int, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
+    def _second(self, low: int, ctx: object, name: str | None, args: tuple[Value, ...]) -> Outputs:
         if self._op_type.changes_state:
             raise LeftOut(IN_PLACE)
         return OpTypeAction(self._op_type, Rule.LOW, low)._eager(ctx, name, args)
 
-    def _eager(self, ctx: Any, name: Any, args: tuple[Any, ...]) -> Any:
+    def _eager(self, ctx: object, name: str | None, args: tuple[Value, ...]) -> Outputs:
         op_type = self._op_type
         positions = op_type.positions
         target, emulated = self._target([args[n] for n in positions])
@@ -176,7 +181,7 @@ class OpTypeAction:
             return self._finished(result, FLOAT32 if self._widen else target)
         return result
 
-    def _execute(self, ctx: Any, name: Any, given: Sequence[Any]) -> Any:
+    def _execute(self, ctx: object, name: str | None, given: Sequence[Value]) -> Outputs:
         try:
             return execute(ctx, self._op_type.name, name, *given)
         except _FallbackException:
@@ -194,7 +199,7 @@ class OpTypeAction:
             result = anew(**dict(zip(keywords, values, strict=True)), name=name)
         return list(result) if isinstance(result, tuple) else result
 
-    def graph(self, original: Function, name: Any, keywords: dict[str, Any]) -> Any:
+    def graph(self, original: Callable[..., Added], name: str | None, keywords: Keywords) -> Added:
         """Add a node under the rule."""
         op_type = self._op_type
         target, emulated = self._target([keywords[n] for n in op_type.names])
@@ -217,7 +222,7 @@ class OpTypeAction:
         thread.recorded = True
         return attr_types, definition, node, finished
 
-    def _target(self, values: Sequence[Any]) -> tuple[int, bool]:
+    def _target(self, values: Sequence[object]) -> tuple[int, bool]:
         """Return the number of the dtype that the rule casts to; 0 for none.
 
         The second result is True where a low dtype must be emulated.
@@ -250,7 +255,7 @@ class OpTypeAction:
             return agreed, True
         return 0, False
 
-    def _finished(self, result: Any, target: int) -> Any:
+    def _finished(self, result: Outputs, target: int) -> Outputs:
         """Return the result, with every output cast that has the inputs' dtype.
 
         Of a norm only the first is cast, not the statistics.
@@ -269,7 +274,7 @@ class OpTypeAction:
         ]
 
 
-def _cast(value: Any, target: int) -> Any:
+def _cast(value: Value, target: int) -> Value:
     """Return an input in a dtype."""
     if isinstance(value, (list, tuple)):
         if any(hasattr(each, "dtype") for each in value):

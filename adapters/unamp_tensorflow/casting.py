@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,9 @@ from unamp.adapter.arguments import leaves
 from unamp_tensorflow.composite_tensors import VALUES
 from unamp_tensorflow.state import DTYPES, ELIGIBLE, thread
 
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import SomeTensor, Value
+
 # The function itself, not the module's attribute, which a region replaces.
 execute = pywrap_tfe.TFE_Py_FastPathExecute
 EagerTensor = ops.EagerTensor
@@ -23,7 +26,7 @@ EagerTensor = ops.EagerTensor
 _TENSORS = (core.Tensor, tf.Variable, np.ndarray)
 
 
-def eligible_dtype(value: Any) -> int:
+def eligible_dtype(value: Value) -> int:
     """Return the number of an eligible tensor's dtype; 0 for everything else."""
     number: int
     if type(value) is EagerTensor:
@@ -44,12 +47,12 @@ def eligible_dtype(value: Any) -> int:
     return number if number in ELIGIBLE else 0
 
 
-def dtype_of(tensor: Any) -> str:
+def dtype_of(tensor: SomeTensor) -> str:
     """Return the name of a tensor's dtype."""
     return str(tf.as_dtype(tensor.dtype).name)
 
 
-def cast(value: Any, target: int) -> Any:
+def cast(value: Value, target: int) -> Value:
     """Return a tensor in the dtype of a number if it is eligible, anything else as it is."""
     found = eligible_dtype(value)
     if not found or found == target:
@@ -68,7 +71,7 @@ def cast(value: Any, target: int) -> Any:
     )
 
 
-def cast_back(value: Any, stated: int) -> Any:
+def cast_back(value: Value, stated: int) -> Value:
     """Return an eligible tensor in the dtype that something else states.
 
     ``stated`` is the number of the dtype; 0 states none.
@@ -76,7 +79,7 @@ def cast_back(value: Any, stated: int) -> Any:
     return cast(value, stated) if stated and eligible_dtype(value) else value
 
 
-def convert(to: Callable[[Any, int], Any], target: int, value: Any) -> Any:
+def convert(to: Callable[[Value, int], Value], target: int, value: Value) -> Value:
     """Return an argument with its tensors converted.
 
     It is a tensor, or a list, tuple or dictionary of them.
@@ -93,14 +96,14 @@ def convert(to: Callable[[Any, int], Any], target: int, value: Any) -> Any:
     return value
 
 
-def eligible_dtypes(*values: Any) -> list[int]:
+def eligible_dtypes(*values: object) -> list[int]:
     """Return the dtypes of the eligible tensors in arguments or results."""
     found: list[int] = []
     _collect(values, found)
     return found
 
 
-def _collect(values: Iterable[Any], found: list[int]) -> None:
+def _collect(values: Iterable[object], found: list[int]) -> None:
     # Every call of a function in a region comes through here: no generators.
     for value in values:
         if isinstance(value, (list, tuple)):
@@ -111,7 +114,7 @@ def _collect(values: Iterable[Any], found: list[int]) -> None:
             found.append(number)
 
 
-def tensors(value: Any) -> Iterator[Any]:
+def tensors(value: object) -> Iterator[SomeTensor]:
     """Return the eligible tensors in an argument or a result.
 
     They may be nested in lists, tuples and dictionaries.

@@ -11,7 +11,7 @@ changes that, it is restored.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -27,6 +27,15 @@ from unamp.regions import keeps_defaults_out
 from unamp_tensorflow.casting import cast_back, eligible_dtype
 from unamp_tensorflow.state import DTYPES, FLOAT32, thread
 
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Value
+
+    #: What AutoGraph hands over to read the variables that a statement changes, and to set them.
+    GetState: TypeAlias = Callable[[], tuple[Value, ...]]
+    SetState: TypeAlias = Callable[[tuple[Value, ...]], None]
+
+T = TypeVar("T")
+
 #: The rules that layers have: what is traced follows them.
 layer_rules = RulesInForce()
 
@@ -36,7 +45,7 @@ _in_regions = in_regions(thread)
 
 
 @as_replacement
-def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def keyed(original: Function, /, *args: Any, **kwargs: Any) -> object:
     """Put the policy in force, and the rules of layers, into the key of a function's graphs."""
     made = original(*args, **kwargs)
     plan = thread.plan
@@ -47,7 +56,7 @@ def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
             "call tf.config.run_functions_eagerly(True) before, or pass run_eagerly=True to fit",
         )
     if plan is not None and plan.policy.active:
-        policy: Any = plan.key
+        policy: tuple[object, ...] | str | None = plan.key
     else:  # a region that changes nothing still keeps the default regions of libraries out
         policy = "off" if keeps_defaults_out("tensorflow") else None
     rules = layer_rules.key
@@ -65,8 +74,8 @@ def keyed(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 @_in_regions
 def while_loop(
-    original: Function, cond: Any, body: Any, loop_vars: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Function, cond: Function, body: Function, loop_vars: Value, *args: Any, **kwargs: Any
+) -> Value:
     """Keep the dtypes of `tf.while_loop`.
 
     `tf.scan`, `tf.map_fn` and Keras's recurrent layers are made of it.
@@ -79,8 +88,13 @@ def while_loop(
 
 @_in_regions
 def while_statement(
-    original: Function, test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any
-) -> Any:
+    original: Function,
+    test: Callable[[], object],
+    body: Callable[[], None],
+    get_state: GetState,
+    set_state: SetState,
+    *rest: object,
+) -> object:
     """Keep the dtypes of the loops that AutoGraph makes of `while` and `for`."""
     return original(test, _steady_body(body, get_state, set_state), get_state, set_state, *rest)
 
@@ -88,24 +102,24 @@ def while_statement(
 @_in_regions
 def dataset_statement(
     original: Function,
-    data: Any,
-    extra_test: Any,
-    body: Any,
-    get_state: Any,
-    set_state: Any,
-    *rest: Any,
-) -> Any:
+    data: tf.data.Dataset,
+    extra_test: Callable[[], object] | None,
+    body: Function,
+    get_state: GetState,
+    set_state: SetState,
+    *rest: object,
+) -> object:
     """Keep the dtypes of the loops that AutoGraph makes of `for` over a dataset."""
     return original(
         data, extra_test, _steady_body(body, get_state, set_state), get_state, set_state, *rest
     )
 
 
-def _steady_body(body: Function, get_state: Function, set_state: Function) -> Function:
+def _steady_body(body: Function, get_state: GetState, set_state: SetState) -> Function:
     """Return the body of a loop, changed so that the loop's values keep their present dtypes."""
     start = [_dtype_in_graphs(value) for value in get_state()]
 
-    def steady(*item: Any) -> None:
+    def steady(*item: Value) -> None:
         body(*item)
         set_state(
             tuple(cast_back(value, own) for value, own in zip(get_state(), start, strict=True))
@@ -116,8 +130,13 @@ def _steady_body(body: Function, get_state: Function, set_state: Function) -> Fu
 
 @_in_regions
 def dataset_reduce(
-    original: Function, self: Any, initial_state: Any, reduce_func: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Function,
+    self: tf.data.Dataset,
+    initial_state: Value,
+    reduce_func: Function,
+    *args: Any,
+    **kwargs: Any,
+) -> Value:
     """Keep the dtypes of `tf.data.Dataset.reduce`."""
     steady = _steady(reduce_func, lambda state, new: _in_dtypes(new, _dtypes(state)))
     return original(self, initial_state, steady, *args, **kwargs)
@@ -126,10 +145,10 @@ def dataset_reduce(
 @_in_regions
 def dataset_scan(
     original: Function,
-    self: Any,
-    input_dataset: Any,
-    initial_state: Any,
-    scan_func: Any,
+    self: tf.data.Dataset,
+    input_dataset: tf.data.Dataset,
+    initial_state: Value,
+    scan_func: Function,
     *args: Any,
     **kwargs: Any,
 ) -> None:
@@ -143,22 +162,22 @@ def dataset_scan(
     original(self, input_dataset, initial_state, steady, *args, **kwargs)
 
 
-def _steady(function: Function, restore: Callable[[Any, Any], Any]) -> Function:
+def _steady(function: Function, restore: Callable[[Value, Value], Value]) -> Function:
     # `tf.data` converts the functions that it is given, too.
     converted = api.tf_convert(function, ag_ctx.control_status_ctx())
 
-    def steady(state: Any, *element: Any) -> Any:
+    def steady(state: Value, *element: Value) -> Value:
         return restore(state, converted(state, *element))
 
     unconverted: Function = api.do_not_convert(steady)
     return unconverted
 
 
-def _dtypes(values: Any) -> list[int]:
+def _dtypes(values: object) -> list[int]:
     return [_dtype_in_graphs(value) for value in tf.nest.flatten(values)]
 
 
-def _dtype_in_graphs(value: Any) -> int:
+def _dtype_in_graphs(value: object) -> int:
     """Return the eligible dtype that a value has as a tensor of a graph.
 
     Numbers of Python and NumPy become such tensors.
@@ -170,7 +189,7 @@ def _dtype_in_graphs(value: Any) -> int:
     )
 
 
-def _in_dtypes(values: Any, dtypes: list[int]) -> Any:
+def _in_dtypes(values: Value, dtypes: list[int]) -> Value:
     """Return nested values in dtypes.
 
     Values of another structure, which TensorFlow will refuse, stay as they are.
@@ -197,7 +216,7 @@ class _BranchDtypes:
         self.wanted: dict[int, int] = {}
         self._seen: dict[int, set[int]] = {}
 
-    def same(self, values: list[Any]) -> list[Any]:
+    def same(self, values: list[Value]) -> list[Value]:
         """Return a branch's results, widened where another branch's are known to be float32."""
         found = []
         for n, value in enumerate(values):
@@ -215,7 +234,7 @@ class _BranchDtypes:
             self.wanted.update(dict.fromkeys(differing, FLOAT32))
             raise _Differ
 
-    def until_same(self, run: Callable[[], Any]) -> Any:
+    def until_same(self, run: Callable[[], T]) -> T:
         """Return the result of `run` once its branches agree.
 
         They are traced a second time where they did not.
@@ -230,7 +249,7 @@ def _agreeing(dtypes: _BranchDtypes, functions: Sequence[Function]) -> list[Func
     last = functions[-1]
 
     def wrapped(function: Function) -> Function:
-        def branch(*args: Any, **kwargs: Any) -> Any:
+        def branch(*args: Any, **kwargs: Any) -> Value:
             result = function(*args, **kwargs)
             flat = dtypes.same(tf.nest.flatten(result, expand_composites=False))
             if function is last:
@@ -244,8 +263,13 @@ def _agreeing(dtypes: _BranchDtypes, functions: Sequence[Function]) -> list[Func
 
 @_in_regions
 def branches(
-    original: Function, pred: Any, true_fn: Any, false_fn: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Function,
+    pred: object,
+    true_fn: Callable[[], Value],
+    false_fn: Callable[[], Value],
+    *args: Any,
+    **kwargs: Any,
+) -> Value:
     """Let the branches of `tf.cond` agree."""
     dtypes = _BranchDtypes()
     both = _agreeing(dtypes, [true_fn, lambda: false_fn()])
@@ -254,8 +278,12 @@ def branches(
 
 @_in_regions
 def indexed_case(
-    original: Function, branch_index: Any, branch_fns: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Function,
+    branch_index: object,
+    branch_fns: Sequence[Callable[[], Value]],
+    *args: Any,
+    **kwargs: Any,
+) -> Value:
     """Let the branches of `tf.switch_case` agree."""
     dtypes = _BranchDtypes()
     functions = _agreeing(dtypes, [*branch_fns[:-1], lambda: branch_fns[-1]()])
@@ -265,20 +293,20 @@ def indexed_case(
 @_in_regions
 def if_statement(
     original: Function,
-    cond: Any,
-    body: Any,
-    orelse: Any,
-    get_state: Any,
-    set_state: Any,
-    *rest: Any,
-) -> Any:
+    cond: object,
+    body: Callable[[], None],
+    orelse: Callable[[], None],
+    get_state: GetState,
+    set_state: SetState,
+    *rest: object,
+) -> object:
     """Let the branches agree that AutoGraph makes of `if`.
 
     It compares their dtypes before `tf.cond` does.
     """
     dtypes, before = _BranchDtypes(), get_state()
 
-    def same(branch: Any, *, last: bool) -> Callable[[], None]:
+    def same(branch: Callable[[], None], *, last: bool) -> Callable[[], None]:
         def run() -> None:
             branch()
             set_state(tuple(dtypes.same(list(get_state()))))
@@ -287,7 +315,7 @@ def if_statement(
 
         return run
 
-    def attempt() -> Any:
+    def attempt() -> object:
         set_state(before)
         return original(
             cond, same(body, last=False), same(orelse, last=True), get_state, set_state, *rest

@@ -7,18 +7,24 @@ compute with follows its rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.framework import composite_tensor
+
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Value
+
+    #: A tensor of TensorFlow's own that is made of others.
+    Made: TypeAlias = tf.RaggedTensor | tf.SparseTensor | tf.IndexedSlices
 
 
 class _Values(NamedTuple):
     """The values of a kind of composite tensor, one dense tensor."""
 
-    get: Callable[[Any], Any]
-    replaced: Callable[[Any, Any], Any]
+    get: Callable[[Made], tf.Tensor]
+    replaced: Callable[[Made, tf.Tensor], Made]
 
 
 #: The values of TensorFlow's composite tensors, by class.
@@ -31,13 +37,13 @@ VALUES: Mapping[type, _Values] = {
 }
 
 
-def values(value: Any) -> Any:
+def values(value: Value) -> Value:
     """Return the values of a composite tensor of TensorFlow's own, anything else as it is."""
     found = VALUES.get(type(value))
     return value if found is None else found.get(value)
 
 
-def is_dispatched(value: Any) -> bool:
+def is_dispatched(value: object) -> bool:
     """Return whether a value is a composite tensor.
 
     An operation type does not take it; the type's wrapper dispatches on it.
@@ -47,7 +53,7 @@ def is_dispatched(value: Any) -> bool:
     )
 
 
-def dispatches(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+def dispatches(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Return whether an argument is of a user's own type.
 
     TensorFlow calls the functions of such a type in place of its own.
@@ -58,5 +64,5 @@ def dispatches(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     return False
 
 
-def _is_users(value: Any) -> bool:
+def _is_users(value: object) -> bool:
     return isinstance(value, tf.experimental.ExtensionType) and not isinstance(value, tf.Tensor)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import nest
 
 from unamp import amp_warnings
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.arguments import Nesting
 from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.keras_policies import layer_path, states_float32
@@ -40,6 +40,9 @@ from unamp_tensorflow.kept_calls import before
 from unamp_tensorflow.listing import always_emulated
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, NAMES, Plan, thread
 from unamp_tensorflow.stated_dtypes import in_stated_dtype
+
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import SomeTensor, Value
 
 
 class Composite(Operator):
@@ -107,19 +110,19 @@ class Composite(Operator):
         made.patch = AttributePatch(home, "call", replacement)
         return made
 
-    def parameters(self, args: Any) -> Mapping[int, Any]:
+    def parameters(self, args: Sequence[Value]) -> Mapping[int, SomeTensor]:
         """Return a layer's parameters by their ids, with those of the layers that it is made of."""
         return _parameters(args[0]) if self.layer else {}
 
 
-def _parameters(layer: Any) -> dict[int, Any]:
+def _parameters(layer: tf.keras.layers.Layer) -> dict[int, SomeTensor]:
     found = {id(value): value for value in vars(layer).values() if eligible_dtype(value)}
     for inner in vars(layer).get("_layers", ()):
         found.update(_parameters(inner))
     return found
 
 
-def _rounded(tensor: Any, dtype: int) -> Any:
+def _rounded(tensor: SomeTensor, dtype: int) -> SomeTensor:
     return cast(cast(tensor, dtype), FLOAT32)
 
 
@@ -127,7 +130,9 @@ def _makes_numbers(operator: Composite) -> bool:
     return not operator.layer and vocabulary()[operator.op].group in ("creation", "random")
 
 
-def _named(operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
+def _named(
+    operator: Composite, args: Sequence[Value], kwargs: Keywords
+) -> tf.DType | str | type | None:
     """Return the dtype that a caller names.
 
     A draw from tensors must be told their dtype, so one that is given by position says no more.
@@ -137,7 +142,9 @@ def _named(operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 class _Performer(Performer[Plan, Composite]):
-    def perform(self, plan: Plan, operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
+    def perform(
+        self, plan: Plan, operator: Composite, args: Sequence[Value], kwargs: Keywords
+    ) -> Value:
         op = operator.op
         if plan.follows_parts(op) and not dispatches(args, kwargs):
             return _call(plan.for_parts_with_rules(op), operator, args, kwargs)
@@ -153,25 +160,30 @@ class _Performer(Performer[Plan, Composite]):
         return super().perform(plan, operator, args, kwargs)
 
     def is_left_alone(
-        self, plan: Plan, operator: Composite, op: str | None, args: Any, kwargs: dict[str, Any]
+        self,
+        plan: Plan,
+        operator: Composite,
+        op: str | None,
+        args: Sequence[Value],
+        kwargs: Keywords,
     ) -> bool:
         return dispatches(args, kwargs)
 
-    def is_native(self, operator: Composite, dtype: Any, args: Any) -> bool:
+    def is_native(self, operator: Composite, dtype: int, args: Sequence[Value]) -> bool:
         return not operator.activation_only and not always_emulated(operator.op)
 
-    def named_dtype(self, operator: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
+    def named_dtype(self, operator: Composite, args: Sequence[Value], kwargs: Keywords) -> None:
         # Inputs are cast nevertheless: a dtype that is named is one more cast, of the result.
         return None
 
     def target(
-        self, plan: Plan, operator: Composite, rule: Rule, seen: list[Any], mixed: bool
-    ) -> Any:
+        self, plan: Plan, operator: Composite, rule: Rule, seen: list[int], mixed: bool
+    ) -> int | None:
         # What is made of operation types has every kernel that those have.
         return None if rule is Rule.UNTOUCHED else super().target(plan, operator, rule, seen, mixed)
 
     def carry_out_rule(
-        self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]
+        self, plan: Plan, operator: Composite, rule: Rule, args: Sequence[Value], kwargs: Keywords
     ) -> Outcome:
         result, dtype, emulated = super().carry_out_rule(plan, operator, rule, args, kwargs)
         named = _named(operator, args, kwargs) if emulated else None
@@ -185,10 +197,10 @@ class _Performer(Performer[Plan, Composite]):
         self,
         plan: Plan,
         operator: Composite,
-        args: Any,
-        kwargs: dict[str, Any],
+        args: Sequence[Value],
+        kwargs: Keywords,
         parts: Parts = AS_IT_IS,
-    ) -> Any:
+    ) -> Value:
         op, dtype = operator.op, parts.dtype
         computed = FLOAT32 if dtype is None or parts.to is _rounded else dtype
         named = _named(operator, args, kwargs)
@@ -213,8 +225,8 @@ class _Performer(Performer[Plan, Composite]):
         return convert(cast, to, result) if to in ELIGIBLE and dtype is not None else result
 
     def call_without_floats(
-        self, plan: Plan, operator: Composite, rule: Rule, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+        self, plan: Plan, operator: Composite, rule: Rule, args: Sequence[Value], kwargs: Keywords
+    ) -> Value:
         # What makes numbers keeps its meaning; and symbols of Keras have no numbers yet.
         stated = not operator.layer and (
             _has_numbers(args, kwargs) or operator.argument("dtype", args, kwargs) is not None
@@ -229,9 +241,9 @@ class _Performer(Performer[Plan, Composite]):
         operator: Composite,
         rule: Rule,
         run: Callable[[], Outcome],
-        args: Any,
-        kwargs: dict[str, Any],
-    ) -> Any:
+        args: Sequence[Value],
+        kwargs: Keywords,
+    ) -> Value:
         given = list(tensors([args, kwargs]))
         if not given and op != "embedding":
             return run()[0]
@@ -250,7 +262,7 @@ class _Performer(Performer[Plan, Composite]):
         if not plan.policy.active and layer is not None and layer.compute_dtype == "float32":
             target = FLOAT32  # a norm takes low inputs and widens them itself
 
-        def low(dtype: int) -> Any:
+        def low(dtype: int) -> Value:
             state.check()
             return self.carry_out_rule(
                 plan.low_alone(NAMES[dtype]), operator, Rule.LOW, args, kwargs
@@ -271,7 +283,9 @@ _performer = _Performer(
 )
 
 
-def _call(plan: Plan | None, composite: Composite, args: Any, kwargs: dict[str, Any]) -> Any:
+def _call(
+    plan: Plan | None, composite: Composite, args: Sequence[Value], kwargs: Keywords
+) -> Value:
     """Call the original with a plan in force for its parts."""
     before, thread.plan = thread.plan, plan
     try:
@@ -281,8 +295,8 @@ def _call(plan: Plan | None, composite: Composite, args: Any, kwargs: dict[str, 
 
 
 def _call_low(
-    plan: Plan | None, composite: Composite, args: Any, kwargs: dict[str, Any], parts: Parts
-) -> Any:
+    plan: Plan | None, composite: Composite, args: Sequence[Value], kwargs: Keywords, parts: Parts
+) -> Value:
     """Call the original with a layer's parameters cast once, however often its code uses them."""
     if not parts.parameters:
         return _call(plan, composite, args, kwargs)
@@ -294,7 +308,7 @@ def _call_low(
         thread.parameters = before
 
 
-def _has_numbers(args: Any, kwargs: dict[str, Any]) -> bool:
+def _has_numbers(args: Sequence[Value], kwargs: Keywords) -> bool:
     """Return whether an operation has inputs in dtypes that no rule casts.
 
     Then none of its parts has a rule either.

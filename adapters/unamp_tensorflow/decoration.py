@@ -7,7 +7,6 @@ that it is; what changes is the `tf.Variable` inside it, which cannot change its
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -26,7 +25,11 @@ from unamp_tensorflow.masters import TensorFlowMasters
 from unamp_tensorflow.state import thread
 
 
-def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+def decorate(
+    networks: Sequence[tf.keras.Model],
+    optimizers: Sequence[tf.keras.optimizers.Optimizer],
+    decoration: Decoration,
+) -> None:
     """See `unamp.adapter.Adapter.decorate`.
 
     A model may be built or not, and so may an optimizer.
@@ -67,7 +70,7 @@ def _check_expressible(decoration: Decoration) -> None:
 # --- models ---------------------------------------------------------------------------------------
 
 
-def _read(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
+def _read(variables: Iterable[tf.keras.Variable]) -> list[tuple[tf.keras.Variable, tf.Tensor]]:
     """Return the variables that somebody may train, each with its value.
 
     The value is a tensor, which the variable's next value does not change.
@@ -80,7 +83,7 @@ def _read(variables: Iterable[Any]) -> list[tuple[Any, Any]]:
         ]
 
 
-def _cast(variable: Any, dtype: str) -> Any:
+def _cast(variable: tf.keras.Variable, dtype: str) -> tf.Variable | None:
     """Put a low `tf.Variable` into a Keras variable, and return the one that was there.
 
     None where nothing was to be done.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -28,9 +28,15 @@ from unamp_tensorflow.composite_tensors import is_dispatched
 from unamp_tensorflow.listing import OpType
 from unamp_tensorflow.state import thread
 
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Value
+
+    #: What becomes a tensor: a tensor, a variable, an array, numbers.
+    TensorLike: TypeAlias = tf.types.experimental.TensorLike
+
 
 def before(
-    op: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, layer: bool = False
+    op: str, name: str, args: Sequence[Value], kwargs: Mapping[str, Value], *, layer: bool = False
 ) -> Kept | None:
     """Return the arguments of a call, before it runs.
 
@@ -41,7 +47,7 @@ def before(
     )
 
 
-def before_type(op_type: OpType, args: Sequence[Any]) -> Kept | None:
+def before_type(op_type: OpType, args: Sequence[Value]) -> Kept | None:
     """Return the arguments of an operation type's call.
 
     They are its inputs, then its attributes with a name before each.
@@ -57,7 +63,7 @@ def before_type(op_type: OpType, args: Sequence[Any]) -> Kept | None:
     )
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     if not hasattr(value, "dtype") or not hasattr(value, "shape") or is_dispatched(value):
         raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
     with unobserved(thread), stop_recording():
@@ -68,7 +74,7 @@ def _array(value: Any) -> Any:
 
 
 def _matmul(
-    a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False,
+    a: TensorLike, b: TensorLike, *, transpose_a: bool = False, transpose_b: bool = False,
     adj_x: bool = False, adj_y: bool = False,
     grad_a: bool = False, grad_b: bool = False, grad_x: bool = False, grad_y: bool = False,
 ) -> Arguments:  # fmt: skip
@@ -76,11 +82,12 @@ def _matmul(
 
 
 def _conv2d(
-    input: Any, filter: Any, *, strides: Any, padding: Any, explicit_paddings: Any = (),
-    data_format: Any = "NHWC", dilations: Any = (1, 1, 1, 1), use_cudnn_on_gpu: bool = True,
+    input: TensorLike, filter: TensorLike, *, strides: Sequence[int], padding: str | bytes,
+    explicit_paddings: Sequence[int] = (), data_format: str | bytes = "NHWC",
+    dilations: Sequence[int] = (1, 1, 1, 1), use_cudnn_on_gpu: bool = True,
 ) -> Arguments:  # fmt: skip
     refuse_unless(_text(data_format) == "NHWC", "its channels first")
-    sides: Any = _text(padding)
+    sides: str | list[tuple[int, int]] = _text(padding)
     if sides == "EXPLICIT":
         sides = list(zip(explicit_paddings[2:6:2], explicit_paddings[3:6:2], strict=True))
     groups = input.shape[-1] // filter.shape[-2]
@@ -90,27 +97,28 @@ def _conv2d(
 
 
 def _pool2d(
-    value: Any,
+    value: TensorLike,
     *,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
-    data_format: Any = "NHWC",
-    explicit_paddings: Any = (),
+    ksize: Sequence[int],
+    strides: Sequence[int],
+    padding: str | bytes,
+    data_format: str | bytes = "NHWC",
+    explicit_paddings: Sequence[int] = (),
 ) -> Arguments:
     plain = _text(data_format) == "NHWC" and (ksize[0], ksize[3]) == (1, 1)
     refuse_unless(plain, "its channels first, or windows over channels")
     return pooling(value, ksize[1:3], strides[1:3], _text(padding))
 
 
-def _reduction(input: Any, axis: Any, *, keep_dims: bool = False) -> Arguments:
+def _reduction(input: TensorLike, axis: TensorLike, *, keep_dims: bool = False) -> Arguments:
     axes = [int(n) for n in _array(axis).reshape(-1)]
     return reduction(input, axes if len(axes) < len(input.shape) else None, keep_dims)
 
 
 def _batch_norm(
-    x: Any, scale: Any, offset: Any, mean: Any, variance: Any, *, epsilon: float = 1e-4,
-    data_format: Any = "NHWC", is_training: bool = True, exponential_avg_factor: float = 1.0,
+    x: TensorLike, scale: TensorLike, offset: TensorLike, mean: TensorLike, variance: TensorLike,
+    *, epsilon: float = 1e-4, data_format: str | bytes = "NHWC", is_training: bool = True,
+    exponential_avg_factor: float = 1.0,
 ) -> Arguments:  # fmt: skip
     refuse_unless(
         _text(data_format) == "NHWC" and not is_training,
@@ -121,21 +129,22 @@ def _batch_norm(
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 # --- functions ------------------------------------------------------------------------------------
 
 
-def _softmax(logits: Any, axis: Any = None, name: Any = None) -> Arguments:
+def _softmax(logits: TensorLike, axis: int | None = None, name: str | None = None) -> Arguments:
     return softmax(logits, -1 if axis is None else axis)
 
 
 def _product(
-    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False,
+    a: TensorLike, b: TensorLike, transpose_a: bool = False, transpose_b: bool = False,
     adjoint_a: bool = False, adjoint_b: bool = False,
-    a_is_sparse: bool = False, b_is_sparse: bool = False, output_type: Any = None, name: Any = None,
+    a_is_sparse: bool = False, b_is_sparse: bool = False,
+    output_type: tf.DType | None = None, name: str | None = None,
 ) -> Arguments:  # fmt: skip
     if output_type is not None:
         raise LeftOut(NAMED)
@@ -145,15 +154,19 @@ def _product(
 
 
 def _reduced(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: Any = None
+    input_tensor: TensorLike,
+    axis: TensorLike | None = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> Arguments:
     axes = None if axis is None else [int(n) for n in np.reshape(axis, -1)]
     return reduction(input_tensor, axes, keepdims)
 
 
 def _convolved(
-    input: Any, filters: Any, strides: Any, padding: Any, data_format: str | None = "NHWC",
-    dilations: Any = None, name: Any = None,
+    input: TensorLike, filters: TensorLike, strides: int | Sequence[int],
+    padding: str | Sequence[Sequence[int]], data_format: str | None = "NHWC",
+    dilations: int | Sequence[int] | None = None, name: str | None = None,
 ) -> Arguments:  # fmt: skip
     plain = data_format is None or data_format.endswith("C")
     refuse_unless(plain, "its channels first")
@@ -168,7 +181,12 @@ def _convolved(
 
 
 def _pooled(
-    input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: Any = None
+    input: TensorLike,
+    ksize: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding: str | Sequence[Sequence[int]],
+    data_format: str = "NHWC",
+    name: str | None = None,
 ) -> Arguments:
     refuse_unless(
         data_format.endswith("C") and isinstance(padding, str),
@@ -178,7 +196,7 @@ def _pooled(
     return pooling(input, _inner(ksize, rank), _inner(strides, rank), padding)
 
 
-def _inner(numbers: Any, rank: int) -> tuple[int, ...]:
+def _inner(numbers: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """Return a number for each axis of space.
 
     Given is one for all of them, or one for each axis of the input.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2, op_def_pb2
@@ -20,6 +20,14 @@ from tensorflow.python.framework import kernels, op_def_registry
 from unamp.vocabulary import vocabulary
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    #: TensorFlow's messages: an operation type's definition, an argument in it, and a kernel.
+    OpDef: TypeAlias = Message
+    ArgDef: TypeAlias = Message
+    KernelDef: TypeAlias = Message
 
 try:
     from tensorflow.python.util import _pywrap_kernel_registry as _kernel_classes
@@ -56,7 +64,7 @@ class OpType:
         "lists", "name", "names", "op", "positions", "results", "widens",
     )  # fmt: skip
 
-    def __init__(self, definition: Any, op: str | None) -> None:
+    def __init__(self, definition: OpDef, op: str | None) -> None:
         self.name: str = definition.name
         self.op = op
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
@@ -69,7 +77,7 @@ class OpType:
             (a.type_attr for a in definition.input_arg if _floats(a, allowed)), None
         )
         self.allowed = (allowed.get(self.attr) or None) if self.attr else frozenset({FLOAT32})
-        inputs: list[tuple[int, Any]] = list(enumerate(definition.input_arg))
+        inputs: list[tuple[int, ArgDef]] = list(enumerate(definition.input_arg))
         fixed: dict[int, str] = {
             n: a.name
             for n, a in inputs
@@ -100,12 +108,12 @@ class OpType:
         )
 
 
-def _floats(argument: Any, allowed: Mapping[str, frozenset[int]]) -> bool:
+def _floats(argument: ArgDef, allowed: Mapping[str, frozenset[int]]) -> bool:
     attr = argument.type_attr
     return bool(attr) and (not allowed[attr] or bool(ELIGIBLE & allowed[attr]))
 
 
-def _matches(argument: Any, attr: str | None) -> bool:
+def _matches(argument: ArgDef, attr: str | None) -> bool:
     return bool(argument.type_attr == attr if attr else argument.type == FLOAT32)
 
 
@@ -184,7 +192,7 @@ def kernel_class(found: OpType, dtype: int, device: str) -> bytes:
 
 
 @cache
-def _registered(name: str) -> Sequence[Any]:
+def _registered(name: str) -> Sequence[KernelDef]:
     return tuple(kernels.get_registered_kernels_for_op(name).kernel)
 
 
@@ -213,7 +221,7 @@ def always_emulated(op: str) -> bool:
     )
 
 
-def _takes(kernel: Any, attr: str | None, dtype: int) -> bool:
+def _takes(kernel: KernelDef, attr: str | None, dtype: int) -> bool:
     return all(dtype in c.allowed_values.list.type for c in kernel.constraint if c.name == attr)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -14,6 +14,9 @@ from unamp.adapter.state import suspended
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import thread
+
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Gradient
 
 #: The fewest numbers of a parameter for which a condition costs less than it saves.
 _LARGE = 1 << 16
@@ -33,7 +36,9 @@ class TensorFlowMasters(MasterWeights):
     def _unamp_suspended(self) -> AbstractContextManager[None]:
         return suspended(thread)
 
-    def _unamp_master(self, parameter: Any, original: Any) -> Any:
+    def _unamp_master(
+        self, parameter: tf.Variable | tf.keras.Variable, original: tf.Tensor | None
+    ) -> tf.keras.Variable:
         value = getattr(parameter, "value", parameter)
         # A variable that the traced function itself makes has no value before the first step, which
         # sees to it.
@@ -52,12 +57,14 @@ class TensorFlowMasters(MasterWeights):
                 ),
             )
 
-    def _unamp_wide(self, gradient: Any) -> Any:
+    def _unamp_wide(self, gradient: Gradient | None) -> Gradient | None:
         if gradient is None or gradient.dtype.name not in LOW_DTYPES:
             return gradient
         return tf.cast(gradient, tf.float32)  # of slices the values
 
-    def _unamp_catch_up(self, master: Any, parameter: Any) -> None:
+    def _unamp_catch_up(
+        self, master: tf.keras.Variable, parameter: tf.Variable | tf.keras.Variable
+    ) -> None:
         low = tf.convert_to_tensor(parameter)
         wide = tf.convert_to_tensor(master)
 
@@ -75,14 +82,16 @@ class TensorFlowMasters(MasterWeights):
         else:
             tf.cond(_is_rounded(low, wide), lambda: False, take)
 
-    def _unamp_round(self, parameter: Any, master: Any) -> None:
+    def _unamp_round(
+        self, parameter: tf.Variable | tf.keras.Variable, master: tf.keras.Variable
+    ) -> None:
         _assign(parameter, tf.cast(tf.convert_to_tensor(master), parameter.dtype))
 
-    def _unamp_excluded(self, parameter: Any) -> Any:
+    def _unamp_excluded(self, parameter: tf.Variable | tf.keras.Variable) -> tf.Variable:
         return getattr(parameter, "value", parameter)
 
 
-def _is_compared_first(shape: Any) -> bool:
+def _is_compared_first(shape: tf.TensorShape) -> bool:
     """Return whether asking if a parameter has changed is faster than writing its master weight.
 
     The answer of a GPU would have to be waited for, and a variable that is distributed cannot be
@@ -97,7 +106,7 @@ def _is_compared_first(shape: Any) -> bool:
     )
 
 
-def _is_rounded(low: Any, wide: Any) -> Any:
+def _is_rounded(low: tf.Tensor, wide: tf.Tensor) -> tf.Tensor:
     """Return whether low numbers are others rounded, to the bit.
 
     Four are compared at a time, which takes a quarter of the time.
@@ -108,7 +117,7 @@ def _is_rounded(low: Any, wide: Any) -> Any:
     return tf.reduce_all(first == second)
 
 
-def _assign(variable: Any, value: Any) -> None:
+def _assign(variable: tf.Variable | tf.keras.Variable, value: tf.Tensor) -> None:
     getattr(variable, "value", variable).assign(value)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import tensorflow as tf
 
@@ -14,13 +15,16 @@ from unamp_tensorflow.casting import cast, convert
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, FLOAT32
 
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Value
+
 
 def is_network(value: object) -> bool:
     """Return whether a value is a Keras model."""
     return keras_in_use() and isinstance(value, tf.keras.Model)
 
 
-def wrap(network: Any, policy: Policy) -> Any:
+def wrap(network: tf.keras.Model, policy: Policy) -> tf.keras.Model:
     """Return a Keras model that calls another one under a policy; see `unamp.adapter.Adapter.wrap`.
 
     It has the same variables, so that training one trains the other, and can be compiled, fitted
@@ -36,12 +40,12 @@ def _model_class() -> type:
 
     @keras.utils.register_keras_serializable("unamp")
     class UnderPolicy(tf.keras.Model):  # type: ignore[misc] # Keras comes without types
-        def __init__(self, network: Any, policy: Policy, **rest: Any) -> None:
+        def __init__(self, network: tf.keras.Model, policy: Policy, **rest: Any) -> None:
             super().__init__(**rest)
             self.network = network
             self.policy = policy
 
-        def call(self, inputs: Any, training: bool | None = None, **rest: Any) -> Any:
+        def call(self, inputs: Value, training: bool | None = None, **rest: Any) -> Value:
             if self.policy.level in ("O2", "O3"):
                 inputs = convert(cast, DTYPES[self.policy.dtype], inputs)
             with policy_region(self.policy, framework="tensorflow"):
@@ -53,7 +57,9 @@ def _model_class() -> type:
             return {**super().get_config(), "network": network, "policy": self.policy.to_data()}
 
         @classmethod
-        def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        def from_config(
+            cls, config: dict[str, Any], custom_objects: Mapping[str, object] | None = None
+        ) -> Self:
             network = keras.utils.deserialize_keras_object(
                 config.pop("network"), custom_objects=custom_objects
             )

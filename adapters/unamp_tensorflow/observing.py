@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +18,7 @@ from unamp.adapter import keras_models, observing
 from unamp.adapter.arguments import Opened, leaves
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.kept_calls import Kept
-from unamp.adapter.observing import Reporter, equation, follow_calls, unobserved
+from unamp.adapter.observing import ObservedPlan, Reporter, equation, follow_calls, unobserved
 from unamp.adapter.open_traces import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.patching import Patches
 from unamp.adapter.records import OpRecord
@@ -31,6 +31,11 @@ from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import DTYPES, NAMES, thread
+
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Gradient, SomeTensor, Value
+
+T = TypeVar("T")
 
 
 @cache
@@ -52,7 +57,7 @@ def _patches(with_keras: bool) -> Patches:
 
 
 def observe(
-    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: Any
+    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: ObservedPlan
 ) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     # A layer of Keras has a name of its own.
@@ -66,14 +71,14 @@ def report(
     op: str,
     native: str,
     rule: Rule,
-    given: list[Any],
-    args: Sequence[Any],
+    given: Sequence[Value],
+    args: Sequence[Value],
     target: int,
     emulated: bool,
-    result: Any,
-    low: Callable[[int], Any],
+    result: Value,
+    low: Callable[[int], Value],
     written: Kept | None,
-) -> Any:
+) -> Value:
     """Report one operation that has been executed.
 
     A node that was added to a graph has not been executed, and is not reported.
@@ -98,7 +103,7 @@ def report(
         equation=equation(op, [getattr(value, "equation", value) for value in args]),
     )  # fmt: skip
 
-    def second(dtype: str) -> Any:
+    def second(dtype: str) -> Value:
         if dtype in FLOAT8:
             raise LeftOut("this framework's adapter computes no product from float8")
         with stop_recording():
@@ -132,11 +137,11 @@ class State:
         layer: the layer; None stands for what has none.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: tf.keras.layers.Layer | None) -> None:
         self._layer = layer
         self._before = self._values()
 
-    def _values(self) -> list[Any]:
+    def _values(self) -> list[np.ndarray]:
         if self._layer is None or not tf.executing_eagerly():
             return []
         with unobserved(thread), stop_recording():
@@ -149,7 +154,7 @@ class State:
             raise LeftOut(CHANGES_STATE)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def _tensors(value: Value) -> Iterator[SomeTensor]:
     return (
         values(leaf)
         for leaf in leaves(value)
@@ -157,7 +162,7 @@ def _tensors(value: Any) -> Iterator[Any]:
     )
 
 
-def _numbers(tensor: Any) -> Any:
+def _numbers(tensor: SomeTensor) -> np.ndarray:
     # NumPy alone: no operation runs.
     return (
         np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
@@ -166,7 +171,7 @@ def _numbers(tensor: Any) -> Any:
     )
 
 
-def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
+def _follow(tensor: SomeTensor, hook: GradientHook, result: int) -> SomeTensor:
     """Return a tensor that is the result, and whose gradient passes by the hook.
 
     TensorFlow has no hooks on tensors.
@@ -174,7 +179,7 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
     if not could_possibly_record():
         return tensor
 
-    def passed_by(gradient: Any) -> Any:
+    def passed_by(gradient: Gradient) -> Gradient:
         _take(hook, gradient, result)
         return gradient
 
@@ -182,7 +187,7 @@ def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
         return tf.custom_gradient(lambda value: (tf.identity(value), passed_by))(tensor)
 
 
-def _take(hook: GradientHook, gradient: Any, result: int) -> None:
+def _take(hook: GradientHook, gradient: Gradient, result: int) -> None:
     """Tell a hook of a gradient, or why it is not known."""
     if isinstance(gradient, tf.IndexedSlices):
         hook.leave_out("its gradient is sparse (tf.IndexedSlices)", result)
@@ -194,8 +199,14 @@ def _take(hook: GradientHook, gradient: Any, result: int) -> None:
 
 @as_replacement
 def _following_variables(
-    original: Function, /, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
-) -> Any:
+    original: Function,
+    /,
+    tape: tf.GradientTape,
+    target: Value,
+    sources: Value,
+    *args: Any,
+    **kwargs: Any,
+) -> Value:
     """Wrap `tf.GradientTape.gradient` so that it tells of the gradients of variables.
 
     TensorFlow has no hooks on variables.
@@ -218,7 +229,7 @@ def _variables() -> tuple[type, ...]:
     return (tf.Variable, keras_models.library().Variable) if keras_in_use() else (tf.Variable,)
 
 
-def variable_name(variable: Any) -> str:
+def variable_name(variable: tf.Variable | tf.keras.Variable) -> str:
     """Return the name of a variable with dots: Keras' path, or TensorFlow's name."""
     path = getattr(variable, "path", None) or variable.name.partition(":")[0]
     return str(path).replace("/", ".")
@@ -231,7 +242,7 @@ report_registered = _reporter.report_registered
 
 
 @contextmanager
-def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
+def second_run(tensors: Sequence[SomeTensor]) -> Iterator[SecondRun]:
     """Watch a registered operation, and give the function that runs it again.
 
     See `unamp.adapter.registered`.
@@ -244,7 +255,7 @@ def second_run(tensors: Sequence[Any]) -> Iterator[SecondRun]:
         if op not in _READS and (known is None or known.is_stateful):
             stateful.append(op)
 
-    def run(call: Callable[[], Any]) -> Any:
+    def run(call: Callable[[], T]) -> T:
         if stateful:
             raise LeftOut(
                 f"it runs {stateful[0]}, which may draw random numbers or change a variable"
@@ -265,7 +276,7 @@ _READS = frozenset(
 )
 
 
-def opened(value: Any) -> Opened | None:
+def opened(value: object) -> Opened | None:
     """Return the leaves of a structure of `tf.nest`, extension types among them.
 
     See `unamp.adapter.registered`.
@@ -273,7 +284,7 @@ def opened(value: Any) -> Opened | None:
     if not tf.nest.is_nested(value) and not isinstance(value, tf.experimental.ExtensionType):
         return None
 
-    def made_of(others: Sequence[Any]) -> Any:
+    def made_of(others: Sequence[Value]) -> Value:
         made = tf.nest.pack_sequence_as(value, others, expand_composites=True)
         if isinstance(made, tf.experimental.ExtensionType):
             made.__validate__()  # to pack one does not ask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import function_context
@@ -16,10 +16,12 @@ from unamp_tensorflow.activation import Activation
 from unamp_tensorflow.plans import plan
 from unamp_tensorflow.state import thread
 
+T = TypeVar("T")
+
 _POLICY = Policy("O1", "bfloat16", preset="none", allow=["matmul", "gelu"])
 
 #: Operations, one for each way in which they are intercepted.
-_CALLS: dict[str, Callable[[Any], Any]] = {
+_CALLS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "raw_ops.MatMul": lambda one: tf.raw_ops.MatMul(a=one, b=one),
     "nn.gelu": tf.nn.gelu,
 }
@@ -58,7 +60,7 @@ def _check(mode: str) -> None:
                 )
 
 
-def _inside(call: Callable[[], Any]) -> Any:
+def _inside(call: Callable[[], T]) -> T:
     region = Activation(plan(_POLICY))
     token = region.enter()
     try:

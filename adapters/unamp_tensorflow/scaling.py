@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
@@ -13,6 +13,12 @@ from unamp.errors import NotExpressible
 from unamp_tensorflow.composite_tensors import VALUES, values
 from unamp_tensorflow.spellings import keras_in_use
 
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Gradient, SomeTensor
+
+    #: The gradient of a variable as a caller hands it over: maybe one of each replica, or none.
+    Given: TypeAlias = Gradient | tf.distribute.DistributedValues | None
+
 _LOW = (tf.float16, tf.bfloat16)
 
 
@@ -21,7 +27,7 @@ def is_optimizer(value: object) -> bool:
     return keras_in_use() and isinstance(value, tf.keras.optimizers.Optimizer)
 
 
-def scale_loss(loss: Any, scale: float) -> Any:
+def scale_loss(loss: tf.Tensor | tf.Variable, scale: float) -> tf.Tensor:
     """See `unamp.adapter.Adapter.scale_loss`."""
     if not tf.executing_eagerly():
         raise NotExpressible(
@@ -39,8 +45,10 @@ def scale_loss(loss: Any, scale: float) -> Any:
 
 
 def backward(
-    compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
-) -> tuple[Any, Any]:
+    compute: Callable[[], tuple[tf.Tensor, tf.Tensor]],
+    network: tf.keras.Model,
+    optimizer: tf.keras.optimizers.Optimizer,
+) -> tuple[tf.Tensor, list[Gradient | None]]:
     """See `unamp.adapter.Adapter.backward`."""
     with tf.GradientTape() as tape:
         scaled, loss = compute()
@@ -49,7 +57,7 @@ def backward(
     return loss, tape.gradient(scaled, stepped(optimizer))
 
 
-def all_finite(tensors: Sequence[Any]) -> Any:
+def all_finite(tensors: Sequence[SomeTensor]) -> tf.Tensor:
     """See `unamp.adapter.Adapter.all_finite`."""
     return tf.reduce_all([tf.constant(True), *map(_finite, tensors)])
 
@@ -61,16 +69,19 @@ class TensorFlowGradients:
     In a strategy each replica has its own, not added up yet: the optimizer does that.
     """
 
-    def __init__(self, optimizer: Any, given: Any) -> None:
+    def __init__(
+        self, optimizer: tf.keras.optimizers.Optimizer | None, given: Iterable[Given] | None
+    ) -> None:
         if given is None:
             raise TypeError(
                 "TensorFlow's gradients are values: hand them over, as in "
                 "step(optimizer, gradients=gradients)"
             )
         self.values = _listed(given)
-        self._optimizer = optimizer
+        # None alone where `apply` is not asked for
+        self._optimizer: tf.keras.optimizers.Optimizer = optimizer
         self._widened = optimizer is not None and has_master_weights(optimizer)
-        self._finite: list[Any] = []
+        self._finite: list[tf.Tensor] = []
 
     def dtypes(self) -> frozenset[str]:
         names = frozenset(
@@ -90,14 +101,14 @@ class TensorFlowGradients:
     def overflow(self) -> bool | None:
         return not bool(tf.reduce_all(self._finite)) if self._finite else None
 
-    def first_nonfinite(self, network: Any) -> str | None:
+    def first_nonfinite(self, network: tf.keras.Model | None) -> str | None:
         variables = stepped(self._optimizer) if network is None else network.trainable_variables
         for variable, gradient in zip(variables, self.values, strict=True):
             if not all(bool(_finite(each)) for each in _replicas(gradient)):
                 return str(variable.path)
         return None
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, *args: Any, **kwargs: Any) -> object:
         if not any(
             isinstance(gradient, tf.distribute.DistributedValues) for gradient in self.values
         ):
@@ -107,7 +118,7 @@ class TensorFlowGradients:
         )
 
 
-def _listed(given: Any) -> list[Any]:
+def _listed(given: Iterable[Given]) -> list[Given]:
     alone = hasattr(given, "dtype")
     values = [] if alone else list(given)
     parts = [each for value in values for each in _replicas(value)]
@@ -122,24 +133,24 @@ def _listed(given: Any) -> list[Any]:
     return values
 
 
-def _replicas(gradient: Any) -> tuple[Any, ...]:
+def _replicas(gradient: Given) -> tuple[Gradient, ...]:
     """Return a gradient's tensors, one for each replica."""
     if gradient is None:
         return ()
     return gradient.values if isinstance(gradient, tf.distribute.DistributedValues) else (gradient,)
 
 
-def _on_each(gradient: Any, function: Callable[[Any], Any]) -> Any:
+def _on_each(gradient: Given, function: Callable[[Gradient], Gradient]) -> Given:
     if isinstance(gradient, tf.distribute.DistributedValues):
         return type(gradient)([function(each) for each in gradient.values])
     return gradient if gradient is None else function(gradient)
 
 
-def _finite(gradient: Any) -> Any:
+def _finite(gradient: SomeTensor) -> tf.Tensor:
     return tf.reduce_all(tf.math.is_finite(values(gradient)))
 
 
-def _divided(gradient: Any, scale: float, widened: bool) -> Any:
+def _divided(gradient: Gradient, scale: float, widened: bool) -> Gradient:
     numbers = values(gradient)
     wide = tf.cast(numbers, tf.float32) if numbers.dtype in _LOW else numbers
     divided = wide * (1.0 / scale)

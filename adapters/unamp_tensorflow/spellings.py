@@ -46,6 +46,6 @@ def _names(with_keras: bool) -> ObjectNames:
     return ObjectNames("tensorflow", _objects)
 
 
-def _objects(path: str) -> Iterator[Any]:
+def _objects(path: str) -> Iterator[object]:
     yield named(path)
     yield getattr(tf.raw_ops, path, None)

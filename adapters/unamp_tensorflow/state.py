@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
 from unamp import dtypes
-from unamp._function_types import Function
+from unamp._function_types import Keywords
 from unamp.adapter.replacing import PatchGroup
 from unamp.adapter.state import Dtypes, ThreadState
 from unamp.adapter.state import Plan as AnyPlan
@@ -16,6 +16,34 @@ from unamp.policy import Rule
 
 #: TensorFlow comes without types: to a type checker this is `Any`. A name for readers.
 Tensor: TypeAlias = tf.Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    #: What a call is given or returns: tensors, however nested, and anything else.
+    Value: TypeAlias = Any
+
+    #: A tensor of some kind: dense, a variable, an array of NumPy's, or one made of dense ones.
+    SomeTensor: TypeAlias = (
+        tf.Tensor
+        | tf.Variable
+        | tf.keras.Variable
+        | np.ndarray
+        | tf.RaggedTensor
+        | tf.SparseTensor
+        | tf.IndexedSlices
+    )
+
+    #: The gradient of one variable, dense or as slices.
+    Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
+
+    #: What an operation type gives: its one output, a list of several; where it has none, nothing,
+    #: or in a graph the node.
+    Outputs: TypeAlias = tf.Tensor | list[tf.Tensor | list[tf.Tensor]] | tf.Operation | None
+
+    #: What `_apply_op_helper` returns: how many tensors each output is, None for one that is no
+    #: list; whether the operation type has state; the node; and its outputs.
+    Added: TypeAlias = tuple[list[int | None], bool, tf.Operation, Outputs]
 
 #: Dtypes by their number, as TensorFlow's C++ has them: comparing numbers costs a tenth of
 #: comparing dtype objects.
@@ -31,13 +59,15 @@ FLOAT32 = DTYPES[dtypes.FLOAT32]
 class Action(Protocol):
     """A rule, made ready for one operation type."""
 
-    def eager(self, ctx: Any, name: Any, args: tuple[Any, ...], /) -> Any:
+    def eager(self, ctx: object, name: str | None, args: tuple[Value, ...], /) -> Outputs:
         """Execute the operation type under the rule.
 
         Arguments are as `TFE_Py_FastPathExecute` takes them.
         """
 
-    def graph(self, original: Function, name: Any, keywords: dict[str, Any], /) -> Any:
+    def graph(
+        self, original: Callable[..., Added], name: str | None, keywords: Keywords, /
+    ) -> Added:
         """Add a node of the operation type to a graph under the rule.
 
         `original` is the original of `_apply_op_helper`.
@@ -115,7 +145,7 @@ class Thread(ThreadState[Plan]):
         recorded: whether the tape has the gradient of the node that is being added to a graph.
     """
 
-    parameters: dict[int, tuple[Any, Any]] | None = None
+    parameters: dict[int, tuple[SomeTensor, SomeTensor]] | None = None
     recorded: bool = False
 
 

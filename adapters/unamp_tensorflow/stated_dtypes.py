@@ -10,23 +10,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.state import in_regions, suspended
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, convert, eligible_dtype, eligible_dtypes
 from unamp_tensorflow.state import ELIGIBLE, FLOAT32, thread
+
+if TYPE_CHECKING:
+    from tensorflow.python.ops.script_ops import EagerFunc
+
+    from unamp.adapter.replacing import Replacement
+    from unamp_tensorflow.state import SomeTensor, Value
+
+DtypeT = TypeVar("DtypeT")
 
 # Each of the decorated functions is called with the one that it replaces, which is the original,
 # and that one's arguments.
 _in_regions = in_regions(thread)
 
 
-def taking(position: int, name: str) -> Callable[[Function], Function]:
+def taking(position: int, name: str) -> Replacement:
     """Cast an argument of a method to the dtype that its object states.
 
     The object is a variable, or an array of tensors.
@@ -36,7 +44,12 @@ def taking(position: int, name: str) -> Callable[[Function], Function]:
     """
 
     @_in_regions
-    def method(original: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(
+        original: Function,
+        self: tf.Variable | tf.TensorArray | tf.linalg.LinearOperator,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Value:
         own = tf.as_dtype(self.dtype).as_datatype_enum
         if own in ELIGIBLE:
             if name in kwargs:
@@ -49,7 +62,9 @@ def taking(position: int, name: str) -> Callable[[Function], Function]:
 
 
 @_in_regions
-def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+def packing(
+    original: Function, v: Value, dtype: tf.DType | None = None, *args: Any, **kwargs: Any
+) -> Value:
     """Let lists of tensors stand where one tensor is expected.
 
     A dtype that is asked for is an explicit cast.
@@ -65,7 +80,9 @@ def packing(original: Function, v: Any, dtype: Any = None, *args: Any, **kwargs:
 
 
 @_in_regions
-def as_tensor(original: Function, self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+def as_tensor(
+    original: Function, self: tf.Tensor, dtype: tf.DType | None = None, *args: Any, **kwargs: Any
+) -> tf.Tensor:
     """Let a low tensor stand where a tensor in float32 is asked for.
 
     TensorFlow takes no other, and converts none.
@@ -74,37 +91,42 @@ def as_tensor(original: Function, self: Any, dtype: Any = None, *args: Any, **kw
 
 
 @_in_regions
-def as_specified(original: Function, self: Any, value: Any, context: Any) -> Any:
+def as_specified(original: Function, self: tf.TensorSpec, value: Value, context: object) -> Value:
     """Let a low tensor be an argument of a function whose signature says float32."""
     return original(self, _wide(value, self.dtype), context)
 
 
 @_in_regions
-def as_arguments(original: Function, self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+def as_arguments(
+    original: Function,
+    self: tf.types.experimental.ConcreteFunction,
+    tensor_inputs: Sequence[tf.Tensor],
+    captured_inputs: Sequence[tf.Tensor],
+) -> Value:
     """Let low tensors be arguments of a function whose graph is finished, and takes float32."""
     stated = [each.dtype for each in self.inputs[: len(tensor_inputs)]]
     return original(self, [*map(_wide, tensor_inputs, stated)], captured_inputs)
 
 
-def _wide(value: Any, stated: Any) -> Any:
+def _wide(value: Value, stated: object) -> Value:
     """Return a low tensor in float32, where that is stated."""
     return cast(value, FLOAT32) if stated == tf.float32 else value
 
 
 @_in_regions
-def casting(original: Function, *args: Any, **kwargs: Any) -> Any:
+def casting(original: Function, *args: Any, **kwargs: Any) -> SomeTensor:
     """Let a list of tensors that is cast become one tensor by no rule: the call says the dtype."""
     return original(*map(_packed, args), **{name: _packed(value) for name, value in kwargs.items()})
 
 
-def _packed(value: Any) -> Any:
+def _packed(value: Value) -> Value:
     if not isinstance(value, (list, tuple)) or not any(map(eligible_dtype, tf.nest.flatten(value))):
         return value
     with suspended(thread):
         return tf.convert_to_tensor(_alike(value))
 
 
-def _alike(value: Any) -> Any:
+def _alike(value: Value) -> Value:
     """Return a list of tensors, in float32 where their dtypes differ."""
     found = {eligible_dtype(each) for each in tf.nest.flatten(value)} - {0}
     return convert(cast, FLOAT32, value) if len(found) > 1 else value
@@ -112,7 +134,7 @@ def _alike(value: Any) -> Any:
 
 @_in_regions
 def initial(
-    original: Function, self: Any, initial_value: Any = None, *args: Any, **kwargs: Any
+    original: Function, self: tf.Variable, initial_value: Value = None, *args: Any, **kwargs: Any
 ) -> None:
     """Let the initial value of a variable, a list of tensors or a function, be made by no rule."""
     with suspended(thread):
@@ -120,7 +142,7 @@ def initial(
 
 
 @_in_regions
-def drawing(original: Function, *args: Any, **kwargs: Any) -> Any:
+def drawing(original: Function, *args: Any, **kwargs: Any) -> Value:
     """Let random numbers have low parameters.
 
     Their dtype is stated: float32 unless the caller says another.
@@ -131,8 +153,8 @@ def drawing(original: Function, *args: Any, **kwargs: Any) -> Any:
 
 
 def in_stated_dtype(
-    function: Function, args: Any, kwargs: dict[str, Any], ruled: int = 0
-) -> tuple[Any, dict[str, Any]]:
+    function: Function, args: Sequence[Value], kwargs: Keywords, ruled: int = 0
+) -> tuple[Any, Keywords]:
     """Return arguments that agree with the dtype that a function is told for its result.
 
     Where it is told none, they agree with one another.
@@ -159,7 +181,7 @@ def in_stated_dtype(
 
 
 @_in_regions
-def map_result(original: Function, values: Sequence[Any], specs: Sequence[Any]) -> Any:
+def map_result(original: Function, values: Sequence[Value], specs: Sequence[tf.TypeSpec]) -> Value:
     """Let a function that is handed to `tf.map_fn` return the dtypes that were stated for it."""
     stated = [getattr(spec, "dtype", None) for spec in specs]
     wanted = [dtype.as_datatype_enum if isinstance(dtype, tf.DType) else 0 for dtype in stated]
@@ -169,7 +191,7 @@ def map_result(original: Function, values: Sequence[Any], specs: Sequence[Any]) 
 
 
 @_in_regions
-def sparse_operator(original: Function, sp_x: Any, y: Any) -> Any:
+def sparse_operator(original: Function, sp_x: tf.SparseTensor, y: Value) -> tf.SparseTensor:
     """Let an operator of a sparse tensor and a dense one differ in dtype.
 
     TensorFlow asks for the dense one in the other's dtype.
@@ -183,9 +205,9 @@ def sparse_operator(original: Function, sp_x: Any, y: Any) -> Any:
 @_in_regions
 def python_function(
     original: Function,
-    self: Any,
+    self: EagerFunc,
     func: Function,
-    Tout: Any,  # noqa: N803 - TensorFlow's
+    Tout: Sequence[tf.DType],  # noqa: N803 - TensorFlow's
     *rest: Any,
     **named: Any,
 ) -> None:
@@ -201,11 +223,11 @@ def python_function(
 def numpy_function(
     original: Function,
     func: Function,
-    inp: Any,
-    Tout: Any,  # noqa: N803 - TensorFlow's
+    inp: Sequence[Value],
+    Tout: tf.DType | Sequence[tf.DType],  # noqa: N803 - TensorFlow's
     *rest: Any,
     **named: Any,
-) -> Any:
+) -> Value:
     """Let a function in `tf.numpy_function`, in a graph, follow the policy.
 
     It returns the dtypes that were stated for it.
@@ -219,7 +241,7 @@ def numpy_function(
 
 
 def _in_region(
-    function: Function, stated: Sequence[Any], to: Callable[[Any, Any], Any]
+    function: Function, stated: Sequence[DtypeT], to: Callable[[Value, DtypeT], Value]
 ) -> Function:
     """Return a function that runs in the region around.
 
@@ -229,7 +251,7 @@ def _in_region(
     if region is None:
         return function
 
-    def run(*args: Any) -> Any:
+    def run(*args: Value) -> Value:
         with region:
             results = function(*args)
         if isinstance(results, (list, tuple)):
@@ -239,7 +261,7 @@ def _in_region(
     return run
 
 
-def _array(value: Any, dtype: Any) -> Any:
+def _array(value: Value, dtype: tf.DType) -> Value:
     return (
         np.asarray(value, dtype.as_numpy_dtype)
         if eligible_dtype(value) and dtype.as_datatype_enum in ELIGIBLE
@@ -247,5 +269,5 @@ def _array(value: Any, dtype: Any) -> Any:
     )
 
 
-def _stated(value: Any, dtype: int) -> Any:
+def _stated(value: Value, dtype: int) -> Value:
     return cast(value, dtype) if dtype in ELIGIBLE else value

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.keras_metrics import keeping_mask
-from unamp.adapter.replacing import as_replacement
+from unamp.adapter.replacing import Replacement, as_replacement
 from unamp.adapter.state import in_force, runs_without_policy
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
 from unamp_tensorflow.state import FLOAT32, Plan, thread
+
+if TYPE_CHECKING:
+    from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread
+
+    from unamp_tensorflow.state import Value
 
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
@@ -30,7 +35,7 @@ _RECOMPUTED = "recompute_grad.<locals>.inner"
 
 def custom_gradient(
     patched: Callable[[Plan], AbstractContextManager[None]],
-) -> Callable[[Function], Function]:
+) -> Replacement:
     """Return the replacement of the decorators of `tf.custom_gradient`.
 
     A gradient of a user's own gets low gradients beside float32 values, which TensorFlow would
@@ -42,7 +47,9 @@ def custom_gradient(
     """
 
     @as_replacement
-    def decorate(original: Function, function: Function, args: Any, kwargs: Any) -> Any:
+    def decorate(
+        original: Function, function: Function, args: Sequence[Value], kwargs: Keywords
+    ) -> Value:
         plan, region = thread.plan, innermost_region()
         if plan is None or region is None or plan.for_parts is None:
             return original(function, args, kwargs)
@@ -50,7 +57,7 @@ def custom_gradient(
         again = getattr(function, "__qualname__", "") == _RECOMPUTED
 
         @functools.wraps(function)
-        def forward(*inputs: Any, **keywords: Any) -> Any:
+        def forward(*inputs: Any, **keywords: Any) -> tuple[Value, Function]:
             result, gradient = function(*inputs, **keywords)
             if again:
                 return result, runs_without_policy(thread)(_recomputing(gradient, region))
@@ -65,12 +72,12 @@ def _assisted(
     gradient: Function,
     plan: Plan,
     patched: Callable[[Plan], AbstractContextManager[None]],
-    inputs: tuple[Any, ...],
+    inputs: tuple[Value, ...],
 ) -> Function:
     """Wrap a gradient so that it widens inputs that differ, and ends in its inputs' dtypes."""
 
     @functools.wraps(gradient)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Value:
         with patched(plan), in_force(thread, plan):
             grads = gradient(*args, **kwargs)
             if variables := kwargs.get("variables"):
@@ -81,7 +88,7 @@ def _assisted(
     return run
 
 
-def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[Any]) -> Function:
+def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[object]) -> Function:
     """Return a gradient of `tf.recompute_grad` that recomputes in the region of the first run.
 
     What else it does with the inputs follows no rule: it would hand the function, and in the end
@@ -90,7 +97,7 @@ def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[An
     cells = dict(zip(gradient.__code__.co_freevars, gradient.__closure__ or (), strict=True))
     function = cells["f"].cell_contents
 
-    def again(*args: Any, **kwargs: Any) -> Any:
+    def again(*args: Any, **kwargs: Any) -> Value:
         with region:
             return function(*args, **kwargs)
 
@@ -102,7 +109,7 @@ def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[An
     return functools.wraps(gradient)(made)
 
 
-def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
+def _like_inputs(grads: Value, inputs: tuple[Value, ...]) -> Value:
     """Return gradients in the dtypes of the values that they are for.
 
     Where their number is wrong, which TensorFlow will refuse, they stay as they are.
@@ -120,7 +127,7 @@ def _like_inputs(grads: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 @as_replacement
-def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Value:
     """Wrap a function that clips gradients: as in a step, no rule reaches it.
 
     Low gradients beside float32 are widened.
@@ -136,7 +143,9 @@ def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @as_replacement
-def replica_made(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> None:
+def replica_made(
+    original: Function, /, self: _MirroredReplicaThread, *args: Any, **kwargs: Any
+) -> None:
     """Stand in for the constructor of a replica's thread.
 
     The thread remembers the region that it is made in.
@@ -147,7 +156,7 @@ def replica_made(original: Function, /, self: Any, *args: Any, **kwargs: Any) ->
 
 
 @as_replacement
-def replica_run(original: Function, self: Any) -> Any:
+def replica_run(original: Function, self: _MirroredReplicaThread) -> object:
     """Stand in for a replica's work, which is done in the region that its thread was made in."""
     region = vars(self).get("_unamp_region")
     if region is None:
@@ -157,7 +166,13 @@ def replica_run(original: Function, self: Any) -> Any:
 
 
 @as_replacement
-def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> Any:
+def merging(
+    original: Function,
+    self: tf.distribute.ReplicaContext,
+    fn: Function,
+    args: Sequence[Value],
+    kwargs: Keywords,
+) -> Value:
     """Stand in for `merge_call`, by which one thread works for all replicas.
 
     The thread that started the replicas does the work, as a replica would: an optimizer, say, makes
@@ -166,7 +181,7 @@ def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> A
     plan = thread.plan
 
     @functools.wraps(fn)
-    def merged(*given: Any, **named: Any) -> Any:
+    def merged(*given: Any, **named: Any) -> Value:
         with in_force(thread, plan):
             return fn(*given, **named)
 
@@ -176,11 +191,11 @@ def merging(original: Function, self: Any, fn: Any, args: Any, kwargs: Any) -> A
 # --- Keras ----------------------------------------------------------------------------------------
 
 
-def is_keras_input(x: Any) -> bool:
+def is_keras_input(x: object) -> bool:
     """Return whether an input of a Keras layer is a tensor that rules are about."""
     return not isinstance(x, np.ndarray) and eligible_dtype(x) != 0
 
 
-def widened(value: Any) -> Any:
+def widened(value: Value) -> Value:
     """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
     return convert(keeping_mask(cast), FLOAT32, value)

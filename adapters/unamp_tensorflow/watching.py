@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -12,8 +12,15 @@ from unamp.errors import NotExpressible
 from unamp_tensorflow.composite_tensors import values
 from unamp_tensorflow.observing import variable_name
 
+if TYPE_CHECKING:
+    from unamp_tensorflow.state import Gradient, SomeTensor
 
-def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+
+def named_gradients(
+    network: tf.keras.Model,
+    optimizer: tf.keras.optimizers.Optimizer | None,
+    given: Sequence[Gradient | None] | None,
+) -> list[tuple[str, tf.Variable | tf.keras.Variable, Gradient | None]]:
     """See `unamp.adapter.NamesGradients.named_gradients`.
 
     The order is that of a built optimizer's variables.
@@ -48,18 +55,18 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
-def numbers(tensor: Any) -> Any:
+def numbers(tensor: SomeTensor) -> tf.Tensor:
     """See `unamp.adapter.NamesGradients.numbers`."""
     held = tf.convert_to_tensor(values(tensor))
     return held if held.dtype == tf.float64 else tf.cast(held, tf.float32)
 
 
-def total(numbers: Any) -> Any:
+def total(numbers: tf.Tensor) -> tf.Tensor:
     """See `unamp.adapter.NamesGradients.total`."""
     return tf.math.count_nonzero(numbers) if numbers.dtype == tf.bool else tf.reduce_sum(numbers)
 
 
-def fetched(totals: Sequence[Any]) -> list[float]:
+def fetched(totals: Sequence[tf.Tensor]) -> list[float]:
     """See `unamp.adapter.NamesGradients.fetched`."""
     return (
         [float(each) for each in tf.stack([tf.cast(each, tf.float64) for each in totals]).numpy()]
