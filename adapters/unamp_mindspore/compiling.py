@@ -59,7 +59,7 @@ def _in_force() -> Policy | None:
 
 
 @contextmanager
-def _attached(to: types.FunctionType | nn.Cell, policy: Policy | None) -> Iterator[None]:
+def _attached(to: Function | nn.Cell, policy: Policy | None) -> Iterator[None]:
     """Bind the function or cell that a graph is compiled from to a policy, while this is open."""
     held = vars(to)
     bound = None if policy is None else binding(policy)
