@@ -7,7 +7,6 @@ of its `construct`, and knows no regions: there the network is bound to the poli
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from mindspore import nn
 from mindspore._c_expression import Cell_
@@ -59,7 +58,7 @@ def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
     )
     setattr(type(inner), POLICY, policy)
     construct: Function = (_InGraphs if returns_float32(policy) else _AsTheyCome).construct
-    kind: Any = type(outer)
+    kind: type[nn.Cell] = type(outer)
     kind.construct, kind.unamp_network, kind.unamp_low = construct, inner, DTYPES[policy.dtype]
     return outer
 
