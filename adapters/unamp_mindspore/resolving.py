@@ -5,6 +5,8 @@ An object that is found from bound code is bound, too.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
 
@@ -15,7 +17,9 @@ from unamp_mindspore.graph_calls import BOUND
 from unamp_mindspore.graph_scaling import in_graphs
 from unamp_mindspore.moved import parser
 from unamp_mindspore.parsing import check_no_region, graph
-from unamp_mindspore.state import Tensor
+
+if TYPE_CHECKING:
+    from mindspore._c_expression import TensorPy
 
 
 @as_replacement
@@ -61,7 +65,7 @@ def _instance(
 @as_replacement
 def _constant_cast(
     original: Function, x: object, dst_type_enum: int | None = None
-) -> Tensor | None:
+) -> TensorPy | None:
     """Wrap the function that casts constants, so that it returns None where it cannot.
 
     A NumPy that MindSpore was not built for has no bfloat16. With None, the cast is made when the
