@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 import mindspore
 import numpy as np
@@ -99,13 +98,13 @@ class MindSporeAdapter(BaseAdapter):
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, Tensor)
 
-    def cast(self, tensor: Any, dtype: str) -> Any:
+    def cast(self, tensor: Tensor, dtype: str) -> Tensor:
         return cast(tensor, DTYPES[dtype])
 
-    def dtype_of(self, tensor: Any) -> str:
+    def dtype_of(self, tensor: Tensor) -> str:
         return observing.dtype_name(tensor.dtype)
 
-    def device_of(self, tensor: Any) -> str:
+    def device_of(self, tensor: Tensor) -> str:
         return device_in_use()
 
     def is_network(self, value: object) -> bool:

@@ -20,9 +20,9 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from mindspore import _c_expression, nn, ops
 from mindspore.experimental import optim
@@ -30,8 +30,10 @@ from mindspore.experimental.optim import lr_scheduler
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from mindspore.ops.primitive import Primitive
 
+from unamp._function_types import Function
 from unamp.adapter.layers import RulesInForce, region_of
 from unamp.adapter.plans import ban_message, is_listed
+from unamp.adapter.replacing import Replacement
 from unamp.adapter.wrapping import derived_class
 from unamp.errors import BannedOperation, NotExpressible
 from unamp.policy import Policy, Rule
@@ -65,7 +67,7 @@ from unamp_mindspore.listing import changing_functions, functions, layer_operati
 from unamp_mindspore.operators import parameters_of
 from unamp_mindspore.rewriting import CONVERTED, STATISTICS
 from unamp_mindspore.spellings import spelled
-from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu
+from unamp_mindspore.state import DTYPES, FLOAT32, Dtype, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
 
 #: The attribute of a cell's class with the policy of its own; see `unamp_mindspore.networks`.
@@ -88,7 +90,7 @@ _OPAQUE = (functools.partial, functools._lru_cache_wrapper)
 
 #: What was made for the graph that is being compiled, and nobody else holds: the compiler knows it
 #: by its id.
-kept_alive: list[Any] = []
+kept_alive: list[object] = []
 
 #: What `bits_of` gives for float32 parameters.
 _FLOAT32_ALONE = bits_of([Tensor(0.0, FLOAT32)])
@@ -97,6 +99,8 @@ _FLOAT32_ALONE = bits_of([Tensor(0.0, FLOAT32)])
 _WITHOUT_OPERATIONS = sys.stdlib_module_names | {"numpy", "scipy"}
 
 _OFF = Policy(enabled=False)
+
+CodeT = TypeVar("CodeT", bound=types.FunctionType | types.ModuleType)
 
 
 class Binding:
@@ -116,7 +120,7 @@ class Binding:
         self._low = Low(DTYPES[stated.dtype], self._emulates, stated.widen_results)
         self._kept, self._roots, self._layers, self._functions = Kept(), Kept(), Kept(), Kept()
 
-    def bound(self, value: Any, symbol: str = "") -> Any:
+    def bound(self, value: object, symbol: str = "") -> Any:
         """Return the form that a value has in code under this policy.
 
         Raises:
@@ -149,18 +153,18 @@ class Binding:
             return (PARTS if isinstance(value, _SCHEDULERS) else self)._object(value)
         return value
 
-    def _decorated(self, value: Any, plain: Callable[[Any], Any]) -> Any:
+    def _decorated(self, value: types.FunctionType | types.MethodType, plain: Function) -> Function:
         """Return a function or method bound to the policy inside of it."""
         policy, casts = inside(value, self.policy)
         other = self if policy == self.policy else binding(policy)
-        made = plain(value) if other is self else plain.__func__(other, value)  # type: ignore[attr-defined]
+        made: Function = plain(value) if other is self else plain.__func__(other, value)  # type: ignore[attr-defined]
         for dtype in reversed(casts):
             made = self._kept.get(made, functools.partial(casting_inputs, dtype=DTYPES[dtype]))
         return made
 
     # --- operations -------------------------------------------------------------------------------
 
-    def _primitive(self, value: Any) -> Any:
+    def _primitive(self, value: Primitive) -> Function | Primitive:
         op = spelled().get(value.name)
         if op is None or vocabulary()[op].group == "cast":
             return value
@@ -172,7 +176,7 @@ class Binding:
         """Return a class of the same name, whose instances the compiler binds as it makes them."""
         return derived_class(value, {BOUND: self})  # type: ignore[no-any-return]
 
-    def _by_rule(self, op: str, call: Any) -> Any:
+    def _by_rule(self, op: str, call: Function) -> Function:
         """Return the replacement of an operation that `call` computes.
 
         It is `call` itself where no rule changes it.
@@ -194,7 +198,7 @@ class Binding:
         return op in facts().transparent and not is_listed(self._stated, op)
 
     @cached_property
-    def names(self) -> dict[str, Any]:
+    def names(self) -> dict[str, Function]:
         """Operators of Python and methods of tensors, as functions.
 
         Their names are those that `unamp_mindspore.rewriting` gives them.
@@ -225,10 +229,10 @@ class Binding:
 
     # --- code -------------------------------------------------------------------------------------
 
-    def _function(self, value: types.FunctionType) -> Any:
+    def _function(self, value: types.FunctionType) -> Function:
         return self._kept.get(inspect.unwrap(value), self._made_function)
 
-    def _made_function(self, value: types.FunctionType) -> Any:
+    def _made_function(self, value: types.FunctionType) -> Function:
         if value is ops.clip_by_global_norm:
             # As a step, it follows no rule: it is float32, to which it casts by itself.
             return binding(Policy("OD", self._stated.dtype))._copy(value)
@@ -244,16 +248,16 @@ class Binding:
             return self._copy(value)
         return self._by_rule(op, PARTS.bound(value))
 
-    def _copy(self, value: types.FunctionType) -> Any:
+    def _copy(self, value: types.FunctionType) -> types.FunctionType:
         return value if _has_own(vars(value)) else self._marked(function_copy(value))
 
-    def root(self, function: types.FunctionType) -> Any:
+    def root(self, function: types.FunctionType) -> types.FunctionType:
         """Return the function that a graph is compiled from, without its decorators."""
         return self._roots.get(
             inspect.unwrap(function), lambda plain: self._marked(function_copy(plain))
         )
 
-    def _method(self, value: types.MethodType) -> Any:
+    def _method(self, value: types.MethodType) -> object:
         owner = self.bound(value.__self__)
         function = value.__func__
         if isinstance(function, types.FunctionType) and BOUND not in vars(function):
@@ -261,12 +265,12 @@ class Binding:
         kept_alive.append(types.MethodType(function, owner))
         return kept_alive[-1]
 
-    def _module(self, value: types.ModuleType) -> Any:
+    def _module(self, value: types.ModuleType) -> types.ModuleType:
         made = types.ModuleType(value.__name__)
         vars(made).update(vars(value))
         return self._marked(made)
 
-    def _cell(self, value: nn.Cell) -> Any:
+    def _cell(self, value: nn.Cell) -> nn.Cell | Function:
         if isinstance(value, WITHOUT_POLICY):
             return PARTS.twin(value)
         if _has_own(vars(value)):
@@ -279,7 +283,7 @@ class Binding:
             made = self._kept.get(made, functools.partial(casting_inputs, dtype=DTYPES[dtype]))
         return made
 
-    def layer(self, cell: Any) -> Any:
+    def layer(self, cell: nn.Cell) -> nn.Cell | None:
         """Return a cell in place of a layer that is one operation.
 
         None for other cells, and where the parts of the layer have its rule.
@@ -294,7 +298,7 @@ class Binding:
         vars(made).update(computed_by(made, function))
         return made
 
-    def layer_function(self, cell: Any) -> Any:
+    def layer_function(self, cell: nn.Cell) -> Function | None:
         """Return the function that computes a layer that is one operation.
 
         None where `layer` gives None.
@@ -335,14 +339,14 @@ class Binding:
             return self._compute_by(cell, own, PARTS, wide)
         return None
 
-    def _compute_by(self, cell: Any, own: int, parts: Binding, make: Callable[[Any], Any]) -> Any:
+    def _compute_by(self, cell: nn.Cell, own: int, parts: Binding, make: Replacement) -> Function:
         call = parts.twin(cell)  # as it is now
-        made = self._functions.get(cell, lambda _: {})
+        made: dict[int, Function] = self._functions.get(cell, lambda _: {})
         if own not in made:
             made[own] = make(call)
         return made[own]
 
-    def twin(self, cell: Any) -> Any:
+    def twin(self, cell: nn.Cell) -> nn.Cell:
         """Return a cell with the parameters and code that a cell has now, bound to this policy."""
         made = self._kept.get(cell, begun)
         self._become(made, cell)
@@ -352,7 +356,7 @@ class Binding:
             )
         return made
 
-    def _become(self, made: Any, cell: Any) -> None:
+    def _become(self, made: nn.Cell, cell: nn.Cell) -> None:
         """Give a new cell the attributes that another has now."""
         state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
         if (given := getattr(cell, "_cell_init_args", None)) is not None:
@@ -362,13 +366,13 @@ class Binding:
         vars(made).clear()
         vars(made).update(state)
 
-    def _object(self, value: Any) -> Any:
+    def _object(self, value: object) -> object:
         """Return an object of a class of `mindspore.jit_class`."""
         made = self._kept.get(value, copy.copy)
         vars(made).update({**vars(value), BOUND: self})
         return made
 
-    def _marked(self, made: Any) -> Any:
+    def _marked(self, made: CodeT) -> CodeT:
         vars(made).update({BOUND: self, STRATEGY: self.strategy})
         return made
 
@@ -380,7 +384,7 @@ def construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
     return self.unamp_function(*inputs, **named)
 
 
-def computed_by(cell: Any, function: Any) -> dict[str, Any]:
+def computed_by(cell: nn.Cell, function: Function) -> dict[str, Function]:
     """Return the attributes by which a cell is compiled as a function in its place."""
     return {"construct": types.MethodType(construct, cell), "unamp_function": function}
 
@@ -392,11 +396,11 @@ class _Parts(Binding):
     """
 
     @cached_property
-    def names(self) -> dict[str, Any]:
+    def names(self) -> dict[str, Function]:
         """Nothing: operators follow no rule either."""
         return {}
 
-    def bound(self, value: Any, symbol: str = "") -> Any:
+    def bound(self, value: object, symbol: str = "") -> Any:
         if (
             isinstance(value, types.FunctionType)
             and BOUND not in vars(value)
@@ -415,16 +419,16 @@ class _Parts(Binding):
 class _LayerParts(_Parts):
     """The code of a layer that is one operation, with its parameters cast where they are used."""
 
-    def __init__(self, dtype: Any, rounded: bool) -> None:
+    def __init__(self, dtype: Dtype, rounded: bool) -> None:
         super().__init__(None)
         self._converting = converting(dtype, rounded=rounded)
 
     @cached_property
-    def names(self) -> dict[str, Any]:
+    def names(self) -> dict[str, Function]:
         """The function that casts parameters."""
         return {CONVERTED: self._converting}
 
-    def bound(self, value: Any, symbol: str = "") -> Any:
+    def bound(self, value: object, symbol: str = "") -> Any:
         if isinstance(value, nn.Cell) and BOUND not in vars(value):
             return self.twin(value)
         if isinstance(value, _PRIMITIVES):
@@ -433,18 +437,18 @@ class _LayerParts(_Parts):
 
 
 @cache
-def _converted(dtype: Any, rounded: bool) -> _LayerParts:
+def _converted(dtype: Dtype, rounded: bool) -> _LayerParts:
     return _LayerParts(dtype, rounded)
 
 
-def _updating(primitive: Any, computed: Any) -> Any:
+def _updating(primitive: Primitive, computed: Function) -> Function:
     """Return the function that computes a primitive; a batch norm's updates low statistics, too."""
     if spelled().get(primitive.name) != "batch_norm" or not hasattr(primitive, "is_training"):
         return computed
     return with_statistics(computed, training=primitive.is_training)
 
 
-def _updates_bfloat16(norm: Any) -> bool:
+def _updates_bfloat16(norm: nn.Cell) -> bool:
     stated = getattr(norm, "use_batch_statistics", None)
     updates = norm.training if stated is None else stated
     statistics = (getattr(norm, name, None) for name in STATISTICS)
@@ -461,7 +465,7 @@ def _is_own(module: str | None) -> bool:
 _ORIGINAL = "_unamp_original"
 
 
-def _has_own(attributes: Any) -> bool:
+def _has_own(attributes: Mapping[str, object]) -> bool:
     """Return whether MindSpore's own AMP gave something a strategy, at the level "auto".
 
     Such a strategy means what it says.
@@ -470,7 +474,7 @@ def _has_own(attributes: Any) -> bool:
     return BOUND not in attributes and attributes.get(STRATEGY) not in (None, CASTS_NOTHING)
 
 
-def _each(values: Any, to: Callable[[Any], Any]) -> Any:
+def _each(values: Sequence[object], to: Callable[[object], object]) -> Any:
     """Return a list or tuple with its items bound; the same one where nothing in it is."""
     made = [to(value) for value in values]
     if all(one is other for one, other in zip(made, values, strict=True)):
@@ -479,7 +483,7 @@ def _each(values: Any, to: Callable[[Any], Any]) -> Any:
     return kept_alive[-1]
 
 
-def policy_of_cell(cell: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
+def policy_of_cell(cell: nn.Cell, around: Policy | None) -> tuple[Policy | None, list[str]]:
     """Return the policy inside a cell, and the dtypes that its inputs are cast to.
 
     The innermost policy decides: that of its `construct`.
@@ -510,7 +514,7 @@ def binding(policy: Policy | None) -> Binding:
     return _binding(policy, layer_rules.key)
 
 
-def where_decorated(value: Any) -> Any:
+def where_decorated(value: object) -> object:
     """Return the form that a value has in code without a policy.
 
     It is bound where something gives it a policy, else as it is.

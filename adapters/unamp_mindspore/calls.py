@@ -19,7 +19,7 @@ from typing import Any
 from mindspore import mint, ops
 from mindspore._c_expression import typing as _typing
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import (
     AS_IT_IS,
@@ -40,6 +40,8 @@ from unamp_mindspore.state import (
     FLOAT32,
     LOW,
     NAMES,
+    Args,
+    Dtype,
     Plan,
     Tensor,
     dtype_of,
@@ -91,16 +93,16 @@ def entry(operator: Operator) -> Function:
     return enter
 
 
-def _parameters(function: Any) -> tuple[str, ...]:
+def _parameters(function: Function) -> tuple[str, ...]:
     code = function.__code__ if isinstance(function, FunctionType) else None
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
 
 
-def _has_low(value: Any) -> bool:
+def _has_low(value: object) -> bool:
     return any(dtype is not FLOAT32 for dtype in floats(value))
 
 
-def carry_out(plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+def carry_out(plan: Plan, operator: Operator, args: Args, kwargs: Keywords) -> object:
     """Return the result of a call under its rule."""
     rule = plan.quick.get(operator)
     if rule is None or thread.sink is not None or setting(DEVICE) != "CPU":
@@ -151,21 +153,16 @@ class _Performer(Performer[Plan, Operator]):
     reporting = staticmethod(observing.report)
 
     def is_left_alone(
-        self, plan: Plan, operator: Operator, op: str | None, args: Any, kwargs: dict[str, Any]
+        self, plan: Plan, operator: Operator, op: str | None, args: Args, kwargs: Keywords
     ) -> bool:
         return operator.casts or op is None or plan.follows_parts(op)
 
-    def is_native(self, operator: Operator, dtype: Any, args: Any) -> bool:
+    def is_native(self, operator: Operator, dtype: Dtype, args: Args) -> bool:
         return operator.view or not on_cpu()
 
     def call(
-        self,
-        plan: Plan,
-        operator: Operator,
-        args: Any,
-        kwargs: dict[str, Any],
-        parts: Parts = AS_IT_IS,
-    ) -> Any:
+        self, plan: Plan, operator: Operator, args: Args, kwargs: Keywords, parts: Parts = AS_IT_IS
+    ) -> object:
         if operator.layer and operator.activation_only and not parts.parameters:
             own = operator.parameters(args)
             if _has_low(own):  # MindSpore's norms take no bfloat16 ones, and only a few float16
@@ -177,7 +174,7 @@ class _Performer(Performer[Plan, Operator]):
             thread.plan = before
 
     def carry_out_rule(
-        self, plan: Plan, operator: Operator, rule: Rule, args: Any, kwargs: dict[str, Any]
+        self, plan: Plan, operator: Operator, rule: Rule, args: Args, kwargs: Keywords
     ) -> Outcome:
         run = super().carry_out_rule
         if operator.changing and (seen := self.seen(operator, args, kwargs)[0]):
@@ -189,17 +186,17 @@ class _Performer(Performer[Plan, Operator]):
             _statistics(operator, args, kwargs), partial(run, plan, operator, rule), args, kwargs
         )
 
-    def widened(self, tensor: Any) -> Any:
+    def widened(self, tensor: Tensor) -> Tensor:
         return widened(tensor)
 
-    def write(self, tensor: Any, values: Any) -> None:
+    def write(self, tensor: Tensor, values: Tensor) -> None:
         write(tensor, values)
 
-    def activation(self, kwargs: dict[str, Any]) -> str | None:
+    def activation(self, kwargs: Keywords) -> str | None:
         return next((name for name, value in kwargs.items() if isinstance(value, Tensor)), None)
 
     def call_in_place(
-        self, plan: Plan, operator: Operator, seen: Sequence[Any], args: Any, kwargs: dict[str, Any]
+        self, plan: Plan, operator: Operator, seen: Sequence[Dtype], args: Args, kwargs: Keywords
     ) -> Outcome:
         changed = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         own = changed.dtype
@@ -212,19 +209,19 @@ class _Performer(Performer[Plan, Operator]):
         args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
         return changed.copy_(cast(out_of_place(*args, **kwargs), own)), own, True
 
-    def copied(self, tensor: Any, dtype: Any) -> Any:
+    def copied(self, tensor: Tensor, dtype: Dtype | None) -> Tensor:
         return tensor.copy()
 
-    def compute_low(self, plan: Plan, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+    def compute_low(self, plan: Plan, operator: Operator, args: Args, kwargs: Keywords) -> object:
         if not operator.changing:
             return super().compute_low(plan, operator, args, kwargs)
         args, kwargs = self.converted(self.copied, None, args, kwargs)
         return super().carry_out_rule(plan, operator, Rule.LOW, args, kwargs)[0]
 
 
-def _statistics(operator: Operator, args: Any, kwargs: dict[str, Any]) -> Sequence[Any]:
+def _statistics(operator: Operator, args: Args, kwargs: Keywords) -> Sequence[Tensor | None]:
     if operator.bound:
-        found: Sequence[Any] = args[_STATISTICS[0][0] : _STATISTICS[1][0] + 1]
+        found: Sequence[Tensor | None] = args[_STATISTICS[0][0] : _STATISTICS[1][0] + 1]
         return found
     return [operator.argument(name, args, kwargs) for _, name in _STATISTICS]
 
@@ -243,7 +240,7 @@ class _ConvertedLayer(LayerPlan):
 
     def __init__(self, parts: Parts) -> None:
         self._parameters, self._to, self._dtype = parts
-        self._converted: dict[int, Any] = {}
+        self._converted: dict[int, Tensor] = {}
 
     @property
     def inside(self) -> Plan:
@@ -252,12 +249,12 @@ class _ConvertedLayer(LayerPlan):
     def follows_parts(self, op: str) -> bool:
         return True
 
-    def carry_out(self, operator: Operator, args: Any, kwargs: dict[str, Any]) -> Any:
+    def carry_out(self, operator: Operator, args: Args, kwargs: Keywords) -> object:
         """Call an operation inside the layer."""
         if operator.layer:
             return operator.call(*args, **kwargs)
 
-        def run(args: Any, kwargs: dict[str, Any]) -> Any:
+        def run(args: Args, kwargs: Keywords) -> object:
             return _performer.call(
                 self, operator, *_performer.converted(self._own, self._dtype, args, kwargs)
             )
@@ -265,7 +262,7 @@ class _ConvertedLayer(LayerPlan):
         changed = _statistics(operator, args, kwargs) if operator.op == "batch_norm" else ()
         return _performer.updating(changed, run, args, kwargs)
 
-    def _own(self, tensor: Any, dtype: Any) -> Any:
+    def _own(self, tensor: Tensor, dtype: Dtype) -> Tensor:
         key = id(tensor)
         if key not in self._parameters:
             return tensor

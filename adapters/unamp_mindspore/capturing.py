@@ -6,8 +6,6 @@ So nothing is captured while a region is open: the code runs as it is written, u
 
 from __future__ import annotations
 
-from typing import Any
-
 from mindspore import _c_expression
 
 from unamp._function_types import Function
@@ -20,7 +18,7 @@ pause, go_on = _c_expression.jit_mode_pi_disable, _c_expression.jit_mode_pi_enab
 
 
 @as_replacement
-def _capture_begins(original: Function, self: Any) -> None:
+def _capture_begins(original: Function, self: PIJitCaptureContext) -> None:
     """Wrap `PIJitCaptureContext.__enter__`, so that it captures nothing in a region.
 
     The thread notes that it captures.
@@ -31,7 +29,7 @@ def _capture_begins(original: Function, self: Any) -> None:
 
 
 @as_replacement
-def _capture_ends(original: Function, self: Any, *error: Any) -> None:
+def _capture_ends(original: Function, self: PIJitCaptureContext, *error: object) -> None:
     original(self, *error)
     thread.captures -= 1
 

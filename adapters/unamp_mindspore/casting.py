@@ -8,7 +8,6 @@ of an older value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from mindspore import context, ops
 from mindspore._c_expression import TensorPy, _empty_like_instance
@@ -16,7 +15,7 @@ from mindspore.common._grad_function import _Function
 
 from unamp.adapter.arguments import mapped, nesting
 from unamp_mindspore.moved import api
-from unamp_mindspore.state import FLOAT32, LOW, Parameter, Tensor, dtype_of, setting
+from unamp_mindspore.state import FLOAT32, LOW, Dtype, Parameter, Tensor, dtype_of, setting
 
 # The originals, not the names, behind which a region puts other things.
 _converted = ops.Cast().__call__
@@ -30,7 +29,7 @@ recording = api._pynative_executor._executor.requires_grad
 _SYNCHRONOUS = context.ms_ctx_param.pynative_synchronize
 
 
-def recast(tensor: Any, *dtypes: Any) -> Any:
+def recast(tensor: Tensor, *dtypes: Dtype) -> Tensor:
     """Return a tensor cast to one dtype after another; its gradient goes the same way back.
 
     On a CPU the operation Cast takes half a millisecond more than a copy into a tensor of the other
@@ -51,32 +50,32 @@ def recast(tensor: Any, *dtypes: Any) -> Any:
 
 class _Copy(_Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, tensor: Any, *dtypes: Any) -> Any:
+    def forward(ctx: _Copy, tensor: Tensor, *dtypes: Dtype) -> Tensor:
         ctx.back = (*dtypes[-2::-1], tensor.dtype)
         return _copied(tensor, dtypes)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: _Copy, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return recast(gradient, *ctx.back), *(None for _ in ctx.back)
 
 
-def _copied(tensor: Any, dtypes: Iterable[Any]) -> Any:
+def _copied(tensor: Tensor, dtypes: Iterable[Dtype]) -> Tensor:
     for dtype in dtypes:
         tensor = _filled(_empty_like_instance(tensor, dtype=dtype), tensor)
     return tensor
 
 
-def widened(tensor: Any) -> Any:
+def widened(tensor: Tensor) -> Tensor:
     """Return a float32 copy of a tensor that has no gradient."""
     return _copied(tensor, (FLOAT32,))
 
 
-def write(tensor: Any, values: Any) -> None:
+def write(tensor: Tensor, values: Tensor) -> None:
     """Give a tensor that has no gradient the values of another, in its own dtype."""
     _filled(tensor, values)
 
 
-def cast(tensor: Any, dtype: Any) -> Any:
+def cast(tensor: Tensor, dtype: Dtype) -> Tensor:
     """Return a tensor in `dtype` if it is eligible (float16, bfloat16, float32), else as it is."""
     current = dtype_of(tensor)
     if current is dtype or (
@@ -86,7 +85,7 @@ def cast(tensor: Any, dtype: Any) -> Any:
     return recast(tensor, dtype)
 
 
-def rounded(tensor: Any, dtype: Any) -> Any:
+def rounded(tensor: Tensor, dtype: Dtype) -> Tensor:
     """Return a tensor's values rounded to the low `dtype`, in float32."""
     current = dtype_of(tensor)
     if current is dtype:
@@ -96,12 +95,14 @@ def rounded(tensor: Any, dtype: Any) -> Any:
     return tensor
 
 
-def each(to: Callable[[Any, Any], Any], dtype: Any, values: Iterable[Any]) -> list[Any]:
+def each(
+    to: Callable[[Tensor, Dtype], Tensor], dtype: Dtype, values: Iterable[object]
+) -> list[object]:
     """Return values with every tensor among them cast by `to`."""
     return [to(value, dtype) if isinstance(value, Tensor) else value for value in values]
 
 
-def map_floats(result: Any, dtype: Any) -> Any:
+def map_floats(result: object, dtype: Dtype) -> object:
     """Return a result, a tensor or tuples and lists of them, with its eligible ones in `dtype`."""
     if type(result) is Tensor:
         return cast(result, dtype)

@@ -17,7 +17,7 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
@@ -43,6 +43,9 @@ from unamp_mindspore.resolving import RESOLVING_HOOKS
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
 
+if TYPE_CHECKING:
+    from mindspore.graph.api import _CellGraphExecutor, _JitExecutor  # where it is since 2.9
+
 #: Compiling under a policy changes what it compiles, for a moment. Without one nothing waits: while
 #: a graph runs, another thread may have to run a graph for it (what the compiler does not read, and
 #: has Python run).
@@ -56,7 +59,7 @@ def _in_force() -> Policy | None:
 
 
 @contextmanager
-def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
+def _attached(to: Function | nn.Cell, policy: Policy | None) -> Iterator[None]:
     """Bind the function or cell that a graph is compiled from to a policy, while this is open."""
     held = vars(to)
     bound = None if policy is None else binding(policy)
@@ -79,7 +82,7 @@ def _attached(to: Any, policy: Policy | None) -> Iterator[None]:
         held.update(before)
 
 
-def _policy_for(target: Any, entry: Any) -> Policy | None:
+def _policy_for(target: nn.Cell | None, entry: Function) -> Policy | None:
     """Return the policy of a graph.
 
     It is that of the innermost decorator on its entry, else the one in force at the call.
@@ -99,7 +102,7 @@ def _policy_for(target: Any, entry: Any) -> Policy | None:
 
 
 @contextmanager
-def _cell_under_policy(cell: Any, entry: Any) -> Iterator[str]:
+def _cell_under_policy(cell: nn.Cell, entry: Function) -> Iterator[str]:
     """Have a cell compiled, looked up and run as the graph of its policy.
 
     Yields the end of the graph's name.
@@ -114,7 +117,7 @@ def _cell_under_policy(cell: Any, entry: Any) -> Iterator[str]:
 
 
 @contextmanager
-def _executor_under_policy(executor: Any) -> Iterator[None]:
+def _executor_under_policy(executor: _JitExecutor) -> Iterator[None]:
     """Have a `_JitExecutor` compile, look up and run the graph of its policy."""
     function, cell, extend = executor.fn, executor.obj, executor._cell_cache_key_extend
     if cell is not None:
@@ -140,7 +143,7 @@ def _executor_under_policy(executor: Any) -> Iterator[None]:
 
 
 @as_replacement
-def _executor_runs(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _executor_runs(original: Function, /, self: _JitExecutor, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.__call__`, so that each policy has a graph of its own."""
     _warn_if_traced()
     with _executor_under_policy(self):
@@ -148,7 +151,7 @@ def _executor_runs(original: Function, /, self: Any, *args: Any, **kwargs: Any) 
 
 
 @as_replacement
-def _executor_compiles(original: Function, /, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _executor_compiles(original: Function, /, self: _JitExecutor, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.compile`, which exports call without running anything."""
     if graph.compiled:
         return original(self, *args, **kwargs)
@@ -192,7 +195,7 @@ def _cell_runs(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) 
 @as_replacement
 def _cell_compiles(
     original: Function,
-    self: Any,
+    self: _CellGraphExecutor,
     obj: nn.Cell,
     *args: Any,
     phase: str = "predict",

@@ -8,10 +8,13 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from mindspore import nn
 from mindspore._c_expression import Cell_
+
+T = TypeVar("T")
+MadeT = TypeVar("MadeT")
 
 
 class Kept:
@@ -21,17 +24,17 @@ class Kept:
     """
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[Any, Any]] = {}
+        self._made: dict[int, tuple[object, Any]] = {}
 
-    def get(self, value: Any, make: Callable[[Any], Any]) -> Any:
+    def get(self, value: T, make: Callable[[T], MadeT]) -> MadeT:
         """Return the copy that was made for a value, or make it."""
-        found = self._made.get(id(value))
+        found: tuple[object, MadeT] | None = self._made.get(id(value))
         if found is None:
             made = make(value)
             self._made[id(value)] = found = self._reference(value), made
         return found[1]
 
-    def _reference(self, value: Any) -> Any:
+    def _reference(self, value: T) -> weakref.ref[T] | T:
         key = id(value)
         try:
             return weakref.ref(value, lambda _: self._made.pop(key, None))
@@ -53,7 +56,7 @@ def function_copy(value: types.FunctionType) -> types.FunctionType:
     return made
 
 
-def begun(cell: Any) -> Any:
+def begun(cell: nn.Cell) -> nn.Cell:
     """Return a cell of the same class without anything in it."""
     kind: Any = type(cell)
     made = kind.__new__(kind)

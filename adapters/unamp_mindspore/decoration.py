@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 import numpy as np
@@ -34,10 +34,16 @@ from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread
 #: MindSpore's base classes of optimizers.
 OPTIMIZERS = (nn.Optimizer, GroupedOptimizer)
 
+if TYPE_CHECKING:
+    #: An optimizer of either kind.
+    Optimizer: TypeAlias = nn.Optimizer | GroupedOptimizer
+
 _NORMS = (_BatchNorm, nn.BatchNorm3d, _InstanceNorm, _NormBase)
 
 
-def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration) -> None:
+def decorate(
+    networks: Sequence[nn.Cell], optimizers: Sequence[Optimizer], decoration: Decoration
+) -> None:
     """See `unamp.adapter.Adapter.decorate`."""
     _check_expressible(decoration)
     parameters = _to_cast(networks, decoration.excluded)
@@ -59,7 +65,7 @@ def decorate(networks: Sequence[Any], optimizers: Sequence[Any], decoration: Dec
         _attach(optimizer, pairs)
 
 
-def have_master_weights(optimizer: Any) -> tuple[bool, ...]:
+def have_master_weights(optimizer: object) -> tuple[bool, ...]:
     """Return, for each of an optimizer's parameters, whether what it steps is a master weight."""
     if not isinstance(optimizer, _MasterWeights):
         return ()
@@ -85,16 +91,16 @@ def _check_expressible(decoration: Decoration) -> None:
         )
 
 
-def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
+def _to_cast(networks: Sequence[nn.Cell], excluded: Sequence[object]) -> list[Parameter]:
     """Return the parameters that become low."""
     instances, chosen = excluded_layers(
         excluded, nn.Cell, "cells and classes of cells of MindSpore"
     )
     classes = (*_NORMS, *chosen)
-    found: dict[int, Any] = {}
+    found: dict[int, Parameter] = {}
     kept: set[int] = set()
 
-    def look(cell: Any) -> None:
+    def look(cell: nn.Cell) -> None:
         if id(cell) in instances or isinstance(cell, classes):
             kept.update(id(parameter) for parameter in cell.get_parameters())
             return
@@ -118,7 +124,7 @@ def _to_cast(networks: Sequence[Any], excluded: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _check_new(parameters: Sequence[Any], optimizers: Sequence[Any]) -> None:
+def _check_new(parameters: Sequence[Parameter], optimizers: Sequence[Optimizer]) -> None:
     for parameter in parameters:
         if (name := dtype_name(parameter.dtype)) in LOW_DTYPES:
             raise ValueError(
@@ -134,7 +140,7 @@ def _check_new(parameters: Sequence[Any], optimizers: Sequence[Any]) -> None:
             )
 
 
-def _begun(optimizer: Any) -> bool:
+def _begun(optimizer: Optimizer) -> bool:
     steps = getattr(optimizer, "global_step", None)
     if steps is not None:
         return bool(steps.asnumpy().any())
@@ -151,7 +157,7 @@ def _begun(optimizer: Any) -> bool:
 # --- optimizers -----------------------------------------------------------------------------------
 
 
-def _holders(optimizer: Any) -> list[Any]:
+def _holders(optimizer: Optimizer) -> list[Optimizer]:
     """Return an optimizer, and the one inside it, as `nn.LARS` has."""
     return [
         optimizer,
@@ -166,7 +172,9 @@ def _holders(optimizer: Any) -> list[Any]:
 class _MasterWeights:
     """The methods that are put before those of an optimizer's own class."""
 
-    def __call__(self: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(
+        self: Optimizer, gradients: Tensor | Sequence[Tensor], *args: Any, **kwargs: Any
+    ) -> Any:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             raise NotExpressible(_REFUSED)
         exchange: Exchange = vars(self)["_unamp_exchange"]
@@ -199,7 +207,7 @@ def _with_masters(kind: type) -> type:
     return derived_class(kind, {}, (_MasterWeights,))  # type: ignore[no-any-return]
 
 
-def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
+def _attach(optimizer: Optimizer, pairs: list[tuple[Parameter, Parameter]]) -> None:
     made = [master for parameter, master in pairs if master is not parameter]
     if not made:
         return
@@ -213,16 +221,18 @@ def _attach(optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
     optimizer.__class__ = _with_masters(kind)
 
 
-def _pairs(optimizer: Any) -> list[tuple[Any, Any]]:
+def _pairs(optimizer: Optimizer) -> list[tuple[Parameter, Parameter]]:
     return vars(optimizer)["_unamp_pairs"]  # type: ignore[no-any-return]
 
 
-def _master(parameter: Any) -> Any:
+def _master(parameter: Parameter) -> Parameter:
     return Parameter(parameter.copy(), name=f"master_weight.{parameter.name}", requires_grad=False)
 
 
 @contextmanager
-def _with_masters_in_place(optimizer: Any, instead: Mapping[int, Any]) -> Iterator[None]:
+def _with_masters_in_place(
+    optimizer: Optimizer, instead: Mapping[int, Parameter]
+) -> Iterator[None]:
     """Have an optimizer be as it was made, with master weights in its parameters' places."""
     before = [(vars(holder), dict(vars(holder))) for holder in _holders(optimizer)]
     kind = type(optimizer)
@@ -238,9 +248,11 @@ def _with_masters_in_place(optimizer: Any, instead: Mapping[int, Any]) -> Iterat
                 attributes[name] = original[name]
 
 
-def _exchanged(attributes: dict[str, Any], exchange: Callable[[Any], Any]) -> dict[str, Any]:
+def _exchanged(
+    attributes: Mapping[str, Any], exchange: Callable[[Parameter], Parameter]
+) -> dict[str, object]:
     """Return the attributes that hold parameters, with others in their places."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in attributes.items():
         if name == "master_weights":
             continue

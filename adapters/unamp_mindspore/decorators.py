@@ -28,7 +28,7 @@ def stated(policy: Policy, device: str | None = None) -> Policy | None:
     return None if made is None else made.policy
 
 
-def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[str]]:
+def inside(function: object, around: Policy | None) -> tuple[Policy | None, list[str]]:
     """Return the policy inside a function, and the dtypes that its inputs are cast to.
 
     The innermost of its decorators decides.
@@ -59,7 +59,7 @@ def inside(function: Any, around: Policy | None) -> tuple[Policy | None, list[st
     return policy, casts
 
 
-def inside_backward(bprop: Any, construct: Any, forward: Policy | None) -> Policy | None:
+def inside_backward(bprop: object, construct: object, forward: Policy | None) -> Policy | None:
     """Return the policy inside a cell's `bprop`.
 
     There is none, as in PyNative mode, unless a decorator says otherwise.
@@ -68,7 +68,7 @@ def inside_backward(bprop: Any, construct: Any, forward: Policy | None) -> Polic
     return inside(bprop, forward if as_forward else None)[0]
 
 
-def _own(function: Any, name: str) -> Any:
+def _own(function: object, name: str) -> Any:
     """Return the mark that a decorator left on a function itself.
 
     `functools.wraps` copies marks from the function inside; those do not count.
@@ -77,7 +77,7 @@ def _own(function: Any, name: str) -> Any:
     return None if found is getattr(getattr(function, "__wrapped__", None), name, None) else found
 
 
-def cast_inputs_of(function: Any) -> str | None:
+def cast_inputs_of(function: object) -> str | None:
     """Return the dtype that `unamp.custom_fwd` casts a function's inputs to; None for no cast."""
     while function is not None:
         target: str | None = getattr(function, CAST_INPUTS, None)

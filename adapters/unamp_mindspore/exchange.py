@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any
 
 import mindspore
 import numpy as np
@@ -21,7 +20,7 @@ from mindspore._c_expression import TensorPy
 from unamp.adapter.memory import bytes_differ
 from unamp_mindspore.casting import cast
 from unamp_mindspore.moved import api
-from unamp_mindspore.state import FLOAT32, Tensor
+from unamp_mindspore.state import FLOAT32, Parameter, Tensor
 
 # The originals, not the names, behind which a region puts other things.
 _equal, _select = ops.Equal(), ops.Select()
@@ -35,9 +34,9 @@ _TELLS = hasattr(Tensor, "data_ptr") and hasattr(Tensor, "is_contiguous")
 class Exchange:
     """The low parameters of one optimizer, and their master weights."""
 
-    def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
+    def __init__(self, pairs: list[tuple[Parameter, Parameter]]) -> None:
         self._pairs = pairs
-        self._given: list[Any] = [None] * len(pairs)
+        self._given: list[np.ndarray | None] = [None] * len(pairs)
 
     def catch_up(self) -> None:
         """Let master weights take over values that somebody else has given their parameters."""
@@ -70,7 +69,7 @@ def _in_reach() -> bool:
     return _TELLS and mindspore.get_context("device_target") == "CPU"
 
 
-def _differs(parameter: Any, given: Any) -> bool:
+def _differs(parameter: Parameter, given: np.ndarray) -> bool:
     return (
         not parameter.is_contiguous()
         or _size(parameter) != given.nbytes
@@ -78,7 +77,7 @@ def _differs(parameter: Any, given: Any) -> bool:
     )
 
 
-def _bytes(parameter: Any, kept: Any) -> Any:
+def _bytes(parameter: Parameter, kept: np.ndarray | None) -> np.ndarray | None:
     """Return a copy of a parameter's memory, in memory that is kept for it.
 
     None where the parameter's memory is not one piece.
@@ -91,5 +90,5 @@ def _bytes(parameter: Any, kept: Any) -> Any:
     return kept
 
 
-def _size(parameter: Any) -> int:
+def _size(parameter: Parameter) -> int:
     return 2 * int(math.prod(parameter.shape))

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from mindspore import float64
 from mindspore._c_expression import amp as strategies
@@ -23,7 +23,8 @@ from mindspore._c_expression import typing
 from mindspore.ops.functional import assign, depend, mixed_precision_cast
 from mindspore.ops.primitive import PrimitiveWithInfer
 
-from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
+from unamp._function_types import Function
+from unamp_mindspore.state import DTYPES, FLOAT32, Dtype, Tensor
 
 #: MindSpore's strategy that casts nothing. A function without one takes over that around it.
 CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
@@ -54,12 +55,12 @@ class Low(NamedTuple):
         widened: whether results go back to float32.
     """
 
-    dtype: Any
+    dtype: Dtype
     emulated: bool
     widened: bool
 
 
-def unbound(function: Any) -> Any:
+def unbound(function: Function) -> Function:
     """Return a function of unamp's own for the compiler: no rule holds in it."""
     vars(function).update({BOUND: None, "amp_strategy": CASTS_NOTHING})
     return function
@@ -76,7 +77,7 @@ class _Seen(PrimitiveWithInfer):  # type: ignore[misc]
         self.set_const_prim(True)
         self.add_prim_attr("constexpr_prim", True)
 
-    def __infer__(self, *values: Any) -> Any:
+    def __infer__(self, *values: Mapping[str, object]) -> dict[str, int | None]:
         return {
             "dtype": None,
             "shape": None,
@@ -84,7 +85,7 @@ class _Seen(PrimitiveWithInfer):  # type: ignore[misc]
         }
 
 
-def _bits(dtype: Any) -> Iterator[int]:
+def _bits(dtype: object) -> Iterator[int]:
     if isinstance(dtype, (tuple, list)):
         for each in dtype:
             yield from _bits(each)
@@ -95,7 +96,7 @@ def _bits(dtype: Any) -> Iterator[int]:
 _seen = _Seen()
 
 
-def bits_of(tensors: Iterable[Any]) -> int:
+def bits_of(tensors: Iterable[Tensor]) -> int:
     """Return the eligible dtypes among tensors."""
     return functools.reduce(
         operator.or_, (_BITS.get(tensor.dtype, 0) & _ELIGIBLE for tensor in tensors), 0
@@ -143,7 +144,7 @@ def _able(values, seen):  # type: ignore[no-untyped-def]
     return _cast(FLOAT32, values, seen) if seen & _LOW else values
 
 
-def _taking_any(body: Any) -> Any:
+def _taking_any(body: Function) -> Function:
     """Return a function of any arguments, which hands them to `body` as a tuple and a dictionary.
 
     `body` decides by them. In two: MindSpore loses a function of variable arguments with an `if` in
@@ -157,7 +158,7 @@ def _taking_any(body: Any) -> Any:
     return unamp_operation
 
 
-def low(call: Any, to: Low, own: int = 0) -> Any:
+def low(call: Function, to: Low, own: int = 0) -> Function:
     """Return the function that computes low.
 
     Args:
@@ -184,7 +185,7 @@ def low(call: Any, to: Low, own: int = 0) -> Any:
     return _taking_any(unamp_low)
 
 
-def low_norm(call: Any, to: Low) -> Any:
+def low_norm(call: Function, to: Low) -> Function:
     """Return the function that computes a norm low: it casts the activation alone.
 
     Parameters and statistics are float32.
@@ -211,7 +212,7 @@ def low_norm(call: Any, to: Low) -> Any:
     return unamp_operation
 
 
-def as_first(call: Any, *, emulated: bool) -> Any:
+def as_first(call: Function, *, emulated: bool) -> Function:
     """Return the function that computes in the dtype of its first argument.
 
     This is a norm's input, or the tensor that items are of.
@@ -232,7 +233,7 @@ def as_first(call: Any, *, emulated: bool) -> Any:
     return unamp_operation
 
 
-def with_statistics(call: Any, *, training: bool) -> Any:
+def with_statistics(call: Function, *, training: bool) -> Function:
     """Return the function of a batch norm that computes with float32 running statistics.
 
     Low ones are widened, and take what it makes of them.
@@ -257,7 +258,7 @@ def with_statistics(call: Any, *, training: bool) -> Any:
     return unamp_batch_norm
 
 
-def converting(dtype: Any, *, rounded: bool) -> Any:
+def converting(dtype: Dtype, *, rounded: bool) -> Function:
     """Return the function that casts the parameters of a layer that is one operation.
 
     Args:
@@ -272,7 +273,7 @@ def converting(dtype: Any, *, rounded: bool) -> Any:
     return unamp_parameter
 
 
-def wide(call: Any) -> Any:
+def wide(call: Function) -> Function:
     """Return the function that computes in float32."""
 
     @unbound
@@ -287,7 +288,7 @@ def wide(call: Any) -> Any:
     return _taking_any(unamp_wide)
 
 
-def agreeing(call: Any, *, narrowest: bool, emulated: bool) -> Any:
+def agreeing(call: Function, *, narrowest: bool, emulated: bool) -> Function:
     """Return the function that computes in the dtype of inputs that agree.
 
     Where they differ, it computes in float32 or, with `narrowest`, in the low dtype.
@@ -328,7 +329,7 @@ def _agreed(seen, narrowest):  # type: ignore[no-untyped-def]
     return FLOAT32
 
 
-def casting_inputs(call: Any, dtype: Any) -> Any:
+def casting_inputs(call: Function, dtype: Dtype) -> Function:
     """Return the function that casts its inputs, as `unamp.custom_fwd` does."""
 
     @unbound
@@ -338,7 +339,7 @@ def casting_inputs(call: Any, dtype: Any) -> Any:
     return unamp_cast_inputs
 
 
-def of_tensors(call: Any, ruled: Any) -> Any:
+def of_tensors(call: Function, ruled: Function) -> Function:
     """Return the function that computes an operator of two values by its rule.
 
     Where neither is a tensor, it computes as Python does.
@@ -357,7 +358,7 @@ def of_tensors(call: Any, ruled: Any) -> Any:
     return unamp_operator
 
 
-def of_a_tensor(call: Any, ruled: Any) -> Any:
+def of_a_tensor(call: Function, ruled: Function) -> Function:
     """Return the function that computes a part, attribute or method of a tensor by its rule.
 
     On anything but a tensor no rule holds.
@@ -376,7 +377,7 @@ def of_a_tensor(call: Any, ruled: Any) -> Any:
     return unamp_operation
 
 
-def in_place(call: Any, ruled: Any) -> Any:
+def in_place(call: Function, ruled: Function) -> Function:
     """Return the function that computes an operator in place.
 
     A tensor keeps its dtype, whatever the operator's rule.
@@ -395,7 +396,7 @@ def in_place(call: Any, ruled: Any) -> Any:
     return unamp_in_place
 
 
-def indexing(subscript: Any, ruled: Any) -> Any:
+def indexing(subscript: Function, ruled: Function) -> Function:
     """Return the function that reads items of a tensor.
 
     Tensors and lists among the indices make it an operation with a rule.
@@ -414,7 +415,7 @@ def indexing(subscript: Any, ruled: Any) -> Any:
     return unamp_items
 
 
-def setting(call: Any, *, emulated: bool) -> Any:
+def setting(call: Function, *, emulated: bool) -> Function:
     """Return the function that sets an item.
 
     A tensor keeps its dtype, and is changed where it is a parameter.
@@ -432,7 +433,7 @@ def setting(call: Any, *, emulated: bool) -> Any:
     return unamp_item_set
 
 
-def changing(call: Any) -> Any:
+def changing(call: Function) -> Function:
     """Return the function that changes its first argument.
 
     It takes its other arguments in the dtype of the first.
@@ -455,7 +456,7 @@ def changing(call: Any) -> Any:
     return unamp_operation
 
 
-def method(name: str) -> Any:
+def method(name: str) -> Function:
     """Return the function that calls a method of its first argument."""
 
     @unbound

@@ -12,6 +12,7 @@ import operator
 
 from mindspore import ops
 
+from unamp._function_types import Function
 from unamp_mindspore.graph_calls import cast_like, unbound
 from unamp_mindspore.state import DTYPES, FLOAT32
 
@@ -62,10 +63,10 @@ def gradients_like(gradients, inputs):
 
 
 #: Attributes of a tensor that are computed, and a function that does.
-ATTRIBUTES = {"T": _transposed}
+ATTRIBUTES: dict[str, Function] = {"T": _transposed}
 
 #: The operation of each operator, and the function that computes it, which the compiler knows.
-OPERATORS = {
+OPERATORS: dict[type[ast.AST], tuple[str, Function]] = {
     ast.Add: ("add", operator.add),
     ast.Sub: ("sub", operator.sub),
     ast.Mult: ("mul", operator.mul),

@@ -6,8 +6,6 @@ the scaler outside reads and sets from then on. None of it follows the policy of
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore
 from mindspore import Parameter, ops
 from mindspore.ops.functional import mixed_precision_cast
@@ -111,7 +109,7 @@ class _InGraphs:
                 ops.assign(parameter, Tensor(value, parameter.dtype))
 
 
-def _parameter(name: str, value: float) -> Any:
+def _parameter(name: str, value: float) -> Parameter:
     dtype = mindspore.int32 if isinstance(value, int) else FLOAT32
     return Parameter(Tensor(value, dtype), name=name, requires_grad=False)
 
@@ -124,7 +122,7 @@ def _check(state: LossScale) -> None:
         )
 
 
-def in_graphs(found: Any) -> Any:
+def in_graphs(found: object) -> object:
     """Return the replacement in graphs of `all_finite` and for a scaler; anything else as it is."""
     from unamp.dialects.mindspore import _scalers  # few graphs have one in them
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from unamp.adapter.kept_calls import Arguments, Calls, Signatures
 from unamp.adapter.observing import unobserved
@@ -23,10 +24,14 @@ from unamp.adapter.signatures import (
     softmax,
 )
 from unamp_mindspore.casting import cast
-from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, dtype_of, thread
+from unamp_mindspore.state import DTYPES, FLOAT32, Dtype, Tensor, dtype_of, thread
+
+if TYPE_CHECKING:
+    from mindspore import nn
+    from mindspore.nn.layer.normalization import _BatchNorm
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     if not isinstance(value, Tensor):
         raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
     with unobserved(thread):
@@ -40,18 +45,28 @@ def _array(value: Any) -> Any:
 # --- functions ------------------------------------------------------------------------------------
 
 
-def _linear(input: Any, weight: Any, bias: Any = None) -> Arguments:
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Arguments:
     return Arguments((input, weight, bias))
 
 
-def _softmax(input: Any, axis: Any = -1, *, dtype: Any = None, dim: Any = None) -> Arguments:
+def _softmax(
+    input: Tensor,
+    axis: int | Sequence[int] = -1,
+    *,
+    dtype: Dtype | None = None,
+    dim: int | None = None,
+) -> Arguments:
     if dtype is not None:
         raise LeftOut(NAMED)
     return softmax(input, axis if dim is None else dim)
 
 
 def _layer_norm(
-    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Arguments:
     return layer_norm(
         input, 1 if isinstance(normalized_shape, int) else len(normalized_shape), weight, bias, eps
@@ -59,8 +74,9 @@ def _layer_norm(
 
 
 def _conv(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, pad_mode: str = "valid",
-    padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
+    pad_mode: str = "valid", padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1,
+    groups: int = 1,
 ) -> Arguments:  # fmt: skip
     sides = padding if pad_mode == "pad" else pad_mode
     return convolution(
@@ -76,12 +92,12 @@ def _conv(
 
 
 def _mint_conv(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Arguments:
     return convolution(
@@ -97,13 +113,13 @@ def _mint_conv(
 
 
 def _reduction(
-    input: Any,
-    axis: Any = None,
+    input: Tensor,
+    axis: int | Sequence[int] | None = None,
     keep_dims: bool = False,
     *,
-    dim: Any = None,
+    dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
-    dtype: Any = None,
+    dtype: Dtype | None = None,
 ) -> Arguments:
     if dtype is not None:
         raise LeftOut(NAMED)
@@ -131,15 +147,15 @@ _FUNCTIONS: Signatures = {
 # --- layers ---------------------------------------------------------------------------------------
 
 
-def _dense(layer: Any, x: Any) -> Arguments:
+def _dense(layer: nn.Dense, x: Tensor) -> Arguments:
     refuse_unless(not layer.activation_flag, "an activation of its own")
     return _linear(x, layer.weight, layer.bias if layer.has_bias else None)
 
 
-def _convolution(layer: Any, x: Any) -> Arguments:
+def _convolution(layer: nn.Conv2d, x: Tensor) -> Arguments:
     rank = len(layer.kernel_size)
     refuse_unless(getattr(layer, "data_format", "NCHW") in ("NCHW", "NCDHW"), "its channels last")
-    sides: Any = layer.pad_mode
+    sides: str | Sequence[Sequence[int]] = layer.pad_mode
     if sides == "pad":
         given = (
             (layer.padding,) * (2 * rank)
@@ -153,19 +169,19 @@ def _convolution(layer: Any, x: Any) -> Arguments:
     )  # fmt: skip
 
 
-def _pooling(layer: Any, x: Any) -> Arguments:
+def _pooling(layer: nn.MaxPool2d, x: Tensor) -> Arguments:
     plain = not layer.use_pad and layer.format == "NCHW" and len(x.shape) == 4
     refuse_unless(plain, "a padding in numbers, channels that are last, or no batch")
     return pooling(x, layer.kernel_size, layer.stride, layer.pad_mode, last=False)
 
 
-def _norm(layer: Any, x: Any) -> Arguments:
+def _norm(layer: nn.LayerNorm, x: Tensor) -> Arguments:
     begin = layer.begin_norm_axis % len(x.shape)
     refuse_unless(layer.begin_params_axis % len(x.shape) == begin, "parameters of another shape")
     return layer_norm(x, len(x.shape) - begin, layer.gamma, layer.beta, layer.epsilon)
 
 
-def _batch_norm(layer: Any, x: Any) -> Arguments:
+def _batch_norm(layer: _BatchNorm, x: Tensor) -> Arguments:
     training = layer.training if layer.use_batch_statistics is None else layer.use_batch_statistics
     return batch_norm(
         x, layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta,

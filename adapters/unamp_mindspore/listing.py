@@ -12,37 +12,37 @@ from mindspore._c_expression import TensorPy
 from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.replacing import CodePatch
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.calls import entry
 from unamp_mindspore.facts import facts
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
-from unamp_mindspore.state import Tensor, thread
+from unamp_mindspore.state import Args, Tensor, thread
 
 #: Attention's own product with its bias, which has no public name.
-_ATTENTIONS_LINEAR: Any = nn_func.linear
+_ATTENTIONS_LINEAR: types.FunctionType = nn_func.linear
 
 
 def _left_alone(op: str) -> bool:
     return vocabulary()[op].group == "cast" or op in facts().left_alone
 
 
-def _indexing(args: Any, kwargs: Any) -> str:
+def _indexing(args: Args, kwargs: Keywords) -> str:
     items = args[1] if isinstance(args[1], tuple) else (args[1],)
     if any(isinstance(item, (Tensor, list)) for item in items):
         return "index"
     return "select" if all(type(item) is int or item == slice(None) for item in items) else "slice"
 
 
-def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
+def _of_layer(kinds: dict[type, str]) -> Callable[[Args, Keywords], str]:
     """Return the function that finds the operation of a layer by its own class.
 
     Layers that share a `construct` need this.
     """
 
-    def which(args: Any, kwargs: Any) -> str:
+    def which(args: Args, kwargs: Keywords) -> str:
         return next(
             (kinds[kind] for kind in type(args[0]).__mro__ if kind in kinds),
             next(iter(kinds.values())),
@@ -52,13 +52,13 @@ def _of_layer(kinds: dict[type, str]) -> Callable[[Any, Any], str]:
 
 
 @cache
-def _layers() -> dict[Any, dict[type, str]]:
+def _layers() -> dict[Function, dict[type, str]]:
     """Return, for every `construct`, the layers that run it and their operations."""
-    found: dict[Any, dict[type, str]] = {}
+    found: dict[Function, dict[type, str]] = {}
     for path, op in spelled().items():
         kind = named(path) if "." in path else None
         if isinstance(kind, type) and issubclass(kind, nn.Cell):
-            cell: Any = kind
+            cell: type[nn.Cell] = kind
             found.setdefault(cell.construct, {})[kind] = op
     return found
 
@@ -75,15 +75,15 @@ def layer_operation(cell: nn.Cell) -> str | None:
 def codes() -> dict[Operator, CodePatch]:
     """Return functions, primitives and layers of Python code."""
     made: dict[Operator, CodePatch] = {}
-    taken: set[Any] = set()
+    taken: set[types.FunctionType] = set()
 
-    def add(function: Any, op: str, name: str, **kinds: Any) -> None:
+    def add(function: object, op: str, name: str, **kinds: Any) -> None:
         if not isinstance(function, types.FunctionType) or function in taken:
             return
         taken.add(function)
         operator = Operator(op, name, function, **kinds)
 
-        def instead(original: Any) -> Any:
+        def instead(original: Function) -> Function:
             operator.call = original
             return entry(operator)
 
@@ -199,7 +199,7 @@ def _by_name() -> dict[str, Operator]:
 def _through_name(original: Function) -> Function:
     entries: dict[str, Function] = {}
 
-    def call(self: Any, *args: Any) -> Any:
+    def call(self: Primitive, *args: Any) -> Any:
         if thread.plan is None:
             return original(self, *args)
         if not entries:

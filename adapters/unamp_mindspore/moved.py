@@ -6,7 +6,7 @@ The names that unamp needs in them are looked at here.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 import mindspore
 
@@ -45,7 +45,7 @@ _NEEDED = {
 }
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> ModuleType:
     """Return one of the modules.
 
     Raises:

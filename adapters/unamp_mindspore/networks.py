@@ -7,25 +7,25 @@ of its `construct`, and knows no regions: there the network is bound to the poli
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from mindspore import nn
 from mindspore._c_expression import Cell_
 from mindspore.ops.functional import mixed_precision_cast
 
+from unamp._function_types import Function
 from unamp.adapter import Adapter
 from unamp.adapter.wrapping import with_method
 from unamp.networks import call_under, returns_float32
 from unamp.policy import Policy
 from unamp_mindspore.binding import POLICY
-from unamp_mindspore.state import DTYPES, FLOAT32
+from unamp_mindspore.state import DTYPES, FLOAT32, Dtype
 
 
 class _InGraphs:
     """The `construct` that a graph is compiled from."""
 
-    unamp_network: Any
-    unamp_low: Any
+    unamp_network: nn.Cell
+    unamp_low: Dtype
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
         return mixed_precision_cast(
@@ -36,7 +36,7 @@ class _InGraphs:
 class _AsTheyCome:
     """The same at O1, where inputs and results stay as they are."""
 
-    unamp_network: Any
+    unamp_network: nn.Cell
 
     def construct(self, *inputs):  # type: ignore[no-untyped-def]
         return self.unamp_network(*inputs)
@@ -57,11 +57,11 @@ def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
         _begun,
     )
     setattr(type(inner), POLICY, policy)
-    construct: Any = (_InGraphs if returns_float32(policy) else _AsTheyCome).construct
-    kind: Any = type(outer)
+    construct: Function = (_InGraphs if returns_float32(policy) else _AsTheyCome).construct
+    kind: type[nn.Cell] = type(outer)
     kind.construct, kind.unamp_network, kind.unamp_low = construct, inner, DTYPES[policy.dtype]
     return outer
 
 
-def _begun(cell: Any) -> None:
+def _begun(cell: nn.Cell) -> None:
     Cell_.__init__(cell, type(cell).__name__)  # the part of a cell that is C++

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mindspore import nn
 
+from unamp._function_types import Keywords
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
-from unamp.adapter.observing import Reporter, follow_calls, keep_call, unobserved
+from unamp.adapter.observing import ObservedPlan, Reporter, follow_calls, keep_call, unobserved
 from unamp.adapter.open_traces import Layers, Observer, Sink, parameter_hook, traces
 from unamp.adapter.patching import Patches
+from unamp.adapter.performing import Outcome
 from unamp.adapter.registered import SecondRun
 from unamp.adapter.replacing import CodePatch
 from unamp.adapter.shadowing import CHANGES_STATE, DRAWS, LeftOut
@@ -21,14 +23,14 @@ from unamp.policy import Rule
 from unamp_mindspore.casting import tensors
 from unamp_mindspore.kept_calls import CALLS
 from unamp_mindspore.operators import Operator
-from unamp_mindspore.state import FLOAT32, LOW, NAMES, on_cpu, thread
+from unamp_mindspore.state import FLOAT32, LOW, NAMES, Args, Dtype, Tensor, on_cpu, thread
 
 _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))
 
 
 def observe(
-    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: Any
+    sink: Sink, values: bool, patched: AbstractContextManager[None], without_region: ObservedPlan
 ) -> AbstractContextManager[None]:
     """Report the operations of this thread to `sink`; see `unamp.adapter.observing.observe`."""
     observer = Observer(
@@ -41,11 +43,11 @@ def report(
     op: str,
     operator: Operator,
     rule: Rule,
-    run: Callable[[], Any],
-    args: Any,
-    kwargs: dict[str, Any],
-    low: Callable[[str], Any],
-) -> Any:
+    run: Callable[[], Outcome],
+    args: Args,
+    kwargs: Keywords,
+    low: Callable[[str], object],
+) -> object:
     """Run one operation and report what it computed in.
 
     `low` computes it low, in the dtype of a name.
@@ -55,7 +57,7 @@ def report(
         CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer
     )
 
-    def second(dtype: str) -> Any:
+    def second(dtype: str) -> object:
         if operator.layer and any(map(_drops, args[0].cells())):
             raise LeftOut(DRAWS)
         if not all(map(np.array_equal, before, _state(operator, args))):
@@ -65,14 +67,14 @@ def report(
     return _reporter.report_call(op, operator, rule, run, args, kwargs, second, written, NAMES)
 
 
-def _arguments(operator: Operator, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _arguments(operator: Operator, args: Args, kwargs: Keywords) -> tuple[Args, Keywords]:
     """Return the arguments of a call; a primitive was given its attributes when it was made."""
     if operator.layer or not operator.bound:
         return args, kwargs
     return args[1:], {**getattr(args[0], "init_attrs", {}), **kwargs}
 
 
-def _state(operator: Operator, args: Any) -> list[Any]:
+def _state(operator: Operator, args: Args) -> list[np.ndarray]:
     """Return the values of a layer's parameters that are not trained: running statistics.
 
     Return none where no shadow is wanted.
@@ -87,7 +89,7 @@ def _state(operator: Operator, args: Any) -> list[Any]:
         ]
 
 
-def _drops(cell: Any) -> bool:
+def _drops(cell: nn.Cell) -> bool:
     """Return whether a cell, or one in it, is a dropout that drops."""
     return any(
         inner.training and "Dropout" in type(inner).__name__ and getattr(inner, "p", 1.0) > 0
@@ -95,21 +97,21 @@ def _drops(cell: Any) -> bool:
     )
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Dtype) -> str:
     """Return the common name of one of MindSpore's dtypes."""
     return str(dtype).lower()
 
 
-def _numbers(tensor: Any) -> Any:
+def _numbers(tensor: Tensor) -> Any:
     wide = tensor.astype(FLOAT32) if tensor.dtype in LOW else tensor
     return wide.asnumpy().astype("float64").reshape(-1)
 
 
-def _follow(tensor: Any, hook: GradientHook, result: int) -> Any:
+def _follow(tensor: Tensor, hook: GradientHook, result: int) -> Tensor:
     """Tell a hook of the gradient of a result, where the function that ran it is differentiated."""
     take = _reporter.taking(hook, result)
 
-    def passed_by(gradient: Any) -> Any:
+    def passed_by(gradient: Tensor) -> Tensor:
         take(gradient)
         return gradient  # what a hook returns is the gradient from there on
 
@@ -130,7 +132,7 @@ def _follow_parameters(path: str, network: nn.Cell) -> None:
             _follow(parameter, hook, 0)
 
 
-def unchanged(value: Any) -> Callable[[], bool]:
+def unchanged(value: Tensor) -> Callable[[], bool]:
     """Return the function that tells whether a tensor is unchanged.
 
     On the CPU numbers tell; elsewhere they would take long.
@@ -147,13 +149,13 @@ _reporter = Reporter(thread, tensors, lambda tensor: dtype_name(tensor.dtype), _
 report_registered = _reporter.report_registered
 
 
-def second_run(tensors: Sequence[Any]) -> AbstractContextManager[SecondRun]:
+def second_run(tensors: Sequence[Tensor]) -> AbstractContextManager[SecondRun]:
     """Run no registered operation a second time.
 
     Its random numbers would be others, and nobody could tell.
     """
 
-    def run(call: Callable[[], Any]) -> Any:
+    def run(call: Callable[[], object]) -> NoReturn:
         raise LeftOut(
             "MindSpore does not tell whether a registered function draws random numbers: undo() "
             "the registration, and each operation that it is made of is computed a second time"

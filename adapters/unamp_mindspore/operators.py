@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mindspore import nn
+
 from unamp._function_types import Function
 from unamp.adapter import performing
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.facts import facts
-from unamp_mindspore.state import Tensor
+from unamp_mindspore.state import Args, Tensor
 
 
 class Operator(performing.Operator):
@@ -47,11 +49,11 @@ class Operator(performing.Operator):
         )
         self.plain = not (special or self.changing)
 
-    def parameters(self, args: Any) -> Mapping[int, Any]:
+    def parameters(self, args: Args) -> Mapping[int, Tensor]:
         return parameters_of(args[0]) if self.layer else {}
 
 
-def parameters_of(cell: Any) -> Mapping[int, Any]:
+def parameters_of(cell: nn.Cell) -> Mapping[int, Tensor]:
     """Return a cell's parameters by their ids, those of the cells in it included."""
     found = {}
     for _, home in cell.cells_and_names():

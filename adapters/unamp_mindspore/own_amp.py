@@ -9,8 +9,6 @@ process, so no other thread has it meanwhile either.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mindspore._c_expression import amp as strategies
 from mindspore.train import amp
 
@@ -40,7 +38,7 @@ switch_on = strategies.pop_amp_strategy
 
 
 @as_replacement
-def _begins(original: Function, self: Any) -> None:
+def _begins(original: Function, self: amp.AmpDecorator) -> None:
     """Wrap `AmpDecorator.__enter__`, so that this thread's region steps aside."""
     original(self)
     vars(self)[_ATTRIBUTE] = thread.plan
@@ -48,7 +46,7 @@ def _begins(original: Function, self: Any) -> None:
 
 
 @as_replacement
-def _ends(original: Function, self: Any, *error: Any) -> None:
+def _ends(original: Function, self: amp.AmpDecorator, *error: object) -> None:
     original(self, *error)
     if _ATTRIBUTE in vars(self):  # else it began before any region was open
         thread.plan = vars(self).pop(_ATTRIBUTE)

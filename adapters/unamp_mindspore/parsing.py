@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import types
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 from mindspore.ops.composite.multitype_ops import add_impl
@@ -22,7 +22,7 @@ from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region
-from unamp_mindspore.binding import binding, kept_alive, layer_rules
+from unamp_mindspore.binding import Binding, binding, kept_alive, layer_rules
 from unamp_mindspore.decorators import inside, inside_backward
 from unamp_mindspore.graph_calls import BOUND, CASTS_NOTHING
 from unamp_mindspore.graph_operators import gradients_added
@@ -30,6 +30,11 @@ from unamp_mindspore.moved import parser
 from unamp_mindspore.rewriting import rewritten, with_cast_gradients
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
+
+if TYPE_CHECKING:
+    import ast
+
+    from mindspore.graph._parse.parser import Parser  # where it is since 2.9
 
 #: The attribute of a parser that holds what its function is a method of.
 _OWNER = "_unamp_owner"
@@ -54,7 +59,7 @@ class _Graph(threading.local):
 
     compiled: bool = False
     bound: bool = False
-    backward: tuple[nn.Cell, Any] | None = None
+    backward: tuple[nn.Cell, Binding] | None = None
 
 
 graph = _Graph()
@@ -100,7 +105,7 @@ _numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
 @as_replacement
-def _parsed(original: Function, /, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
+def _parsed(original: Function, /, self: Parser, fn: Function, *args: Any, **kwargs: Any) -> None:
     """Wrap `Parser.__init__`, so that names are found as the function is bound.
 
     It raises where something would be lost in a graph.
@@ -125,7 +130,7 @@ def _parsed(original: Function, /, self: Any, fn: Any, *args: Any, **kwargs: Any
 
 
 @as_replacement
-def _read(original: Function, self: Any) -> Any:
+def _read(original: Function, self: Parser) -> tuple[object, ast.Module | None]:
     """Wrap `Parser.parse`, so that operators and methods have rules, too."""
     tokens, tree = original(self)
     bound = vars(self).get(BOUND)
@@ -136,7 +141,7 @@ def _read(original: Function, self: Any) -> Any:
     return tokens, found if graph.backward is None else with_cast_gradients(found)
 
 
-def _is_batching_rule(function: Any) -> bool:
+def _is_batching_rule(function: object) -> bool:
     """Return whether a function is a rule of `vmap` for one operation of the compiled graph."""
     return (
         isinstance(function, types.FunctionType)
@@ -145,7 +150,7 @@ def _is_batching_rule(function: Any) -> bool:
     )
 
 
-def _check(function: Any, bound: Any) -> None:
+def _check(function: Function, bound: Binding | None) -> None:
     reason = getattr(function, NOT_COMPILED, None)
     if reason is not None:
         raise NotExpressible(reason)
@@ -168,7 +173,7 @@ def _check(function: Any, bound: Any) -> None:
     )
 
 
-def check_no_region(value: Any) -> None:
+def check_no_region(value: object) -> None:
     """Check that a compiled function names no region, and nothing of unamp that makes one.
 
     Raises:
@@ -190,7 +195,7 @@ def check_no_region(value: Any) -> None:
 
 
 @as_replacement
-def _with(original: Function, self: Any, var: str) -> Any:
+def _with(original: Function, self: Parser, var: str) -> object:
     """Wrap the function that asks for the context manager of a `with` by its name.
 
     The original takes every name for that of a class.

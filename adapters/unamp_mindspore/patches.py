@@ -27,7 +27,7 @@ from unamp.adapter.replacing import (
     as_replacement,
 )
 from unamp.adapter.state import in_force, in_regions, runs_without_policy, suspended
-from unamp.regions import innermost_region
+from unamp.regions import Region, innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.binding import WITHOUT_POLICY
 from unamp_mindspore.calls import entry
@@ -42,7 +42,7 @@ from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 BFLOAT16 = DTYPES["bfloat16"]
 
 #: The module: `mindspore.common` has a function of the same name, which hides it.
-recompute: Any = sys.modules["mindspore.common.recompute"]
+recompute: types.ModuleType = sys.modules["mindspore.common.recompute"]
 
 
 # --- functions of MindSpore that must know about regions ------------------------------------------
@@ -62,7 +62,7 @@ def _backward(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @as_replacement
-def _recompute(original: Function, /, block: Any, *args: Any, **kwargs: Any) -> Any:
+def _recompute(original: Function, /, block: Function, *args: Any, **kwargs: Any) -> Any:
     # Recomputation remembers MindSpore's own strategy for the second forward, and not ours.
     region = innermost_region()
     if thread.plan is None or region is None or getattr(block, "_region", None) is region:
@@ -91,7 +91,7 @@ def _custom_bprop(original: Function, /, self: nn.Cell, *args: Any, **kwargs: An
     )
 
 
-def _in_region(block: Any, region: Any) -> Any:
+def _in_region(block: Function, region: Region) -> Function:
     if isinstance(block, nn.Cell):
         return _Again(block, region)
     if isinstance(block, types.MethodType):
@@ -109,7 +109,7 @@ def _in_region(block: Any, region: Any) -> Any:
 class _Again(nn.Cell):  # type: ignore[misc]
     """A cell that opens a region for the cell in it, each time that it is called."""
 
-    def __init__(self, block: nn.Cell, region: Any) -> None:
+    def __init__(self, block: nn.Cell, region: Region) -> None:
         super().__init__(auto_prefix=False)
         self.block = block
         self._region = region
@@ -122,13 +122,13 @@ class _Again(nn.Cell):  # type: ignore[misc]
 def _set_item(original: Function) -> Function:
     # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no
     # kernel in bfloat16.
-    def set_item(self: Any, index: Any, value: Any) -> Any:
+    def set_item(self: Tensor, index: object, value: object) -> object:
         if thread.plan is None:
             return original(self, index, value)
         with suspended(thread):
             return changed(self, index, value)
 
-    def changed(self: Any, index: Any, value: Any) -> Any:
+    def changed(self: Tensor, index: object, value: object) -> object:
         if self.dtype is not BFLOAT16 or not on_cpu():
             return original(self, index, value)
         wide = cast(self, FLOAT32)
@@ -175,7 +175,7 @@ def _hooks() -> tuple[CodePatch, ...]:
 
 
 @cache
-def _everything() -> tuple[Any, ...]:
+def _everything() -> tuple[PatchGroup]:
     # Where they are, not where they are inherited: names that come and go make a dictionary grow,
     # time and again.
     inherited = MethodsPatch(

@@ -5,7 +5,7 @@ An object that is found from bound code is bound, too.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
@@ -18,9 +18,12 @@ from unamp_mindspore.graph_scaling import in_graphs
 from unamp_mindspore.moved import parser
 from unamp_mindspore.parsing import check_no_region, graph
 
+if TYPE_CHECKING:
+    from mindspore._c_expression import TensorPy
+
 
 @as_replacement
-def _resolved(original: Function, namespace: Any, symbol: str) -> Any:
+def _resolved(original: Function, namespace: object, symbol: str) -> object:
     """Wrap `resolve_symbol`, which the compiler asks what a name stands for."""
     # What it finds may be anything, with any __eq__ and __hash__.
     found = original(namespace, symbol)
@@ -33,12 +36,12 @@ def _resolved(original: Function, namespace: Any, symbol: str) -> Any:
 
 
 @as_replacement
-def _namespace(original: Function, obj: Any) -> Any:
+def _namespace(original: Function, obj: object) -> object:
     """Wrap the function that makes the namespace of a module or an object.
 
     Names are found in it as the module or the object is bound.
     """
-    made: Any = original(obj)
+    made: object = original(obj)
     # What `super()` gives has the attributes of classes alone.
     owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
     binding = getattr(owner, BOUND, None)
@@ -50,7 +53,9 @@ def _namespace(original: Function, obj: Any) -> Any:
 
 
 @as_replacement
-def _instance(original: Function, cls_type: Any, params: Any = None) -> Any:
+def _instance(
+    original: Function, cls_type: type, params: tuple[object, ...] | None = None
+) -> object:
     """Wrap the function that makes an instance where bound code calls a class of primitives."""
     made = original(cls_type, params)
     binding = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
@@ -58,7 +63,9 @@ def _instance(original: Function, cls_type: Any, params: Any = None) -> Any:
 
 
 @as_replacement
-def _constant_cast(original: Function, x: Any, dst_type_enum: Any = None) -> Any:
+def _constant_cast(
+    original: Function, x: object, dst_type_enum: int | None = None
+) -> TensorPy | None:
     """Wrap the function that casts constants, so that it returns None where it cannot.
 
     A NumPy that MindSpore was not built for has no bfloat16. With None, the cast is made when the

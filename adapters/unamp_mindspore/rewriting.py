@@ -10,10 +10,12 @@ import ast
 import copy
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
 
 from unamp_mindspore.graph_operators import OPERATORS
 from unamp_mindspore.state import NAMES, Parameter, Tensor
+
+NodeT = TypeVar("NodeT", bound=ast.AST)
 
 #: The name, in rewritten code, of the function that casts a layer's parameters in use.
 CONVERTED = "unamp_parameter"
@@ -33,7 +35,7 @@ STATISTICS = frozenset({"moving_mean", "moving_variance"})
 
 
 def rewritten(
-    tree: ast.Module, function: types.FunctionType, owner: Any, names: Mapping[str, Any]
+    tree: ast.Module, function: types.FunctionType, owner: object, names: Mapping[str, object]
 ) -> ast.Module:
     """Return a function's source with operators and methods as functions.
 
@@ -82,11 +84,13 @@ class _Returns(ast.NodeTransformer):
 
 
 def _name(name: str, like: ast.AST) -> ast.Name:
-    return _placed(ast.Name(name, ast.Load()), like)  # type: ignore[no-any-return]
+    return _placed(ast.Name(name, ast.Load()), like)
 
 
 class _Rewriter(ast.NodeTransformer):
-    def __init__(self, function: types.FunctionType, owner: Any, names: Mapping[str, Any]) -> None:
+    def __init__(
+        self, function: types.FunctionType, owner: object, names: Mapping[str, object]
+    ) -> None:
         self._names = names
         self._owner = owner
         self._local = frozenset(_locals(function.__code__))
@@ -131,7 +135,7 @@ class _Rewriter(ast.NodeTransformer):
             return node
         variable = _placed(ast.Name(of.id, ast.Store()), of)
         made = self._call(node, "unamp_item_set", [of, target.slice, value])
-        return _placed(ast.Assign([variable], made), node)  # type: ignore[no-any-return]
+        return _placed(ast.Assign([variable], made), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.AST]:
         target = node.target
@@ -159,7 +163,7 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(made, ast.Call):
             return node
         if isinstance(node.target, ast.Name):
-            return _placed(ast.Assign([node.target], made), node)  # type: ignore[no-any-return]
+            return _placed(ast.Assign([node.target], made), node)
         self.generic_visit(node.target)
         return self._item_set(node, node.target, made)
 
@@ -200,21 +204,21 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _operation(
-        self, node: Any, operator: ast.AST, values: list[ast.expr], prefix: str = "unamp_"
-    ) -> ast.expr:
+        self, node: NodeT, operator: ast.AST, values: list[ast.expr], prefix: str = "unamp_"
+    ) -> NodeT | ast.Call:
         op = OPERATORS.get(type(operator))
         if (
             op is None
             or f"{prefix}{op[0]}" not in self._names
             or all(map(self._is_no_tensor, values))
         ):
-            return node  # type: ignore[no-any-return]
+            return node
         if any(isinstance(each, _PLAIN) and not _is_number(each) for each in values):
-            return node  # type: ignore[no-any-return]
+            return node
         return self._call(node, f"{prefix}{op[0]}", values)
 
     def _call(self, node: ast.AST, name: str, values: list[ast.expr]) -> ast.Call:
-        return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)  # type: ignore[no-any-return]
+        return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)
 
     def _is_parameter(self, node: ast.Attribute) -> bool:
         """Return whether an attribute is an eligible parameter of the layer, or several."""
@@ -233,7 +237,7 @@ class _Rewriter(ast.NodeTransformer):
         found = self._value(node)
         return found is not _UNKNOWN and not isinstance(found, (Tensor, list, tuple, dict))
 
-    def _value(self, node: ast.expr) -> Any:
+    def _value(self, node: ast.expr) -> object:
         """Return the object that a name, or an attribute of one, stands for, if that is known."""
         if isinstance(node, ast.Name):
             if node.id == "self" and self._owner is not None:
@@ -245,7 +249,7 @@ class _Rewriter(ast.NodeTransformer):
         return _UNKNOWN
 
 
-def _placed(node: Any, like: ast.AST) -> Any:
+def _placed(node: NodeT, like: ast.AST) -> NodeT:
     """Return a new node with another one's place in the text."""
     vars(node).update(
         {
@@ -271,7 +275,7 @@ def _locals(code: types.CodeType) -> set[str]:
     return set(code.co_varnames).union(code.co_cellvars, *inner)
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet

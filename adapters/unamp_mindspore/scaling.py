@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mindspore
 import numpy as np
-from mindspore import ops
+from mindspore import nn, ops
 
 from unamp_mindspore.casting import cast
 from unamp_mindspore.decoration import have_master_weights
 from unamp_mindspore.observing import dtype_name
-from unamp_mindspore.state import FLOAT32, Tensor
+from unamp_mindspore.state import FLOAT32, Dtype, Tensor
+
+if TYPE_CHECKING:
+    from unamp_mindspore.decoration import Optimizer
 
 # The originals, not the names, behind which a region puts other things.
 _all, _and, _isfinite, _mul = ops.ReduceAll(), ops.LogicalAnd(), ops.IsFinite(), ops.Mul()
 
 
-def scale_loss(loss: Any, scale: float) -> Any:
+def scale_loss(loss: Tensor, scale: float) -> Tensor:
     """See `unamp.adapter.Adapter.scale_loss`.
 
     bfloat16 has few kernels on the CPU: every low loss becomes float32.
@@ -29,8 +32,8 @@ def scale_loss(loss: Any, scale: float) -> Any:
 
 
 def backward(
-    compute: Callable[[], tuple[Any, Any]], network: Any, optimizer: Any
-) -> tuple[Any, Any]:
+    compute: Callable[[], tuple[Tensor, Tensor]], network: nn.Cell, optimizer: Optimizer
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """See `unamp.adapter.Adapter.backward`.
 
     In GRAPH_MODE too it computes as in PyNative mode: what computes the loss is any function, which
@@ -56,7 +59,7 @@ def _pynative() -> Iterator[None]:
         mindspore.set_context(mode=mode)
 
 
-def all_finite(tensors: Sequence[Any]) -> Any:
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
     """See `unamp.adapter.Adapter.all_finite`."""
     return reduce(_and, map(_finite, tensors), Tensor(True))
 
@@ -67,15 +70,17 @@ class MindSporeGradients:
     Gradients are a tuple of tensors, or one tensor, in the order of the optimizer's parameters.
     """
 
-    def __init__(self, optimizer: Any, given: Any) -> None:
+    def __init__(
+        self, optimizer: Optimizer | None, given: Tensor | Sequence[Tensor] | None
+    ) -> None:
         if given is None:
             raise TypeError(
                 "MindSpore's gradients are values: hand them over, as in "
                 "step(optimizer, gradients=gradients)"
             )
         self.values = (given,) if isinstance(given, Tensor) else tuple(given)
-        self._optimizer = optimizer
-        self._finite: list[Any] = []
+        self._optimizer: Any = optimizer
+        self._finite: list[Tensor] = []
 
     def dtypes(self) -> frozenset[str]:
         return frozenset(dtype_name(dtype) for dtype in self._taken())
@@ -89,7 +94,7 @@ class MindSporeGradients:
             cast(new, dtype) for new, dtype in zip(unscaled, self._taken(), strict=True)
         )
 
-    def _taken(self) -> list[Any]:
+    def _taken(self) -> list[Dtype]:
         """Return the dtypes in which the optimizer takes them."""
         wide = have_master_weights(self._optimizer) or (False,) * len(self.values)
         return [
@@ -100,7 +105,7 @@ class MindSporeGradients:
     def overflow(self) -> bool | None:
         return not all(bool(finite) for finite in self._finite) if self._finite else None
 
-    def first_nonfinite(self, network: Any) -> str | None:
+    def first_nonfinite(self, network: nn.Cell | None) -> str | None:
         parameters = self._optimizer.parameters
         names = (
             {} if network is None else {id(p): name for name, p in network.parameters_and_names()}
@@ -114,9 +119,9 @@ class MindSporeGradients:
         return self._optimizer(self.values, *args, **kwargs)
 
 
-def _finite(tensor: Any) -> Any:
+def _finite(tensor: Tensor) -> Tensor:
     return _all(_isfinite(cast(tensor, FLOAT32)))
 
 
-def _number(value: float) -> Any:
+def _number(value: float) -> Tensor:
     return Tensor(np.float32(value))

@@ -47,7 +47,7 @@ def spelling(value: object) -> str | None:
     return _NAMES.spelling(value)
 
 
-def _places(path: str) -> Iterator[Any]:
+def _places(path: str) -> Iterator[object]:
     yield named(path) if "." in path else primitive(path)
     head, _, name = path.partition(".")
     if head in ("mint", "ops"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ import mindspore
 from mindspore import Parameter, Tensor, context
 from mindspore._c_expression import TensorPy
 
+from unamp._function_types import Keywords
 from unamp.adapter.performing import CallPlan
 from unamp.adapter.state import Dtypes, ThreadState
 from unamp.policy import Rule
@@ -18,6 +19,12 @@ __all__ = [
     "DEVICE", "DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "device",
     "dtype_of", "on_cpu", "setting", "thread",
 ]  # fmt: skip
+
+#: The class of MindSpore's dtypes.
+Dtype = mindspore.Type
+
+#: Positional arguments of a call.
+Args = Sequence[Any]
 
 #: MindSpore's dtype objects are singletons; `is` costs a tenth of `==`.
 DTYPES = Dtypes(
@@ -64,7 +71,7 @@ class Plan(CallPlan, Protocol):
     def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
 
-    def carry_out(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def carry_out(self, operator: Any, args: Args, kwargs: Keywords) -> object:
         """Call an operation under its rule."""
 
 

@@ -5,8 +5,6 @@ The compiler asks nobody about those.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mindspore._c_expression import amp
 
 from unamp.policy import Policy, Rule
@@ -18,7 +16,7 @@ from unamp_mindspore.state import DTYPES
 STRATEGY = "amp_strategy"
 
 
-def strategy(policy: Policy | None) -> Any:
+def strategy(policy: Policy | None) -> amp.AmpStrategy:
     """Return MindSpore's own strategy for a policy, as far as it goes."""
     if policy is None:
         return CASTS_NOTHING

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import mindspore
-from mindspore import ops
+from mindspore import nn, ops
 
 from unamp_mindspore.casting import cast
 from unamp_mindspore.observing import dtype_name
-from unamp_mindspore.state import FLOAT32, Tensor
+from unamp_mindspore.state import FLOAT32, Parameter, Tensor
+
+if TYPE_CHECKING:
+    from unamp_mindspore.decoration import Optimizer
 
 # The originals, not the names, behind which a region puts other things.
 _cast, _sum, _stack = ops.Cast(), ops.ReduceSum(), ops.Stack()
 
 
-def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str, Any, Any]]:
+def named_gradients(
+    network: nn.Cell, optimizer: Optimizer | None, given: Tensor | Sequence[Tensor]
+) -> list[tuple[str, Parameter, Tensor]]:
     """See `unamp.adapter.NamesGradients.named_gradients`.
 
     The order is that of the optimizer's parameters.
@@ -37,12 +42,12 @@ def named_gradients(network: Any, optimizer: Any, given: Any) -> list[tuple[str,
     ]
 
 
-def numbers(tensor: Any) -> Any:
+def numbers(tensor: Tensor) -> Tensor:
     """See `unamp.adapter.NamesGradients.numbers`."""
     return cast(tensor, FLOAT32)
 
 
-def total(numbers: Any) -> Any:
+def total(numbers: Tensor) -> Tensor:
     """See `unamp.adapter.NamesGradients.total`."""
     return _cast(
         _sum(_cast(numbers, mindspore.int32) if numbers.dtype == mindspore.bool_ else numbers),
@@ -50,6 +55,6 @@ def total(numbers: Any) -> Any:
     )
 
 
-def fetched(totals: Sequence[Any]) -> list[float]:
+def fetched(totals: Sequence[Tensor]) -> list[float]:
     """See `unamp.adapter.NamesGradients.fetched`."""
     return [float(each) for each in _stack(list(totals)).asnumpy()] if totals else []
