@@ -19,7 +19,7 @@ from typing import Any
 from mindspore import mint, ops
 from mindspore._c_expression import typing as _typing
 
-from unamp._function_types import Function, Keywords
+from unamp._function_types import Args, Function, Keywords
 from unamp.adapter.float8 import Arithmetic
 from unamp.adapter.performing import (
     AS_IT_IS,
@@ -40,7 +40,6 @@ from unamp_mindspore.state import (
     FLOAT32,
     LOW,
     NAMES,
-    Args,
     Dtype,
     Plan,
     Tensor,

@@ -12,14 +12,14 @@ from mindspore._c_expression import TensorPy
 from mindspore.ops.function import nn_func
 from mindspore.ops.primitive import Primitive
 
-from unamp._function_types import Function, Keywords
+from unamp._function_types import Args, Function, Keywords
 from unamp.adapter.replacing import CodePatch
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.calls import entry
 from unamp_mindspore.facts import facts
 from unamp_mindspore.operators import Operator
 from unamp_mindspore.spellings import named, primitive, spelled
-from unamp_mindspore.state import Args, Tensor, thread
+from unamp_mindspore.state import Tensor, thread
 
 #: Attention's own product with its bias, which has no public name.
 _ATTENTIONS_LINEAR: types.FunctionType = nn_func.linear

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from mindspore import nn
 
-from unamp._function_types import Keywords
+from unamp._function_types import Args, Keywords
 from unamp.adapter import observing
 from unamp.adapter.gradient_hooks import GradientHook
 from unamp.adapter.observing import ObservedPlan, Reporter, follow_calls, keep_call, unobserved
@@ -23,7 +23,7 @@ from unamp.policy import Rule
 from unamp_mindspore.casting import tensors
 from unamp_mindspore.kept_calls import CALLS
 from unamp_mindspore.operators import Operator
-from unamp_mindspore.state import FLOAT32, LOW, NAMES, Args, Dtype, Tensor, on_cpu, thread
+from unamp_mindspore.state import FLOAT32, LOW, NAMES, Dtype, Tensor, on_cpu, thread
 
 _call = CodePatch(nn.Cell.__call__, follow_calls(thread))
 _layers = Patches(lambda: (_call,))

@@ -11,11 +11,11 @@ from typing import Any
 
 from mindspore import nn
 
-from unamp._function_types import Function
+from unamp._function_types import Args, Function
 from unamp.adapter import performing
 from unamp.vocabulary import vocabulary
 from unamp_mindspore.facts import facts
-from unamp_mindspore.state import Args, Tensor
+from unamp_mindspore.state import Tensor
 
 
 class Operator(performing.Operator):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ import mindspore
 from mindspore import Parameter, Tensor, context
 from mindspore._c_expression import TensorPy
 
-from unamp._function_types import Keywords
+from unamp._function_types import Args, Keywords
 from unamp.adapter.performing import CallPlan
 from unamp.adapter.state import Dtypes, ThreadState
 from unamp.policy import Rule
@@ -22,9 +22,6 @@ __all__ = [
 
 #: The class of MindSpore's dtypes.
 Dtype = mindspore.Type
-
-#: Positional arguments of a call.
-Args = Sequence[Any]
 
 #: MindSpore's dtype objects are singletons; `is` costs a tenth of `==`.
 DTYPES = Dtypes(
