@@ -235,9 +235,11 @@ class _Run:
     def plainly(self, op: str, inputs: Sequence[Any]) -> Any:
         """The result outside any region; None where there is none."""
         try:
-            return self.outside(lambda: self.call(op, inputs))
+            result = self.outside(lambda: self.call(op, inputs))
+            self.ops.dtype(result)  # where it is computed later, an error comes only now
         except Exception:
             return None
+        return result
 
     def works(self, op: str, inputs: Sequence[Any]) -> bool:
         """Return whether the framework's function in float32 is right.
