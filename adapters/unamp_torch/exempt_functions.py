@@ -319,11 +319,17 @@ def _filling(original: Function) -> Function:
 
 
 def _drawing(original: Function) -> Function:
-    """Return the replacement of a function of distributions: low tensors are float32 first."""
+    """Return the replacement of a function of distributions: low tensors are float32 first.
+
+    Regions whose policy does not reach it may be open inside others, or in other threads.
+    """
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> object:
-        if torch.compiler.is_compiling() or not (thread.plan is None or thread.plan.delegated):
+        plan = thread.plan
+        if torch.compiler.is_compiling() or (
+            plan is not None and _DRAWING in _reached(plan.policy)[0]
+        ):
             with without_policy():
                 args = tuple(cast_floats(arg, torch.float32) for arg in args)
                 kwargs = {name: cast_floats(arg, torch.float32) for name, arg in kwargs.items()}

@@ -97,6 +97,16 @@ def test_a_distribution_that_was_made_outside_of_the_region_computes_in_float32(
     assert probability.dtype is divergence.dtype is torch.float32
 
 
+def test_it_is_the_dtype_of_its_parameters_where_no_policy_reaches_it() -> None:
+    low = A.bfloat16()
+    with unamp.autocast("cpu", level="O2", dtype="bfloat16"):
+        with unamp.autocast("cpu", enabled=False):
+            assert distributions.Normal(low, low).rsample().dtype is torch.bfloat16
+        with unamp.autocast("cpu", dtype="bfloat16"):
+            assert distributions.Normal(low, low).rsample().dtype is torch.bfloat16
+        assert distributions.Normal(low, low).rsample().dtype is torch.float32
+
+
 def test_a_transform_of_a_program_s_own_follows_the_policy() -> None:
     class Coupling(distributions.Transform):
         domain = codomain = distributions.constraints.real_vector
