@@ -2,9 +2,9 @@
 
 Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters
 that others become (pruned, fused with a norm, without their parametrization), the vectors of
-spectral norms: none of them comes of an operation of the vocabulary, so that a policy would round
-what they compute with, in silence. Where it would, they are replaced while a region is open
-(`unamp_torch.python_functions`).
+spectral norms, distributions: none of them comes of an operation of the vocabulary, so that a
+policy would round what they compute with, in silence. Where it would, they are replaced while a
+region is open (`unamp_torch.python_functions`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributions, nn
 from torch.amp import GradScaler
 from torch.nn.utils import fusion, parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -31,6 +31,7 @@ from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp_torch.backward import without_policy
+from unamp_torch.casting import cast_floats
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.state import thread
 from unamp_torch.stepping import Step
@@ -57,6 +58,66 @@ _SCALING, _SCHEDULING, _CLIPPING, _AVERAGING, _MAKING = (
     "making",
 )
 _FILLING = "filling"
+_DRAWING = "drawing"
+
+
+class Group:
+    """Functions that are replaced and put back in one go: two hundred cost as much as twenty.
+
+    Attributes:
+        functions: the functions.
+    """
+
+    __slots__ = ("functions",)
+
+    def __init__(self, functions: Iterable[FunctionType]) -> None:
+        self.functions = tuple(functions)
+
+
+def _of_distributions() -> Iterator[FunctionType]:
+    """Yield the methods with which PyTorch's own distributions and transforms compute.
+
+    What calls others is left out: a distribution or a transform of a program's own may be a
+    network, which follows the policy.
+    """
+    computing = ("__init__", "rsample", "sample", "log_prob", "cdf", "icdf", "entropy")
+    yield from _own(distributions.Distribution, computing)
+    yield from _own(distributions.Transform, ("_call", "_inverse", "log_abs_det_jacobian"))
+    others: tuple[Any, ...] = (
+        *(distributions.Distribution.__init__, distributions.Distribution._validate_sample),
+        *(distributions.kl_divergence, vars(distributions.utils.lazy_property)["__get__"]),
+    )
+    yield from others
+
+
+def _own(base: type, names: Iterable[str]) -> Iterator[FunctionType]:
+    """Yield the methods of PyTorch's own classes that are derived from one."""
+    for kind in _derived(base):
+        if kind.__module__.startswith("torch.") and kind.__name__ not in _CALLING_OTHERS:
+            yield from (kind.__dict__[name] for name in names if name in kind.__dict__)
+
+
+def _derived(base: type) -> Iterable[type]:
+    """Return a class and those derived from it, each once."""
+    kinds = [base]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return dict.fromkeys(kinds)
+
+
+#: Those of PyTorch's own classes that call others.
+_CALLING_OTHERS = frozenset(
+    (
+        "CatTransform",
+        "ComposeTransform",
+        "Distribution",
+        "IndependentTransform",
+        "StackTransform",
+        "Transform",
+        "TransformedDistribution",
+        "_InverseTransform",
+    )
+)
 
 #: Those functions, by a word for what they do. More come with `_LATER` and with `_METHODS`.
 _KINDS = {
@@ -115,6 +176,8 @@ _KINDS = {
     # Parameters become pieces of a vector that something else computes, and have its dtype
     # from then on.
     _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
+    # Tails: a uniform number next to 1 is 1 when it is low, and its logarithm infinite.
+    _DRAWING: _Kind((), ("add", "div", "log", "mul", "sub")),
     # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN,
     # and stay so.
     "iterating": _Kind(
@@ -128,6 +191,8 @@ _METHODS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     _SCALING: (GradScaler, ("scale", "unscale_", "step", "update")),
     _SCHEDULING: (LRScheduler, ("step",)),
 }
+
+_DISTRIBUTIONS = Group(_of_distributions())
 
 #: Functions of modules that few programs import: the module, the way to the function in it, and the
 #: word for its kind.
@@ -149,11 +214,12 @@ _LATER = (
 )
 
 
-def functions(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
+def functions(policy: Policy) -> tuple[tuple[str, FunctionType | Group], ...]:
     """Return the functions that a policy must not reach, each with the word for its kind."""
     kinds, known = _reached(policy)
     methods = (pair for word in _METHODS if word in kinds for pair in _of_classes(word))
-    return (*known, *methods, *_imported_later(kinds))
+    drawing = ((_DRAWING, _DISTRIBUTIONS),) if _DRAWING in kinds else ()
+    return (*known, *methods, *_imported_later(kinds), *drawing)
 
 
 def reaches(policy: Policy) -> bool:
@@ -198,10 +264,7 @@ def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
     FSDP's scaler is one of PyTorch's, once it is imported.
     """
     base, names = _METHODS[word]
-    kinds = [base]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    for kind in dict.fromkeys(kinds):
+    for kind in _derived(base):
         for name in names:
             method = kind.__dict__.get(name)
             if type(method) is FunctionType:  # not one that is inherited, or wrapped
@@ -255,5 +318,30 @@ def _filling(original: Function) -> Function:
     return replacement
 
 
+def _drawing(original: Function) -> Function:
+    """Return the replacement of a function of distributions: low tensors are float32 first.
+
+    Regions whose policy does not reach it may be open inside others, or in other threads.
+    """
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> object:
+        plan = thread.plan
+        if torch.compiler.is_compiling() or (
+            plan is not None and _DRAWING in _reached(plan.policy)[0]
+        ):
+            with without_policy():
+                args = tuple(cast_floats(arg, torch.float32) for arg in args)
+                kwargs = {name: cast_floats(arg, torch.float32) for name, arg in kwargs.items()}
+                return original(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return replacement
+
+
 #: What makes the replacement of a function of each kind.
-REPLACING = dict.fromkeys(_KINDS, _replacement) | {_SCALING: _scaling, _FILLING: _filling}
+REPLACING = dict.fromkeys(_KINDS, _replacement) | {
+    _SCALING: _scaling,
+    _FILLING: _filling,
+    _DRAWING: _drawing,
+}

@@ -23,7 +23,7 @@ import torch.nn.functional
 from unamp._function_types import Function
 from unamp.adapter.forwarding import forwarding
 from unamp.adapter.performing import differing, places
-from unamp.adapter.replacing import CodePatch, Replacement
+from unamp.adapter.replacing import CodePatch, PatchGroup, Replacement
 from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -123,10 +123,12 @@ class FunctionPatch(CodePatch):
 
 _numbers = itertools.count()
 _lock = lock()
-_users: Counter[FunctionType] = Counter()
-_made: dict[FunctionType, FunctionPatch] = {}
+#: A function that can be replaced, or functions that are so in one go.
+Replaceable = FunctionType | exempt_functions.Group
+_users: Counter[Replaceable] = Counter()
+_made: dict[Replaceable, FunctionPatch | PatchGroup] = {}
 #: Functions that are replaced, each with its operation.
-Replaced = Sequence[tuple[str, FunctionType]]
+Replaced = Sequence[tuple[str, Replaceable]]
 
 
 def acquire(policy: Policy, under: Under) -> Replaced:
@@ -141,13 +143,12 @@ def acquire(policy: Policy, under: Under) -> Replaced:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
-                    if patch is None or patch.codes[1] is not function.__code__:
-                        # somebody has given it other code since
-                        make = exempt_functions.REPLACING.get(op) or functools.partial(
-                            _under_its_rule, op, under
-                        )
-                        patch = _made[function] = FunctionPatch(op, function, make)
-                    if op not in exempt_functions.REPLACING:
+                    if patch is None or (
+                        isinstance(patch, FunctionPatch)
+                        and patch.codes[1] is not patch.function.__code__
+                    ):  # or somebody has given it other code since
+                        patch = _made[function] = _patch(op, function, under)
+                    if isinstance(patch, FunctionPatch) and op not in exempt_functions.REPLACING:
                         call_while_tracing(patch.replacement)
                     patch.apply()
                 _users[function] += 1
@@ -156,6 +157,14 @@ def acquire(policy: Policy, under: Under) -> Replaced:
             release(needed[:done])
             raise
     return needed
+
+
+def _patch(op: str, function: Replaceable, under: Under) -> FunctionPatch | PatchGroup:
+    """Return the patch of a function, or those of a group of functions."""
+    make = exempt_functions.REPLACING.get(op) or functools.partial(_under_its_rule, op, under)
+    if isinstance(function, exempt_functions.Group):
+        return PatchGroup(FunctionPatch(op, each, make) for each in function.functions)
+    return FunctionPatch(op, function, make)
 
 
 def release(replaced: Replaced) -> None:
