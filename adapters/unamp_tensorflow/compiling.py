@@ -183,6 +183,53 @@ def _in_dtypes(values: Any, dtypes: list[int]) -> Any:
     )
 
 
+# --- datasets that become one: where one is low and another float32, all are float32 --------------
+
+
+@_in_regions
+def dataset_concatenation(
+    original: Function, self: Any, first: Any, second: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Let the datasets of `tf.data.Dataset.concatenate` agree."""
+    original(self, *_agreeing_datasets([first, second]), *args, **kwargs)
+
+
+@_in_regions
+def dataset_selection(
+    original: Function, self: Any, selector: Any, datasets: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Let the datasets of `sample_from_datasets` and `choose_from_datasets` agree."""
+    original(self, selector, _agreeing_datasets([*datasets]), *args, **kwargs)
+
+
+def _agreeing_datasets(datasets: list[Any]) -> list[Any]:
+    """Return datasets with float32 in their elements wherever their low dtypes and float32 differ.
+
+    Those whose elements differ in structure, which TensorFlow will refuse, stay as they are.
+    """
+    stated = [_stated_dtypes(each) for each in datasets]
+    if len({len(dtypes) for dtypes in stated}) != 1:
+        return datasets
+    places = [{*found} - {0} for found in zip(*stated, strict=True)]
+    wanted = [FLOAT32 if len(found) > 1 else 0 for found in places]
+    return [_dataset_in_dtypes(each, wanted) if any(wanted) else each for each in datasets]
+
+
+def _stated_dtypes(dataset: Any) -> list[int]:
+    """Return the eligible dtypes of a dataset's elements, 0 for any other."""
+    dtypes = [getattr(spec, "dtype", None) for spec in tf.nest.flatten(dataset.element_spec)]
+    return [DTYPES.get(dtype.name, 0) if dtype is not None else 0 for dtype in dtypes]
+
+
+def _dataset_in_dtypes(dataset: Any, dtypes: list[int]) -> Any:
+    unpacked = type(dataset.element_spec) is tuple  # `map` hands over the items of a tuple
+
+    def element(*items: Any) -> Any:
+        return _in_dtypes(items if unpacked else items[0], dtypes)
+
+    return dataset.map(api.do_not_convert(element))
+
+
 # --- branches: where one is low and another float32, both are float32 -----------------------------
 
 

@@ -134,6 +134,16 @@ _HOOKS: Hooks = (
     ),
     ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
     ("tensorflow.python.data.ops.scan_op", "_ScanDataset.__init__", compiling.dataset_scan),
+    (
+        "tensorflow.python.data.ops.concatenate_op",
+        "_ConcatenateDataset.__init__",
+        compiling.dataset_concatenation,
+    ),
+    (
+        "tensorflow.python.data.ops.directed_interleave_op",
+        "_DirectedInterleaveDataset.__init__",
+        compiling.dataset_selection,
+    ),
     # It vectorises a loop's body, in which the casts are nodes already.
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", runs_without_policy(thread)),
     # What states a dtype itself, and takes no other.
@@ -159,6 +169,11 @@ _HOOKS: Hooks = (
         for path in paths
     ),
     ("tensorflow.python.ops.map_fn", "_result_value_flat_to_batchable", stated_dtypes.map_result),
+    (
+        "tensorflow.python.data.ops.padded_batch_op",
+        "_padding_value_to_tensor",
+        stated_dtypes.padding,
+    ),
     (
         "tensorflow.python.framework.sparse_tensor",
         "SparseTensor.__mul__",

@@ -159,6 +159,15 @@ def in_stated_dtype(
 
 
 @_in_regions
+def padding(original: Function, value: Any, output_type: Any) -> Any:
+    """Let the number that pads elements of a dataset have their dtype."""
+    stated = output_type.as_datatype_enum
+    if stated in ELIGIBLE:
+        value = cast(tf.convert_to_tensor(value), stated)
+    return original(value, output_type)
+
+
+@_in_regions
 def map_result(original: Function, values: Sequence[Any], specs: Sequence[Any]) -> Any:
     """Let a function that is handed to `tf.map_fn` return the dtypes that were stated for it."""
     stated = [getattr(spec, "dtype", None) for spec in specs]
