@@ -184,6 +184,12 @@ _HOOKS: Hooks = (
         "SparseTensor.__truediv__",
         stated_dtypes.sparse_operator,
     ),
+    (
+        "tensorflow.python.ops.linalg.linear_operator_util",
+        "convert_nonref_to_tensor",
+        stated_dtypes.of_operator,
+    ),
+    ("tensorflow.python.ops.check_ops", "assert_near", stated_dtypes.nearness),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
     # A backward pass runs in the dtypes of its forward. The same two functions execute it.

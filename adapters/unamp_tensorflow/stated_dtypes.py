@@ -190,6 +190,23 @@ def sparse_operator(original: Function, sp_x: Any, y: Any) -> Any:
 
 
 @_in_regions
+def of_operator(original: Function, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let a low tensor be what a linear operator is made of.
+
+    TensorFlow has none in bfloat16, and combines none that differ in dtype.
+    """
+    if isinstance(value, tf.Tensor):
+        value = cast(value, FLOAT32)
+    return original(value, *args, **kwargs)
+
+
+@_in_regions
+def nearness(original: Function, x: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let `tf.debugging.assert_near` compare low tensors with float32 ones."""
+    return original(*_alike([x, y]), *args, **kwargs)
+
+
+@_in_regions
 def python_function(
     original: Function,
     self: Any,
