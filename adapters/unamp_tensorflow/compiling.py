@@ -10,7 +10,7 @@ changes that, it is restored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -200,6 +200,63 @@ def _in_dtypes(values: Value, dtypes: list[int]) -> Value:
     return tf.nest.pack_sequence_as(
         values, [cast_back(value, own) for value, own in zip(flat, dtypes, strict=True)]
     )
+
+
+# --- datasets that become one: where one is low and another float32, all are float32 --------------
+
+
+@_in_regions
+def dataset_concatenation(
+    original: Function,
+    self: tf.data.Dataset,
+    first: tf.data.Dataset,
+    second: tf.data.Dataset,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Let the datasets of `tf.data.Dataset.concatenate` agree."""
+    original(self, *_agreeing_datasets([first, second]), *args, **kwargs)
+
+
+@_in_regions
+def dataset_selection(
+    original: Function,
+    self: tf.data.Dataset,
+    selector: tf.data.Dataset,
+    datasets: Iterable[tf.data.Dataset],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Let the datasets of `sample_from_datasets` and `choose_from_datasets` agree."""
+    original(self, selector, _agreeing_datasets([*datasets]), *args, **kwargs)
+
+
+def _agreeing_datasets(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
+    """Return datasets with float32 in their elements wherever their low dtypes and float32 differ.
+
+    Those whose elements differ in structure, which TensorFlow will refuse, stay as they are.
+    """
+    stated = [_stated_dtypes(each) for each in datasets]
+    if len({len(dtypes) for dtypes in stated}) != 1:
+        return datasets
+    places = [{*found} - {0} for found in zip(*stated, strict=True)]
+    wanted = [FLOAT32 if len(found) > 1 else 0 for found in places]
+    return [_dataset_in_dtypes(each, wanted) if any(wanted) else each for each in datasets]
+
+
+def _stated_dtypes(dataset: tf.data.Dataset) -> list[int]:
+    """Return the eligible dtypes of a dataset's elements, 0 for any other."""
+    dtypes = [getattr(spec, "dtype", None) for spec in tf.nest.flatten(dataset.element_spec)]
+    return [DTYPES.get(dtype.name, 0) if dtype is not None else 0 for dtype in dtypes]
+
+
+def _dataset_in_dtypes(dataset: tf.data.Dataset, dtypes: list[int]) -> tf.data.Dataset:
+    unpacked = type(dataset.element_spec) is tuple  # `map` hands over the items of a tuple
+
+    def element(*items: Value) -> Value:
+        return _in_dtypes(items if unpacked else items[0], dtypes)
+
+    return dataset.map(api.do_not_convert(element))
 
 
 # --- branches: where one is low and another float32, both are float32 -----------------------------

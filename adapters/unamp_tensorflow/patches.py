@@ -134,6 +134,16 @@ _HOOKS: Hooks = (
     ),
     ("tensorflow.python.data.ops.dataset_ops", "DatasetV2.reduce", compiling.dataset_reduce),
     ("tensorflow.python.data.ops.scan_op", "_ScanDataset.__init__", compiling.dataset_scan),
+    (
+        "tensorflow.python.data.ops.concatenate_op",
+        "_ConcatenateDataset.__init__",
+        compiling.dataset_concatenation,
+    ),
+    (
+        "tensorflow.python.data.ops.directed_interleave_op",
+        "_DirectedInterleaveDataset.__init__",
+        compiling.dataset_selection,
+    ),
     # It vectorises a loop's body, in which the casts are nodes already.
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", runs_without_policy(thread)),
     # What states a dtype itself, and takes no other.
@@ -160,6 +170,11 @@ _HOOKS: Hooks = (
     ),
     ("tensorflow.python.ops.map_fn", "_result_value_flat_to_batchable", stated_dtypes.map_result),
     (
+        "tensorflow.python.data.ops.padded_batch_op",
+        "_padding_value_to_tensor",
+        stated_dtypes.padding,
+    ),
+    (
         "tensorflow.python.framework.sparse_tensor",
         "SparseTensor.__mul__",
         stated_dtypes.sparse_operator,
@@ -169,6 +184,12 @@ _HOOKS: Hooks = (
         "SparseTensor.__truediv__",
         stated_dtypes.sparse_operator,
     ),
+    (
+        "tensorflow.python.ops.linalg.linear_operator_util",
+        "convert_nonref_to_tensor",
+        stated_dtypes.of_operator,
+    ),
+    ("tensorflow.python.ops.check_ops", "assert_near", stated_dtypes.nearness),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
     # A backward pass runs in the dtypes of its forward. The same two functions execute it.

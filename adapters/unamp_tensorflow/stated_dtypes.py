@@ -181,6 +181,15 @@ def in_stated_dtype(
 
 
 @_in_regions
+def padding(original: Function, value: Value, output_type: tf.DType) -> tf.Tensor:
+    """Let the number that pads elements of a dataset have their dtype."""
+    stated = output_type.as_datatype_enum
+    if stated in ELIGIBLE:
+        value = cast(tf.convert_to_tensor(value), stated)
+    return original(value, output_type)
+
+
+@_in_regions
 def map_result(original: Function, values: Sequence[Value], specs: Sequence[tf.TypeSpec]) -> Value:
     """Let a function that is handed to `tf.map_fn` return the dtypes that were stated for it."""
     stated = [getattr(spec, "dtype", None) for spec in specs]
@@ -200,6 +209,23 @@ def sparse_operator(original: Function, sp_x: tf.SparseTensor, y: Value) -> tf.S
     if all(found) and found[0] != found[1]:
         sp_x, y = cast(sp_x, FLOAT32), cast(y, FLOAT32)
     return original(sp_x, y)
+
+
+@_in_regions
+def of_operator(original: Function, value: object, *args: Any, **kwargs: Any) -> object:
+    """Let a low tensor be what a linear operator is made of.
+
+    TensorFlow has none in bfloat16, and combines none that differ in dtype.
+    """
+    if isinstance(value, tf.Tensor):
+        value = cast(value, FLOAT32)
+    return original(value, *args, **kwargs)
+
+
+@_in_regions
+def nearness(original: Function, x: object, y: object, *args: Any, **kwargs: Any) -> object:
+    """Let `tf.debugging.assert_near` compare low tensors with float32 ones."""
+    return original(*_alike([x, y]), *args, **kwargs)
 
 
 @_in_regions

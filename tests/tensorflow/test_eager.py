@@ -253,6 +253,49 @@ def test_linear_operators_take_low_values(low, matrix):
     same(added, matrix + tf.cast(once, tf.float32))
 
 
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_linear_operators_are_made_of_low_values(low, matrix, level):
+    part, variable = matrix[:, :1], tf.Variable(matrix)
+    operators = tf.linalg
+    with under(level, low=low):
+        product = tf.matmul(matrix, matrix)
+        made = operators.LinearOperatorFullMatrix(product)
+        blocks = operators.LinearOperatorBlockDiag(
+            [made, operators.LinearOperatorFullMatrix(matrix)]
+        )
+        updated = operators.LinearOperatorLowRankUpdate(
+            operators.LinearOperatorFullMatrix(matrix), tf.matmul(matrix, part)
+        )
+        composed = operators.LinearOperatorDiag(tf.matmul(matrix, part)[:, 0]) @ made
+        assert operators.LinearOperatorFullMatrix(variable).parameters["matrix"] is variable
+        times = made.matmul(matrix)
+    assert product.dtype == times.dtype == low
+    wide = tf.cast(product, tf.float32)
+    same(made.to_dense(), wide)
+    same(blocks.to_dense()[:4, :4], wide)
+    same(blocks.to_dense()[4:, 4:], matrix)
+    column = tf.cast(tf.matmul(tf.cast(matrix, low), tf.cast(part, low)), tf.float32)
+    same(composed.to_dense(), column * wide)
+    same(updated.to_dense(), matrix + tf.matmul(column, column, transpose_b=True))
+    same(times, tf.matmul(product, tf.cast(matrix, low)))
+
+
+def test_assert_near_compares_low_tensors_with_float32(low, matrix):
+    exact = tf.matmul(matrix, matrix)
+    with under(low=low):
+        product = tf.matmul(matrix, matrix)
+        for first, second in ((product, exact), (exact, product), (product, exact.numpy())):
+            tf.debugging.assert_near(first, second, rtol=0.1, atol=0.1)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="not equal to tolerance"):
+                tf.debugging.assert_near(first, second + 1.0, rtol=0.1, atol=0.1)
+
+        @tf.function
+        def check(x):
+            tf.debugging.assert_near(x @ x, exact, 0.1, 0.1)
+
+        check(matrix)
+
+
 def test_moving_averages_are_float32_at_every_level():
     averages = tf.train.ExponentialMovingAverage(0.999)
     variable = tf.Variable(1.0)

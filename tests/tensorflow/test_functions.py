@@ -244,6 +244,61 @@ def test_a_dataset_reduced_and_scanned_keeps_the_dtype_of_its_state(matrix, leve
     same(scanned[2], tf.cast(low_product(matrix), tf.float32))
 
 
+def _joined(kind, first, second):
+    """Return two datasets made one, in the order in which their elements are asked for."""
+    if kind == "concatenate":
+        return first.concatenate(second)
+    if kind == "sample":
+        return tf.data.Dataset.sample_from_datasets([first, second], [0.5, 0.5], seed=1)
+    return tf.data.Dataset.choose_from_datasets([first, second], tf.data.Dataset.range(2))
+
+
+@pytest.mark.parametrize("kind", ["concatenate", "sample", "choose"])
+@pytest.mark.parametrize("pack", [lambda x: x, lambda x: (x,), lambda x: {"x": x, "n": 1}])
+def test_datasets_that_become_one_are_float32_where_they_differ(matrix, kind, pack):
+    plain = tf.data.Dataset.from_tensors(matrix)
+    with policy_region(BF16):
+        low = plain.map(lambda x: tf.matmul(x, x))
+        assert low.element_spec.dtype == tf.bfloat16
+        both = _joined(kind, plain.map(pack), low.map(pack))
+        alike = _joined(kind, low.map(pack), low.map(pack))
+    assert tf.nest.flatten(alike.element_spec)[-1].dtype == tf.bfloat16
+    assert both.element_spec == plain.map(pack).element_spec
+    found = sorted((tf.nest.flatten(each)[-1] for each in both), key=lambda x: x.numpy().tolist())
+    product = tf.cast(low_product(matrix), tf.float32)
+    expected = sorted((matrix, product), key=lambda x: x.numpy().tolist())
+    for value, wanted in zip(found, expected, strict=True):
+        same(value, wanted)
+
+
+def test_ragged_datasets_that_become_one(matrix):
+    plain = tf.data.Dataset.from_tensors(tf.RaggedTensor.from_row_lengths(matrix, [1, 0, 3]))
+    with policy_region(Policy("O2", "bfloat16")):
+        both = [*plain.concatenate(plain.map(lambda x: x * 2.0))]
+    assert [each.dtype for each in both] == [tf.float32, tf.float32]
+    same(both[0].flat_values, matrix)
+    same(both[1].flat_values, tf.cast(tf.cast(matrix, tf.bfloat16) * 2, tf.float32))
+
+
+def test_datasets_of_other_structures_are_refused_as_outside_of_regions(matrix):
+    plain = tf.data.Dataset.from_tensors(matrix)
+    with policy_region(BF16), pytest.raises(TypeError, match="Incompatible dataset elements"):
+        plain.map(lambda x: (x, x)).concatenate(plain)
+
+
+@pytest.mark.parametrize("number", [-1.0, tf.constant(-1.0), np.float32(-1)], ids=repr)
+def test_what_pads_a_dataset_has_the_dtype_of_its_elements(number):
+    with policy_region(Policy("O2", "bfloat16")):
+        low = tf.data.Dataset.range(1, 3).map(lambda n: tf.fill([n], 3.0) * 2.0)
+        (found,) = low.padded_batch(2, padding_values=number)
+        minus = tf.constant(0.5) * -2.0
+        assert minus.dtype == tf.bfloat16
+        wide = tf.data.Dataset.from_tensors(tf.ones([1])).padded_batch(1, [2], minus)
+    assert found.dtype == tf.bfloat16
+    same(found, tf.constant([[6.0, -1.0], [6.0, 6.0]], tf.bfloat16))
+    same(next(iter(wide)), tf.constant([[1.0, -1.0]]))
+
+
 @pytest.mark.parametrize(
     "policy", [BF16, BF16.replace(deny="matmul"), Policy("O2", "bfloat16")], ids=repr
 )
