@@ -82,3 +82,6 @@ OPERATORS = {
     ast.Eq: ("eq", operator.eq),
     ast.NotEq: ("ne", operator.ne),
 }
+
+#: Functions of Python that compute with a tensor, by their names, which are those of operations.
+BUILTINS = {"abs": abs, "round": round}
