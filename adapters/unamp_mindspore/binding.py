@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
-from mindspore import _c_expression, nn, ops
+from mindspore import _c_expression, amp, nn, ops
 from mindspore.experimental import optim
 from mindspore.experimental.optim import lr_scheduler
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
@@ -73,11 +73,23 @@ from unamp_mindspore.strategies import STRATEGY, strategy
 #: The attribute of a cell's class with the policy of its own; see `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
 
-#: The bases of cells that follow no policy: what updates parameters, and what says how fast.
-WITHOUT_POLICY = (nn.Optimizer, optim.Optimizer, LearningRateSchedule)
+#: The bases of cells that follow no policy: what updates parameters, and what says how fast, and
+#: under which loss scale.
+WITHOUT_POLICY = (
+    nn.Optimizer,
+    optim.Optimizer,
+    LearningRateSchedule,
+    nn.DynamicLossScaleUpdateCell,
+)
 
-#: The bases of what says how fast and is no cell.
-_SCHEDULERS = (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau, lr_scheduler.SequentialLR)
+#: The bases of what says so and is no cell.
+_OBJECTS_WITHOUT_POLICY = (
+    lr_scheduler.LRScheduler,
+    lr_scheduler.ReduceLROnPlateau,
+    lr_scheduler.SequentialLR,
+    amp.DynamicLossScaler,
+    amp.StaticLossScaler,
+)
 
 #: The rules that layers have: graphs follow them.
 layer_rules = RulesInForce()
@@ -150,7 +162,7 @@ class Binding:
                 "that does the same (def), or call it in PYNATIVE_MODE without mindspore.jit"
             )
         if hasattr(type(value), "__ms_class__") and not hasattr(value, BOUND):
-            return (PARTS if isinstance(value, _SCHEDULERS) else self)._object(value)
+            return (PARTS if isinstance(value, _OBJECTS_WITHOUT_POLICY) else self)._object(value)
         return value
 
     def _decorated(self, value: types.FunctionType | types.MethodType, plain: Function) -> Function:
@@ -210,7 +222,11 @@ class Binding:
         made["unamp_gradients"] = graph_operators.gradients_like
         made["unamp_item_set"] = setting(graph_operators.with_item, emulated=self._emulates)
         for op, call in graph_operators.OPERATORS.values():
-            made[f"unamp_in_place_{op}"] = in_place(call, made[f"unamp_{op}"])
+            computed = made[f"unamp_{op}"]
+            # MindSpore's tensors have no `**=` and `@=`: Python makes a new one.
+            made[f"unamp_in_place_{op}"] = (
+                computed if op in ("pow", "matmul") else in_place(call, computed)
+            )
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
             # The indices stay as they are: a cast of many makes a list a tuple, of other meaning.
@@ -219,6 +235,9 @@ class Binding:
         made["unamp_subscript"] = indexing(
             made["unamp_subscript"], of_a_tensor(same, self._by_rule("index", same))
         )
+        for op, call in graph_operators.BUILTINS.items():
+            if self._rules[op] is not Rule.BANNED:
+                made[f"unamp_builtin_{op}"] = of_a_tensor(call, self._by_rule(op, call))
         for name, op in tensor_methods().items():
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 call = method(name)
@@ -408,7 +427,7 @@ class _Parts(Binding):
         ):
             return self._kept.get(value, self._copy)
         if isinstance(value, types.MethodType) and isinstance(
-            value.__self__, (*WITHOUT_POLICY, *_SCHEDULERS)
+            value.__self__, (*WITHOUT_POLICY, *_OBJECTS_WITHOUT_POLICY)
         ):
             return self._method(value)
         if type(value) is types.ModuleType and _is_own(value.__name__):

@@ -136,6 +136,14 @@ def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
 
 
 @unbound
+def _cast_found(dtype, found):  # type: ignore[no-untyped-def]
+    # A result in float64 comes of inputs that no rule casts.
+    if _seen(found) & _HAS_FLOAT64:
+        return found
+    return mixed_precision_cast(dtype, found)
+
+
+@unbound
 def _able(values, seen):  # type: ignore[no-untyped-def]
     """Return values in a dtype that any device has kernels for.
 
@@ -177,10 +185,10 @@ def low(call: Function, to: Low, own: int = 0) -> Function:
         given, named = _cast(dtype, args, seen), mixed_precision_cast(dtype, kwargs)
         if emulated:
             given, named = _cast(FLOAT32, given, seen), mixed_precision_cast(FLOAT32, named)
-            found = mixed_precision_cast(dtype, call(*given, **named))
+            found = _cast_found(dtype, call(*given, **named))
         else:
             found = call(*given, **named)
-        return mixed_precision_cast(result, found) if widened else found
+        return _cast_found(result, found) if widened else found
 
     return _taking_any(unamp_low)
 

@@ -83,3 +83,6 @@ OPERATORS: dict[type[ast.AST], tuple[str, Function]] = {
     ast.Eq: ("eq", operator.eq),
     ast.NotEq: ("ne", operator.ne),
 }
+
+#: Functions of Python that compute with a tensor, by their names, which are those of operations.
+BUILTINS = {"abs": abs, "round": round}

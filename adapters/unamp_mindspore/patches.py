@@ -13,9 +13,10 @@ import types
 from functools import cache
 from typing import Any
 
-from mindspore import nn, ops
+from mindspore import amp, nn, ops
 from mindspore._c_expression import TensorPy
 from mindspore.experimental.optim import lr_scheduler
+from mindspore.train import Metric
 
 from unamp._function_types import Function
 from unamp.adapter.patching import Patches
@@ -31,7 +32,7 @@ from unamp.regions import Region, innermost_region
 from unamp_mindspore import compiling
 from unamp_mindspore.binding import WITHOUT_POLICY
 from unamp_mindspore.calls import entry
-from unamp_mindspore.casting import cast, convert, recording
+from unamp_mindspore.casting import cast, convert, map_floats, recording
 from unamp_mindspore.decorators import cast_inputs_of
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
@@ -148,19 +149,31 @@ def _clip(original: Function, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
+@in_regions(thread)
+def _metric_data(original: Function, self: Metric, data: Any) -> Any:
+    # NumPy counts in the dtype that it is given, and does not compute in bfloat16.
+    return original(self, map_floats(data, FLOAT32))
+
+
+_without_policy = runs_without_policy(thread)
+
 #: Functions of Python code, and what makes the replacement.
 _HOOKS = (
     (Tensor, "_setitem", _set_item),
     (Tensor, "_setitem_origin", _set_item),
-    (Tensor, "copy", runs_without_policy(thread)),  # MindSpore divides by 1
+    (Tensor, "copy", _without_policy),  # MindSpore divides by 1
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (ops, "clip_by_global_norm", _clip),
     # What they make of a learning rate is float32. (In a graph: see `unamp_mindspore.binding`.)
-    (lr_scheduler.LRScheduler, "step", runs_without_policy(thread)),
-    (lr_scheduler.CosineAnnealingWarmRestarts, "step", runs_without_policy(thread)),
-    (lr_scheduler.ReduceLROnPlateau, "step", runs_without_policy(thread)),
-    (lr_scheduler.SequentialLR, "step", runs_without_policy(thread)),
+    (lr_scheduler.LRScheduler, "step", _without_policy),
+    (lr_scheduler.CosineAnnealingWarmRestarts, "step", _without_policy),
+    (lr_scheduler.ReduceLROnPlateau, "step", _without_policy),
+    (lr_scheduler.SequentialLR, "step", _without_policy),
+    # Neither does a rule reach a loss scale. (In a graph: see `unamp_mindspore.binding`.)
+    *((amp.DynamicLossScaler, name, _without_policy) for name in ("scale", "unscale", "adjust")),
+    *((amp.StaticLossScaler, name, _without_policy) for name in ("scale", "unscale")),
+    (Metric, "_convert_data", _metric_data),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
     (nn.Cell, "_call_custom_bprop", _custom_bprop),
 )
@@ -183,9 +196,7 @@ def _everything() -> tuple[PatchGroup]:
     )
     functions = (primitive_call, *_hooks(), *OWN_HOOKS, compiling.TRACE_HOOK, *codes().values())
     # Whoever derives from them: calling an optimizer is its step.
-    steps = (
-        AttributePatch(kind, "__call__", runs_without_policy(thread)) for kind in WITHOUT_POLICY
-    )
+    steps = (AttributePatch(kind, "__call__", _without_policy) for kind in WITHOUT_POLICY)
     return (PatchGroup((inherited, *functions, *steps)),)
 
 

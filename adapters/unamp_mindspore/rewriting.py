@@ -191,6 +191,12 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         of = node.func
+        if isinstance(of, ast.Name) and of.id not in self._local and of.id not in self._known:
+            if of.id == "pow" and len(node.args) == 2:
+                return self._operation(node, ast.Pow(), node.args)
+            if f"unamp_builtin_{of.id}" in self._names:
+                node.func = _name(f"unamp_builtin_{of.id}", of)
+            return node
         if (
             isinstance(of, ast.Attribute)
             and not isinstance(of.value, ast.Constant)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from eager import *  # noqa: F403
 from eager import under
-from mindspore import Tensor, mint, nn, ops
+from mindspore import Tensor, mint, nn, ops, train
 from mindspore.ops import matmul as bound_early
 from unamp_mindspore import listing, patches
 from unamp_mindspore.hooks import HOOKS
@@ -400,3 +400,19 @@ def test_a_result_has_the_dtype_that_the_call_names(level, dtype):
             assert float(result) == 131072.0  # more than float16 holds
             assert add_up(low[0], dtype=low.dtype).dtype == low.dtype
         assert ops.softmax(low, dtype=mindspore.float32).dtype == mindspore.float32
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_metrics_count_in_float32(low, level):
+    squared, loss, accuracy = train.MSE(), train.Loss(), train.Accuracy()
+    with under(level, low):
+        far = ops.matmul(rand(2, 4), rand(4, 3)) * 0 + 512
+        assert far.dtype == low
+        for _ in range(200):
+            squared.update(far, far * 2)
+            loss.update(far[0, 0])
+            accuracy.update(far, Tensor([0, 1], mindspore.int32))
+    # NumPy would compare in float16, where both are infinite.
+    assert float(squared.eval()) == 3 * 512.0**2
+    assert float(loss.eval()) == 512.0
+    assert accuracy.eval() == 0.5

@@ -348,6 +348,45 @@ def test_items_are_set_in_the_dtype_of_their_tensor_in_a_graph(code, level, low)
     assert _difference(flat(eager), flat(graph)) is None
 
 
+def _functions_of_python(x):
+    product = ops.matmul(x, x.T)
+    return (
+        abs(x),
+        abs(product),
+        round(x),
+        round(product),
+        pow(product, 2),
+        pow(2, product),
+        Tensor(float(abs(-2))),
+    )
+
+
+def _powers_in_place(x):
+    y = ops.matmul(x, x.T)
+    y **= 2
+    return y
+
+
+def _a_name_of_ones_own(x):
+    abs = ops.exp
+    return abs(x)
+
+
+def _with_float64(x):
+    wide = Tensor(np.ones((3, 3)), mindspore.float64)
+    return x.sum() + wide, wide * x.sum(), ops.matmul(wide, wide)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize(
+    "code", [_functions_of_python, _powers_in_place, _a_name_of_ones_own, _with_float64]
+)
+def test_code_means_the_same_in_a_graph(code, level, low):
+    with policy_region(Policy(level, low)):
+        eager, graph = code(_A), mindspore.jit(code)(_A)
+    assert _difference(flat(eager), flat(graph)) is None
+
+
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 @pytest.mark.parametrize("kept", [F32, LOW["float16"]], ids=str)
 def test_a_parameter_whose_item_is_set_is_changed_in_a_graph(kept, level):

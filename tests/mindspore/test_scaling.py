@@ -2,11 +2,12 @@
 
 import math
 
+import mindspore
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, amp, nn
 from mindspore.experimental import optim
 
 import unamp
@@ -61,3 +62,44 @@ def test_no_policy_reaches_a_step(kind, scaled):
         return w.asnumpy()
 
     assert np.array_equal(stepped("O3"), stepped("O0"))
+
+
+def _called(scaler, loss, finite):
+    scaled = scaler.scale(loss)
+    unscaled = scaler.unscale((scaled,))[0]
+    scaler.adjust(finite)
+    return scaled, unscaled
+
+
+def _in_a_graph(scaler, loss, finite):
+    @mindspore.jit
+    def step(loss, finite):
+        scaled = scaler.scale(loss)
+        unscaled = scaler.unscale((scaled,))[0]
+        scaler.adjust(finite)
+        return scaled, unscaled
+
+    return step(loss, finite)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize("step", [_called, _in_a_graph])
+@pytest.mark.parametrize("finite", [True, False])
+def test_no_policy_reaches_a_scaler_of_mindspores_own(step, level, low, finite):
+    scaler = amp.DynamicLossScaler(2.0**20, 2, 1)
+    with unamp.autocast(level=level, dtype=low):
+        scaled, unscaled = step(scaler, Tensor(np.float32(3.001)), Tensor(finite))
+        fixed = amp.StaticLossScaler(2.0**20).scale(Tensor(np.float32(3.001)))
+    # In float16 these would be infinite, and so the scale, for good.
+    assert [each.dtype for each in (scaled, unscaled, fixed)] == [mindspore.float32] * 3
+    assert scaled.asnumpy() == fixed.asnumpy() == np.float32(3.001) * 2.0**20
+    assert unscaled.asnumpy() == np.float32(3.001)
+    assert scaler.scale_value.asnumpy() == (2.0**21 if finite else 2.0**19)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_no_policy_reaches_the_cell_that_updates_a_loss_scale(level, low):
+    update, scale = nn.DynamicLossScaleUpdateCell(2**20, 2, 1), Parameter(Tensor(2.0**20))
+    with unamp.autocast(level=level, dtype=low):
+        update(scale, Tensor(True))
+    assert scale.asnumpy() == 2.0**19
