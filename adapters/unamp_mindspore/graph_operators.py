@@ -85,4 +85,4 @@ OPERATORS: dict[type[ast.AST], tuple[str, Function]] = {
 }
 
 #: Functions of Python that compute with a tensor, by their names, which are those of operations.
-BUILTINS = {"abs": abs, "round": round}
+BUILTINS: dict[str, Function] = {"abs": abs, "round": round}

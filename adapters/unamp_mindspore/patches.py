@@ -150,7 +150,7 @@ def _clip(original: Function, *args: Any, **kwargs: Any) -> Any:
 
 
 @in_regions(thread)
-def _metric_data(original: Function, self: Metric, data: Any) -> Any:
+def _metric_data(original: Function, self: Metric, data: object) -> object:
     # NumPy counts in the dtype that it is given, and does not compute in bfloat16.
     return original(self, map_floats(data, FLOAT32))
 
