@@ -26,6 +26,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from unamp._compiler_marks import once_per_trace
 from unamp._function_types import Function
 from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
@@ -83,11 +84,10 @@ def _of_distributions() -> Iterator[FunctionType]:
     computing = ("__init__", "rsample", "sample", "log_prob", "cdf", "icdf", "entropy")
     yield from _own(distributions.Distribution, computing)
     yield from _own(distributions.Transform, ("_call", "_inverse", "log_abs_det_jacobian"))
-    others: tuple[Any, ...] = (
-        *(distributions.Distribution.__init__, distributions.Distribution._validate_sample),
-        *(distributions.kl_divergence, vars(distributions.utils.lazy_property)["__get__"]),
-    )
-    yield from others
+    yield vars(distributions.Distribution)["__init__"]
+    yield vars(distributions.Distribution)["_validate_sample"]
+    yield vars(distributions)["kl_divergence"]
+    yield vars(distributions.utils.lazy_property)["__get__"]
 
 
 def _own(base: type, names: Iterable[str]) -> Iterator[FunctionType]:
@@ -326,17 +326,20 @@ def _drawing(original: Function) -> Function:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> object:
-        plan = thread.plan
-        if torch.compiler.is_compiling() or (
-            plan is not None and _DRAWING in _reached(plan.policy)[0]
-        ):
-            with without_policy():
-                args = tuple(cast_floats(arg, torch.float32) for arg in args)
-                kwargs = {name: cast_floats(arg, torch.float32) for name, arg in kwargs.items()}
-                return original(*args, **kwargs)
-        return original(*args, **kwargs)
+        if not _draws_in_float32():
+            return original(*args, **kwargs)
+        with without_policy():
+            args = tuple(cast_floats(arg, torch.float32) for arg in args)
+            kwargs = {name: cast_floats(arg, torch.float32) for name, arg in kwargs.items()}
+            return original(*args, **kwargs)
 
     return replacement
+
+
+@once_per_trace
+def _draws_in_float32() -> bool:
+    """Return whether the policy in force here must not reach distributions."""
+    return thread.plan is not None and _DRAWING in _reached(thread.plan.policy)[0]
 
 
 #: What makes the replacement of a function of each kind.

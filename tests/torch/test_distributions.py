@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 import torch
+from threaded import open_in_another_thread
 from torch import Tensor, distributions, nn
 
 import unamp
@@ -159,3 +160,24 @@ def test_compiled_draws_and_probabilities_are_those_outside_of_the_region(inside
             results = compiled(A, B)
     for mine, theirs in zip(results, compute(A, B), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.beside_kernels
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["on an island", "in another thread"])
+def test_a_compiled_function_draws_by_the_policy_that_is_in_force_for_it(elsewhere: bool) -> None:
+    a, b = A.bfloat16(), B.bfloat16()
+
+    def judged(a: Tensor, b: Tensor) -> Tensor:
+        return distributions.Gumbel(a, b, validate_args=False).log_prob(b)
+
+    def on_an_island(a: Tensor, b: Tensor) -> Tensor:
+        with unamp.autocast(enabled=False):
+            return judged(a, b)
+
+    compiled = torch.compile(
+        judged if elsewhere else on_an_island, backend="aot_eager", fullgraph=True
+    )
+    low = Policy("O2", "bfloat16")
+    with open_in_another_thread(low, lambda: None) if elsewhere else policy_region(low):
+        assert compiled(a, b).dtype is torch.bfloat16
+    assert compiled(a, b).dtype is torch.bfloat16
