@@ -69,8 +69,12 @@ def _run(make: Callable[[], Step]) -> dict[str, Any]:
         return {"first": first, "last": float(last[0]), "seconds": statistics.median(times)}
     except Exception as error:
         traceback.print_exc()
-        first_line = str(error).strip().splitlines()[0] if str(error) else ""
-        return {"error": f"{type(error).__name__}: {first_line}"[:300]}
+        return {"error": _first_line(error)}
+
+
+def _first_line(error: Exception) -> str:
+    said = str(error).strip().splitlines()[0] if str(error) else ""
+    return f"{type(error).__name__}: {said}"[:300]
 
 
 def _decisions(make: Callable[[], Step], eager: Region) -> dict[str, Any]:
@@ -79,8 +83,7 @@ def _decisions(make: Callable[[], Step], eager: Region) -> dict[str, Any]:
         with eager(), unamp.trace() as trace:
             make()()
     except Exception as error:
-        first_line = str(error).strip().splitlines()[0] if str(error) else ""
-        return {"error": f"{type(error).__name__}: {first_line}"[:300]}
+        return {"error": _first_line(error)}
     works = [
         (record, work)
         for record in trace.records

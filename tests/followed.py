@@ -59,7 +59,7 @@ def added(x: Any) -> list[str]:
 
 
 def changes_of_file(run: Callable[[], object]) -> int:
-    """Return how often a call goes from one file of Python to another, there and back.
+    """Return the number of times that a call goes from one file of Python to another and back.
 
     What it calls counts, too.
     """

@@ -27,7 +27,7 @@ OPERATIONS = ["add", "conv2d", "exp", "gelu", "linear", "mse_loss", "softmax", "
 
 
 def read(framework: str, device: str, network: str, policy: Policy) -> tuple[str, list[str]]:
-    """Return what is wrong with a network's program, and its operations but for elementwise ones.
+    """Return the faults of a network's program, and its operations but for elementwise ones.
 
     The first is empty where nothing is wrong.
     """

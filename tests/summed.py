@@ -141,7 +141,7 @@ class Values:
 
 
 def measure(framework: str) -> dict[str, Any]:
-    """Return what every sum that a framework has comes to, with its dtype, by operation.
+    """Return the result of every sum that a framework has, with its dtype, by operation.
 
     The averages of draws come with it.
     """

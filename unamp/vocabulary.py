@@ -69,7 +69,7 @@ class Operation(NamedTuple):
 
     @property
     def is_added(self) -> bool:
-        """Return whether it was added in this process: a user's own, or a library's operator."""
+        """Return whether the operation is a user's own, or an operator of somebody's library."""
         return bool(self.registered) or self.group == OPERATORS
 
     @property
@@ -82,7 +82,7 @@ class Operation(NamedTuple):
 
     @property
     def is_cast(self) -> bool:
-        """Return whether it is a cast or a move.
+        """Return whether the operation is a cast or a move.
 
         The call says the dtype or the device, and no list and no level another.
         """

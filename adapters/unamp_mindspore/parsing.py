@@ -34,7 +34,6 @@ from unamp_mindspore.strategies import STRATEGY
 if TYPE_CHECKING:
     import ast
 
-    from mindspore.graph._parse.parser import Parser  # where it is since 2.9
 
 #: The attribute of a parser that holds what its function is a method of.
 _OWNER = "_unamp_owner"
@@ -105,7 +104,7 @@ _numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 
 @as_replacement
-def _parsed(original: Function, /, self: Parser, fn: Function, *args: Any, **kwargs: Any) -> None:
+def _parsed(original: Function, /, self: Any, fn: Function, *args: Any, **kwargs: Any) -> None:
     """Wrap `Parser.__init__`, so that names are found as the function is bound.
 
     It raises where something would be lost in a graph.
@@ -130,7 +129,7 @@ def _parsed(original: Function, /, self: Parser, fn: Function, *args: Any, **kwa
 
 
 @as_replacement
-def _read(original: Function, self: Parser) -> tuple[object, ast.Module | None]:
+def _read(original: Function, self: Any) -> tuple[object, ast.Module | None]:
     """Wrap `Parser.parse`, so that operators and methods have rules, too."""
     tokens, tree = original(self)
     bound = vars(self).get(BOUND)
@@ -195,7 +194,7 @@ def check_no_region(value: object) -> None:
 
 
 @as_replacement
-def _with(original: Function, self: Parser, var: str) -> object:
+def _with(original: Function, self: Any, var: str) -> object:
     """Wrap the function that asks for the context manager of a `with` by its name.
 
     The original takes every name for that of a class.

@@ -30,7 +30,7 @@ from unamp.adapter.replacing import (
     Replacement,
     as_replacement,
 )
-from unamp.adapter.state import in_force, in_regions, runs_without_policy, stepping, suspended
+from unamp.adapter.state import Step, in_force, in_regions, runs_without_policy, stepping, suspended
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
 from unamp.regions import Region, innermost_region
@@ -178,13 +178,11 @@ def _minimize(
     original: Function, objective_func: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any
 ) -> object:
     # As a step, whose closure is the function that is minimized. The search compares its values.
-    around = thread.plan
+    with Step(thread, functools.partial(suspended, thread)) as step:
 
-    def objective(position: Tensor) -> Tensor:
-        with in_force(thread, around):
-            return cast(objective_func(position), FLOAT32)
+        def objective(position: Tensor) -> Tensor:
+            return cast(step.call_under_policy(objective_func, position), FLOAT32)
 
-    with suspended(thread):
         return original(objective, *args, **kwargs)
 
 

@@ -49,7 +49,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def log(tmp_path):
-    """Return what the worker of `OPEN` has begun.
+    """Return the items that the worker of `OPEN` has begun.
 
     A file beside it says which version it pretends to be.
     """

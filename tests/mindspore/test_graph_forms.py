@@ -420,7 +420,7 @@ def _called(form):
 
 
 def _difference(eager, graph):
-    """Return how the tensors of a graph differ from those of PyNative mode; None if they do not."""
+    """Return the difference of a graph's tensors from those of PyNative mode, or None."""
     dtypes = [str(each.dtype) for each in eager], [str(each.dtype) for each in graph]
     if dtypes[0] != dtypes[1]:
         return f"{dtypes[0]} in PyNative mode, {dtypes[1]} in a graph"

@@ -54,7 +54,7 @@ def test_values_of_a_branch_or_a_loop_without_memory(fails, runs, message, stop_
 
 
 def in_program(compute, x, *, saved=None):
-    """Return what a program gives that is built by hand.
+    """Return the results of a program that is built by hand.
 
     Where a path is given, the program is saved and loaded in between.
     """

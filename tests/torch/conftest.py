@@ -78,7 +78,7 @@ def _native_state() -> dict[str, Any]:
 
 
 def _attributes() -> dict[str, Any]:
-    """Return what stands at every place that unamp patches while a region is open.
+    """Return the object at every place that unamp patches while a region is open.
 
     Only modules that are imported have such places.
     """

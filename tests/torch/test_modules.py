@@ -23,7 +23,7 @@ each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 
 
 def rounding(result: Tensor, exact: Tensor) -> float:
-    """Return how far a result is from the exact one, relative to the exact one's size.
+    """Return the error of a result, relative to the exact one's size.
 
     A rounding is 2**-9 for bfloat16, 2**-24 for float32.
     """

@@ -44,10 +44,7 @@ def test_faults_lead() -> None:
 
 
 def test_a_region_reaches_no_shadow() -> None:
-    """What a policy keeps in float32 is computed low all the same.
-
-    What it is made of follows no rule.
-    """
+    """A shadow is low where the policy keeps float32, and its parts follow no rule."""
     x = torch.linspace(0, 30, 64)
     with unamp.trace(shadow="float16") as plain:
         x.exp()
