@@ -238,18 +238,18 @@ def table(known: Rows) -> str:
                 )
             )
     heads = (
-        *(
-            "framework",
-            "setting",
-            "result",
-            "passed",
-            "gaps",
-            "failed",
-            "sample",
-            "largest error",
-            "seconds",
-        ),
-        *("computes with", "on", "at commit"),
+        "framework",
+        "setting",
+        "result",
+        "passed",
+        "gaps",
+        "failed",
+        "sample",
+        "largest error",
+        "seconds",
+        "computes with",
+        "on",
+        "at commit",
     )
     lines += ["", "## Results", "", cells(*heads), cells(*["---"] * len(heads))]
     places: list[str] = []

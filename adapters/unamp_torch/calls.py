@@ -46,14 +46,12 @@ _backward_in_progress = torch._C._current_graph_task_id  # -1 where there is non
 
 #: What PyTorch says, among other things, of a dtype that an operator has no kernel for.
 NO_KERNEL = (
-    *(
-        "Half",
-        "BFloat16",
-        "ow precision",
-        "float or double",
-        "float and double",
-        "nsupported dtype",
-    ),
+    "Half",
+    "BFloat16",
+    "ow precision",
+    "float or double",
+    "float and double",
+    "nsupported dtype",
     "could not create a primitive",
 )
 

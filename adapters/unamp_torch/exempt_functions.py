@@ -136,27 +136,19 @@ _KINDS = {
     # Initial values that are computed, and parameters and buffers that are made of parameters.
     _MAKING: _Kind(
         (
-            *(
-                nn.init.orthogonal_,
-                nn.init.trunc_normal_,
-                nn.utils.spectral_norm,
-                nn.utils.weight_norm,
-            ),
-            *(
-                parametrizations.spectral_norm,
-                parametrize.register_parametrization,
-                parametrize.remove_parametrizations,
-            ),
-            *(
-                parametrize.ParametrizationList.right_inverse,
-                SpectralNorm.remove,
-                WeightNorm.remove,
-            ),
-            *(
-                fusion.fuse_conv_bn_weights,
-                fusion.fuse_linear_bn_weights,
-                nn.utils.parameters_to_vector,
-            ),
+            nn.init.orthogonal_,
+            nn.init.trunc_normal_,
+            nn.utils.spectral_norm,
+            nn.utils.weight_norm,
+            parametrizations.spectral_norm,
+            parametrize.register_parametrization,
+            parametrize.remove_parametrizations,
+            parametrize.ParametrizationList.right_inverse,
+            SpectralNorm.remove,
+            WeightNorm.remove,
+            fusion.fuse_conv_bn_weights,
+            fusion.fuse_linear_bn_weights,
+            nn.utils.parameters_to_vector,
         ),
         (
             "add",

@@ -46,17 +46,15 @@ class Operator:
     """
 
     __slots__ = (
-        *(
-            "call",
-            "composite",
-            "computes",
-            "dtype_position",
-            "eligible",
-            "name",
-            "no_kernel",
-            "op",
-            "overload",
-        ),
+        "call",
+        "composite",
+        "computes",
+        "dtype_position",
+        "eligible",
+        "name",
+        "no_kernel",
+        "op",
+        "overload",
         "sparse_position",
     )
 

@@ -71,11 +71,9 @@ class KnownGap:
     def covers(self, result: Result) -> bool:
         """Return whether a result is of this gap."""
         pairs = (
-            *(
-                (result.subject, self.subjects),
-                (result.policy, self.policies),
-                (result.device, self.devices),
-            ),
+            (result.subject, self.subjects),
+            (result.policy, self.policies),
+            (result.device, self.devices),
             (result.way, self.ways),
         )
         return result.check == self.check and all(

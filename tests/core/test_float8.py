@@ -266,7 +266,7 @@ def test_the_lists_of_a_study() -> None:
     assert [
         bool(re.match(pattern, name))
         for name in ("enc.1.fc", "model.enc.1.fc", "out'", "enc.0.fc", "enc.1.fc2", "en")
-    ] == [*(True, True, True, False, False, False)]
+    ] == [True, True, True, False, False, False]
     assert "DisableFP8Layer:\n      enabled: True\n" in text
     assert (
         "every layer"

@@ -12,7 +12,12 @@ from unamp.adapter.records import Values
 from unamp.dialects.paddle.amp import debugging
 
 FINITE = unamp.OpRecord(
-    *("exp", "exp", unamp.Rule.FP32, ("float32",), "float32", "float32"),
+    "exp",
+    "exp",
+    unamp.Rule.FP32,
+    ("float32",),
+    "float32",
+    "float32",
     values=Values((2,), 0, 2.0, 1.0, 2.0, (2.0, 0.0)),
 )
 LARGE = FINITE._replace(values=Values((2,), 0, 65505.0, 1.0, 2.0, (2.0, 0.0)))

@@ -90,13 +90,16 @@ def test_numbers_are_those_of_the_cpu_to_the_bit() -> None:
     """One operation at a time, each on tensors of three devices in one region."""
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     calls: list[Callable[..., torch.Tensor]] = [
-        *(torch.mm, torch.add, torch.mul, torch.maximum, F.linear, F.mse_loss),
-        *(
-            lambda x, y: x.exp(),
-            lambda x, y: F.softmax(x, -1),
-            lambda x, y: torch.cat([x, y]),
-            lambda x, y: x.sum(),
-        ),
+        torch.mm,
+        torch.add,
+        torch.mul,
+        torch.maximum,
+        F.linear,
+        F.mse_loss,
+        lambda x, y: x.exp(),
+        lambda x, y: F.softmax(x, -1),
+        lambda x, y: torch.cat([x, y]),
+        lambda x, y: x.sum(),
     ]
     for policy in POLICIES:
         for call in calls:
