@@ -262,7 +262,7 @@ def table(known: Rows) -> str:
                 lines.append(_line(framework, name, found, places.index(found["where"]) + 1))
     lines += [
         "",
-        ("*Largest error*: the largest error of all networks that passed, as a part of its bound."),
+        "*Largest error*: the largest error of all networks that passed, as a part of its bound.",
         "*Seconds*: by the clock, on a machine with other work.",
         "If a framework dies, its checks that did not run are not counted.",
     ]
