@@ -51,14 +51,16 @@ _PATIENCE = "1800"  # seconds for one check: an emulated compiler is slow
 
 _HEAD = """# Machines
 
-Other machines have other kernels: other instruction sets, another number of threads, \
-oneDNN or none. What
-`make conformance-machines` found: conformance on a CPU under settings that make this processor \
-behave as another one, on a
-GPU, and on emulated processors a sample of it and of the tests, with every check, network, \
-level and way of the framework.
-*Dies* means that the framework itself ends with that signal, as the setting's list says, \
-whatever the policy.
+Other machines have other kernels: other instruction sets, another number of threads, or no oneDNN.
+`make conformance-machines` measures three kinds of them:
+
+- a CPU, with settings that make this processor behave like another one: the whole suite;
+- a GPU;
+- emulated processors: a sample of the suite and of the tests, with every check, network, level \
+and way of the framework.
+
+*Dies* means that the framework itself ends with that signal, whatever the policy; the setting's \
+list says so.
 The tables are generated; the settings are listed in [machines.toml](../conformance/machines.toml).
 """
 
@@ -260,12 +262,9 @@ def table(known: Rows) -> str:
                 lines.append(_line(framework, name, found, places.index(found["where"]) + 1))
     lines += [
         "",
-        (
-            "*Largest error*: of all errors of networks that passed, the largest, "
-            "as a part of its bound."
-        ),
+        "*Largest error*: the largest error of all networks that passed, as a part of its bound.",
         "*Seconds*: by the clock, on a machine with other work.",
-        "What is not run where a framework dies is not counted as anything.",
+        "If a framework dies, its checks that did not run are not counted.",
     ]
     lines += [
         "",
