@@ -1,6 +1,6 @@
 """Traces: which operation ran where, in which precision, and at what cost.
 
-`unamp.trace` is the function that opens one; the package cannot have its name.
+The function `unamp.trace` opens a trace; a package cannot have its name.
 """
 
 from unamp.tracing.comparing import TraceComparison, compare_traces, propose_layers

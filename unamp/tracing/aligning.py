@@ -1,7 +1,7 @@
-"""Align two runs: which operation of one is which of the other, in the order in which they ran.
+"""Align two runs: find the operations that both have, in the order in which they ran.
 
-What one run has and the other has not (a product more, a step that was skipped) is left over, and
-shifts nothing else.
+An operation that only one run has (one more product, a step that the other skipped) stays
+unpaired, and shifts no other pair.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from unamp._grouping import grouped
 
 Pair = tuple[int, int]
 
-#: How far ahead both runs are looked at. What lies further apart than that in two runs is not the
-#: same operation.
+#: The number of items of each run that are aligned at a time. Two operations that lie further apart
+#: are not paired.
 _WINDOW = 2048
-#: How many items a window may have left over before the best way so far is taken: for runs with
-#: little in common.
+#: The most unpaired items in a window; then the best way so far is taken. It bounds the time for
+#: runs that have little in common.
 _EDITS = 128
 
 
 def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]:
-    """Return the places of items that are equal in both runs, in order; no two pairs cross.
+    """Return the positions of items that are equal in both runs, in order; no two pairs cross.
+
+    Keys that are equally frequent in both runs are paired first, where their order is the same
+    (patience diff). Between these pairs, the items are aligned by a shortest edit script: Myers,
+    An O(ND) difference algorithm and its variations, Algorithmica 1 (1986),
+    https://doi.org/10.1007/BF01840446. It works in windows, so that long runs take linear time.
 
     Args:
-        keyed: what each item of the one run is, and of the other. First equal keys of the first
-            kind are paired, and what lies between two pairs by the second kind, and so on.
-
-    First what came up equally often in both is held fast, as far as it came up in the same order
-    (patience diff). What lies between is aligned by a shortest edit script: Myers, An O(ND)
-    difference algorithm and its variations, Algorithmica 1 (1986),
-    https://doi.org/10.1007/BF01840446, in windows, so that long runs take linear time.
+        keyed: for each kind of key, the keys of both runs' items. Items are paired by the first
+            kind; between two pairs, the items left are paired by the second kind, and so on.
     """
     pairs: list[Pair] = []
     for left, right in keyed:
@@ -48,7 +48,7 @@ def aligned(*keyed: tuple[Sequence[Hashable], Sequence[Hashable]]) -> list[Pair]
 def _anchors(
     a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int
 ) -> list[Pair]:
-    """Return the most uncrossed pairs of items as frequent in `a[i:k]` as in `b[j:m]`."""
+    """Return the most pairs that do not cross, of items as frequent in `a[i:k]` as in `b[j:m]`."""
     places_a, places_b = grouped(range(i, k), a.__getitem__), grouped(range(j, m), b.__getitem__)
     pairs = [
         pair
@@ -57,7 +57,7 @@ def _anchors(
         for pair in zip(places, places_b[key], strict=True)
     ]
     pairs.sort()
-    # A longest increasing subsequence: by length, the pair that ends the one with the smallest end.
+    # A longest increasing subsequence: `ends` has the smallest end of each length, `last` its pair.
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -79,7 +79,7 @@ def _anchors(
 def _between(
     a: Sequence[Hashable], b: Sequence[Hashable], i: int, k: int, j: int, m: int
 ) -> Iterator[Pair]:
-    """Yield the pairs of equal items in `a[i:k]` and `b[j:m]`, a window after the other."""
+    """Yield the pairs of equal items in `a[i:k]` and `b[j:m]`, one window after another."""
     while i < k and j < m:
         if a[i] == b[j]:
             yield i, j
@@ -91,7 +91,7 @@ def _between(
             continue
         found, complete = _shortest_edit(window_a, window_b)
         at_end = complete and i + len(window_a) == k and j + len(window_b) == m
-        # What is found near the end of a window might be found better with more to look at.
+        # Items behind the window could change the pairs near its end: only half of them is taken.
         settled = found if at_end else found[: max(1, len(found) // 2)]
         for x, y in settled:
             yield i + x, j + y
@@ -102,9 +102,9 @@ def _between(
 
 
 def _shortest_edit(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[Pair], bool]:
-    """Return the pairs kept by a shortest edit script from `a` to `b`, and whether it is whole."""
+    """Return the pairs kept by a shortest edit script, and whether it reaches both ends."""
     n, m = len(a), len(b)
-    furthest = {1: 0}  # how far along `a` each diagonal is reached
+    furthest = {1: 0}  # the position in `a` that each diagonal reaches
     history: list[dict[int, int]] = []
     for edits in range(n + m + 1):
         history.append(dict(furthest))
@@ -130,7 +130,7 @@ def _shortest_edit(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[P
 
 
 def _kept(history: list[dict[int, int]], x: int, y: int) -> list[Pair]:
-    """Return the pairs along the way back from the end."""
+    """Return the pairs on an edit script's path, followed back from its end (`x`, `y`)."""
     pairs: list[Pair] = []
     for edits in range(len(history) - 1, -1, -1):
         furthest, diagonal = history[edits], x - y

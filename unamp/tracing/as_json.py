@@ -1,6 +1,6 @@
 """Traces as JSON, in the format of docs/trace-json.md.
 
-A change that a reader could trip over is another version.
+A change that a reader could trip over makes a new version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unamp.policy import Policy, Rule
 
 VERSION = 4
 _READ = (1, 2, 3, 4)
-#: What traces of before say nothing of, by the version that was the first to.
+#: The fields that each version added.
 _SINCE: Mapping[int, frozenset[str]] = {
     2: frozenset({"policies", "policy"}),
     3: frozenset({"input_shapes", "output_shape", "equation", "underflow", "shadow"}),
@@ -32,7 +32,7 @@ _FORMAT = "unamp trace"
 
 
 class Contents(NamedTuple):
-    """All of a trace that is written down; see `unamp.tracing.Trace`."""
+    """The contents of a trace's JSON; see `unamp.tracing.Trace`."""
 
     values: bool
     frameworks: dict[str, str]
@@ -72,7 +72,7 @@ def load(text: str) -> Contents:
     """Return the trace that `dump` wrote.
 
     Raises:
-        ValueError: where the text is none, is damaged, or of another version.
+        ValueError: where the text is no trace, is damaged, or has another version.
     """
     return strict.document(
         text, _contents, what="trace", form=_FORMAT, versions=_READ, writer="Trace.to_json()"
@@ -130,7 +130,7 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, float):
-        # JSON has no infinities; and nine digits tell any two float32 numbers apart.
+        # JSON has no infinities. Nine digits tell any two float32 numbers apart.
         return float(f"{value:.9g}") if math.isfinite(value) else str(value)
     return value
 
@@ -147,7 +147,7 @@ def _shape(where: str, value: object) -> Shape:
     return shape
 
 
-#: How each field of a record is read; `rule`, `values` and `policy` are read by themselves.
+#: The reader of each field of a record; `_read_record` reads `rule`, `values` and `policy`.
 _READERS: dict[str, strict.Reader[Any]] = {
     "op": strict.plain_text,
     "native": strict.plain_text,
@@ -197,7 +197,7 @@ def _read_record(where: str, data: Any, policies: tuple[Policy, ...], version: i
 
 
 def _read_gradients(records: int, version: int) -> strict.Reader[list[Gradient]]:
-    """Return the reader of the gradients of a trace with so many records."""
+    """Return the reader of the gradients of a trace that has `records` records."""
 
     def read(where: str, data: Any) -> Gradient:
         strict.fields(where, data, Gradient._fields, sorted(_OF_GRADIENT - _OPTIONAL))
@@ -252,7 +252,7 @@ def _read_call(where: str, data: Any) -> Call:
 
 
 def _argument(where: str, value: object, tensors: list[int], depth: int = 0) -> object:
-    """Return an argument of a call, and note the number of each tensor that it names."""
+    """Return an argument of a call; append the numbers of its tensors to `tensors`."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -275,7 +275,7 @@ def _list(where: str, value: object) -> list[object]:
 
 
 _FILE = re.compile(r"\d{6}\.safetensors", re.ASCII)
-_DEEPEST = 8  # lists in an argument
+_DEEPEST = 8  # levels of lists in an argument
 
 
 def _read_values(where: str, data: Any, version: int) -> Values:
@@ -333,7 +333,7 @@ def _shadow_dtype(where: str, value: object) -> str:
 
 
 def _number(where: str, value: object) -> float:
-    """Return a number; what JSON has no number for is written as `_plain` does."""
+    """Return a number; infinities and NaN are text, as `_plain` writes them."""
     return float(
         value
         if isinstance(value, str) and value in ("inf", "-inf", "nan")
@@ -342,7 +342,7 @@ def _number(where: str, value: object) -> float:
 
 
 def _known(names: frozenset[str], version: int) -> frozenset[str]:
-    """Return the fields, of those given, that a version of the format has."""
+    """Return the names that are fields of a version of the format."""
     return names.difference(*(new for since, new in _SINCE.items() if version < since))
 
 

@@ -1,4 +1,4 @@
-"""A trace as one page: works offline, in the dark and on a phone, and runs no script."""
+"""A trace as one HTML page, without scripts: it works offline, in dark mode and on a phone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unamp.tracing.shadows import left_out, shadow_lines, shadow_table
 from unamp.tracing.tables import Table, count, dtypes, size, summarised, summary_table
 from unamp.tracing.work import Work, total_work
 
-#: What each precision looks like besides its colour, for those who cannot see colours.
+#: A sign for each precision, for readers who cannot tell its colour.
 _SIGNS = {"float16": "◐", "bfloat16": "◑", "float32": "●", "float64": "■"}
 
 
 class _Stripe(NamedTuple):
-    """Operations in a row that computed in one precision."""
+    """Consecutive operations that computed in one precision."""
 
     start: int
     width: int
@@ -29,14 +29,14 @@ class _Stripe(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """A table, and sentences about what is not in it."""
+    """A table, and sentences about the operations that are not in it."""
 
     table: Table
     left_out: list[str]
 
 
 def render(trace: Contents, title: str) -> str:
-    """Return the page's text. Everything from outside is escaped: a layer may have any name."""
+    """Return the page's HTML. All text of the trace is escaped: a layer may have any name."""
     found = environment("a trace's")
     found.filters.update(bytes=size, dtypes=dtypes, kind=_kind, zip=zip, work=_work)
     found.globals["signs"] = _SIGNS
@@ -70,7 +70,7 @@ def _work(work: Work) -> str:
 
 
 def _kind(dtype: str | None) -> str:
-    """Return a precision as the page's colours know it."""
+    """Return a precision as the page's style sheet names it."""
     return dtype if dtype in _SIGNS else "other"
 
 

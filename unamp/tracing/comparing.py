@@ -1,6 +1,7 @@
-"""Two traces side by side: the results that moved, by how much, and whether precision explains it.
+"""Compare two traces: the error of each result, and whether the precision explains it.
 
-Made for a run in float32 and one in mixed precision, and for one network in two frameworks. The
+One run may be in float32 and the other in mixed precision, or one network may run in two
+frameworks. The ranking by relative error is that of `paddle.amp.debugging.compare_accuracy`:
 ranking by relative error is that of `paddle.amp.debugging.compare_accuracy`:
 https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/debugging/compare_accuracy_en.html
 """
@@ -22,13 +23,13 @@ from unamp.tracing.recording import Trace
 from unamp.tracing.tables import place, text_table
 from unamp.vocabulary import vocabulary
 
-#: How many times the root of the sum of the squares of all roundings so far an error may be: an
-#: independent sum of roundings stays within with a probability of 1 - 2 exp(-8), which is 0.9993.
+#: An error's bound, in roots of the sum of the squares of all roundings so far. A sum of
+#: independent roundings stays within it with a probability of 1 - 2 exp(-8), which is 0.9993.
 _CONFIDENCE = 4.0
-#: How many roundings an operation counts as. A low one rounds its inputs and its result. In float32
-#: numbers are added up in float32 itself, in an order of the machine's, which the conformance suite
-#: counts as eight. Four times eight are the 16 units in the last place that OpenCL's table allows
-#: to functions in float32 at most (`pow`, `erf`, `tgamma`): kernels stay within.
+#: The unit roundoffs that an operation counts as. A low operation rounds its inputs and its result.
+#: A float32 operation adds up in float32, in an order that the machine chooses; the conformance
+#: suite counts eight for it. Four times eight unit roundoffs are 16 units in the last place, the
+#: most that OpenCL's table allows to a float32 function (`pow`, `erf`, `tgamma`).
 _ROUNDINGS_LOW, _ROUNDINGS = 2.0, 8.0
 
 
@@ -36,13 +37,13 @@ class Compared(NamedTuple):
     """One operation in two runs.
 
     Attributes:
-        reference, other: its records.
-        error: the relative error of the other's result: the larger of that of the numbers that both
-            traces kept and that of the norms. Where the shapes differ only norms and largest
-            magnitudes are compared. Infinite where one alone has infinities or NaN; None where
-            there is no floating result.
+        reference, other: the operation's records.
+        error: the relative error of the other run's result: of the numbers that both traces kept,
+            or of the norm, whichever is larger. Where the shapes differ, only norms and largest
+            magnitudes are compared. Infinite where only one result has infinities or NaN; None
+            where there is no floating result.
         bound: the error that the roundings of both runs up to here explain; see `compare_traces`.
-        position: where in the other run it ran: the first is 0.
+        position: the operation's position in the other run; the first is 0.
     """
 
     reference: OpRecord
@@ -66,10 +67,10 @@ class TraceComparison:
     """The findings of `compare_traces`.
 
     Attributes:
-        operations: what ran in both, the largest error first.
-        only_in_reference, only_in_other: what ran in one alone, and is compared with nothing.
-        aside: what ran outside of layers and regions, in a run that has regions: clipping and the
-            like. It is not compared.
+        operations: the operations of both runs, the largest error first.
+        only_in_reference, only_in_other: the operations of one run only, compared with nothing.
+        aside: the operations outside of layers and regions, such as gradient clipping, in a run
+            that has regions. They are not compared.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class TraceComparison:
 
     @property
     def beyond(self) -> list[Compared]:
-        """The operations whose error is beyond its bound, in order; the first is where it began."""
+        """The operations whose error exceeds its bound, in the order in which they ran."""
         return sorted((c for c in self.operations if not c.within), key=lambda c: c.position)
 
     @property
@@ -98,7 +99,7 @@ class TraceComparison:
         """Return the ranking as plain text, with the verdict below.
 
         Args:
-            limit: how many operations to show; None is all.
+            limit: the number of operations to show; None shows all.
         """
         head: tuple[str, ...] = (
             "layer",
@@ -120,7 +121,7 @@ class TraceComparison:
         return "\n".join([text_table(head, rows), *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """Return sentences on the whole: operations in one run alone, verdict, first difference."""
+        """Return sentences: the operations of one run only, the verdict, the first difference."""
         said = []
         for name, alone in (
             ("the reference", self.only_in_reference),
@@ -147,7 +148,7 @@ class TraceComparison:
         return [*said, f"{count}; {verdict}, first {where}: {how}", *sides]
 
     def to_data(self) -> dict[str, Any]:
-        """Return the same as plain values, for JSON."""
+        """Return the findings as plain values, for JSON."""
         return {
             "within": self.within,
             "first": _first(self.beyond[0]) if self.beyond else None,
@@ -174,30 +175,30 @@ class TraceComparison:
 def compare_traces(
     reference: Trace, other: Trace, *, layers: LayerMapping | None = None
 ) -> TraceComparison:
-    """Hold two traces against each other, operation by operation.
+    """Compare two traces, operation by operation.
 
-    In each layer (by `layers`, else by its name without the class of the network), and outside of
-    layers, the two runs are aligned by operation and shape, in the order in which they ran; where
-    one has more than the other, by the size of the numbers too. What is left over then, because
-    layers are named differently, is aligned in the same way. What has no partner is listed. So is
-    what ran outside of layers and regions in a run that has regions: gradients are clipped there,
-    each framework in its own way.
+    Within each layer, and outside of layers, the two runs are aligned by operation and shape, in
+    the order in which they ran. Where one run has more operations, the size of the numbers decides
+    too. Layers are paired by `layers`, else by their names without the class of the network. The
+    operations left, whose layers are named differently, are aligned in the same way. Operations
+    without a partner are listed. So are operations outside of layers and regions, in a run that has
+    regions: gradients are clipped there, by each framework in its own way.
 
-    An error is allowed to be 4 times the root of the sum of the squares of all roundings of both
-    runs up to that operation: twice the unit roundoff for one that computed low (its inputs and its
-    result), eight times for one in float32. That is how independent roundings add up (Higham and
-    Mary, A new approach to probabilistic rounding error analysis, 2019,
-    https://doi.org/10.1137/18M1226312); whatever is beyond it, the computation made larger itself.
+    The bound of an error is 4 times the root of the sum of the squares of all roundings of both
+    runs up to the operation. One that computed low counts 2 unit roundoffs (its inputs and its
+    result), one in float32 counts 8. Independent roundings add up in this way (Higham and Mary, A
+    new approach to probabilistic rounding error analysis, 2019,
+    https://doi.org/10.1137/18M1226312). The computation itself enlarged an error beyond the bound.
 
     Args:
-        reference: what the errors are relative to, the run in float32 say.
-        other: the other run; both opened with ``values=True``, or read from JSON with values in it.
-        layers: which layers are the same where their names differ, see `propose_layers`. A layer
-            that it names is compared with its partners there and with nothing else.
+        reference: the run that errors are relative to, such as the one in float32.
+        other: the other run. Both traces were opened with ``values=True``, or read from such JSON.
+        layers: the layers that are the same where their names differ; see `propose_layers`. A layer
+            in it is compared with its partners there, and with no other layer.
 
     Raises:
         TypeError: for anything but traces and a mapping.
-        ValueError: where a trace kept no values, and for a mapping that names a layer that is none.
+        ValueError: where a trace kept no values, or lacks a layer that the mapping names.
     """
     check_traces(reference=reference, other=other)
     for name, each in (("reference", reference), ("other", other)):
@@ -239,14 +240,14 @@ def compare_traces(
 
 
 def propose_layers(reference: Trace, other: Trace) -> LayerMapping:
-    """Return the probable pairs of layers of two runs, to be corrected: see `LayerMapping.to_toml`.
+    """Return a proposal of the layers that are the same in two runs, for a person to correct.
 
-    Two layers are held to be the same by the operations that both have, with results of the same
-    size; by the order in which both runs had them; and, least, by their names.
+    Two layers are probably the same if they have the same operations with results of the same size,
+    in the same order. Their names count least. `LayerMapping.to_toml` writes the proposal.
 
     Args:
-        reference: the one run.
-        other: the other, of another framework say.
+        reference: one run.
+        other: the other run, of another framework for example.
 
     Raises:
         TypeError: for anything but traces.
@@ -257,10 +258,10 @@ def propose_layers(reference: Trace, other: Trace) -> LayerMapping:
 
 
 def check_traces(**named: object) -> None:
-    """Check arguments that are to be traces.
+    """Check that arguments are traces.
 
     Raises:
-        TypeError: for anything else; the message names the argument.
+        TypeError: where one is not; the message names the argument.
     """
     for name, each in named.items():
         if not isinstance(each, Trace):
@@ -271,9 +272,9 @@ def check_traces(**named: object) -> None:
 
 
 def _parted(records: Sequence[OpRecord]) -> tuple[list[int], list[OpRecord]]:
-    """Return the places of the records to compare, and the records left aside.
+    """Return the positions of the records to compare, and the records left aside.
 
-    Those outside of layers and regions are left aside where the run has regions.
+    In a run that has regions, records outside of layers and regions are left aside.
     """
     regions = any(record.policy is not None for record in records)
     aside = [regions and record.policy is None and record.layer is None for record in records]
@@ -285,7 +286,7 @@ def _parted(records: Sequence[OpRecord]) -> tuple[list[int], list[OpRecord]]:
 def _paired(
     left: Sequence[OpRecord], right: Sequence[OpRecord], layers: LayerMapping
 ) -> list[tuple[int, int]]:
-    """Return the places of the operations that both runs have."""
+    """Return the positions, in both runs, of each operation that both have."""
     groups = layers.groups()
     by_layer = [_by_layer(run, of_run) for run, of_run in zip((left, right), groups, strict=True)]
     pairs: list[tuple[int, int]] = []
@@ -307,10 +308,10 @@ def _aligned_at(
     at_right: Sequence[int],
 ) -> list[tuple[int, int]]:
     if [_key(left[n], 0.0) for n in at_left] == [_key(right[n], 0.0) for n in at_right]:
-        # nothing to look for, and sizes could only mislead
+        # the runs agree: to match them by the size of their numbers could only mislead
         return list(zip(at_left, at_right, strict=True))
-    # Of several that are alike, the one whose numbers are as large is meant: within 4 %, within a
-    # factor of 2, at all.
+    # Of several operations that are alike, the partner is the one with numbers of the same size:
+    # within 4 %, else within a factor of 2, else any.
     keyed = [
         ([_key(left[n], steps) for n in at_left], [_key(right[n], steps) for n in at_right])
         for steps in (16.0, 1.0, 0.0)
@@ -321,7 +322,7 @@ def _aligned_at(
 def _by_layer(
     records: Sequence[OpRecord], groups: Mapping[str | None, int]
 ) -> dict[str | int | None, list[int]]:
-    """Return the places of the records of each layer, by its group's number or its own name."""
+    """Return the positions of each layer's records, by the layer's group or its own name."""
     return grouped(
         range(len(records)), lambda n: groups.get(layer := records[n].layer, _own_name(layer))
     )
@@ -333,13 +334,13 @@ def _own_name(layer: str | None) -> str | None:
 
 
 def _key(record: OpRecord, steps: float) -> tuple[str, tuple[int, ...] | None, int]:
-    """Return the operation, its result's sorted shape, and the magnitude of its numbers.
+    """Return the operation, its result's sorted shape, and the rounded logarithm of its norm.
 
-    The shape is sorted since axes have another order in other frameworks.
+    The shape is sorted because frameworks order axes differently.
 
     Args:
         record: the operation.
-        steps: in how many steps for each power of two; 0 leaves the size out.
+        steps: the steps of the logarithm for each power of two; 0 leaves the norm out.
     """
     values = record.values
     if values is None:
@@ -381,7 +382,7 @@ def _error(a: Values | None, b: Values | None) -> float | None:
         for x, y in zip(a.sample, b.sample, strict=True)
         if math.isfinite(x) and math.isfinite(y)
     ]
-    # The sample may have nothing but a ReLU's zeros in it; then the usual of the result counts.
+    # A sample may have only a ReLU's zeros; the usual size of the result's numbers counts then.
     usual = a.norm / math.sqrt(math.prod(a.shape) or 1) * math.sqrt(len(both))
     errors.append(
         _relative(
@@ -413,7 +414,7 @@ def _row(c: Compared) -> tuple[str, ...]:
 
 
 def _first(c: Compared) -> dict[str, object]:
-    """Return the first difference for JSON: the operation, and each side's place, dtype, rule."""
+    """Return a difference for JSON: its operation, and the layer, dtype and rule in each run."""
     sides = {
         name: _rule(record) for name, record in (("reference", c.reference), ("other", c.other))
     }
@@ -423,7 +424,7 @@ def _first(c: Compared) -> dict[str, object]:
 def _rule(record: OpRecord) -> dict[str, object]:
     reason = "no region was open"
     if record.policy is not None:
-        # a trace may be of another process, with operations of its own
+        # the trace of another process may have operations that are registered only there
         known = record.op in vocabulary()
         reason = (
             record.policy.reason(record.op).origin
@@ -441,19 +442,19 @@ def _rule(record: OpRecord) -> dict[str, object]:
 
 
 def _side(name: str, record: OpRecord) -> str:
-    """Return a sentence about one side of a difference: its place, its dtype, and its rule."""
+    """Return one run's side of a difference as a line: the layer, the dtype, and the rule."""
     said = _rule(record)
     ran = place(f"{record.framework} {record.native}".strip(), record.layer)
     return f"  {name}: {ran}, computed in {_dtype(record)}, rule {said['rule']}: {said['reason']}"
 
 
 def bound_of(compute: str) -> float:
-    """Return the error that the roundings of one operation explain, computed in a dtype."""
+    """Return the error that the roundings of one operation explain, if it runs in `compute`."""
     return _bound(_rounding(compute) ** 2)
 
 
 def finite(error: float | None) -> float | str | None:
-    """Return an error as JSON can hold it."""
+    """Return an error for JSON: as text where it is infinite or NaN."""
     return error if error is None or math.isfinite(error) else str(error)
 
 

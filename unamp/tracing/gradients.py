@@ -1,4 +1,4 @@
-"""The table of gradients: those lost in a low dtype or not finite, by operation and parameter."""
+"""The table of gradients that a low dtype loses, or that are not finite."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from unamp.tracing.tables import Table, percent
 
 
 class GradientLine(NamedTuple):
-    """The gradients of an operation's results in a layer, or of a parameter, in one dtype.
+    """The gradients of a parameter, or of an operation's results in a layer, in one dtype.
 
-    They are those of all backward passes.
+    A line counts those of all backward passes.
 
     Attributes:
-        layer, op: as in `OpRecord`; of a parameter the layer that holds it, and no operation.
+        layer, op: as in `OpRecord`; of a parameter, the layer that holds it, and no operation.
         dtype: the gradients' dtype.
         max_abs, zeros, subnormal, flushed: the largest of all gradients; see
             `unamp.adapter.records.Values` and `Underflow`.
-        nonfinite: how many numbers of all of them together are infinite or NaN.
-        times: how many gradients there were.
-        left_out: why they are not known, for a line of those; empty elsewhere.
+        nonfinite: the number of infinities and NaN in all the gradients together.
+        times: the number of gradients.
+        left_out: the reason why the gradients are not known; empty where they are.
         parameter: the parameter, by its layer and its name there; empty for gradients of results.
     """
 
@@ -43,7 +43,7 @@ class GradientLine(NamedTuple):
 
 
 def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
-    """Return the low dtype asked for, else that of most low gradients, else float16."""
+    """Return `dtype`, else the dtype of most low gradients, else float16."""
     if dtype is not None:
         return low_dtype(dtype)
     counts = Counter(each.dtype for each in gradients if each.dtype in LOW_DTYPES)
@@ -53,9 +53,9 @@ def low_of(gradients: Iterable[Gradient], dtype: str | None) -> str:
 def gradient_lines(
     records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str
 ) -> list[GradientLine]:
-    """Return the gradients by layer and operation, and by parameter.
+    """Return the lines of gradients, by layer and operation, and by parameter.
 
-    Those not finite stand first, then those with the most underflow; at the end those left out.
+    Gradients that are not finite come first, then the most underflow. Those left out come last.
     """
 
     def line_of(each: Gradient) -> GradientLine:
@@ -110,7 +110,7 @@ def gradient_table(dtype: str, lines: Sequence[GradientLine]) -> Table:
 def gradient_remarks(
     records: Sequence[OpRecord], gradients: Sequence[Gradient], dtype: str
 ) -> list[str]:
-    """Return sentences on all gradients: first not finite, layers that lose most, loss scale."""
+    """Return sentences: the first gradient not finite, the layers that lose most, a loss scale."""
     known = [each for each in gradients if each.values is not None]
     if not known:
         return [
@@ -123,7 +123,7 @@ def gradient_remarks(
             (n for n, each in enumerate(known) if each.values and each.values.nonfinite), None
         )
     ) is not None:
-        # The backward pass goes from result to result: a parameter's gradient on the way made none.
+        # A parameter's gradient ends a backward pass: no other gradient was computed from it.
         last = next((each for each in reversed(known[:place]) if each.record is not None), None)
         before = (
             ", the first of all"
@@ -157,7 +157,7 @@ def _named(records: Sequence[OpRecord], gradient: Gradient) -> str:
 def _by_layer(
     records: Sequence[OpRecord], gradients: Iterable[Gradient], dtype: str
 ) -> dict[str | None, float]:
-    """Return by layer the share of its gradients' numbers that a low dtype loses, even partly."""
+    """Return, for each layer, the share of its gradients' numbers that underflow in a low dtype."""
     counts: dict[str | None, tuple[float, int]] = {}
     for each in gradients:
         assert each.values is not None

@@ -1,4 +1,4 @@
-"""Pairs of layers of two runs whose names differ: proposed, and read from a corrected file.
+"""Pairs of layers of two runs whose names differ: proposed, or read from a file.
 
 The format of the file is described in docs/tracing.md.
 """
@@ -20,25 +20,25 @@ from unamp.tracing.aligning import aligned
 
 FORMAT, VERSION = "unamp layers", 1
 
-#: How a file names what ran outside of layers, as the tables do.
+#: The name, in a file and in the tables, for operations outside of layers.
 _OUTSIDE = "-"
 
 Layer = str | None
 Pair = tuple[Layer, Layer]
 
-#: An operation, and the sizes of its result, sorted.
+#: An operation, and its result's sizes, sorted.
 Key = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class LayerMapping:
-    """The layers of a reference and of another run that are the same.
+    """The layers that are the same in a reference and in another run.
 
     Attributes:
-        pairs: for each its name in the reference and in the other, as the records have it; None is
-            outside of layers. A layer that is several in the other run stands in several pairs.
-        reasons: why two were proposed for each other.
-        alone: the layers of the reference, and of the other, that have no partner in a proposal.
+        pairs: a layer's name in the reference and in the other run, as the records have it; None
+            means outside of layers. A layer that is several in the other run has several pairs.
+        reasons: the reason why a pair was proposed.
+        alone: the layers without a partner in a proposal: of the reference, and of the other run.
     """
 
     pairs: tuple[Pair, ...]
@@ -46,7 +46,7 @@ class LayerMapping:
     alone: tuple[tuple[Layer, ...], tuple[Layer, ...]] = field(default=((), ()), compare=False)
 
     def groups(self) -> tuple[dict[Layer, int], dict[Layer, int]]:
-        """Return the group number of each layer: of the reference's, and of the other run's."""
+        """Return the group number of each layer: in the reference, and in the other run."""
         groups: tuple[dict[Layer, int], dict[Layer, int]] = ({}, {})
         for new, (left, right) in enumerate(self.pairs):
             joined = {groups[0].get(left, new), groups[1].get(right, new)}
@@ -59,7 +59,7 @@ class LayerMapping:
         """Check that both runs have the layers.
 
         Raises:
-            ValueError: naming a layer that is none, and what was probably meant.
+            ValueError: where a run lacks a layer; the message names it, and a similar one.
         """
         for side, (name, records) in enumerate(
             (("the reference", reference), ("the other run", other))
@@ -77,7 +77,7 @@ class LayerMapping:
                     )
 
     def to_toml(self) -> str:
-        """Return the text of a file.
+        """Return the text of a file that `from_toml` reads.
 
         Raises:
             ValueError: for a layer whose name a file cannot hold.
@@ -113,10 +113,10 @@ class LayerMapping:
 
     @classmethod
     def from_toml(cls, text: str) -> LayerMapping:
-        """Return the mapping of a file.
+        """Return the mapping that a file's text has.
 
         Raises:
-            ValueError: for what is no such file; the message says where and what.
+            ValueError: where the text is no mapping; the message says where and why.
         """
         return cls(strict.toml(text, _read, "mapping of layers"))
 
@@ -166,7 +166,7 @@ def _quoted(name: str) -> str:
 
 
 class _Candidate(NamedTuple):
-    """Two layers that may be the same, with what speaks for it.
+    """Two layers that may be the same, with the evidence.
 
     Attributes:
         left, right: the numbers of the layers, in the order in which they first ran.
@@ -191,10 +191,10 @@ class _Candidate(NamedTuple):
 def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping:
     """Return the layers of two runs that are probably the same.
 
-    Two layers are held to be the same by the operations that both have, with results of the same
-    size; by the order in which both runs had them; and, least, by their names. The best pair is
-    taken first. A layer that is left over joins the layer whose operations it has the larger part
-    of: one framework's attention is a layer, another's has four inside.
+    Two layers are probably the same if they have the same operations with results of the same size,
+    in the same order. Their names count least. The best pair is taken first. A layer without a
+    partner then joins the layer that has more than half of its operations: attention is one layer
+    in one framework, and a layer with four inside in another.
     """
     keys = [[_key(record) for record in run] for run in (left, right)]
     layers = [list(dict.fromkeys(record.layer for record in run)) for run in (left, right)]
@@ -210,8 +210,8 @@ def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping
     candidates = []
     for a, in_a in enumerate(has[0]):
         for b, in_b in enumerate(has[1]):
-            # What ran outside of layers in one framework may be a layer in another: it is no
-            # partner for the sake of one.
+            # A name alone makes no pair: operations that run outside of layers in one framework
+            # may be in a layer in another.
             if (shared := (in_a & in_b).total()) or together[a, b]:
                 size = in_a.total() + in_b.total()
                 named = _similar(layers[0][a], layers[1][b])

@@ -1,7 +1,7 @@
 """The number of products of two numbers in an operation, from the shapes of inputs and result.
 
-A rule for each canonical name that multiplies more than it reads: `COUNTED`. What is not in it
-(sums, norms, functions of one number) is bound by the bytes that it moves, and counts no product.
+`COUNTED` has a rule for each canonical name that multiplies more numbers than it reads. All others
+(sums, norms, functions of one number) are bound by the bytes that they move, and count no product.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Sizes = tuple[int, ...]
 #: Counts the products of one call, given its inputs' shapes, its result's shape, and the record.
 Rule = Callable[[Sequence[Sizes], Sizes, "OpRecord"], int]
 
-#: Frameworks whose convolutions have the channels of the result last in their weights, as Keras'
-#: have on every framework; with the others they come first.
+#: Frameworks whose convolutions have the result's channels last in their weights. Keras' layers
+#: have them last on every framework; all others have them first.
 _CHANNELS_LAST = frozenset({"jax", "tensorflow"})
-#: How the names of Keras' layers and functions begin.
+#: The first part of the names of Keras' layers and functions.
 _KERAS = "keras."
-#: Where the length of a sequence stands among the axes of attention's inputs: before the heads, or
-#: behind them.
+#: Frameworks whose attention has the sequence before the heads, among the axes of its inputs. In
+#: the others it is behind them.
 _BEFORE_HEADS = frozenset({"jax", "paddle", "tensorflow"})
 
 
@@ -40,7 +40,7 @@ def products(record: OpRecord) -> int | None:
             [_known(shape) for shape in record.input_shapes], _known(record.output_shape), record
         )
     except (LookupError, ValueError, ZeroDivisionError):
-        # an empty tensor, or a call that the rule does not know
+        # an empty tensor, or a call that the rule does not understand
         return 0 if any(0 in shape for shape in shapes) else None
 
 
@@ -52,8 +52,8 @@ def _known(shape: Sequence[int | None]) -> Sizes:
 
 
 def _contracted(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    # rows * inner, inner * columns and rows * columns: in whatever order the axes are, their
-    # product is a square.
+    # rows * inner, inner * columns and rows * columns: their product is a square, in whatever order
+    # the axes are.
     return isqrt(prod(inputs[0]) * prod(_weight(inputs)) * prod(out))
 
 
@@ -96,7 +96,7 @@ def _bilinear(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 
 
 def _chain(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    # From left to right; the first and the last may be vectors.
+    # Multiplied from left to right. The first and the last may be vectors.
     first = inputs[0]
     rows = first[0] if len(first) == 2 else 1
     return sum(rows * prod(each) for each in inputs[1:])
@@ -106,10 +106,10 @@ def _einsum(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     """Count the letters of the equation, two operands at a time from left to right."""
     written, _, result = (record.equation or "").replace(" ", "").partition("->")
     operands = [term.replace("...", "") for term in written.split(",")]
-    inputs = inputs[: len(operands)]  # a layer has a bias besides
+    inputs = inputs[: len(operands)]  # a layer also has a bias
     sizes: dict[str, int] = {}
     for term, shape in zip(operands, inputs, strict=True):
-        # the axes of an ellipsis, wherever it stands, are those of a batch
+        # the axes of an ellipsis are a batch's, at either end of a term or inside it
         before = len(shape) - len(term)
         names = [*(f"...{n - before}" for n in range(before)), *term] if "..." in written else term
         for name, size in zip(names, shape, strict=True):
@@ -132,8 +132,8 @@ def _conv(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 
 
 def _conv_transpose(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    # The weight of a transposed convolution is that of the convolution that it undoes; a primitive
-    # may take it first.
+    # The weight of a transposed convolution has the shape of the weight of the convolution that it
+    # undoes. A primitive may take it as the first input.
     weight, given = (
         (inputs[0], inputs[1]) if "Backprop" in record.native else (_weight(inputs), inputs[0])
     )
@@ -165,7 +165,7 @@ def _channels(record: OpRecord) -> int:
 
 
 def _weight(inputs: Sequence[Sizes]) -> Sizes:
-    """Return the shape of the first parameter that is no bias."""
+    """Return the shape of the first parameter that is not a bias."""
     for shape in inputs[1:]:
         if len(shape) > 1:
             return shape
@@ -206,7 +206,7 @@ def _feedforward(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 def _recurrent(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     given, *rest = inputs
     for _ in range(2 if record.op.startswith("lstm") else 1):
-        if len(given) == 2 and out in rest:  # a cell's state, which is no weight
+        if len(given) == 2 and out in rest:  # a cell's state has the shape of its result
             rest.remove(out)
     return _rows(given) * sum(prod(shape) for shape in rest if len(shape) == 2)
 
@@ -215,7 +215,7 @@ def _rows(shape: Sizes) -> int:
     return prod(shape[:-1])
 
 
-#: The operations that each rule counts, by their canonical names.
+#: The operations that each rule counts, by canonical names.
 _RULES: Mapping[Rule, str] = {
     _summed_batches: "addbmm",
     _matmul: "addmm addmm_activation baddbmm bmm matmul mm",

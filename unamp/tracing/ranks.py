@@ -7,8 +7,8 @@ import os
 from unamp.adapter import registry
 from unamp.adapter.contract import KnowsRanks
 
-#: The variables in which launchers tell a process its number: torchrun's, Paddle's, MindSpore's,
-#: those of MPI and Slurm.
+#: The variables in which launchers give a process its number: torchrun, Paddle, MindSpore, MPI and
+#: Slurm.
 _VARIABLES = (
     "RANK",
     "PADDLE_TRAINER_ID",

@@ -39,41 +39,42 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """A record of everything that ran in this thread while it was open, in every framework.
+    """A record of all operations that run in this thread while it is open, in every framework.
 
-    It covers the frameworks that were imported when it was opened. It may be opened again, and goes
-    on. Traces nest: an outer one gets what an inner one does. They close in reverse order.
+    A trace covers the frameworks that are imported when it is opened. It may be opened again, and
+    then goes on. Traces nest: an outer one also records what an inner one does. They close in
+    reverse order.
 
     Args:
-        values: whether to keep statistics of every result (see `unamp.adapter.records.Values`):
-            what finds the first infinity, and what traces are compared by. Without, no number is
+        values: whether to keep statistics of every result (see `unamp.adapter.records.Values`): the
+            first infinity is found and traces are compared by them. Without them, no number is
             looked at, and no device is waited for.
-        shadow: a low dtype, ``"float16"`` say: every operation that does not run low is computed a
-            second time in it, from the same inputs, and its own error kept (see
+        shadow: a low dtype, such as ``"float16"``. Every operation that does not run low is
+            computed a second time in it, from the same inputs, and its own error is kept (see
             `unamp.adapter.records.Shadow`). The network's results, gradients, random numbers and
-            statistics stay what they are. It takes about twice the time, and that of looking at
-            every result. Of ``"float8_e4m3"`` and ``"float8_e5m2"`` it is products of two matrices
-            alone, from factors that are scaled and rounded to float8; with ``_rows`` behind the
-            name, each row has a scale of its own.
+            statistics stay the same. The run takes about twice the time, and the time to look at
+            every result. With ``"float8_e4m3"`` and ``"float8_e5m2"``, only products of two
+            matrices are computed again, from factors that are scaled and rounded to float8; with
+            ``_rows`` behind the name, each row has a scale of its own.
         gradients: whether to keep statistics of the gradient of every result and of every
-            parameter, from backward passes that run while it is open (see
+            parameter, from backward passes that run while the trace is open (see
             `unamp.adapter.records.Gradient`). A gradient that comes later is not recorded.
-        steps: which steps are recorded, ``range(10, 20)`` say; all where not given. `step` ends
-            one; the first is 0.
-        ranks: the processes that record, of those that share work; all where not given. The others
-            record nothing.
-        keep: a folder, which is made: what every operation was called with is written there, and
-            what came out, so that each can run again alone (see `unamp.tracing.replay`). Write
-            `to_json` into that folder, too.
-        keep_limit: how many bytes of tensors are kept at most; what runs later is recorded without.
+        steps: the steps to record, such as ``range(10, 20)``; all where not given. `step` ends a
+            step; the first is 0.
+        ranks: the numbers of the processes that record, of those that share work; all where not
+            given. The others record nothing.
+        keep: a folder, which is created. The inputs and the result of every operation are written
+            to it, so that each can run again alone (see `unamp.tracing.replay`). Write `to_json`
+            to that folder, too.
+        keep_limit: the most bytes of tensors to keep; later operations are recorded without them.
 
     Attributes:
         records: one `OpRecord` for every operation of the vocabulary that ran, in order.
         gradients: one `Gradient` for each gradient of a recorded result and of a parameter, in the
             order in which they were computed.
         frameworks: the frameworks that were watched, with their versions.
-        rank: the number of this process among those that share work; None where the trace was not
-            asked for `ranks`.
+        rank: the number of this process among those that share work; None where `ranks` was not
+            given.
     """
 
     def __init__(
@@ -185,12 +186,12 @@ class Trace:
 
     @property
     def recording(self) -> bool:
-        """Return whether this trace or one around it records now: its step and rank are chosen."""
+        """Return whether this trace or an outer one records now: its step and rank are chosen."""
         return any(each._chosen for each in self._nest)
 
     @property
     def following(self) -> bool:
-        """Return whether it, or a trace around it, wants the gradients of what runs now."""
+        """Return whether this trace or an outer one records the gradients of the next result."""
         return any(each._gradients and each._chosen for each in self._nest)
 
     @property
@@ -202,19 +203,19 @@ class Trace:
         return (self._steps is None or self._step in self._steps) and self._chosen_rank
 
     def scaled_by(self, scale: float) -> None:
-        """Note that a loss was multiplied by a loss scale, whose gradients come next."""
+        """Note that a loss was multiplied by a loss scale; the next gradients are scaled by it."""
         for trace in self._nest:
             trace._scale = scale
 
     def parameter_hook(self, name: str, parameter: object = None) -> GradientHook | None:
-        """Return the hook for a parameter's gradients in this trace and those around it.
+        """Return the hook for a parameter's gradients in this trace and the outer ones.
 
-        It is None where no trace wants them.
+        None where no trace wants them.
 
         Args:
             name: the parameter's layer and its name there.
-            parameter: the parameter, where a hook stays on it while the trace is open: once for
-                each trace. None where the hook is told of one backward pass.
+            parameter: the parameter, where the hook stays on it while the trace is open; a trace
+                gets one only once. None where the hook is for one backward pass.
         """
         places: list[tuple[Arrivals, int | None]] = []
         for trace in self._nest:
@@ -263,7 +264,7 @@ class Trace:
 
     @property
     def keeps_values(self) -> bool:
-        """Return whether it has statistics of every result."""
+        """Return whether the trace has statistics of every result."""
         return self._values
 
     @property
@@ -273,15 +274,15 @@ class Trace:
 
     @property
     def keeps_gradients(self) -> bool:
-        """Return whether it has statistics of the gradients of results."""
+        """Return whether the trace has statistics of gradients."""
         return self._gradients
 
     @property
     def never_ran(self) -> tuple[str, ...]:
-        """The operations that a policy allowed by name and that never ran under such a policy."""
+        """The operations that a policy allows by name and that never ran under that policy."""
         missing, known = set(self._never_ran), vocabulary()
         for policy, ran in self._ran_under.items():
-            # One that is registered no more has no members, and did not run either.
+            # an operation that is registered no more has no members, and did not run
             members = {op: known[op].members if op in known else () for op in policy.allow}
             collective = {member for of in members.values() for member in of}
             for op in policy.allow:
@@ -295,7 +296,7 @@ class Trace:
 
     @property
     def nonfinite(self) -> list[OpRecord]:
-        """The records whose result has an infinity or NaN, in order; the first is where it began.
+        """The records whose result has an infinity or NaN, in order; the first is the origin.
 
         Raises:
             ValueError: where the trace kept no values.
@@ -311,7 +312,7 @@ class Trace:
         """Return the records whose results underflow in a low dtype, the largest share first.
 
         Raises:
-            ValueError: where the trace kept no values, and for what is no low dtype.
+            ValueError: where the trace kept no values, or `dtype` is no low dtype.
         """
         self._need_values()
         low = low_dtype(dtype)
@@ -329,7 +330,8 @@ class Trace:
     def nonfinite_gradients(self) -> list[Gradient]:
         """The gradients with an infinity or NaN, in the order of the backward passes.
 
-        The backward pass of an operation that used the first one's result or parameter made it.
+        The first one was made by the backward pass of an operation that used its result or
+        parameter.
 
         Raises:
             ValueError: where the trace kept no gradients.
@@ -342,14 +344,14 @@ class Trace:
     def gradient_summary(self, dtype: str | None = None) -> list[GradientLine]:
         """Return the gradients of each operation's results in each layer, and of each parameter.
 
-        What is not finite stands first, then the most underflow.
+        Gradients that are not finite come first, then the most underflow.
 
         Args:
-            dtype: the low dtype whose underflow is counted; None is that of most low gradients, or
-                float16 where none is low.
+            dtype: the low dtype whose underflow is counted. None: the dtype of most low gradients,
+                or float16 where none is low.
 
         Raises:
-            ValueError: where the trace kept no gradients, and for what is no low dtype.
+            ValueError: where the trace kept no gradients, or `dtype` is no low dtype.
         """
         self._need_gradients()
         return gradient_lines(self.records, self.gradients, low_of(self.gradients, dtype))
@@ -358,7 +360,7 @@ class Trace:
         """Return `gradient_summary` as plain text.
 
         Raises:
-            ValueError: where the trace kept no gradients, and for what is no low dtype.
+            ValueError: where the trace kept no gradients, or `dtype` is no low dtype.
         """
         lines = self.gradient_summary(dtype)
         table = gradient_table(low_of(self.gradients, dtype), lines)
@@ -376,17 +378,17 @@ class Trace:
 
     @property
     def work(self) -> Work:
-        """Return the work of all records that tell their shapes: products and bytes."""
+        """Return the work, products and bytes, of all records that have their shapes."""
         return total_work(self.records)
 
     def summary(self) -> list[Line]:
-        """Return the records with equal ones counted together, in the order of their first run."""
+        """Return the records in the order of their first run, with equal ones counted together."""
         return summarised(self.records)
 
     def shadow_summary(self) -> list[ShadowLine]:
         """Return each operation's error in the shadow's low dtype, by layer, the worst first.
 
-        What overflows is worse than any error; what was left out stands at the end, with the
+        An overflow is worse than any error. Operations that were left out come last, with the
         reason.
 
         Raises:
@@ -409,11 +411,11 @@ class Trace:
         )
 
     def table(self) -> str:
-        """Return the summary as plain text, and below it what there is to say about the whole."""
+        """Return the summary as plain text, with remarks on the whole trace below it."""
         return "\n".join([str(summary_table(self.summary())), *self.remarks()])
 
     def remarks(self) -> list[str]:
-        """Return sentences on the whole: what is not finite first, underflows, or never ran."""
+        """Return sentences on the trace: results not finite, underflow, what never ran."""
         said = []
         if self._values and (found := self.nonfinite):
             first = found[0]
@@ -442,7 +444,7 @@ class Trace:
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the trace as JSON for `from_json`; docs/trace-json.md is the format."""
-        # it needs `json`, which is slow to import, and `import unamp` must stay cheap
+        # imported late: `json` is slow to import, and `import unamp` must stay cheap
         from unamp.tracing import as_json
 
         return as_json.dump(self._contents(), indent=indent)
@@ -452,7 +454,7 @@ class Trace:
         """Return the trace that `to_json` wrote.
 
         Raises:
-            ValueError: where the text is none, or of a version that this unamp does not know.
+            ValueError: where the text is no trace, or has a version that this unamp cannot read.
         """
         from unamp.tracing import as_json
 
@@ -469,7 +471,7 @@ class Trace:
         return trace
 
     def to_html(self, *, title: str = "unamp trace") -> str:
-        """Return the trace as one self-contained page: precision along the network, and the table.
+        """Return the trace as one self-contained HTML page, with its precisions and its table.
 
         Raises:
             ModuleNotFoundError: where jinja2 is not installed.
@@ -532,7 +534,7 @@ def _numbers(name: str, given: Iterable[int] | None) -> Collection[int] | None:
 
     Raises:
         TypeError: for anything but whole numbers.
-        ValueError: for none at all, and for negative ones.
+        ValueError: for a negative number, or an empty choice.
     """
     if given is None or (isinstance(given, range) and given and min(given[0], given[-1]) >= 0):
         return given if given is None else range(given.start, given.stop, given.step)
@@ -580,9 +582,9 @@ def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
     """Return the counts of a trace's operations under each policy, for `unamp.explaining.changes`.
 
     Args:
-        trace: the trace. What ran outside of regions, or where mixed precision was off, counts as
+        trace: the trace. Operations outside of regions, or where mixed precision was off, count
             under the default policy.
-        stated: arguments of `Policy.replace` that go before those of the policies in force.
+        stated: arguments of `Policy.replace`, which override the policies in force.
     """
     ran: dict[tuple[Policy, str], int] = {}
     for record in trace.records:

@@ -1,8 +1,7 @@
-"""Replay of one recorded operation on its own inputs: in float64, float32 and low.
+"""Replay one recorded operation alone, on its own inputs: in float64, float32 and low.
 
-It runs alone, in any framework. Some frameworks have no kernels in float64 for some operations, or
-kernels that take float64 and compute in float32. There, the other results are compared with
-float32.
+It runs in any framework. Some frameworks have no float64 kernel for an operation, or a kernel that
+takes float64 and computes in float32. Errors are then relative to the result in float32.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ from unamp.tracing.tables import place, text_table
 if TYPE_CHECKING:
     import numpy as np
 
-#: What errors are relative to: the first of these in which the framework has the operation.
+#: The dtypes of the exact result: the first in which the framework has the operation.
 _EXACT = ("float64", FLOAT32)
-#: Makes a number of float32's one that float32 cannot hold, and leaves it in the domain of a
-#: function that ends at 1.
+#: The factor that makes a float32 number one that float32 cannot hold. It is below 1, so that the
+#: number stays in the domain of a function that ends at 1.
 _BETWEEN = 1 - 2.0**-40
-#: How many times as large as that of the replay in the same dtype an error may be.
+#: The largest error, as a multiple of the error of the replay in the same dtype.
 _AS_GOOD = 4.0
 
 Arrays = Mapping[str, "np.ndarray"]
 
 
 class Replayed(NamedTuple):
-    """An operation's result, beside the exact one.
+    """An operation's result, compared with the exact one.
 
     Attributes:
         dtype: the dtype that it was computed in.
-        error: the largest difference to the exact result, relative to its largest magnitude;
-            infinite where a number is finite there alone. None where it could not be computed.
-        finite: the share of its numbers that are finite.
-        failed: why it could not be computed; empty where it was.
+        error: the largest difference from the exact result, relative to its largest magnitude.
+            Infinite where only the exact result is finite; None where nothing was computed.
+        finite: the share of the result's numbers that are finite.
+        failed: the reason why it could not be computed; empty where it was.
     """
 
     dtype: str
@@ -64,14 +63,13 @@ class Replay(NamedTuple):
 
     Attributes:
         record: the operation.
-        framework: the framework that it ran in again.
-        rows: its results in each dtype, float64 first.
-        original: its result in the run that was traced.
-        bound: the error that is allowed to that: what the precision it computed in explains (see
-            `compare_traces`), or four times the error here in the same precision, where that is
-            more. What the exact result itself may be off is added.
-        exact: the dtype of the result that errors are relative to: float64, or float32 where that
-            cannot be computed.
+        framework: the framework of the replay.
+        rows: the results in each dtype, float64 first.
+        original: the result in the run that was traced.
+        bound: the error that `original` may have: the error that its precision explains (see
+            `compare_traces`), or four times the error of the replay in the same dtype, whichever is
+            larger. The error of the exact result itself is added.
+        exact: the dtype of the exact result: float64, or float32 where float64 cannot be computed.
     """
 
     record: OpRecord
@@ -83,7 +81,7 @@ class Replay(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Return whether the recorded result is right, as far as its precision goes."""
+        """Return whether the error of the recorded result is within the bound."""
         return self.original.error is not None and self.original.error <= self.bound
 
     def table(self) -> str:
@@ -110,7 +108,7 @@ class Replay(NamedTuple):
         )
 
     def to_data(self) -> dict[str, Any]:
-        """Return the same as plain values, for JSON."""
+        """Return the findings as plain values, for JSON."""
         said = {"op": self.record.op, "layer": self.record.layer, "native": self.record.native}
         rows = [{**row._asdict(), "error": finite(row.error)} for row in self.rows]
         return {
@@ -131,22 +129,22 @@ class Replay(NamedTuple):
 def replay(
     trace: Trace, number: int, folder: str | Path, *, framework: str | None = None
 ) -> Replay:
-    """Run one operation of a trace again, alone, on the inputs that it had, and return its results.
+    """Run one operation of a trace again, alone, on its recorded inputs, and return the results.
 
-    It runs in float64, in float32, and in each low dtype under a region that allows it. The
-    framework must be imported. This asks for the adapter's namespace of operations, which may set
-    what PyTorch computes matrix products in: use a process of its own, as ``unamp replay`` does.
+    The operation runs in float64, in float32, and in each low dtype in a region that allows it. The
+    framework must be imported. Its adapter's namespace of operations is used, which may change the
+    precision of PyTorch's matrix products: use a process of its own, as ``unamp replay`` does.
 
     Args:
         trace: a trace that was opened with ``keep=``.
         number: the number of the operation; the first is 1.
         folder: the folder with the files of the trace.
-        framework: the import name of the framework that it runs in; the one that it ran in unless
-            said.
+        framework: the import name of the framework to use; where not given, the framework of the
+            record.
 
     Raises:
-        ValueError: where there is no such operation, where it was not kept, or cannot run there in
-            float32; and for a file that is damaged.
+        ValueError: where the trace has no such operation, or did not keep it, or the framework
+            cannot run it in float32; and for a damaged file.
         FrameworkNotSupported: where the framework is not imported, or not suitable.
     """
     check_traces(trace=trace)
@@ -200,11 +198,11 @@ def replay(
 
 
 def _exact(call: _Again, cannot: str) -> tuple[np.ndarray, list[Replayed]]:
-    """Return the result that others are compared with, and the rows of the dtypes that failed.
+    """Return the exact result, and the rows of the dtypes that failed before it.
 
     Raises:
-        ValueError: where there is none at all; its message begins with `cannot`.
-        FrameworkNotSupported: where the framework cannot have it in this process.
+        ValueError: where all dtypes failed; its message begins with `cannot`.
+        FrameworkNotSupported: where the framework cannot be used in this process.
     """
     failed: list[Replayed] = []
     for dtype in _EXACT:
@@ -213,22 +211,22 @@ def _exact(call: _Again, cannot: str) -> tuple[np.ndarray, list[Replayed]]:
             if dtype != FLOAT32:
                 call.check_exact(result)
             return result, failed
-        except FrameworkNotSupported:  # nor would it be in another dtype
+        except FrameworkNotSupported:  # another dtype would fail, too
             raise
-        except Exception as error:  # a framework raises what it likes
+        except Exception as error:  # a framework may raise anything
             failed.append(Replayed(dtype, None, 0.0, said(error)))
     raise ValueError("; ".join([cannot, *(f"in {row.dtype}: {row.failed}" for row in failed)]))
 
 
 @dataclass(frozen=True)
 class _Again:
-    """Runs a kept call.
+    """A recorded call that can be run again.
 
     Attributes:
         operations: the framework's namespace.
-        function: the operation in it.
-        op: its canonical name.
-        call: the call.
+        function: the operation in that namespace.
+        op: the operation's canonical name.
+        call: the recorded call.
         arrays: the tensors of the call.
     """
 
@@ -239,7 +237,7 @@ class _Again:
     arrays: Arrays
 
     def row(self, dtype: str, exact: np.ndarray) -> Replayed:
-        """Return the result in a dtype beside the exact one."""
+        """Return the result in a dtype, compared with the exact one."""
         try:
             result = self.run(dtype)
         except Exception as error:
@@ -249,7 +247,7 @@ class _Again:
         return Replayed(dtype, _error(result, exact), _finite_share(result))
 
     def run(self, dtype: str) -> np.ndarray:
-        """Return the first floating result in float64.
+        """Return the first floating result, computed in `dtype`, as a float64 array.
 
         A low dtype is computed in a region that allows the operation.
         """
@@ -260,7 +258,7 @@ class _Again:
         )
         if low:
             with warnings.catch_warnings():
-                # the warning that a low dtype is slow here does not matter for one operation
+                # the speed of a low dtype does not matter for one operation
                 warnings.simplefilter("ignore", AmpWarning)
                 with autocast(level="OD", dtype=dtype, allow=[self.op]):
                     result = self.function(*args, **kwargs)
@@ -274,13 +272,13 @@ class _Again:
         return self.operations.numpy(first).astype(_EXACT[0])
 
     def check_exact(self, result: np.ndarray) -> None:
-        """Check that a float64 result was computed in float64; a kernel may compute in float32.
+        """Check that a float64 result was computed in float64: some kernels compute in float32.
 
-        From inputs that float32 cannot hold such a kernel gives numbers that it can, and another
-        one others.
+        If float32 holds the result of inputs that float32 cannot hold, the kernel computed in
+        float32.
 
         Raises:
-            ValueError: where it was not.
+            ValueError: where it did.
         """
         if not _held_in_float32(result):
             return
@@ -317,8 +315,8 @@ def _load(folder: Path, call: Call) -> Arrays:
     """Return the tensors of a call, from its file in the folder of the trace.
 
     Raises:
-        ValueError: for a file that is not there, is not in the folder, is too large, or is not as
-            the record says.
+        ValueError: for a file that is missing, outside of the folder, too large, or not as the
+            record says.
     """
     try:
         import ml_dtypes
@@ -330,7 +328,7 @@ def _load(folder: Path, call: Call) -> Arrays:
         ) from error
     path = folder / call.file
     try:
-        # The name has no folder in it, but the file may be a link to somewhere else.
+        # a name without a folder may still be a link to a file elsewhere
         if path.resolve(strict=True).parent != folder.resolve() or not path.is_file():
             raise ValueError(f"{path}: is no file of this folder")
         if (size := path.stat().st_size) > 2 * LIMIT:
@@ -358,7 +356,7 @@ def _load(folder: Path, call: Call) -> Arrays:
     return arrays
 
 
-#: How safetensors calls the dtypes that are kept.
+#: Our name of each dtype that is kept, by the name in safetensors.
 _DTYPES = {
     {"bool": "BOOL", "bfloat16": "BF16"}.get(
         name, f"{name[0].upper()}{''.join(c for c in name if c.isdigit())}"
@@ -390,7 +388,7 @@ def _error(result: np.ndarray, exact: np.ndarray) -> float:
 def _held_in_float32(result: np.ndarray) -> bool:
     """Return whether float32 holds a result's numbers; False where all are whole.
 
-    Whole numbers say nothing: float32 holds those of a float64 kernel, too.
+    Whole numbers prove nothing: float32 also holds the whole numbers of a float64 kernel.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The table of a shadow run: each operation's losses in a low dtype, by layer, the worst first."""
+"""The table of a shadow: each operation's errors in a low dtype, by layer, the worst first."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from unamp.tracing.tables import Table, percent, place
 
 
 class ShadowLine(NamedTuple):
-    """The losses of one operation in one layer, over all the times that it ran there.
+    """The errors of one operation in one layer, over all its runs there.
 
     Attributes:
         layer, op: as in `OpRecord`.
         error, subnormal, flushed: the largest; see `unamp.adapter.records.Shadow`.
-        overflow: how many numbers overflow, of all times together.
+        overflow: the number of numbers that overflow, in all runs together.
         overflowed: the largest share of a result's numbers that overflow.
-        times: how often it was computed a second time.
-        left_out: why it was left out, for a line of those times; empty elsewhere.
+        times: the number of second computations.
+        left_out: the reason why the operation was left out; empty where it was computed.
     """
 
     layer: str | None
@@ -39,7 +39,7 @@ class ShadowLine(NamedTuple):
 def shadow_lines(records: Iterable[OpRecord]) -> list[ShadowLine]:
     """Return the error of each operation in each layer, the worst first.
 
-    Those that overflow come before all others; those that were left out are at the end.
+    Operations that overflow come first, and operations that were left out come last.
     """
     shadowed = ((record, record.shadow) for record in records if record.shadow is not None)
     groups = grouped(
@@ -96,7 +96,7 @@ def _place(line: ShadowLine | GradientLine) -> str:
 
 
 def worst(dtype: str, lines: Sequence[ShadowLine]) -> str | None:
-    """Return a sentence about what loses most; None where nothing was computed a second time."""
+    """Return a sentence about the operation that loses most; None where none was computed."""
     line = next((line for line in lines if not line.left_out), None)
     if line is None:
         return None

@@ -12,15 +12,15 @@ from unamp.tracing.work import Work, share, summed, total_work
 
 
 class Line(NamedTuple):
-    """Records that agree in all that a table shows.
+    """Records that agree in all columns of a table.
 
     Attributes:
         layer, op, rule, inputs, compute, output, emulated: as in `OpRecord`.
-        times: how many they are.
-        casts, cast_bytes: of all of them together.
-        nonfinite: how many of them had an infinity or NaN in their result; 0 where the trace kept
-            no values.
-        work: their products and bytes; of those whose shapes are known.
+        times: the number of records.
+        casts, cast_bytes: the sums over all records.
+        nonfinite: the number of records whose result has an infinity or NaN; 0 where the trace
+            kept no values.
+        work: the products and bytes of the records whose shapes are known.
     """
 
     layer: str | None
@@ -41,9 +41,9 @@ class Table(NamedTuple):
     """A table for people.
 
     Attributes:
-        head: the names of its columns.
+        head: the names of the columns.
         rows: the cells of each row.
-        words: how many columns hold words, before those that hold numbers.
+        words: the number of columns with words; they stand before the columns with numbers.
     """
 
     head: tuple[str, ...]
@@ -104,7 +104,7 @@ def place(op: str, layer: str | None) -> str:
 
 
 def text_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return columns of plain text."""
+    """Return a table as plain text, in aligned columns."""
     lines = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -113,20 +113,20 @@ def text_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def dtypes(inputs: tuple[str, ...]) -> str:
-    """Return input dtypes for people: a long row of equal ones is counted."""
+    """Return input dtypes for people: more than three equal ones are counted."""
     if len(inputs) > 3 and len(set(inputs)) == 1:
         return f"{len(inputs)} x {inputs[0]}"
     return " ".join(inputs) or "-"
 
 
 def shares(lines: Sequence[Line]) -> list[float]:
-    """Return, for each line, its share of the work of all; see `unamp.tracing.work.share`."""
+    """Return each line's share of the work of all lines; see `unamp.tracing.work.share`."""
     whole = summed(line.work for line in lines)
     return [share(line.work, whole) for line in lines]
 
 
 def percent(part: float) -> str:
-    """Return a share for people; nothing is a dash."""
+    """Return a share for people; a share of zero is a dash."""
     return f"{part:.1%}" if part else "-"
 
 

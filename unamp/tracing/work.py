@@ -1,8 +1,8 @@
-"""How much work an operation is: products that are multiplied, and bytes that are moved.
+"""The work of an operation: the products that it multiplies, and the bytes that it moves.
 
-Both are counted from the shapes in a record and from the dtype that was computed in. How long a
-device takes for them is its own affair: which of the two it waits for, and how much faster it is in
-a low dtype, no trace can know.
+Both are counted from a record's shapes and from the dtype that it computed in. A trace cannot tell
+the time that a device takes: it does not know whether the device waits for products or for bytes,
+nor how much faster a low dtype is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unamp.adapter.records import OpRecord, Shape
 from unamp.dtypes import FLOAT32, PRECISIONS
 from unamp.tracing.products import products
 
-#: Operations that read, of their first input, no more than they return.
+#: Operations that read only as much of their first input as they return.
 _LOOKED_UP = frozenset(
     {
         "embedding",
@@ -34,8 +34,8 @@ class Work(NamedTuple):
     """An amount of work.
 
     Attributes:
-        products: how many products of two numbers are multiplied, each with its sum.
-        bytes: how many bytes are read and written.
+        products: the number of products of two numbers, each with its sum.
+        bytes: the number of bytes that are read and written.
     """
 
     products: int = 0
@@ -54,14 +54,14 @@ def total_work(records: Iterable[OpRecord]) -> Work:
 
 
 def summed(amounts: Iterable[Work]) -> Work:
-    """Return the sum of some work."""
+    """Return the sum of amounts of work."""
     return Work(*map(sum, zip(Work(), *amounts, strict=True)))
 
 
 def share(part: Work, whole: Work) -> float:
-    """Return the share that a part is of some work: half of it by products, half of it by bytes.
+    """Return a part's share of the whole work: the mean of its shares of products and of bytes.
 
-    Where nothing is multiplied, bytes alone count. Shares of all parts add up to 1.
+    Where nothing is multiplied, bytes alone count. The shares of all parts add up to 1.
     """
     shares = [a / b for a, b in zip(part, whole, strict=True) if b]
     return sum(shares) / len(shares) if shares else 0.0
