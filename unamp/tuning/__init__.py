@@ -1,6 +1,6 @@
-"""The tuner: what must stay in float32, and why.
+"""The tuner: finds the operations that must stay in float32, and the reasons.
 
-`unamp.tune` is the function that searches; the package cannot have its name.
+The function `unamp.tune` searches; a package cannot have its name.
 """
 
 from unamp.tuning.float8 import Float8Layer, Float8Study

@@ -1,4 +1,4 @@
-"""A search as one page: works offline, in the dark and on a phone, and runs no script."""
+"""A search as one HTML page, without scripts: it works offline, in dark mode and on a phone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unamp._grouping import grouped
 from unamp._pages import environment
 from unamp.tuning.reports import PlaceReport, TuneReport
 
-#: The drawing of the search, in its own units.
+#: The size and the margins of the drawing, in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 280.0, 56.0, 12.0, 22.0, 40.0
 
 
@@ -22,7 +22,7 @@ class _Layer(NamedTuple):
 
 
 class _Dot(NamedTuple):
-    """A set that was tried, in the drawing."""
+    """A set of held units that was tried, as a point of the drawing."""
 
     x: float
     y: float
@@ -31,7 +31,7 @@ class _Dot(NamedTuple):
 
 
 class _Drawing(NamedTuple):
-    """The share of the work that is low, from left to right, and the error, upwards."""
+    """A diagram of all trials: the share of the work that is low (x) and the error (y)."""
 
     dots: list[_Dot]
     limit: float
@@ -46,7 +46,7 @@ class _Drawing(NamedTuple):
 
 
 def render(report: TuneReport, toml: str, title: str) -> str:
-    """Return the page's text. Everything from outside is escaped: a layer may have any name."""
+    """Return the page's HTML. All text of the report is escaped: a layer may have any name."""
     found = environment("a search's")
     found.filters.update(percent=_percent, error=_error)
     return found.get_template("tune.html").render(
@@ -67,7 +67,7 @@ def _error(error: float) -> str:
 
 
 def _layers(places: Iterable[PlaceReport]) -> list[_Layer]:
-    """Return the layers in the order in which they first ran something."""
+    """Return the layers in the order in which they first ran an operation."""
     return [
         _Layer(
             layer,

@@ -25,7 +25,8 @@ def check_arguments(
     """Check the arguments of `tune`.
 
     Raises:
-        TypeError, ValueError: for what is none; the message says what was given, and what is valid.
+        TypeError, ValueError: where one is not valid; the message says what was given, and what is
+            valid.
     """
     if not callable(run):
         raise TypeError(
@@ -61,8 +62,7 @@ def base_policy(base: object, dtype: DtypeLike | None) -> Policy:
     """Return the policy that a search starts from.
 
     Raises:
-        TypeError, ValueError: for what is none, for another dtype than the policy's own, and for a
-            policy without lists.
+        TypeError, ValueError: where `base` is no policy, has no lists, or has another dtype.
     """
     if base is None:
         return Policy("O3", "float16" if dtype is None else low_dtype(dtype))
@@ -90,7 +90,7 @@ def check_repeatable(
     """Check that two float32 runs of one batch agree.
 
     Raises:
-        ValueError: where they do not; the message has the reason that is found.
+        ValueError: where they do not; the message gives a likely reason.
     """
     if subject.measure is None:
         if measuring.has_nan(one[0]):
@@ -109,13 +109,13 @@ def check_repeatable(
 
 
 def warn_of_statistics(subject: Subject) -> None:
-    """Warn of norms whose statistics every run of the search will move."""
+    """Warn of norms whose running statistics every run of the search will change."""
     if moving := _layers(subject, "batchnorm", training=True):
         moves_statistics(_some(moving))
 
 
 def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
-    """Return layers of a kind and in a mode, with their classes; None: layers that know no mode."""
+    """Return layers of a kind and in a mode, with their classes; None: layers without a mode."""
     return [
         f"{name or 'the network'} ({type(layer).__name__})"
         for name, layer in subject.names.layers.items()
@@ -124,9 +124,10 @@ def _layers(subject: Subject, kind: str, *, training: bool | None) -> list[str]:
 
 
 def _mode(layer: object) -> bool | None:
-    """Return whether a layer is in training mode; None for one that knows no mode.
+    """Return whether a layer is in training mode; None for a layer without a mode.
 
-    Keras' layers are told by each call. On PyTorch they have a module's attribute all the same.
+    Keras' layers have no mode: each call is given it. On PyTorch they have the attribute of a
+    module, which says nothing.
     """
     return None if hasattr(layer, "dtype_policy") else getattr(layer, "training", None)
 

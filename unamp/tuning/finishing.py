@@ -1,4 +1,4 @@
-"""The report of a search, from what it tried."""
+"""The report of a search, made from its trials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unamp.tuning.tuned import Tuned, with_reasons
 
 
 def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
-    """Return the result for what is held."""
+    """Return the result of a search that ended with some units held."""
     subject = search.subject
     places = frozenset().union(*held)
     policy, rules = subject.rules(places)
@@ -51,7 +51,7 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
 def _errors_and_share(
     search: Search, held: frozenset[Unit], places: frozenset[Place], interrupted: bool
 ) -> tuple[float, float | None, float]:
-    """Return the error, the held-out batch's, and the low share of the work, from a last run."""
+    """Return the last run's error, the held-out batch's error, and the low share of the work."""
     error = search.trials.error(held)
     if interrupted:
         return error, None, search.low(held)

@@ -1,6 +1,6 @@
-"""`unamp.tune` in float8: the layers that would bear such products, and at what error.
+"""`unamp.tune` in float8: a study of the layers whose products could be in float8.
 
-It is a study, and no mode.
+It only tells them and their errors: no region computes in float8.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from unamp.tuning.reports import plain
 from unamp.tuning.subject import Subject
 from unamp.typing import DtypeLike
 
-#: What the kernels of float8 ask of the sizes of a weight.
+#: The divisor of the sizes of a weight that float8 kernels need.
 _MULTIPLE = 16
 
 
 class Float8Layer(NamedTuple):
-    """A layer that multiplies matrices, and what float8 does to it.
+    """A layer that multiplies matrices, and its errors in float8.
 
     Attributes:
-        layer: its name in the network.
-        own: the largest error of its own products in float8, from the same inputs: the norm of the
-            difference, relative.
-        alone: the error of the network's results with this layer alone in float8; None if untried.
-        work: its share of the products of two numbers in all of the network.
-        why: why it stays as it is; empty where it would bear float8.
+        layer: the layer's name in the network.
+        own: the largest error of the layer's own products in float8, from the same inputs: the
+            relative norm of the difference.
+        alone: the error of the network's results with only this layer in float8; None if untried.
+        work: the layer's share of the network's products of two numbers.
+        why: the reason why the layer should not be in float8; empty where it may be.
     """
 
     layer: str
@@ -47,14 +47,14 @@ class Float8Layer(NamedTuple):
 
 
 class Float8Study:
-    """The layers that would bear products in float8 together, and the lists for tools to run them.
+    """The layers that may be in float8 together, and lists of them for tools that can run them.
 
     Attributes:
         dtype: the dtype of the factors that was tried; gradients were in float8_e5m2.
         tolerance: the error that was allowed.
-        error: that of the network's results with all of `names` in float8.
+        error: the error of the network's results with all of `names` in float8.
         layers: every layer that multiplies matrices, in the order in which they first ran.
-        runs: how often the function was run.
+        runs: the number of runs of the function.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Float8Study:
 
     @property
     def names(self) -> list[str]:
-        """The layers that would bear it."""
+        """The names of the layers that may be in float8 together."""
         return [each.layer for each in self.layers if not each.why]
 
     def table(self) -> str:
-        """Return every layer as plain text, and below them what there is to say about the whole."""
+        """Return every layer as plain text, with remarks on the whole study below."""
         head = ("layer", "products", "own error", "results, it alone", "float8")
         rows = [
             (
@@ -97,21 +97,21 @@ class Float8Study:
         return "\n".join([text_table(head, rows), said])
 
     def module_filter_fn(self, module: Any, name: str) -> bool:
-        """Return whether a module would bear float8.
+        """Return whether a module may be in float8.
 
-        It is the ``module_filter_fn`` of torchao's ``convert_to_float8_training``.
+        torchao's ``convert_to_float8_training`` takes this method as ``module_filter_fn``.
 
         Args:
-            module: the module, which is not looked at: torchao converts linear layers alone.
-            name: its name in the network.
+            module: the module. It is not looked at: torchao converts only linear layers.
+            name: the module's name in the network.
         """
         return name in self.names
 
     def keras_filters(self) -> list[str]:
         """Return the ``filters`` of Keras' ``model.quantize("float8", filters=...)``.
 
-        They are a pattern for each layer's own name. Where a layer that is to stay has the same
-        name inside of another layer, that one is left out.
+        They are a pattern for each layer's own name. A layer is left out if a layer with the same
+        own name, elsewhere in the network, has to stay.
         """
         own = {name: name.rpartition(".")[2] for name in (each.layer for each in self.layers)}
         stay = {own[each.layer] for each in self.layers if each.why}
@@ -120,8 +120,8 @@ class Float8Study:
     def transformer_engine(self) -> str:
         """Return a YAML file for Transformer Engine's debug tools, with FP8 off in layers to keep.
 
-        Transformer Engine has all of its layers in FP8 inside of its own context. They must have
-        the names of the network's.
+        Transformer Engine runs all of its layers in FP8 inside of its own context. Its layers must
+        have the same names as the network's layers.
         """
         stay = [re.escape(each.layer) for each in self.layers if each.why]
         if not stay:
@@ -155,11 +155,11 @@ def study(
 ) -> Float8Study:
     """Return the study of `unamp.tune` for a dtype of float8.
 
-    The arguments are those of `unamp.tune`, and are checked. Each layer is tried alone, and then
-    all together but for the worst.
+    The arguments are those of `unamp.tune`, and are checked. Each layer is tried alone. Then as
+    many as possible are tried together, without the worst ones.
 
     Raises:
-        ValueError: where two float32 runs differ, and where no layer multiplies matrices.
+        ValueError: where two float32 runs differ, or no layer multiplies matrices.
         NotExpressible: where the framework's adapter cannot compute a layer from float8.
     """
     subject = Subject(run, network, Policy("O0"), measure)
@@ -174,7 +174,7 @@ class _Study:
     """The runs of a study.
 
     Args:
-        subject: runs the network.
+        subject: the network and the function that runs it.
         dtype: the dtype of the factors.
         batches: the batches.
         references: the results of each batch in float32.
@@ -212,8 +212,8 @@ class _Study:
         """Return the layers that multiply matrices, with their own errors.
 
         Raises:
-            ValueError: where there are none.
-            NotExpressible: where the adapter computes no product from float8.
+            ValueError: where no layer multiplies matrices.
+            NotExpressible: where the adapter cannot compute a product from float8.
         """
         names, records = self._subject.names, list[OpRecord]()
         for batch in self._batches:
@@ -251,12 +251,12 @@ class _Study:
         ]
 
     def _error(self, layers: Collection[str]) -> float:
-        """Return the largest error over the batches with some layers' products in float8.
+        """Return the largest error over the batches, with some layers' products in float8.
 
         It is infinite where `run` raises.
 
         Raises:
-            NotExpressible: where the adapter computed none so.
+            NotExpressible: where the adapter computed no product in float8.
         """
         paths = set[str]().union(*(self._paths[layer] for layer in layers))
         with in_float8(self._dtype, paths) as emulation:
@@ -272,8 +272,8 @@ class _Study:
         return worst
 
     def _most(self, ranked: Sequence[str], tolerance: float) -> tuple[int, float]:
-        """Return the number of best layers within a tolerance together, and their error."""
-        low, high, error = 0, len(ranked), 0.0  # so many are within; more than so many are not
+        """Return how many of the best layers are within a tolerance together, and their error."""
+        low, high, error = 0, len(ranked), 0.0  # `low` layers are within; more than `high` are not
         count = high
         while low < high:
             found = self._error(ranked[:count])
@@ -297,7 +297,7 @@ def _products(record: OpRecord) -> int:
 
 
 def _why_not(layer: object, records: Sequence[OpRecord]) -> str:
-    """Return why a layer is not tried; empty where it is."""
+    """Return the reason why a layer is not tried; empty where it is tried."""
     for record in records:
         if record.shadow is not None and (record.shadow.left_out or record.shadow.overflow):
             return record.shadow.left_out or f"{record.shadow.overflow} numbers overflow"
@@ -310,15 +310,15 @@ def _why_not(layer: object, records: Sequence[OpRecord]) -> str:
 
 
 def _sizes_of_weight(layer: object, records: Sequence[OpRecord]) -> list[int] | None:
-    """Return the sizes of a layer's weight; None where it has none of its own."""
+    """Return the sizes of a layer's own weight; None where it has none."""
     weight = next(
         (w for w in (getattr(layer, name, None) for name in ("weight", "kernel")) if w is not None),
         None,
     )
     if weight is not None:
         return [int(size) for size in weight.shape]
-    # A layer of JAX is a place that holds nothing. Where its class is the operation, the operation
-    # was given the weight.
+    # A layer of JAX is a name that holds nothing. Where a layer's class is the operation, one of the
+    # operation's inputs is the weight.
     called = (
         r
         for r in records

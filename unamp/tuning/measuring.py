@@ -1,4 +1,4 @@
-"""The error of a run: how far its results are from those of the float32 run."""
+"""The error of a run: the distance of its results from the results of the float32 run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from unamp.adapter import Operations
 
-#: The results of a run, in float64: each as one row, or as several if it is a list or a mapping.
+#: The results of a run, in float64: for each result one row, or several for a list or a mapping.
 Results = list[list["np.ndarray"]]
 
 
 def results_of(value: object) -> Results:
-    """Return copies of what a run gave, as numbers.
+    """Return copies of a run's results, as numbers.
 
     Raises:
-        TypeError: for what holds anything but tensors, arrays and numbers.
+        TypeError: where a result holds anything but tensors, arrays and numbers.
     """
     top = _inner(value)
     return [list(map(_row, _leaves(each))) for each in ([value] if top is None else top)]
@@ -32,9 +32,8 @@ def results_of(value: object) -> Results:
 def worst_error(reference: Results, other: Results) -> float:
     """Return the largest relative error of all results, by norms.
 
-    It is infinite where a result is finite in the reference alone. A list or a mapping among the
-    results (a network's gradients) counts as one: the norm is that of all in it. Results of other
-    sizes are as far as can be, too.
+    It is infinite where a result is finite only in the reference, and where sizes differ. A list or
+    a mapping among the results (a network's gradients) has one error: its norm is over all in it.
     """
     shapes = [[[len(row) for row in rows] for rows in results] for results in (reference, other)]
     if shapes[0] != shapes[1]:
@@ -54,12 +53,12 @@ def _error(reference: list[np.ndarray], other: list[np.ndarray]) -> float:
 
 
 def has_nan(results: Results) -> bool:
-    """Return whether a NaN is among results."""
+    """Return whether any result has a NaN."""
     return any(bool((row != row).any()) for rows in results for row in rows)
 
 
 def norms(results: Results) -> list[float]:
-    """Return the norm of each result's finite numbers, by which a later process recognises it."""
+    """Return the norm of each result's finite numbers, for a later process to compare."""
     return [
         math.sqrt(sum(float((row[abs(row) < math.inf] ** 2).sum()) for row in rows))
         for rows in results
@@ -67,10 +66,10 @@ def norms(results: Results) -> list[float]:
 
 
 def single_number(measured: Any) -> float:
-    """Return the result of a user's measure, as a number; NaN is infinite.
+    """Return the result of a user's measure as a number; a NaN becomes infinity.
 
     Raises:
-        TypeError: for what is no single number.
+        TypeError: where it is not a single number.
     """
     try:
         found = float(measured)
@@ -82,7 +81,7 @@ def single_number(measured: Any) -> float:
 
 
 def same_objects(one: object, other: object) -> bool:
-    """Return whether two runs gave the same tensor or array, which the second has overwritten."""
+    """Return whether two runs gave the same tensor or array: the second run overwrote the first."""
     return not {
         id(leaf) for leaf in _leaves(one) if not isinstance(leaf, (bool, int, float))
     }.isdisjoint(map(id, _leaves(other)))

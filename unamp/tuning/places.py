@@ -1,4 +1,4 @@
-"""The places of a network: what a search may hold in float32."""
+"""The places of a network: the operations in layers that a search may hold in float32."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from unamp.dtypes import FLOAT32
 from unamp.layers.applying import LayerNames
 from unamp.policy import Policy, Rule
 
-#: What is held as one: an operation in a layer, an operation wherever it is, or a layer with what
-#: it runs itself.
+#: The kinds of unit: an operation in a layer, an operation wherever it is, or a layer with all the
+#: operations that it runs itself.
 BY = ("place", "operation", "layer")
 
 
@@ -19,8 +19,8 @@ class Place(NamedTuple):
     """An operation in a layer.
 
     Attributes:
-        layer: the layer's name as a trace shows it, without the network's class; ``""`` outside of
-            named layers.
+        layer: the layer's name in a trace, without the network's class; ``""`` outside of named
+            layers.
         op: the operation's canonical name.
     """
 
@@ -31,7 +31,7 @@ class Place(NamedTuple):
         return f"{self.op} in {self.layer}" if self.layer else self.op
 
 
-#: The places that are held, or given back, together.
+#: The places that are held or given back together.
 Unit = frozenset[Place]
 
 
@@ -39,22 +39,25 @@ def place_of(record: OpRecord, names: LayerNames) -> Place:
     """Return the place where an operation ran.
 
     Args:
-        names: the network's layers; without classes for a function, whose layers are named scopes.
+        names: the network's layers. For a function, whose layers are named scopes, the names have
+            no classes.
     """
     if not names.classes:
         return Place(_scope((record.layer or "").split("."), names.first), record.op)
     kind, _, name = (record.layer or "").partition(".")
     if kind not in names.classes:
         return Place("", record.op)
-    # A wrapper for data-parallel training holds the network under a name of its own.
+    # A wrapper for data-parallel training holds the network under a name of its own, which comes
+    # first in the layer's name.
     found = names.first.get(name) or names.first.get(name.partition(".")[2])
     return Place(found or "", record.op)
 
 
 def _scope(path: Sequence[str], names: Mapping[str, str]) -> str:
-    """Return the layer that named scopes stand for.
+    """Return the layer that named scopes stand for; ``""`` for none.
 
-    A trace has the scopes around the function's call, too, and some of JAX' own.
+    A trace also has the scopes around the function's call, and some of JAX' own.
+    
     """
     inner = (
         ".".join(path[start:end])
@@ -64,18 +67,18 @@ def _scope(path: Sequence[str], names: Mapping[str, str]) -> str:
     return next((name for name in inner if name in names), "")
 
 
-#: The rules by which a policy has an operation low, or leaves it low.
+#: The rules under which an operation runs low, or stays low.
 _LOW = (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
 
 
 def low_places(records: Iterable[OpRecord], dtype: str, names: LayerNames) -> list[Place]:
-    """Return the places that computed low by a policy, in the order in which they first ran."""
+    """Return the places that ran low under a policy, in the order in which they first ran."""
     ran = (record for record in records if record.computed_in == dtype and record.rule in _LOW)
     return list(dict.fromkeys(place_of(record, names) for record in ran))
 
 
 def places_to_be_low(records: Iterable[OpRecord], policy: Policy, names: LayerNames) -> list[Place]:
-    """Return the places of a float32 run that a policy would have low."""
+    """Return the places of a float32 run that would be low under a policy."""
     ran = (
         record
         for record in records
@@ -85,7 +88,7 @@ def places_to_be_low(records: Iterable[OpRecord], policy: Policy, names: LayerNa
 
 
 def units_of(places: Sequence[Place], by: str) -> list[Unit]:
-    """Return places as what is held together, in their order.
+    """Return the places, in their order, as the units that are held together.
 
     Args:
         by: one of `BY`.

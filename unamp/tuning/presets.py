@@ -1,4 +1,4 @@
-"""Policies that need no search, beside the one that was found."""
+"""The usual policies, which need no search, compared with the policy that was found."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from unamp.tracing import trace
 from unamp.tuning.reports import PresetReport
 from unamp.tuning.search import Search
 
-#: A preset is as good as the answer where so little more of the work is low.
+#: The found policy is no better than a preset if at most this share more of the work is low.
 _LITTLE = 0.02
 
 
 def preset_reports(search: Search) -> list[PresetReport]:
-    """Return the trials of the usual policies at O1: unamp's, and that of the framework's lists."""
+    """Return the trials of the usual policies at O1: unamp's lists, and the framework's lists."""
     subject = search.subject
     if subject.base.level != "O3":
         return []
@@ -50,7 +50,7 @@ def _report(search: Search, policy: Policy) -> PresetReport | None:
 def trivial(
     dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool
 ) -> list[str]:
-    """Return a sentence for the case that the answer could have been had without a search."""
+    """Return a sentence if a policy that needs no search is as good as the one that was found."""
     if nothing_held:
         return [f"everything may run in {dtype}: no exception is needed"]
     good = [found for found in presets if found.holds and found.low >= low - _LITTLE]

@@ -1,4 +1,4 @@
-"""Progress of a search: a line on a terminal, or whatever a caller makes of it."""
+"""Progress of a search: a line on a terminal, or a function that the caller gives."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Step(NamedTuple):
     """The state of a search after a run.
 
     Attributes:
-        runs: how often the network has run.
-        units: how many places (operations, layers) there are.
-        held: how many of them the best set so far holds in float32.
-        low: the share of the work that is low there.
+        runs: the number of runs of the network so far.
+        units: the number of units: places, operations or layers.
+        held: the number of units that the best set so far holds in float32.
+        low: the share of the work that is low with that set.
     """
 
     runs: int
@@ -37,10 +37,11 @@ Progress = Callable[[Step], None]
 
 @contextmanager
 def showing(wanted: bool | Progress | None) -> Iterator[Progress]:
-    """Yield the function that is called after every run.
+    """Yield the function to call after every run.
 
     Args:
-        wanted: a function; True and False; None shows a line where standard error is a terminal.
+        wanted: that function; True or False, to show a line or nothing; None, to show a line where
+            standard error is a terminal.
 
     Raises:
         TypeError: for anything else.

@@ -1,4 +1,4 @@
-"""The report of a search: every place, everything that was tried, and remarks on the whole."""
+"""The report of a search: every place, every trial, and remarks on the whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unamp.tuning.trials import Trial
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON can hold it; a number that is not finite is None."""
+    """Return a value as plain data for JSON; a number that is not finite becomes None."""
     if isinstance(value, Policy):
         return value.to_data()
     if isinstance(value, tuple):
@@ -29,10 +29,10 @@ class PlaceReport(NamedTuple):
     Attributes:
         layer: the layer's name; ``""`` outside of named layers.
         op: the operation.
-        share: its share of the work that could be low.
-        held: whether it stays in float32.
+        share: the place's share of the work that could be low.
+        held: whether the place stays in float32.
         peak: the largest magnitude of its result in float32.
-        why: why it stays in float32; empty where it does not.
+        why: the reason why it stays in float32; empty where it does not.
     """
 
     layer: str
@@ -48,9 +48,9 @@ class PresetReport(NamedTuple):
 
     Attributes:
         policy: the policy.
-        low: the share of the work that is low under it.
-        error: its error; the first that is beyond the tolerance, where one is.
-        holds: whether it is within the tolerance.
+        low: the share of the work that is low under the policy.
+        error: the largest error, or the first one beyond the tolerance.
+        holds: whether the error is within the tolerance.
     """
 
     policy: Policy
@@ -60,29 +60,29 @@ class PresetReport(NamedTuple):
 
 
 class TuneReport(NamedTuple):
-    """How a search went.
+    """The course and the outcome of a search.
 
     Attributes:
-        network: the network's class; empty without one.
-        framework: its framework.
-        base: the policy that was begun with.
-        by, effort: as they were asked for.
+        network: the network's class; empty without a network.
+        framework: the network's framework.
+        base: the policy at the start.
+        by, effort: the arguments of `unamp.tune`.
         tolerance: the largest error that is allowed.
-        limit: the largest error that the search allowed itself: the tolerance times the margin.
-        batches: how many batches it searched with.
-        error: the error on those.
+        limit: the largest error that the search itself allowed: the tolerance times the margin.
+        batches: the number of batches of the search.
+        error: the error on these batches.
         held_out: the error on the held-out batch; None without one, or after an interruption.
-        all_low: the error without any exception.
-        spread: how much errors differ from batch to batch (their standard deviation, for their
-            mean), which the search allowed for; 0 where it could not be seen.
+        all_low: the error with everything low.
+        spread: the standard deviation of errors from batch to batch, relative to their mean. The
+            search allowed for it; 0 where it could not be measured.
         low: the share of the work that is low.
         places: every place that could be low, in the order in which they first run.
-        tried: what was tried, in order.
+        tried: the trials, in order.
         presets: policies that need no search.
-        runs: how often the network ran in all.
-        seconds: how long that took in all.
-        stopped: why the search ended early; empty where it did not.
-        remarks: sentences about the whole.
+        runs: the number of runs of the network in all.
+        seconds: the time of the search in all.
+        stopped: the reason why the search ended early; empty where it did not.
+        remarks: sentences about the whole search.
     """
 
     network: str
@@ -113,13 +113,13 @@ class TuneReport(NamedTuple):
 
     @property
     def within(self) -> bool:
-        """Return whether the batch that was held out is within the tolerance, too."""
+        """Return whether the error on the held-out batch is within the tolerance, too."""
         return self.error <= self.tolerance and (
             self.held_out is None or self.held_out <= self.tolerance
         )
 
     def lines(self) -> list[str]:
-        """Return the summary of the whole."""
+        """Return the summary of the search, as lines of text."""
         dtype, within = self.base.dtype, f"of {self.tolerance:.2g} allowed"
         fresh = (
             "no batch was held out"

@@ -1,4 +1,4 @@
-"""The file of a search to resume: what was tried, with its errors. docs/tune.md is the format."""
+"""The file of a search to resume: its trials and their errors. docs/tune.md is the format."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Memory(NamedTuple):
     """The contents of a file.
 
     Attributes:
-        setting: what has to be the same for errors to be the same.
+        setting: the settings that must be the same for errors to be comparable.
         places: all places, in order.
-        results: each batch's norms of the float32 results, by which a changed network is noticed.
-        tried: the sets of places that were held, by their numbers, with their errors by batch.
+        results: the norms of each batch's float32 results; they show whether the network changed.
+        tried: the sets of places that were held, as places' numbers, with their errors by batch.
     """
 
     setting: Mapping[str, str]
@@ -34,7 +34,7 @@ class Memory(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], memory: Memory) -> None:
-    """Write a file; one that is there is exchanged as a whole."""
+    """Write a file; one that exists is replaced as a whole."""
     data = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -55,14 +55,14 @@ def write(path: str | os.PathLike[str], memory: Memory) -> None:
 
 
 def read(path: str | os.PathLike[str], expected: Memory) -> Memory:
-    """Return the trials that a file remembers of the same search.
+    """Return the trials of the same search that a file has.
 
     Args:
-        expected: the search that goes on; what was tried in it does not matter.
+        expected: the search that goes on; its trials do not matter.
 
     Raises:
-        OSError: where it cannot be read.
-        ValueError: where it is no such file, or of another search; the message says why.
+        OSError: where the file cannot be read.
+        ValueError: where it is no such file, or has another search; the message says why.
     """
     where = os.fspath(path)
     try:

@@ -1,4 +1,4 @@
-"""The policy and the rules for layers that hold some places in float32, in few words."""
+"""The shortest policy and rules for layers that hold a set of places in float32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unamp.layers.rules import LayerRule
 from unamp.policy import Policy
 from unamp.tuning.places import Place
 
-_Inherited = frozenset[str] | None  # the operations that a rule around denies; None: "float32"
+_Inherited = frozenset[str] | None  # the operations that an outer rule denies; None: "float32"
 
 
 def policy_and_rules(
@@ -20,17 +20,17 @@ def policy_and_rules(
     base: Policy,
     unnamed: Collection[Place] = (),
 ) -> tuple[Policy, list[LayerRule]]:
-    """Return the rules that hold some places in float32, and no other place.
+    """Return the policy and the rules that hold some places in float32, and no other place.
 
-    An operation that is held wherever it is, is denied by the policy; a layer in which everything
-    is held is float32. A rule reaches into the layers inside, so those get one of their own where
-    they would be held along.
+    The policy denies an operation whose every place is held. A layer whose every operation is held
+    gets the rule ``"float32"``. A rule also applies to the layers inside: an inner layer gets its
+    own rule where the outer one would hold too much.
 
     Args:
         layers: the names of the layers that run, an outer one before those inside.
-        base: the policy that is in force where nothing is held.
-        unnamed: places that are not held by the name of their operation, since a layer runs under
-            another name; only the rule ``"float32"`` for the layer holds them.
+        base: the policy to use where nothing is held.
+        unnamed: places that an operation's name does not hold, because a layer runs under another
+            name; only the rule ``"float32"`` for the layer holds them.
     """
     at, wanted = _by_layer(places), _by_layer(held)
     everywhere = frozenset(held_everywhere(held, places)) - {place.op for place in unnamed}
@@ -68,7 +68,7 @@ def _by_layer(places: Iterable[Place]) -> dict[str, set[str]]:
 
 
 def held_everywhere(held: Collection[Place], places: Iterable[Place]) -> list[str]:
-    """Return the operations of which every place is held."""
+    """Return the operations whose every place is held."""
     low = {place.op for place in places if place not in held}
     return sorted({place.op for place in held} - low)
 

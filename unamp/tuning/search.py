@@ -1,4 +1,4 @@
-"""One search: the runs before it, its trials, its budget, and the file that it goes on with."""
+"""One search: the runs before it, its trials, its budget, and its file to resume from."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Search:
         )
 
     def prepare(self) -> None:
-        """Run in float32, and with everything low: what there is to search."""
+        """Run in float32, and with everything low, to find the places to search."""
         subject, batches = self.subject, self.batches
         needed = 3 * len(batches) + 1 + 2 * (self.fresh is not None)
         if self.budget.runs < needed:
@@ -58,7 +58,7 @@ class Search:
                 f"a budget of {self.budget.runs} runs ends before the search begins, "
                 f"which takes {needed}"
             )
-        subject.learn_layers()  # what is no network is refused before anything runs
+        subject.learn_layers()  # refuses what is no network, before anything runs
         first = subject.exact(batches[0])
         subject.learn_layers()
         checks.check_repeatable(subject, first, subject.exact(batches[0]), self.limit)
@@ -124,7 +124,7 @@ class Search:
         )
 
     def _safe(self) -> bool:
-        """Return whether everything may be low, as far as the errors of the batches can tell."""
+        """Return whether the errors of the batches, with their spread, allow everything low."""
         errors = self.trials.errors[frozenset()]
         return (
             math.fsum(errors) / len(errors) * allowance(spread_of([errors]), len(errors))
@@ -134,7 +134,8 @@ class Search:
     def _allow_for_spread(self) -> None:
         """Tighten the limit where errors differ between batches.
 
-        The spread is that of sets that nobody has chosen for their errors.
+        The spread is measured on fixed sets. A set that the search chose for its small error would
+        make the spread look too small.
         """
         if len(self.batches) == 1 or math.isinf(self.all_low):
             return
@@ -145,7 +146,7 @@ class Search:
         self.trials.mean_limit = self.tolerance / allowance(self.spread, len(self.batches))
 
     def _hold_everything(self, everything: frozenset[Unit]) -> None:
-        """Run with everything held, and look for what is low still."""
+        """Run with everything held, and find the places that are low all the same."""
         if not self._may_run():
             raise BudgetSpent
         ran = trace()
@@ -165,13 +166,13 @@ class Search:
         return ranked(by_harm(base, harm, self.work), self.trials.holds)
 
     def low(self, held: frozenset[Unit]) -> float:
-        """Return the share of the work that is low where some units are held."""
+        """Return the share of the work that is low with some units held."""
         return 1.0 - math.fsum(self.work[unit] for unit in held) / (
             math.fsum(self.work.values()) or 1.0
         )
 
     def overflows(self, unit: Unit) -> bool:
-        """Return whether a result is beyond the low dtype, as the float32 runs show."""
+        """Return whether a result in the float32 runs exceeds the low dtype's largest number."""
         largest = PRECISIONS[self.subject.base.dtype].largest
         return any(self.subject.peak.get(place, 0.0) > largest for place in unit)
 
@@ -223,7 +224,7 @@ class Search:
         )
 
     def _remember(self) -> None:
-        """Take over what the file to resume from knows."""
+        """Take over the trials of the file to resume from."""
         if self.resume is None or not os.path.exists(self.resume):
             return
         for numbers, errors in resuming.read(self.resume, self._memory()).tried:

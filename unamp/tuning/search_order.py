@@ -1,7 +1,7 @@
-"""The order in which a search gives units back to the low dtype, and the units it leaves.
+"""The order in which a search gives units back to the low dtype, and the units that stay held.
 
-It knows no framework. Everything held is known to hold. What a search returns holds too, and no
-single unit of it can be given back.
+This module knows no framework. The set of all units is known to be enough. The set that a search
+returns is enough, too, and no single unit of it can be given back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 U = TypeVar("U", bound=Hashable)
 Holds = Callable[[frozenset[U]], bool]
 
-#: The names of the searches: delta debugging, and the same after a run for each unit, to rank.
+#: The names of the searches: delta debugging, and the same on a ranking that takes a run per unit.
 EFFORTS = ("halves", "ranked")
 
 
@@ -25,10 +25,10 @@ def at_first(
 
 
 def halves(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
-    """Return the units that stay held when halves, quarters, ... and single ones are given back.
+    """Return the units that stay held, after halves, quarters, ... and single units are given back.
 
     Args:
-        order: the units that are held at first, the first to give back first.
+        order: the units that are held at first; the first is given back first.
         holds: whether a set of held units is enough.
     """
     rest, size = list(order), max(1, len(order) // 2)
@@ -46,12 +46,12 @@ def halves(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
 
 
 def ranked(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
-    """Return the units that stay held of the shortest end of a ranking that is enough.
+    """Return the units that stay held, from the shortest end of a ranking that is enough.
 
-    Of that end, whatever can be given back is given back.
+    Units of that end are given back, too, where they can be.
 
     Args:
-        order: the units, the first to give back first: those of least harm.
+        order: the units, from the least harm to the most; the first is given back first.
         holds: whether a set of held units is enough.
     """
     # The last `good` units are enough; the last `bad` are not.
@@ -66,9 +66,9 @@ def ranked(order: Sequence[U], holds: Holds[U]) -> frozenset[U]:
 
 
 def by_harm(units: Sequence[U], harm: Mapping[U, float], work: Mapping[U, float]) -> list[U]:
-    """Return units, the first to give back first: by the squared error that each adds, per work.
+    """Return units in the order to give them back: by the squared error that each adds, per work.
 
-    Squares, because errors of independent roundings add up like that.
+    Errors are squared because the squares of independent roundings add up.
     """
 
     def dear(unit: U) -> float:
@@ -80,7 +80,7 @@ def by_harm(units: Sequence[U], harm: Mapping[U, float], work: Mapping[U, float]
 
 
 def _without_spare(rest: list[U], holds: Holds[U]) -> frozenset[U]:
-    """Give single units back until none can be: what held a larger set back may be gone by now."""
+    """Return the units that stay held; single units are given back, repeatedly, until none can be."""
     kept, before = frozenset(rest), None
     while kept != before:
         before = kept

@@ -1,4 +1,4 @@
-"""A network as a search runs it: in float32, and with places held in float32, the rest low."""
+"""A network as a search runs it: in float32, or low with some places held in float32."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from unamp.tuning.rules import policy_and_rules
 
 @contextmanager
 def in_force(network: object, policy: Policy, rules: Sequence[LayerRule]) -> Iterator[None]:
-    """Put rules on a network and a policy in force, and take both off again."""
+    """Put rules on a network and a policy in force; undo both at the end."""
     handle = layer_policies(network, LayerRules(rules)) if rules else None
     try:
         with policy_region(policy):
@@ -41,21 +41,21 @@ def in_force(network: object, policy: Policy, rules: Sequence[LayerRule]) -> Ite
 
 
 class Subject:
-    """The function to run and its network, with the facts of its float32 runs.
+    """The function to run and its network, with the facts of the float32 runs.
 
     Args:
         run: runs one batch, and returns results.
-        network: the network; None where no layer is to have a rule.
-        base: the policy in force where nothing is held.
-        measure: the error of two runs' results, given as they are; None: by norms.
+        network: the network; None where no layer gets a rule.
+        base: the policy where nothing is held.
+        measure: a function that returns the error of two runs from their results; None: by norms.
 
     Attributes:
-        amounts, peak: of every place that ran in float32: the work of all batches, and the largest
+        amounts, peak: for every place of a float32 run, the work of all batches, and the largest
             magnitude of a result.
-        places: the places that were low without exceptions, in order.
-        work: the share of each place in the work of those.
-        runs: how often `run` was called.
-        raised: what the last run under a policy raised; None where it came to its end.
+        places: the places that are low with nothing held, in order.
+        work: each place's share of the work of all `places`.
+        runs: the number of calls of `run`.
+        raised: the exception of the last run under a policy; None where it returned.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Subject:
         return self._kept(given), ran
 
     def learn_layers(self) -> None:
-        """Find the network's layers, after a first run: some frameworks build them only then."""
+        """Find the network's layers; some frameworks build layers only in a first run."""
         if self._late is not None:
             self.names = LayerNames((), {name: name for name in self._late[0].layers}, {})
         elif self.network is not None:
             self.names = layer_names(self.network)
 
     def learn_work(self, ran: Trace) -> None:
-        """Add the work and the peaks of a float32 run."""
+        """Add the work and the largest magnitudes of a float32 run."""
         for record in ran.records:
             place = self.place(record)
             self.amounts[place] = summed([self.amounts.get(place, Work()), _widened_work(record)])
@@ -102,9 +102,9 @@ class Subject:
                 self.peak[place] = max(self.peak.get(place, 0.0), record.values.max_abs)
 
     def learn_places(self, low: Trace, exact: Trace) -> None:
-        """Add the places that were low in a run without exceptions.
+        """Add the places that were low in a run with nothing held.
 
-        Where the run did not come to its end, the policy says which further places are low.
+        Where that run raised, the policy tells which further places of the float32 run are low.
         """
         found = low_places(low.records, self.base.dtype, self.names)
         if self.raised is not None:
@@ -123,7 +123,7 @@ class Subject:
         return policy_and_rules(held, self.places, layers, self.base, self.unnamed)
 
     def learn_unnamed(self, ran: Trace) -> None:
-        """Find the places that were low although every place was held, by name."""
+        """Find the places that were low although every place was held by its operation's name."""
         found = low_places(ran.records, self.base.dtype, self.names)
         self.unnamed = frozenset(found) & frozenset(self.places)
 
@@ -133,8 +133,8 @@ class Subject:
         """Run a batch with some places held, and return its error.
 
         Args:
-            reference: what `exact` gave for it.
-            ran: a trace to record the run; None for none.
+            reference: the results that `exact` returned for the batch.
+            ran: a trace to record the run in; None records nothing.
         """
         return self.error_under(*self.rules(held), batch, reference, ran)
 
@@ -148,7 +148,7 @@ class Subject:
     ) -> float:
         """Run a batch under a policy and rules, and return its error.
 
-        It is infinite where `run` raises, as some do at a NaN.
+        The error is infinite where `run` raises, as some functions do at a NaN.
         """
         self.runs += 1
         self.raised = None
@@ -164,7 +164,7 @@ class Subject:
         return self.difference(reference, self._kept(given))
 
     def difference(self, reference: Any, other: Any) -> float:
-        """Return the error of one run's results, as the user's measure or the norms have it."""
+        """Return the error between two runs' results, by the user's measure or by norms."""
         if self.measure is not None:
             return measuring.single_number(self.measure(reference, other))
         return measuring.worst_error(reference, other)
@@ -182,7 +182,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """The network's class, or its name where it is a function; ``""`` without a network."""
+        """The network's class, or the name of a function; ``""`` without a network."""
         if self._late is not None:
             return self._late[0].name
         return self.names.classes[-1] if self.names.classes else ""
@@ -199,7 +199,7 @@ class Subject:
 
 
 def _widened_work(record: OpRecord) -> Work:
-    """Return an operation's work as if in float32, so that low and float32 runs agree.
+    """Return an operation's work as if in float32, so that low and float32 runs are comparable.
 
     Work that is not known counts as none.
     """

@@ -1,4 +1,4 @@
-"""The trials of a search: each set of held units runs once per batch, and is remembered.
+"""The trials of a search: each set of held units runs once per batch, and its errors are kept.
 
 A budget ends them.
 """
@@ -19,15 +19,15 @@ U = TypeVar("U", bound=Hashable)
 
 
 class BudgetSpent(Exception):
-    """A search may run nothing more."""
+    """Raised where the budget allows no further run."""
 
 
 class Budget:
-    """How much may be run: `runs`, `seconds`, or without an end.
+    """A limit on runs or on time.
 
     Args:
-        runs: how many runs.
-        seconds: for how long runs may begin.
+        runs: the number of runs.
+        seconds: the time in which runs may begin.
     """
 
     def __init__(self, runs: float = math.inf, seconds: float = math.inf) -> None:
@@ -35,7 +35,7 @@ class Budget:
         self._end = time.monotonic() + seconds
 
     def left(self, used: int) -> bool:
-        """Return whether a further run may begin after so many."""
+        """Return whether a further run may begin after `used` runs."""
         return used < self.runs and (self._end == math.inf or time.monotonic() < self._end)
 
 
@@ -43,10 +43,10 @@ _SECONDS = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 def budget_of(said: object) -> Budget:
-    """Return a budget as a person says it: a number of runs, or a time.
+    """Return the budget that a person wrote: a number of runs, or a time.
 
     Args:
-        said: how many runs (``200``), for how long (``"90s"``, ``"10min"``, ``"1.5h"``, or a
+        said: a number of runs (``200``), or a time (``"90s"``, ``"10min"``, ``"1.5h"``, or a
             `timedelta`); None has no end.
 
     Raises:
@@ -85,16 +85,16 @@ class Trials(Generic[U]):
     """Errors of sets of held units, batch by batch.
 
     Args:
-        measure: runs one batch with a set of units held, and returns its error.
-        batches: how many batches there are.
-        limit: the largest error with which a set holds.
-        may_run: whether a further run may begin.
+        measure: runs one batch with a set of units held, and returns the error.
+        batches: the number of batches.
+        limit: the largest error with which a set is enough.
+        may_run: returns whether a further run may begin.
         told: called after every run, with the set.
 
     Attributes:
-        errors: what is known: for each set the errors of the first batches, in the order in which
-            sets were first asked for.
-        mean_limit: the largest mean of the errors of all batches with which a set holds.
+        errors: for each set the errors of the first batches, as far as they are known; sets in the
+            order in which they were first tried.
+        mean_limit: the largest mean of the errors of all batches with which a set is enough.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class Trials(Generic[U]):
         return next(self._each(held))
 
     def error(self, held: frozenset[U]) -> float:
-        """Return a set's error: that of the worst of all batches."""
+        """Return the largest error of a set over all batches."""
         return max(self._each(held))
 
     def holds(self, held: frozenset[U]) -> bool:
-        """Return whether a set is enough; the first batch that is beyond the limit ends it."""
+        """Return whether a set is enough; the first batch beyond the limit ends its runs."""
         return all(error <= self.limit for error in self._each(held)) and self.within(
             self.errors[held]
         )
@@ -132,16 +132,16 @@ class Trials(Generic[U]):
         )
 
     def known(self, held: frozenset[U]) -> float | None:
-        """Return the largest known error of a set.
+        """Return the largest error of a set.
 
-        It is that of all batches, or one that is beyond the limit; None where neither was seen.
+        None where not all batches were run and no error is beyond the limit.
         """
         errors = self.errors.get(held, [])
         worst = max(errors, default=0.0)
         return worst if len(errors) == self.batches or worst > self.limit else None
 
     def best(self, work: Mapping[U, float]) -> frozenset[U] | None:
-        """Return the set that is known to hold with the least work held; None where none is."""
+        """Return the set with the least work held that is known to be enough; None without one."""
         held = [units for units, errors in self.errors.items() if self.within(errors)]
         return min(
             held, key=lambda units: (sum(map(work.__getitem__, units)), len(units)), default=None
@@ -160,7 +160,7 @@ class Trials(Generic[U]):
 
 
 def spread_of(errors: Iterable[Sequence[float]]) -> float:
-    """Return the relative standard deviation of errors from batch to batch, over sets together."""
+    """Return the relative standard deviation of errors from batch to batch, pooled over sets."""
     squares, free = 0.0, 0
     for each in errors:
         mean = fmean(each)
@@ -171,25 +171,25 @@ def spread_of(errors: Iterable[Sequence[float]]) -> float:
 
 
 def allowance(spread: float, batches: int) -> float:
-    """Return the number of times that some batches' mean error has to fit into the allowed one.
+    """Return the factor by which the mean error of the batches must be below the tolerance.
 
-    1.65 standard deviations above the mean are 19 of 20 fresh batches; where few places are left to
-    err, errors scatter more than they did on average, by up to two fifths: 2.3. And the mean of a
-    few batches is itself so uncertain that, of all that a search tries, it would take what those
-    batches happen to like: up to 4 of the mean's own deviations. Both factors were found by trying,
-    on the networks of benchmarks/tuning.
+    19 of 20 new batches are within 1.65 standard deviations above the mean. Where few places are
+    left to err, errors scatter by up to two fifths more than on average: this gives 2.3. The mean
+    of a few batches is uncertain, too. A search that tries many sets would choose one that happens
+    to suit its batches: this gives up to 4 deviations of the mean. Both factors were found by
+    trying, on the networks of benchmarks/tuning.
     """
     return 1.0 + spread * (2.3 + 4.0 / math.sqrt(batches))
 
 
 class Trial(NamedTuple):
-    """A set that was tried.
+    """A set of held units that was tried.
 
     Attributes:
-        held: how many units were held in float32.
+        held: the number of units in float32.
         low: the share of the work that was low.
-        error: the largest error that was seen; if beyond the limit, that of the batches so far.
-        holds: whether it is within the limits on all batches.
+        error: the largest error so far; a set beyond the limit did not run on all batches.
+        holds: whether the errors of all batches are within the limits.
     """
 
     held: int

@@ -17,12 +17,12 @@ from unamp.tuning.subject import in_force
 
 
 class Tuned:
-    """The cheapest policy that was found, with rules for layers, and why.
+    """The cheapest policy that was found, with rules for layers, and the reasons.
 
     Attributes:
-        policy: the policy to open.
-        layers: the rules for layers, for `unamp.layer_policies`; there may be none.
-        report: how it was found.
+        policy: the policy to put in force.
+        layers: the rules for layers, for `unamp.layer_policies`; may be empty.
+        report: the report of the search.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Tuned:
 
     @property
     def precision(self) -> Precision:
-        """The policy, the rules and the reasons, as a `precision.toml` has them."""
+        """The policy, the rules and the reasons, as a `precision.toml` holds them."""
         dtype, error = (
             self.policy.dtype,
             f"error {self.report.error:.2g} of {self.report.tolerance:.2g} allowed",
@@ -47,13 +47,13 @@ class Tuned:
         return Precision(self.policy, self.layers, reason=reason, reasons=self._reasons)
 
     def region(self, network: Any = None) -> AbstractContextManager[None]:
-        """Return a context manager with the rules on a network and the policy in force inside."""
+        """Return a context manager that puts the rules on a network, and the policy in force."""
         if network is None and len(self.layers):
             raise ValueError("there are rules for layers: name the network, region(network)")
         return in_force(network, self.policy, list(self.layers))
 
     def table(self) -> str:
-        """Return the exceptions as plain text, and below them the remarks on the whole."""
+        """Return the exceptions as plain text, with remarks on the whole search below."""
         rows = [
             (place.layer or "-", place.op, f"{place.share:.1%}", place.why)
             for place in self.report.held
@@ -66,11 +66,11 @@ class Tuned:
         return "\n".join([*head, *self.report.lines()])
 
     def to_toml(self) -> str:
-        """Return the text of a `precision.toml`; `unamp.Precision` reads it."""
+        """Return the text of a `precision.toml`, which `unamp.Precision` reads."""
         return self.precision.to_toml()
 
     def to_html(self, *, title: str = "unamp tune") -> str:
-        """Return the search as one page that needs no other file.
+        """Return the search as one self-contained HTML page.
 
         Raises:
             ModuleNotFoundError: where jinja2 is not installed.
@@ -80,7 +80,7 @@ class Tuned:
         return as_page.render(self.report, self.to_toml(), title)
 
     def to_data(self) -> dict[str, Any]:
-        """Return the report as plain values, for JSON; an error that is not finite is None."""
+        """Return the report as plain values, for JSON; an error that is not finite becomes None."""
         return {
             "policy": self.policy.to_data(),
             "layers": self.layers.to_data(),
@@ -89,7 +89,7 @@ class Tuned:
 
 
 def with_reasons(rules: list[LayerRule], why: Mapping[Place, str]) -> LayerRules:
-    """Return rules with the reasons of the places that they hold."""
+    """Return rules, each with the reasons of the places that it holds."""
     found = []
     for rule in rules:
         denied = rule.policy.deny if isinstance(rule.policy, Policy) else None

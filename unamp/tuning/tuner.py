@@ -20,7 +20,7 @@ from unamp.tuning.tuned import Tuned
 from unamp.typing import DtypeLike, Float8Name
 
 
-# A literal dtype tells which it will be; in a variable it is any string, and hardly one of float8.
+# A literal dtype selects the overload. A variable is any string: it is hardly ever one of float8.
 @overload
 def tune(
     run: Callable[[Any], Any],
@@ -72,52 +72,54 @@ def tune(
 ) -> Tuned | Float8Study:
     """Find the operations to keep in float32 so that results stay within a tolerance.
 
-    Everything else runs low. The network is run in float32, and then with some of its operations
-    held in float32 and the others low, again and again.
+    All other operations run low. The network runs in float32 first. Then it runs many times with
+    some operations held in float32 and the others low.
 
     Args:
         run: takes a batch, runs the network, and returns results: tensors, arrays or numbers, in
-            lists or mappings. The same batch must give the same results: evaluation mode, no random
-            numbers. For training it may return the loss and the gradients (of a scaled loss,
+            lists or mappings. The same batch must give the same results: use evaluation mode and no
+            random numbers. For training, return the loss and the gradients (of a scaled loss,
             unscaled again).
-        network: the network, whose layers the rules are about; on JAX also a function with named
-            scopes, or what `haiku.transform` returns. None with ``by="operation"``, for a function
-            without layers.
-        batches: a list of batches. The last of several is held out: it shows the error on what the
-            search has not seen.
-        dtype: the low dtype; float16 unless `base` has another. ``"float8_e4m3"`` and
-            ``"float8_e5m2"`` are studied (with ``_rows`` behind, each row has a scale of its own):
-            which layers would bear products of factors that are scaled, rounded to float8, and
-            scaled back, computed in float32. Where `run` computes gradients, those of the results
-            are in float8_e5m2. A study takes `tolerance` and `measure` alone.
-        tolerance: the largest error that is allowed. Without `measure` that is the relative error
-            of each result, by norms.
-        base: the policy to begin with; everything low unless given. Its deny list stays.
-        by: what is held as one: an operation in a layer (``"place"``), wherever it is
-            (``"operation"``), or all that a layer runs itself (``"layer"``).
-        measure: the error of a run: a function of what `run` returned in float32, and in the run in
-            question. A loss or an accuracy: ``lambda exact, low: abs(exact - low)``.
-        effort: ``"halves"``, or ``"ranked"``: a further run for each place, which keeps more of the
+        network: the network, whose layers get the rules. On JAX also a function with named scopes,
+            or the result of `haiku.transform`. None with ``by="operation"``, for a function without
+            layers.
+        batches: a list of batches. The last of several is held out: the search does not use it, and
+            the error on it is shown.
+        dtype: the low dtype; by default that of `base`, or float16. With ``"float8_e4m3"`` or
+            ``"float8_e5m2"`` the result is a study of the layers that may be in float8; with
+            ``_rows`` behind the name, each row has a scale of its own. Factors of products are
+            scaled, rounded to float8 and scaled back, and the product is computed in float32. Where
+            `run` computes gradients, the gradients of results are in float8_e5m2. Of the arguments
+            below, a study takes only `tolerance` and `measure`.
+        tolerance: the largest error that is allowed. Without `measure` it is the relative error of
+            each result, by norms.
+        base: the policy to begin with; by default everything is low. Its deny list stays.
+        by: the unit that is held: an operation in a layer (``"place"``), an operation wherever it
+            is (``"operation"``), or all operations that a layer runs itself (``"layer"``).
+        measure: a function that returns the error of a run. It takes what `run` returned in
+            float32, and in that run. For a loss or an accuracy: ``lambda exact, low: abs(exact -
+            low)``.
+        effort: ``"halves"``, or ``"ranked"``: one more run for each place, which keeps more of the
             work low where many roundings add up.
         margin: the part of the tolerance that the search may use, so that other batches are within
-            all of it.
+            the whole of it.
         held_out: a batch to hold out in place of the last one.
-        budget: how many runs, or for how long (``"90s"``, ``"10min"``), may be searched. Then the
-            best so far is returned, as it is after Ctrl-C.
-        resume: a file for what was tried. Where it exists, the search goes on with it.
-        progress: a function called after every run with a `Step`; False for none. None: a line
-            where there is a terminal.
+        budget: the number of runs, or the time (``"90s"``, ``"10min"``), of the search. At its end
+            the best result so far is returned, as after Ctrl-C.
+        resume: a file for the trials. Where it exists, the search goes on with them.
+        progress: a function that is called with a `Step` after every run; False for none. None
+            shows a line on a terminal.
 
     Returns:
-        The cheapest policy that was found, and why. With a dtype of float8 the study: every layer
-        with its errors, and the lists that torchao, Transformer Engine and Keras take.
+        The cheapest policy that was found, with the reasons. With a float8 dtype a study: every
+        layer with its errors, and the lists that torchao, Transformer Engine and Keras take.
 
     Raises:
         TypeError, ValueError: for bad arguments; where two float32 runs differ; where the error is
-            beyond the tolerance with everything in float32; where nothing ran that a policy could
-            have low; and where the budget ends before a search.
+            beyond the tolerance with everything in float32; where no operation ran that the policy
+            would have low; and where the budget ends before the search.
         NotExpressible: where the framework cannot follow a policy, or a rule on a layer, or
-            computes no layer from float8.
+            cannot compute a layer from float8.
     """
     checks.check_arguments(run, batches, tolerance, margin, by, effort)
     if dtype is not None and is_float8(dtype):
@@ -148,7 +150,7 @@ def _check_study(network: object, further: Mapping[str, object]) -> None:
     """Check the arguments of a study.
 
     Raises:
-        ValueError: without a network, and for an argument that says something to a search alone.
+        ValueError: without a network, and for an argument that only a search takes.
     """
     if network is None:
         raise ValueError("network is None, and a study in float8 is about layers: give the network")
@@ -156,8 +158,8 @@ def _check_study(network: object, further: Mapping[str, object]) -> None:
         name: parameter.default for name, parameter in inspect.signature(tune).parameters.items()
     }
     for name, value in further.items():
-        # A batch compares number by number; what has no default but None is said where it is
-        # anything else.
+        # A batch has no single truth value when compared: where the default is None, only None
+        # counts as not given.
         if value is not None if defaults[name] is None else value != defaults[name]:
             raise ValueError(
                 f"{name} goes with a low dtype; a study in float8 takes tolerance and measure alone"

@@ -2,7 +2,7 @@
 
 It watches the loss scale, underflow, updates that rounding swallows, and layers without a gradient.
 
-`unamp.watch` is the function that makes one; the package cannot have its name.
+The function `unamp.watch` makes a monitor; a package cannot have its name.
 """
 
 from unamp.watching.history import History

@@ -1,4 +1,4 @@
-"""The history of a training as JSON; a change that a reader could trip over is another version."""
+"""The history of a training as JSON; a change that a reader could trip over makes a new version."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dump(contents: Contents, *, indent: int | None) -> str:
 
 
 def _layer(layer: LayerSample) -> dict[str, object]:
-    """Return a layer without the fields that say nothing, its numbers with six digits."""
+    """Return a layer without the fields at their defaults, with six digits for each number."""
     said = {
         name: float(f"{value:.6g}") if isinstance(value, float) else value
         for name, value in layer._asdict().items()
@@ -49,7 +49,7 @@ def load(text: str) -> Contents:
     """Return the history that `dump` wrote.
 
     Raises:
-        ValueError: where the text is none, is damaged, or of another version.
+        ValueError: where the text is no history, is damaged, or has another version.
     """
     what, writer = "history of a training", "History.to_json()"
     return strict.document(

@@ -1,4 +1,4 @@
-"""A training as one page: works offline, in the dark and on a phone, and runs no script."""
+"""A training as one HTML page, without scripts: it works offline, in dark mode and on a phone."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from unamp._pages import environment
 from unamp.watching.samples import Contents, LayerSample, LayerSummary, Sample, findings, summarised
 
-#: The drawing of the loss scale, in its own units.
+#: The size and the margins of the drawing of the loss scale, in its own units.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 640.0, 220.0, 56.0, 12.0, 14.0, 30.0
 
-#: A strip has no more cells than a phone has room for; each shows the worst of its samples.
+#: The most cells of a strip, for the width of a phone; a cell shows the worst of its samples.
 _CELLS = 60
 
 
 class _Cell(NamedTuple):
-    """Samples in a row, in the strip of a layer."""
+    """Consecutive samples, as one cell of a layer's strip."""
 
     x: int
     share: float
@@ -34,7 +34,7 @@ class _Row(NamedTuple):
 
 
 class _Plot(NamedTuple):
-    """The loss scale over the steps, upwards by powers of two, and where steps were skipped."""
+    """A diagram of the loss scale (y, in powers of two) over the steps, with the skipped steps."""
 
     line: str
     skipped: list[tuple[float, str]]
@@ -48,7 +48,7 @@ class _Plot(NamedTuple):
 
 
 def render(contents: Contents, title: str) -> str:
-    """Return the page's text. Everything from outside is escaped: a layer may have any name."""
+    """Return the page's HTML. All text of the history is escaped: a layer may have any name."""
     found = environment("a training's")
     found.filters.update(percent=_percent)
     buckets = _buckets(contents.samples)

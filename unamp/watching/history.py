@@ -1,4 +1,4 @@
-"""The history of a training, as a value: a table, a page, JSON."""
+"""The history of a training as a value, which becomes a table, a page or JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class History(Contents):
         return findings(self)
 
     def table(self) -> str:
-        """Return the layers as plain text: means over the samples, and how often each was dead."""
+        """Return the layers as plain text: means over the samples, and the count of dead ones."""
         rows = [
             (
                 each.layer, str(each.size),
@@ -56,7 +56,7 @@ class History(Contents):
         return f"{head}\n\n{text_table(_HEAD, rows)}"
 
     def to_html(self, title: str = "A training, watched") -> str:
-        """Return a page that needs no other file."""
+        """Return the history as one self-contained HTML page."""
         return as_page.render(self, title)
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -68,7 +68,7 @@ class History(Contents):
         """Return the history that `to_json` wrote.
 
         Raises:
-            ValueError: where the text is none, or damaged, or of another version.
+            ValueError: where the text is no history, is damaged, or has another version.
         """
         return cls(*as_json.load(text))
 

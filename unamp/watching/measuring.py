@@ -1,4 +1,4 @@
-"""One step, measured where its tensors are: sums on the device, fetched together at its end."""
+"""The measurement of one step: sums on the tensors' device, fetched together at the end."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class _Low(NamedTuple):
     place: int
     parameter: Tensor
     before: Tensor
-    moves: Tensor  # booleans: where its gradient is not zero
+    moves: Tensor  # booleans: where the gradient is not zero
 
 
 class _Counted(NamedTuple):
-    """The numbers of one parameter, as they are fetched; all are counts, but for the squares."""
+    """The counts of one parameter's gradient numbers, each of those below a limit."""
 
     zero: float = 0.0
-    below_half: float = 0.0  # what rounds to zero in the low dtype, and zeros
-    below_normal: float = 0.0  # what is subnormal there, and all of that
+    below_half: float = 0.0  # zeros, and numbers that round to zero in the low dtype
+    below_normal: float = 0.0  # these, and numbers that are subnormal in it
     finite: float = 0.0
 
 
 class Measurement:
-    """The gradients of a step, and what becomes of the low parameters in it.
+    """The gradients of a step, and the changes of the low parameters in it.
 
     Args:
         adapter: the framework's adapter.
         gradients: the parameters with their gradients, as from `NamesGradients.named_gradients`.
-        low: the low dtype that the gradients are held against.
-        updates: whether low parameters are stepped as they are, without master weights.
+        low: the low dtype whose underflow is counted.
+        updates: whether the optimizer steps low parameters themselves, without master weights.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Measurement:
             return
         numbers = self._adapter.numbers(gradient)
         magnitudes = abs(numbers)
-        # half of it is rounded to even, to zero
+        # half of the smallest subnormal number rounds to even, which is zero
         limits = (low.smallest_subnormal / 2, low.smallest_normal, math.inf)
         counted = [
             magnitudes <= 0.0,
@@ -86,14 +86,14 @@ class Measurement:
         if updates and parameter is not None and self._adapter.dtype_of(parameter) in LOW_DTYPES:
             before = self._adapter.numbers(parameter)
             if tuple(before.shape) == tuple(numbers.shape):
-                # of sparse gradients the rows alone are there
+                # sparse gradients have only some rows: they do not fit the parameter
                 self._low.append(_Low(place, parameter, before, magnitudes > 0.0))
 
     def check_updated(self, parameters: Sequence[object]) -> None:
-        """Check that there are as many parameters after the step as there are gradients.
+        """Check that the parameters after the step are as many as the gradients.
 
         Raises:
-            ValueError: where there are not.
+            ValueError: where they are not.
         """
         if len(parameters) != len(self._names):
             raise ValueError(
@@ -108,8 +108,8 @@ class Measurement:
 
         Args:
             stepped: whether the optimizer took its step.
-            updated: the parameters after it, where they are values; None: those that were given
-                have changed.
+            updated: the parameters after the step, where they are values; None where the given
+                parameters themselves have changed.
         """
         moved = self._moved(updated) if stepped else {}
         totals = [each for row in (*self._totals, *moved.values()) for each in row]
@@ -121,10 +121,10 @@ class Measurement:
         return tuple(self._layer(name, inner, counted, steps) for name, inner in places.items())
 
     def _moved(self, updated: Sequence[Tensor] | None) -> dict[int, list[Tensor]]:
-        """Return the sums over each low parameter's numbers.
+        """Return four sums over each low parameter's numbers.
 
-        They are how many numbers should move, how many of these did not, the step's squares, and
-        the parameter's own squares.
+        They are the count of numbers whose gradient is not zero, the count of these that did not
+        change, the squares of the step, and the squares of the parameter.
         """
         found = {}
         for low in self._low:

@@ -1,4 +1,4 @@
-"""`unamp.watch`: one step of many, looked at."""
+"""`unamp.watch`: a monitor that samples one step of many."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unamp.watching.writers import sink
 
 _LEAST_KEPT = 10
 
-#: A parameter's name, itself, and its gradient.
+#: A parameter's name, the parameter, and its gradient.
 _Named = tuple[str, Any, Any]
 
 
@@ -48,21 +48,23 @@ def watch(
 
     Of `every` steps one is looked at; the others cost nothing to speak of. Numbers are computed
     where the tensors are, with no policy in force, and fetched once a sample.
+    The monitor samples one of `every` steps; the others cost next to nothing. Numbers are computed
+    on the tensors' device, with no policy in force, and fetched once per sample.
 
     Args:
         network: the network; in JAX also a pytree of parameters.
-        optimizer: its optimizer. Without, nothing is told of the updates of low parameters.
+        optimizer: its optimizer. Without it, updates of low parameters are not watched.
         scaler: the `unamp.GradScaler` in use, if any: for the loss scale and the skipped steps.
-        every: of how many steps one is looked at; the first is.
-        dtype: the low dtype that gradients are held against: the one of the regions.
-        to: where samples go besides: what has ``add_scalar(tag, value, step)`` (a writer of
-            TensorBoard's), what has ``log({...}, step=)`` (a run of wandb's), a logger, a function
-            of one line of text such as `print`; or a list of these.
-        keep: how many samples are kept at most. When there are more, every second one goes.
+        every: the number of steps for one sample; the first step is sampled.
+        dtype: the low dtype whose underflow is counted: that of the regions.
+        to: a further receiver of samples, or a list of them: an object with ``add_scalar(tag,
+            value, step)`` (TensorBoard's writers), an object with ``log({...}, step=)`` (a run of
+            wandb), a logger, or a function of one line of text, such as `print`.
+        keep: the most samples to keep. When there are more, every second one is dropped.
 
     Raises:
         TypeError, ValueError: for bad arguments.
-        NotExpressible: where the framework's adapter does not tell gradients by name.
+        NotExpressible: where the framework's adapter does not give gradients by name.
     """
     return Watch(network, optimizer, scaler, every, low_dtype(dtype), to, keep)
 
@@ -71,7 +73,7 @@ class Watch:
     """A monitor of a training; `unamp.watch` makes one.
 
     Attributes:
-        steps: how many steps there were.
+        steps: the number of steps so far.
     """
 
     def __init__(
@@ -104,22 +106,22 @@ class Watch:
     ) -> WatchedStep:
         """Return the context manager for one step, from the backward pass to `update`.
 
-        The optimizer's step is inside, too. What unscales or clips gradients belongs into it: they
-        are looked at as the backward pass left them.
+        The optimizer's step belongs inside. So does the code that unscales or clips gradients:
+        gradients are measured as the backward pass left them.
 
         Args:
-            gradients: the gradients, in a framework where they are values: the scaled ones, as the
-                scaler is given them.
+            gradients: the gradients, in a framework where they are values: still scaled, as the
+                scaler takes them.
             parameters: the parameters before the step, where they are values too (JAX);
-                `WatchedStep.updated` takes those after it. Leave them out where low parameters have
-                master weights.
-            scale: the loss scale, a number or an array that holds one, where no `unamp.GradScaler`
+                `WatchedStep.updated` takes the parameters after it. Leave them out where low
+                parameters have master weights.
+            scale: the loss scale, a number or an array of one number, where no `unamp.GradScaler`
                 has it.
 
         Raises:
-            TypeError, ValueError: for gradients where the parameters hold them, or none where they
-                do not; for a scale that is not above 0, or beside a scaler.
-            RuntimeError: where the step before was not entered, or has not ended.
+            TypeError, ValueError: for gradients where the parameters hold them, or no gradients
+                where they are values; for a scale that is not above 0, or beside a scaler.
+            RuntimeError: where the last step was not entered, or has not ended.
         """
         if self._open is not None:
             raise RuntimeError(
@@ -159,7 +161,7 @@ class Watch:
         )
 
     def findings(self) -> list[str]:
-        """Return a sentence for each layer that something is wrong with; see `History.findings`."""
+        """Return a sentence for each layer with a fault; see `History.findings`."""
         return self.history.findings()
 
     def table(self) -> str:
@@ -199,14 +201,14 @@ class Watch:
         return Measurement(self._adapter, found, low, updates=updates)
 
     def _named(self, values: object) -> list[_Named]:
-        """Return gradients, or parameters of their form, by name."""
+        """Return gradients, or parameters of the same structure, by name."""
         assert isinstance(self._adapter, NamesGradients)
         return self._adapter.named_gradients(self._network, self._optimizer, values)
 
     def _steps_low(self, gradients: object) -> bool:
         """Return whether the optimizer steps the low parameters themselves, not master weights.
 
-        With master weights its gradients are float32.
+        The optimizer's gradients are float32 where it has master weights.
         """
         try:
             return (
@@ -214,7 +216,7 @@ class Watch:
                 .dtypes()
                 .isdisjoint(LOW_DTYPES)
             )
-        except NotExpressible:  # an optax transformation: what it steps are values
+        except NotExpressible:  # an optax transformation steps values
             return False
 
     def _scale(self, given: object) -> float:
@@ -251,10 +253,10 @@ class WatchedStep:
         self._told = False
 
     def updated(self, parameters: Any) -> None:
-        """Tell the parameters after the step, where they are values.
+        """Take the parameters after the step, where they are values.
 
         Raises:
-            RuntimeError: where `Watch.step` was not given those before it.
+            RuntimeError: where `Watch.step` was not given the parameters before it.
         """
         if self._parameters is None:
             raise RuntimeError(
@@ -342,7 +344,7 @@ def _adapter(network: object, optimizer: object) -> Adapter:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Give the leaves of nested dictionaries, which hold parameters without a network."""
+    """Yield the leaves of nested dictionaries: parameters without a network."""
     if isinstance(value, Mapping):
         for inner in value.values():
             yield from _leaves(inner) if isinstance(inner, Mapping) else (inner,)

@@ -8,31 +8,31 @@ from typing import NamedTuple
 
 from unamp._grouping import grouped
 
-#: A loss scale is a float32 number: less than this.
+#: A loss scale is a float32 number: it is less than this.
 LIMIT = 2.0**128
 
-#: From these shares on a finding names a layer: of gradients that are subnormal, and of updates
-#: that are swallowed.
+#: The shares from which a finding names a layer: of gradients that are subnormal, and of updates
+#: that rounding swallows.
 _SUBNORMAL, _SWALLOWED = 0.1, 0.5
 
 
 class LayerSample(NamedTuple):
     """The gradients of a layer's own parameters at one step, as the backward pass left them.
 
-    They are scaled where the loss was.
+    They are scaled where the loss was scaled.
 
     Attributes:
-        layer: its name; of a parameter outside of layers the parameter's.
-        size: how many numbers its parameters' gradients have.
-        zero: the share of them that is zero; 1 - `missing` at most.
+        layer: the layer's name; for a parameter outside of layers, the parameter's name.
+        size: the number of numbers in its parameters' gradients.
+        zero: the share of numbers that is zero; 1 - `missing` at most.
         subnormal: the share that is subnormal in the low dtype.
-        flushed: the share that is not zero here, and would be in the low dtype: it was computed in
-            a wider one.
-        nonfinite: how many are infinite or NaN.
+        flushed: the share that is not zero, and would be zero in the low dtype; the gradient has a
+            wider dtype.
+        nonfinite: the number of infinities and NaN.
         missing: the share that belongs to parameters without a gradient.
         swallowed: of the low parameters' numbers whose gradient is not zero, the share that the
-            step left as they were; None where no low parameters were stepped as they are.
-        update: the norm of the step relative to that of the low parameters; None likewise.
+            step did not change. None where the optimizer stepped no low parameter itself.
+        update: the norm of the step, relative to the norm of the low parameters; None likewise.
     """
 
     layer: str
@@ -47,18 +47,18 @@ class LayerSample(NamedTuple):
 
     @property
     def dead(self) -> bool:
-        """Return whether no parameter has a gradient other than zero."""
+        """Return whether all gradients of its parameters are zero or missing."""
         return self.zero + self.missing >= 1.0
 
 
 class Sample(NamedTuple):
-    """One step that was looked at.
+    """One step that was measured.
 
     Attributes:
-        step: its number; the first is 0.
-        scale: the loss scale of its gradients.
-        skipped: how many steps were skipped since the monitor was made, this one included.
-        layers: its layers, in the network's order.
+        step: the step's number; the first is 0.
+        scale: the loss scale of the gradients.
+        skipped: the number of skipped steps since the monitor was made, this one included.
+        layers: the layers, in the network's order.
     """
 
     step: int
@@ -68,15 +68,15 @@ class Sample(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """All that is written down of a training.
+    """The contents of a history.
 
     Attributes:
-        framework: the framework that ran it.
-        dtype: the low dtype that underflow is told of.
-        every: of how many steps one was looked at.
-        steps: how many steps there were.
-        skipped: how many of them were skipped.
-        samples: those that are kept, the oldest first.
+        framework: the framework of the training.
+        dtype: the low dtype whose underflow is counted.
+        every: the number of steps for one sample.
+        steps: the number of steps.
+        skipped: the number of skipped steps.
+        samples: the samples that are kept, the oldest first.
     """
 
     framework: str
@@ -93,8 +93,8 @@ class LayerSummary(NamedTuple):
     Attributes:
         layer, size: as in `LayerSample`.
         zero, subnormal, flushed, swallowed, update: the means over samples with finite gradients.
-        nonfinite, dead, samples: in how many samples a gradient was not finite, in how many the
-            layer was dead, of how many.
+        nonfinite, dead, samples: the number of samples with a gradient that is not finite, of
+            samples in which the layer was dead, and of all samples.
     """
 
     layer: str
@@ -110,7 +110,7 @@ class LayerSummary(NamedTuple):
 
 
 def summarised(samples: Iterable[Sample]) -> list[LayerSummary]:
-    """Return each layer over all samples, in the network's order."""
+    """Return a summary of each layer over all samples, in the network's order."""
     layers = grouped(
         (each for sample in samples for each in sample.layers), lambda each: each.layer
     )
@@ -149,7 +149,7 @@ def _mean(numbers: Iterable[float | None]) -> float | None:
 
 
 def findings(contents: Contents) -> list[str]:
-    """Return a sentence for each layer that something is wrong with."""
+    """Return a sentence for each layer with a fault."""
     found = []
     for each in summarised(contents.samples):
         if each.dead == each.samples:

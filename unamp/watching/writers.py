@@ -1,4 +1,4 @@
-"""Samples for writers of others: TensorBoard's, a run of wandb's, whatever takes a line of text."""
+"""Writers for samples: TensorBoard's, a run of wandb, a logger, or a function of one line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def sink(writer: Any, dtype: str) -> Callable[[Sample], None]:
     """Return the function that hands a sample to a writer.
 
     Args:
-        writer: has ``add_scalar(tag, value, step)``, as TensorBoard's writers do, or ``log({tag:
-            value}, step=step)``, as a run of wandb's does, or takes a line of text: a function as
-            `print` is, or a `logging.Logger`.
+        writer: an object with ``add_scalar(tag, value, step)``, as TensorBoard's writers, or with
+            ``log({tag: value}, step=step)``, as a run of wandb; or a `logging.Logger`, or a
+            function of one line of text, as `print`.
         dtype: the low dtype that a line names.
 
     Raises:
         TypeError: for anything else.
     """
-    if isinstance(writer, logging.Logger):  # it has a method `log` of other arguments
+    if isinstance(writer, logging.Logger):  # its method `log` takes other arguments
         return lambda sample: writer.info("%s", line(sample, dtype))
     if callable(getattr(writer, "add_scalar", None)):
 
