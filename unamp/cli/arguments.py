@@ -15,10 +15,10 @@ from unamp.errors import unknown
 
 T = TypeVar("T")
 
-#: The low dtypes, for a person.
+#: The low dtypes, as text.
 LOW = " or ".join(LOW_DTYPES)
 
-#: The dtypes of a policy, likewise.
+#: The dtypes of a policy, as text.
 DTYPES = " or ".join(POLICY_DTYPES)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -1,7 +1,7 @@
-"""The command `unamp` with its commands, each a function of its own.
+"""The command `unamp`, with a function for each of its commands.
 
-Commands of other distributions are mounted through the entry-point group `unamp.commands`: the
-entry point's name is the command, its object a `typer.Typer`.
+Other distributions add commands through the entry-point group `unamp.commands`: the entry point's
+name is the command, and its object is a `typer.Typer`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _mount_commands() -> None:
                 f"needs {error.name}",
                 f"needs {error.name}, which is not installed; pip install 'unamp[conformance]'",
             )
-        except ImportError as error:  # something is installed, and broken
+        except ImportError as error:  # the distribution is installed, but broken
             said = " ".join(str(error).split())
             _mount_missing(
                 point.name, f"{error.name or point.value} cannot be imported",

@@ -1,6 +1,7 @@
 """The command `doctor`: the installed frameworks' abilities on this machine.
 
-Each is imported in a process of its own: some pairs fail in one process, depending on their order.
+Each framework is imported in a process of its own: some pairs fail in one process, depending on
+their order.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ _Report = dict[str, Any]
 
 
 def examine_all() -> _Report:
-    """Return the report on this machine and, from `examine`, on every installed framework.
+    """Return a report on this machine and, from `examine`, on every installed framework.
 
-    The machine: its processor, instruction sets, and the environment variables that matter.
+    The machine's part has its processor, its instruction sets, and the relevant environment
+    variables.
     """
     return {
         "processor": machine.processor(),
@@ -37,7 +39,7 @@ def examine_all() -> _Report:
 
 
 def examine(framework: str) -> _Report:
-    """Import one framework here and return the report on its version, dtypes and runtime."""
+    """Import one framework here, and return a report on its version, dtypes and runtime."""
     importlib.import_module(framework)
     adapter = adapter_for(framework)
     present = adapter.devices()
@@ -75,7 +77,7 @@ def _in_own_process(framework: str) -> _Report:
             or f"importing it ended the process with status {ran.returncode}"
         )
         return {"framework": framework, "status": "not usable", "advice": said}
-    # Frameworks greet on standard output; the report is the last line.
+    # Frameworks print greetings on standard output. The report is the last line.
     last = ran.stdout.strip().rpartition("\n")[2]
     if not last.startswith('{"framework"'):
         return {
@@ -88,7 +90,7 @@ def _in_own_process(framework: str) -> _Report:
 
 
 def show_frameworks(reports: Sequence[_Report]) -> None:
-    """Print every framework, with how each device computes in each dtype."""
+    """Print every framework, and how each of its devices computes in each dtype."""
     table = Table("framework", "version", "device", *LOW_DTYPES, title="what runs here, and how")
     for report in reports:
         if report["status"] != "ready":
@@ -102,13 +104,13 @@ def show_frameworks(reports: Sequence[_Report]) -> None:
 
 
 def _named(device: str, report: _Report) -> str:
-    """Return a kind of device with the framework's own word for it, where that is another."""
+    """Return a kind of device, with the framework's own word for it where they differ."""
     word = report.get("device names", {}).get(device, device)
     return device if word == device else f"{device} ({word})"
 
 
 def show_machine(found: _Report) -> None:
-    """Print the instruction sets there are and in use, and the variables that change them."""
+    """Print the instruction sets there are and those in use, and the variables that change them."""
     printing.say(f"the processor: {found['processor'] or 'not told by this system'}")
     printing.say(
         f"it has: {' '.join(found['instruction sets']) or 'not told by this system'}", indent=2
@@ -126,7 +128,7 @@ def show_machine(found: _Report) -> None:
 
 
 def show_gaps(reports: Sequence[_Report], *, listed: bool) -> None:
-    """Print the number of things that adapters cannot do; or the list of them."""
+    """Print the number, or the list, of things that adapters cannot do."""
     count = sum(len(report.get("gaps", ())) for report in reports)
     if count and not listed:
         printing.say(

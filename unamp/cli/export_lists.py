@@ -1,4 +1,4 @@
-"""The command `export-lists`: a policy in the words of a tool that converts exported models."""
+"""The command `export-lists`: a policy as arguments of a tool that converts exported models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def export_lists_command(
         )
     else:
         for sentence in lists.unsaid:
-            # a name in it could break the line, and the rest would be code
+            # a name with a line break would end the comment, and the rest would be code
             print(f"# not said: {printing.printable(sentence)}")
         print(lists.code, end="")
     if lists.unsaid:

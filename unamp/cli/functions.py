@@ -16,7 +16,7 @@ from unamp.errors import shortened
 
 
 def function_named(said: str) -> Callable[[], object]:
-    """Return the function that an argument names; raise typer.BadParameter where there is none."""
+    """Return the function that an argument names; raise typer.BadParameter where it is missing."""
     where, colon, name = said.rpartition(":")
     if not colon or not where or not name.isidentifier():
         raise typer.BadParameter(

@@ -1,6 +1,6 @@
 """The entry point of the command `unamp`.
 
-Whatever it needs beyond the standard library comes with the extra `conformance`.
+The extra `conformance` installs the packages that it needs beyond the standard library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `onnx`: an ONNX file held against a policy."""
+"""The command `onnx`: check an ONNX file against a policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unamp.onnx import BadModel, CheckedModel, CheckedNode, check
 
 T = TypeVar("T")
 
-#: Verdicts, the worst first, each with its colour and how it is told of many nodes.
+#: Verdicts, the worst first, each with its colour and its sentence about several nodes.
 _VERDICTS = {
     "differs": ("bold red", "differ from the policy"),
     "invalid": ("bold red", "are invalid"),

@@ -270,6 +270,6 @@ def _explained_as_data(e: Explanation) -> dict[str, object]:
 
 
 def _versions(rules: Mapping[str, Rule]) -> str:
-    """Return the rules of other versions for a person: each rule with its versions."""
+    """Return the rules of other versions as text: each rule with its versions."""
     by_rule = grouped(rules, lambda version: rules[version])
     return "; ".join(f"{rule.value} in {', '.join(versions)}" for rule, versions in by_rule.items())

@@ -84,7 +84,7 @@ def diff_files(before: str, after: str, as_json: bool) -> None:
 def _changed_layers(
     old: Precision, new: Precision
 ) -> list[tuple[str, LayerRule | None, LayerRule | None]]:
-    """Return the patterns whose rules differ, or stand in another order, with both."""
+    """Return the patterns whose rules differ or changed their order, with both rules."""
     a, b = ({rule.pattern: rule for rule in precision.layers} for precision in (old, new))
     both = [pattern for pattern in a if pattern in b]
     moved = both != [pattern for pattern in b if pattern in a]

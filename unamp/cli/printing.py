@@ -23,7 +23,7 @@ _SUPPORT = {
     "absent": "dim",
 }
 
-#: No line of a table in a pipe is broken or cut: whoever reads it wants all of it, a row a line.
+#: The width in a pipe: no line of a table is broken or cut, so that each row is one whole line.
 _PIPE = 10_000
 
 
@@ -33,14 +33,14 @@ def rule(value: Rule) -> Text:
 
 
 def support(value: str) -> Text:
-    """Return the word for how something is carried out, in its colour."""
+    """Return the word for how an operation is carried out, in its colour."""
     return Text(value, style=_SUPPORT.get(value, ""))
 
 
 def change(value: Change) -> tuple[str | Text, ...]:
     """Return the table cells of an operation whose rule changes.
 
-    They are its name, how often it ran if that is known, both rules, and both origins.
+    They are its name, the number of its runs if that is known, both rules, and both origins.
     """
     times = () if value.times is None else (str(value.times),)
     before, after = value.before, value.after
@@ -49,16 +49,16 @@ def change(value: Change) -> tuple[str | Text, ...]:
 
 def show(table: Table) -> None:
     """Print a table."""
-    # No markup: `unamp[torch]` is the name of an extra, not a style.
+    # Without markup: `unamp[torch]` is the name of an extra, not a style.
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console = Console(markup=False, highlight=False, width=_PIPE)
         table.box, table.pad_edge = None, False
-        # A table's title is broken where the table ends, which may be soon.
+        # A table breaks its title at its own width, which may be small: print it apart.
         title, table.title = table.title, None
         if title:
             console.print(title)
-    for column in table.columns:  # names that are cut can be those of two rows
+    for column in table.columns:  # two names that are cut could look the same
         column.overflow = "fold"
     if table.rows:
         console.print(table)
@@ -71,16 +71,16 @@ def say(text: str, indent: int = 4) -> None:
     console = Console()
     if console.is_terminal:
         wrapper = textwrap.TextWrapper(console.width, subsequent_indent=" " * indent)
-        # an address that is broken leads nowhere
+        # a broken address is no link
         wrapper.break_long_words = wrapper.break_on_hyphens = False
         text = "\n".join(map(wrapper.fill, text.split("\n")))
     print(text)
 
 
 def printable(text: str) -> str:
-    """Return a foreign text as one line, escaped where it holds anything unprintable.
+    """Return a text from outside as one line, with unprintable characters escaped.
 
-    A terminal obeys control characters, and a name may be no valid text at all.
+    A terminal obeys control characters, and a name may not be valid text.
     """
     return text if text.isprintable() else ascii(text)[1:-1]
 

@@ -134,7 +134,7 @@ def replay_command(
 def _write_proposal(path: Path, text: str) -> None:
     if path.exists():
         raise typer.BadParameter(f"{path}: is there already; give another name, or remove it")
-    write_file(path, text, "x")  # never over what a person has corrected
+    write_file(path, text, "x")  # "x": never overwrite a file that a person has corrected
     print(f"{path}: correct it, then: unamp compare ... --layers {path}")
 
 

@@ -1,4 +1,4 @@
-"""The command `tune`: find what must stay in float32."""
+"""The command `tune`: find the operations that must stay in float32."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unamp.tuning import Float8Study, Tuned
 from unamp.tuning.places import BY
 from unamp.tuning.search_order import EFFORTS
 
-#: What a function may return for `unamp.tune`, besides what it must.
+#: The optional arguments of `unamp.tune` that a function may return.
 _FURTHER = (
     "dtype",
     "tolerance",
@@ -132,7 +132,7 @@ def _tuned(arguments: Mapping[str, Any]) -> Tuned | Float8Study:
 
 
 def _ours(error: BaseException) -> bool:
-    """Return whether it was unamp that raised."""
+    """Return whether unamp raised the error, not the user's code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

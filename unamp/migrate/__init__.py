@@ -1,11 +1,11 @@
 """Rewrite the mixed precision of a code base: `unamp migrate`.
 
-It needs libcst, which the extra `migrate` brings.
+It needs libcst, which the extra `migrate` installs.
 
-One file goes through `migrating`. `screening` tells quickly whether there is anything in it,
-`names` finds the frameworks' names with libcst's scopes, `deciding` says what becomes of each, with
-`calls` for its arguments, `settling` what becomes of the imports, and `rewriting` writes the text.
-`watching` looks for what no name resolves; `regions` reads policies out of calls.
+`migrating` takes one file. `screening` tells quickly whether the file needs a closer look. `names`
+finds the frameworks' names with libcst's scopes. `deciding` chooses the new form of each use, with
+`calls` for the arguments. `settling` does so for the imports, and `rewriting` writes the text.
+`watching` finds spellings that are no names, and `regions` reads policies from calls.
 """
 
 from unamp.migrate.deciding import Target

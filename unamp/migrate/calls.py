@@ -1,4 +1,4 @@
-"""Write a call in a framework's words as one in plain unamp."""
+"""Rewrite a call of a framework's name as a call of plain unamp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NATIVE = '"native"'
 
 
 class Refused(Exception):
-    """A call that cannot be moved, with what to do by hand."""
+    """A call that cannot be moved, with advice on what to write by hand."""
 
     def __init__(self, why: str, hand: str = "") -> None:
         super().__init__(why)
@@ -32,7 +32,7 @@ class Given(NamedTuple):
     """The arguments of a call, by their names in the old signature.
 
     Attributes:
-        named: the index of the argument in the call, by name.
+        named: the index of each argument in the call, by its name.
         spread: the indices of ``**`` arguments.
     """
 
@@ -44,10 +44,10 @@ class Written(NamedTuple):
     """One argument of the new call.
 
     Attributes:
-        name: its name; empty for ``**`` arguments.
-        keyword: it is written by keyword.
-        old: the index of the old argument that it takes over; None where `code` is written.
-        code: see there; what stands in place of the old argument's value, where that changes.
+        name: the argument's name; empty for ``**`` arguments.
+        keyword: whether it is written by keyword.
+        old: the index of the old argument whose place it takes; None for a new argument.
+        code: the value's code, where it differs from the old argument's or the argument is new.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Written(NamedTuple):
 
 
 def given(args: Sequence[cst.Arg], form: Form, name: str) -> Given:
-    """Return the argument of the old signature that each argument of a call is.
+    """Return the old signature's argument for each argument of a call.
 
     Raises:
-        Refused: for arguments that it has not, and for those that cannot be told.
+        Refused: for an argument that the signature lacks, and where ``*`` or ``**`` hides some.
     """
     named: dict[str, int] = {}
     spread: list[int] = []
@@ -87,11 +87,11 @@ def given(args: Sequence[cst.Arg], form: Form, name: str) -> Given:
 
 
 def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
-    """Refuse arguments that the framework takes and unamp, plain or as a dialect, does not.
+    """Check that unamp, plain or as a dialect, takes the arguments that the framework takes.
 
     Raises:
-        Refused: for a dtype that is not low, a level of MindSpore's own, and an operation that
-            nobody knows.
+        Refused: for a dtype that is not low, a level that only MindSpore has, and an unknown
+            operation.
     """
     dtype = UNKNOWN
     if "dtype" in known.named:
@@ -157,7 +157,7 @@ def plan(args: Sequence[cst.Arg], form: Form, known: Given) -> list[Written]:
 
 
 def with_arguments(call: cst.Call, to: str, arguments: Sequence[Written]) -> cst.Call:
-    """Return a call with new arguments; the old comments, line breaks and trailing comma stay."""
+    """Return a call with new arguments; it keeps comments, line breaks and a trailing comma."""
     old = call.args
     args: list[cst.Arg] = []
     for each in arguments:
@@ -173,7 +173,7 @@ def with_arguments(call: cst.Call, to: str, arguments: Sequence[Written]) -> cst
 
 
 def _followed(arg: cst.Arg, call: cst.Call, *, moves: bool) -> cst.Arg:
-    """Return an argument with its comma; a formerly last one is separated as the others are."""
+    """Return an argument with its comma; one that was last gets the separator of the others."""
     if not moves:
         return arg
     blank: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
@@ -186,7 +186,7 @@ def _followed(arg: cst.Arg, call: cst.Call, *, moves: bool) -> cst.Arg:
     ):
         blank = arg.comma.whitespace_after
     if isinstance(blank, cst.ParenthesizedWhitespace):
-        # the line break, and this argument's comment
+        # the separator's line break, with this argument's own comment
         own = arg.comma.whitespace_after if isinstance(arg.comma, cst.Comma) else blank
         first = own.first_line if isinstance(own, cst.ParenthesizedWhitespace) else blank.first_line
         first = (
@@ -229,7 +229,7 @@ def _by_device(
         )
     device = _literal(args, known, "device_type")
     if not isinstance(device, str):
-        explicit["preset"] = _NATIVE  # the framework's own lists for whatever device that is
+        explicit["preset"] = _NATIVE  # the framework's own lists, whatever the device is
         return
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
@@ -240,7 +240,7 @@ def _by_device(
 
 
 def _is_on_cuda(args: Sequence[cst.Arg], form: Form, known: Given) -> bool:
-    """Return whether a region is CUDA's: torch's only one that takes any dtype and casts to it."""
+    """Return whether a region is for CUDA: only there torch takes any dtype and casts to it."""
     device = (
         _literal(args, known, "device_type")
         if "device_type" in known.named
@@ -250,9 +250,9 @@ def _is_on_cuda(args: Sequence[cst.Arg], form: Form, known: Given) -> bool:
 
 
 def _is_taken_by_no_region(arg: cst.Arg, form: Form) -> bool:
-    """Return whether no region of the old words takes a dtype.
+    """Return whether an argument is a dtype that no region of the old signature takes.
 
-    After `check` such a dtype can only be that of a region that is off.
+    After `check`, only a region that is off still has such a dtype.
     """
     dtype = static_dtype(arg.value)
     return isinstance(dtype, str) and dtype not in (
@@ -279,7 +279,7 @@ def _literal(args: Sequence[cst.Arg], known: Given, *names: str) -> Any:
 
 @cache
 def _positions(to: str) -> tuple[str, ...]:
-    """Return the arguments that something of unamp's takes by position."""
+    """Return the arguments that a callable of unamp takes by position."""
     made = reduce(getattr, to.split(".")[1:], unamp)
     parameters = inspect.signature(made).parameters.values()  # type: ignore[arg-type]
     return tuple(each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD)

@@ -1,4 +1,4 @@
-"""Report settings in configurations: DeepSpeed's in JSON, and several libraries' in YAML."""
+"""Report settings in configuration files: DeepSpeed's in JSON, several libraries' in YAML."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from unamp.migrate.settings import configured, is_section, section_names, sectio
 
 _DECODER = JSONDecoder()
 
-#: How often a part of a file is read at most: once for each section that it stands in.
+#: How many times a part of a JSON file may be read: once for each section around it.
 _DEEPEST = 8
 
 
 def report_json(text: str) -> FileResult:
-    """Return the text of a file as it is, and the sections in it that switch mixed precision on.
+    """Return a file's text unchanged, and its sections that switch mixed precision on.
 
     Raises:
-        ValueError: where a section is no JSON.
+        ValueError: where a section is not valid JSON.
     """
     findings = []
     left = _DEEPEST * len(text)
-    line, begin, counted = 1, 0, 0  # counted once, and not from the beginning for each finding
+    line, begin, counted = 1, 0, 0  # lines are counted on from the last finding: linear time
     for found in _sections().finditer(text):
         try:
             value, end = _DECODER.raw_decode(text, found.start("value"))
@@ -51,12 +51,12 @@ def _sections() -> re.Pattern[str]:
 
 
 def report_yaml(text: str) -> FileResult:
-    """Return the text of a file as it is, and the settings in it that switch mixed precision on.
+    """Return a file's text unchanged, and its settings that switch mixed precision on.
 
-    Nothing is made of what is read: no object of a tag, and no copy of what an alias stands for.
+    The file is not trusted: no object is built from a tag, and no alias is expanded.
 
     Raises:
-        ValueError: where it is no YAML.
+        ValueError: where the text is not valid YAML.
     """
     findings: list[Finding] = []
     try:
@@ -74,9 +74,9 @@ def report_yaml(text: str) -> FileResult:
 def _found(root: yaml.Node | None) -> list[Finding]:
     findings: list[Finding] = []
     left = _MOST_ENTRIES
-    plain = cache(_plain)  # by the node: many aliases may stand for one section
+    plain = cache(_plain)  # by node: many aliases may name the same section
     waiting: list[tuple[yaml.Node | None, tuple[str, ...]]] = [(root, ())]
-    # an alias is the node that it stands for, and may stand inside of that
+    # an alias is the very node that it names, and may stand inside of that node
     seen: set[tuple[int, tuple[str, ...]]] = set()
     while waiting:
         node, path = waiting.pop()
@@ -97,9 +97,9 @@ def _found(root: yaml.Node | None) -> list[Finding]:
     return findings
 
 
-#: How many entries are looked at, those of an alias once for each key that it stands at.
+#: The most entries to look at. An alias's entries count once for each key that the alias stands at.
 _MOST_ENTRIES = 1 << 16
-#: How many of the keys around an entry are looked at.
+#: The number of keys around an entry that are looked at.
 _DEEP = 2
 
 

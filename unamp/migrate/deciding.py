@@ -1,4 +1,4 @@
-"""Decide the move of each use of a framework's name: plain unamp, its dialect, or none, and why."""
+"""Decide the new form of each use of a framework's name: plain unamp, a dialect, or unchanged."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from unamp.migrate.spellings import Form
 
 
 class Target(Enum):
-    """The two things to write: a dialect's import, or plain unamp."""
+    """The two kinds of code to write: a dialect's import, or plain unamp."""
 
     DIALECTS = "dialects"
     UNAMP = "unamp"
 
 
 class Outcome(Enum):
-    """The outcomes of a use; `SAME` goes along with its import and is no move by itself."""
+    """The outcomes of a use; a use that is `SAME` moves only with its import."""
 
     SAME = "same"
     PLAIN = "plain"
@@ -34,9 +34,9 @@ class Decision(NamedTuple):
     """The decision about a use.
 
     Attributes:
-        arguments: of a call in plain unamp; None where the name alone is replaced.
-        why, hand: the reason where it stays, or where it is a dialect's although plain unamp was
-            asked for.
+        arguments: the arguments of the call in plain unamp; None where only the name is replaced.
+        why, hand: the reason where the use stays, or where it becomes a dialect's although plain
+            unamp was asked for; and what to do by hand.
     """
 
     outcome: Outcome
@@ -46,7 +46,7 @@ class Decision(NamedTuple):
 
 
 def is_used(use: Use, source: Source) -> bool:
-    """Return whether a use is mixed precision; some names are so only with certain arguments."""
+    """Return whether a use is mixed precision; for some names, certain arguments decide."""
     row = use.row
     if row is None or not (row.only_with or row.only_with_string):
         return True
@@ -59,7 +59,7 @@ def is_used(use: Use, source: Source) -> bool:
 
 
 def decide(use: Use, source: Source, target: Target) -> Decision:
-    """Return the decision on a use by itself; the imports it comes through are considered later."""
+    """Return the decision on a use alone; `settling` considers its imports later."""
     row = use.row
     assert row is not None
     try:
@@ -96,10 +96,10 @@ def decide(use: Use, source: Source, target: Target) -> Decision:
 
 
 def plain_arguments(use: Use, source: Source) -> Sequence[Written] | None:
-    """Return the arguments of the call in plain unamp; None where the name alone is replaced.
+    """Return the arguments of the call in plain unamp; None where only the name is replaced.
 
     Raises:
-        Refused: where plain unamp cannot say it.
+        Refused: where plain unamp has no equivalent.
     """
     row = use.row
     assert row is not None
@@ -150,19 +150,19 @@ def _check_place(use: Use, source: Source) -> None:
 
 
 def _check_arguments(use: Use, source: Source) -> None:
-    """Raise an error where unamp refuses a call in its dialect too."""
+    """Raise Refused where unamp would refuse the call in its dialect, too."""
     call, row = source.nodes.call_of(use.node), use.row
     if call is None or row is None or row.form is None:
         return
     try:
         known = given(call.args, row.form, row.name)
-    except Refused:  # a dialect takes the arguments as they are
+    except Refused:  # a dialect takes the arguments unchanged
         return
     check(call.args, row.form, known)
 
 
 def _check_result(call: cst.Call, form: Form, source: Source) -> None:
-    """Raise Refused where code uses its scaler in a way that plain unamp's does not support."""
+    """Raise Refused where the code uses its scaler in a way that plain unamp does not support."""
     parent = source.nodes.parents.get(call)
     if not form.lacks or not isinstance(parent, (cst.Assign, cst.AnnAssign)):
         return
@@ -187,7 +187,7 @@ def _check_result(call: cst.Call, form: Form, source: Source) -> None:
 
 
 def inherited(call: cst.Call, form: Form, new: Sequence[Written], source: Source) -> list[Written]:
-    """Return the dtype of the region around, which torch's regions inherit where they name none."""
+    """Return the dtype of the outer region, which torch's regions without a dtype inherit."""
     said = {each.name: each for each in new}
     enabled = said.get("enabled")
     off = (
@@ -214,12 +214,12 @@ def inherited(call: cst.Call, form: Form, new: Sequence[Written], source: Source
 
 
 def _device(call: cst.Call, form: Form) -> str:
-    """Return the device that a call of torch's autocast is for, as it is written."""
+    """Return the device of a call of torch's autocast, as written."""
     return form.lead.get("device_type") or _argument(call, form, "device_type").replace("'", '"')
 
 
 def _argument(call: cst.Call, form: Form, name: str) -> str:
-    """Return an argument as it is written; nothing where it is not there."""
+    """Return an argument as written; empty where it is missing."""
     for index, arg in enumerate(call.args):
         keyword = arg.keyword.value if arg.keyword is not None else ""
         if not arg.star and name == (
@@ -230,7 +230,7 @@ def _argument(call: cst.Call, form: Form, name: str) -> str:
 
 
 def _is_within(call: cst.Call, around: cst.Call, source: Source) -> bool:
-    """Return whether a call is in the body of a `with` that another call opens, in one function."""
+    """Return whether a call is in the body of another call's `with`, in the same function."""
     for node in source.nodes.around(call):
         if isinstance(node, (cst.FunctionDef, cst.Lambda)):
             return False

@@ -16,11 +16,11 @@ _Names = Mapping[str, frozenset[str]]
 
 
 class Exports:
-    """The names that a file takes from the modules of its own project.
+    """The names that a file imports from its own project's modules.
 
     Args:
         path: the file; without one, nothing is followed.
-        known: the names that each module binds, kept for all files of a project.
+        known: the names that each module binds; shared by all files of a project.
     """
 
     def __init__(self, path: Path | None = None, known: dict[Path, _Names] | None = None) -> None:
@@ -37,16 +37,16 @@ class Exports:
         self._tops = [top, top.parent, top.parent / "src"]
 
     def absolute(self, level: int, name: str) -> str:
-        """Return the dotted name that a relative import means; `level` is its number of dots."""
+        """Return the absolute name of a relative import; `level` is its number of dots."""
         if self._package and table().framework_of(self._package[0]):
-            return f".{name}"  # the framework itself
+            return f".{name}"  # the file belongs to the framework itself
         package = self._package[: max(0, len(self._package) - level + 1)]
         return ".".join([*package, name])
 
     def imported(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         """Yield the names that an import binds, each with the dotted name that it imports.
 
-        Other nodes have none.
+        Nodes that are no imports yield nothing.
         """
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -61,12 +61,12 @@ class Exports:
                 )
 
     def resolve(self, name: str, most: int = _MOST) -> frozenset[str]:
-        """Return the names that a dotted name stands for.
+        """Return the names that a dotted name may stand for.
 
-        They are several where a module binds it in several ways.
+        There are several where a module binds the name in several ways.
         """
         if (name, most) not in self._resolved:
-            # modules that bind one name in several ways may lead to each other
+            # kept, because modules that bind one name in several ways may lead to each other
             self._resolved[name, most] = self._followed(name, most)
         return self._resolved[name, most]
 
@@ -95,7 +95,7 @@ class Exports:
 
     def _names(self, path: Path) -> _Names:
         if path not in self._known:
-            self._known[path] = {}  # for modules that import each other
+            self._known[path] = {}  # ends the recursion of modules that import each other
             self._known[path] = _bound(path, Exports(path, self._known))
         return self._known[path]
 
@@ -103,7 +103,7 @@ class Exports:
 def _bound(path: Path, exports: Exports) -> _Names:
     """Return the names that a module binds by imports and by assignments of imported names.
 
-    There are none where the module cannot be read.
+    A module that cannot be read has none.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -128,7 +128,7 @@ def _bound(path: Path, exports: Exports) -> _Names:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Return the statements that run when a module is imported."""
+    """Yield the statements that run when a module is imported."""
     for node in ast.iter_child_nodes(tree):
         yield node
         if isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
@@ -136,7 +136,7 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return a name with its attributes, joined by dots; empty for anything else."""
+    """Return a name with its attributes, joined by dots; empty for other expressions."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.insert(0, node.attr)

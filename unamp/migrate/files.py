@@ -1,4 +1,4 @@
-"""Migrate files and folders: find, read, and write them back whole, in their own encoding."""
+"""Migrate files and folders: find the files, read them, and replace them as a whole."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _LEFT_OUT = frozenset(
     {".git", ".hg", ".mypy_cache", ".ruff_cache", ".tox", ".venv", "__pycache__", "node_modules"}
 )
 
-#: Files that are no Python, by the ends of names: the most bytes that are read.
+#: Files that are not Python, by suffix: the most bytes to read.
 _MOST = {".ipynb": 64 << 20, ".json": 1 << 20, ".yaml": 1 << 18, ".yml": 1 << 18}
 
 
 class Migrated(NamedTuple):
-    """A file in which something was found: its text before and after."""
+    """A file with findings: its text before and after."""
 
     path: Path
     before: str
@@ -41,7 +41,7 @@ class Migrated(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Return whether its text changes."""
+        """Return whether the text changes."""
         return self.before != self.after
 
 
@@ -73,13 +73,13 @@ def migrate_paths(
 ) -> Report:
     """Migrate files, and the Python, notebooks, JSON and YAML in folders.
 
-    What goes wrong with one is told, and the others are done.
+    An error in one file is reported, and the others are migrated.
 
     Args:
         paths: files and folders.
-        target: what to write.
-        frameworks: whose spellings to move.
-        write: replace the files. Otherwise nothing is touched.
+        target: the kind of code to write.
+        frameworks: the frameworks whose spellings are moved.
+        write: replace the files. Without it nothing is changed.
     """
     files: list[Migrated] = []
     errors: list[tuple[Path, str]] = []
@@ -111,7 +111,7 @@ def _files(paths: Sequence[Path], errors: list[tuple[Path, str]]) -> Iterator[Pa
     seen: set[Path] = set()
     for path in paths:
         for found in _inside(path, errors):
-            # Each file once, whatever links lead to it.
+            # several links may lead to one file, which must be migrated once
             try:
                 real = found.resolve(strict=True)
             except (OSError, RuntimeError) as error:
@@ -139,7 +139,7 @@ def _inside(path: Path, errors: list[tuple[Path, str]]) -> Iterator[Path]:
         found = (
             Path(folder, name) for name in sorted(names) if name.endswith((".py", ".pyi", *_MOST))
         )
-        # who reads a pipe would wait for ever
+        # a pipe is left out: reading from it would block for ever
         yield from (path for path in found if path.is_file() or not path.exists())
 
 
@@ -148,7 +148,7 @@ def _migrate(
 ) -> Migrated | None:
     most = _MOST.get(path.suffix)
     if most is not None and (size := path.stat().st_size) > most:
-        if path.suffix != ".ipynb":  # data, and no configuration
+        if path.suffix != ".ipynb":  # too large for a configuration: it is data
             return None
         raise ValueError(
             f"it has {size >> 20} MB, and up to {most >> 20} are read; clear its outputs"
@@ -173,7 +173,7 @@ def _migrate(
 
 
 def _read(path: Path, content: bytes) -> _Content:
-    """Return a file's text, its line ends as they are, with its encoding and byte order mark."""
+    """Return a file's text with its own line ends, its encoding and its byte order mark."""
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
     encoding = "utf-8"
     if path.suffix not in _MOST:
@@ -181,15 +181,15 @@ def _read(path: Path, content: bytes) -> _Content:
     encoding = "utf-8" if encoding == "utf-8-sig" else encoding
     try:
         return _Content(content[len(mark) :].decode(encoding), encoding, mark)
-    except LookupError as error:  # rot13 is an encoding that makes no text of bytes
+    except LookupError as error:  # some of Python's encodings, such as rot13, do not decode bytes
         raise ValueError(f"its encoding, {encoding}, is none of text") from error
 
 
 def _replace(path: Path, done: Migrated) -> None:
-    """Put the new text in a file's place, all of it at once; its permissions stay.
+    """Replace a file by its new text in one operation; its permissions stay.
 
     Raises:
-        OSError: where it cannot be written, and where it has changed since it was read.
+        OSError: where it cannot be written, or has changed since it was read.
     """
     real = path.resolve(strict=True)
     if not os.access(real, os.W_OK):

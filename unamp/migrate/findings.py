@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """The kinds of findings, by what is left for a person to do."""
+    """The kinds of findings, by the work that is left for a person."""
 
     MOVED = "moved"
     NOTE = "note"
@@ -17,7 +17,7 @@ class Kind(Enum):
 
     @property
     def stays(self) -> bool:
-        """Return whether it is still there after a migration was written."""
+        """Return whether the spelling is still there after the migration was written."""
         return self not in (Kind.MOVED, Kind.NOTE)
 
 
@@ -25,14 +25,14 @@ class Finding(NamedTuple):
     """One spelling of mixed precision.
 
     Attributes:
-        line, column: where it begins, from 1.
-        kind: what happens to it.
-        call: what stands there, shortened.
-        framework: whose spelling it is; empty where that is not known.
-        becomes: what is written in its place.
-        why: why it cannot be moved, or what is different afterwards.
+        line, column: the position, both from 1.
+        kind: what happens to the spelling.
+        call: the code, shortened.
+        framework: the framework of the spelling; empty where it is not known.
+        becomes: the code that replaces it.
+        why: the reason why it cannot be moved, or the difference that the move makes.
         hand: what to do by hand.
-        cell: of a notebook, from 1; its lines are counted in the cell.
+        cell: the number of the notebook's cell, from 1; lines are counted within the cell.
     """
 
     line: int
@@ -62,17 +62,17 @@ class Finding(NamedTuple):
 
 
 class RegionPolicy(NamedTuple):
-    """The policy that a region, or a network under a policy, comes to.
+    """The policy of a region, or of a network under a policy.
 
     Attributes:
-        line: where it is opened.
-        call: what stands there, shortened.
-        framework: whose spelling it is.
-        policy: the arguments of the `Policy`, as `Policy.to_data` has them; those that only a run
-            knows have their default.
+        line: the line where the region is opened.
+        call: the code, shortened.
+        framework: the framework of the spelling.
+        policy: the arguments of the `Policy`, as `Policy.to_data` has them. Arguments that only a
+            run knows have their defaults.
         unknown: the arguments that only a run knows, each with its expression.
-        where: what the policy is for, where that is less than every operation in the region.
-        cell: of a notebook, from 1; its lines are counted in the cell.
+        where: the scope of the policy, where it is less than every operation in the region.
+        cell: the number of the notebook's cell, from 1; lines are counted within the cell.
     """
 
     line: int
@@ -85,7 +85,7 @@ class RegionPolicy(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return the place of the finding, for a message."""
+        """Return the place of the region, for a message."""
         return f"{_cell(self.cell)}{self.line}"
 
 
@@ -94,7 +94,7 @@ def _cell(number: int) -> str:
 
 
 class FileResult(NamedTuple):
-    """The outcome for one file's text: the new text, its findings, and its regions' policies."""
+    """The outcome for one file: the new text, the findings, and the regions' policies."""
 
     text: str
     findings: list[Finding]

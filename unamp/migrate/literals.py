@@ -1,4 +1,4 @@
-"""The values of expressions, as far as that can be told without running it."""
+"""The values of expressions, where the source alone shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import libcst as cst
 
 from unamp.dtypes import dtype_name
 
-#: What only a run knows.
+#: The value of an expression that only a run knows.
 UNKNOWN: Any = object()
 
 _DTYPES = {
@@ -45,7 +45,7 @@ def _without_comment(line: str) -> str:
 
 
 def literal(node: cst.CSTNode | None) -> Any:
-    """Return the value of a literal: a constant or a display of them; else `UNKNOWN`."""
+    """Return the value of a literal, or a list, tuple, set or dict of literals; else `UNKNOWN`."""
     if node is None:
         return UNKNOWN
     try:

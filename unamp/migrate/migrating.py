@@ -1,4 +1,4 @@
-"""Migrate the text of one file: find, decide, rewrite, and say what was found."""
+"""Migrate the text of one file: find, decide, rewrite, and report the findings."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ def migrate_source(
     frameworks: Collection[str] = FRAMEWORKS,
     exports: Exports | None = None,
 ) -> FileResult:
-    """Return the migrated text of a file, what was found in it, and the policies of its regions.
+    """Return the migrated text of a file, the findings in it, and the policies of its regions.
 
     Args:
-        frameworks: whose spellings to move; see `unamp.migrate.spellings.FRAMEWORKS`.
-        exports: the names that the file takes from its project's own modules.
+        frameworks: the frameworks whose spellings are moved; see
+            `unamp.migrate.spellings.FRAMEWORKS`.
+        exports: the names that the file imports from its own project's modules.
 
     Raises:
-        libcst.ParserSyntaxError: for what is no Python.
-        ValueError: for what libcst does not give back to the letter.
+        libcst.ParserSyntaxError: where the text is not Python.
+        ValueError: where libcst does not return the text unchanged.
     """
     exports = exports or Exports()
     if not may_have_spellings(text, exports):
@@ -84,19 +85,19 @@ def _of_uses(settled: Settled, source: Source, target: Target) -> Iterator[Findi
     for use, decision in settled.decisions.items():
         yield from _of_use(use, decision, source, target)
         note = _note_of(use, decision)
-        if note and note not in noted:  # one for all calls of a file is enough
+        if note and note not in noted:  # the same note once in a file is enough
             noted.add(note)
             yield _of_call(Kind.NOTE, use, source, why=note)
 
 
 def _of_call(kind: Kind, use: Use, source: Source, **words: str) -> Finding:
-    """Return a finding about a use that shows the whole call, where it is one."""
+    """Return a finding about a use; it shows the whole call, where the use is called."""
     said = shortened_code(source.nodes.call_of(use.node) or use.node)
     return source.finding(kind, use.node, use.row.framework if use.row else "", said=said, **words)
 
 
 def _note_of(use: Use, decision: Decision) -> str:
-    """Return the difference that moving a use makes; nothing where all is the same."""
+    """Return the difference that the move of a use makes; empty where there is none."""
     form = use.row.form if use.row is not None else None
     if form is None:
         return ""
@@ -133,9 +134,9 @@ def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> Ite
 
 
 def _of_assumptions(settled: Settled, source: Source) -> Iterator[Finding]:
-    """Yield a note for each framework that comes from the project's own modules.
+    """Yield a note for each framework that is imported from the project's own modules.
 
-    It is assumed: such modules do not show what it is.
+    Such modules do not show which framework it is: its usual name is trusted.
     """
     moved = (use for use, decision in settled.decisions.items() if decision.outcome in _BOTH)
     for binding in dict.fromkeys(
@@ -147,7 +148,7 @@ def _of_assumptions(settled: Settled, source: Source) -> Iterator[Finding]:
 
 
 def _of_modules(uses: list[Use], source: Source) -> Iterator[Finding]:
-    """Yield the findings about modules that are handed on, and names in them without a row."""
+    """Yield the findings about modules used as values, and names in them that no table has."""
     for use in uses:
         if use.row is not None:
             continue
@@ -165,7 +166,7 @@ def _of_modules(uses: list[Use], source: Source) -> Iterator[Finding]:
 
 
 def _of_imports(settled: Settled, source: Source) -> Iterator[Finding]:
-    """Return the findings about imports that no expression uses, or that take everything."""
+    """Yield the findings about imports that no expression uses, and about ``import *``."""
     for binding, fate in settled.fates.items():
         if source.accesses.get(binding, 0):
             continue
@@ -204,11 +205,11 @@ def _of_imports(settled: Settled, source: Source) -> Iterator[Finding]:
                 )
 
 
-#: Stands for a form feed on a line of its own, which libcst's tree does not hold.
+#: A placeholder for a form feed on its own line, which libcst's tree does not keep.
 _FORM_FEED = "#\ue000form feed\ue000"
 
 
 def _swap(text: str, old: str, new: str) -> str:
-    """Return a text with one whole line in place of another, whatever ends it."""
+    """Return a text with a whole line replaced, whatever its line end is."""
     lines = text.split("\n") if old in text else [text]
     return "\n".join(new + line[len(old) :] if line.rstrip("\r") == old else line for line in lines)

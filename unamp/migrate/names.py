@@ -1,6 +1,6 @@
 """Find the uses of a framework's names in a file, with libcst's scopes.
 
-They come through imports, aliases and attributes.
+A name may come through imports, aliases and attributes.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ class Binding:
 
     statement: Import
     alias: cst.ImportAlias
-    #: The dotted name of what is imported: a module, or a function in one.
+    #: The dotted name of the imported module, or of a function in one.
     imported: str
     #: The name that is bound.
     bound: str
-    #: It comes from a module of the project's own.
+    #: Whether it comes from a module of the project's own.
     own: bool = False
-    #: What that module binds is not seen: a framework by its usual name.
+    #: Whether that module's binding is not seen: the framework is assumed from its usual name.
     assumed: bool = False
-    #: That module binds it in several ways.
+    #: Whether that module binds the name in several ways.
     several: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Use:
-    """A place where a framework's name stands.
+    """One use of a framework's name.
 
     Attributes:
-        node: what stands there: a name, or the attributes after it, as far as `name` goes.
+        node: the expression: a name, or the attributes after it, as far as `name` goes.
         name: the framework's dotted name for it.
-        row: its row; None for a module of mixed precision, or a name in one that no row has.
+        row: the table row; None for a module of mixed precision, or a name in one without a row.
         bindings: the imports that it comes through.
-        several: the name can stand for something else as well, by another import or assignment.
-        rest: the attributes after `node`.
+        several: whether the name may stand for something else, by another import or assignment.
+        rest: the number of attributes after `node`.
     """
 
     node: cst.BaseExpression
@@ -79,8 +79,8 @@ class Nodes(cst.CSTVisitor):
         self.strings: list[cst.SimpleString] = []
         self.imports: list[Import] = []
         self.stored: list[cst.Attribute] = []
-        #: What has a name and a value: keywords of calls, entries of dictionaries, defaults, names
-        #: that are set.
+        #: Pairs of a name and a value: keywords of calls, entries of dictionaries, defaults, and
+        #: assignments; each with its node.
         self.named: list[tuple[cst.CSTNode, str, cst.BaseExpression]] = []
         self._above: list[cst.CSTNode] = []
 
@@ -104,16 +104,16 @@ class Nodes(cst.CSTVisitor):
         )
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
-        """Go back up."""
+        """Return to the parent node."""
         self._above.pop()
 
     def call_of(self, node: cst.CSTNode) -> cst.Call | None:
-        """Return the call whose function a node is."""
+        """Return the call whose function is `node`, or None."""
         parent = self.parents.get(node)
         return parent if isinstance(parent, cst.Call) and parent.func is node else None
 
     def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Return the nodes around one, the innermost first."""
+        """Yield the nodes around a node, the innermost first."""
         while (parent := self.parents.get(node)) is not None:
             yield parent
             node = parent
@@ -152,29 +152,29 @@ class Source(NamedTuple):
     uses: Sequence[Use]
     #: The uses of unamp's own names.
     ours: Sequence[Use]
-    #: How often each binding is used in expressions, and how often in strings (annotations,
-    #: `__all__`), which stay as they are.
+    #: The number of uses of each binding in expressions. Uses in strings (annotations, `__all__`)
+    #: are counted apart: they stay as they are.
     accesses: Mapping[Binding, int]
     in_strings: Mapping[Binding, int]
-    #: The names that the file binds itself at its top, but for imports.
+    #: The names that the file binds at its top level, except by imports.
     own: frozenset[str]
 
     @property
     def roots(self) -> frozenset[str]:
-        """The packages that it imports."""
+        """Return the packages that the file imports."""
         return frozenset(binding.imported.partition(".")[0] for binding in self.bindings)
 
     def start_of(self, node: cst.CSTNode) -> CodePosition:
-        """Return the place where a node begins: its line from 1, its column from 0."""
+        """Return the position where a node begins: its line from 1, its column from 0."""
         return self.wrapper.resolve(PositionProvider)[node].start
 
     def finding(
         self, kind: Kind, node: cst.CSTNode, framework: str = "", *, said: str = "", **words: str
     ) -> Finding:
-        """Return a finding at the place of a node.
+        """Return a finding at the position of a node.
 
         Args:
-            said: what stands there; the node, shortened, where not given.
+            said: the code to show; the node's own, shortened, where not given.
             words: further fields of the finding.
         """
         start = self.start_of(node)
@@ -186,7 +186,7 @@ def read_source(text: str, exports: Exports) -> Source:
     """Return a file's tree, with the uses of the frameworks' names in it.
 
     Raises:
-        libcst.ParserSyntaxError: for what is no Python.
+        libcst.ParserSyntaxError: where the text is not Python.
     """
     module = cst.parse_module(text)
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
@@ -242,7 +242,7 @@ def _bound(statement: Import, exports: Exports) -> Iterator[Binding]:
 
 
 class _Finder:
-    """Follows the accesses of scopes to the imports that they come through."""
+    """Finds, for each name used in a scope, the imports that it comes through."""
 
     def __init__(
         self, nodes: Nodes, bindings: Mapping[Import, list[Binding]], exports: Exports
@@ -260,7 +260,7 @@ class _Finder:
                 root = root.value
             imports = [r for r in access.referents if isinstance(r, ImportAssignment)]
             if not isinstance(root, cst.Name):
-                # an annotation in a string: it is not rewritten, and keeps its import
+                # a use in a string annotation: it is not rewritten, and keeps its import
                 for found in imports:
                     self.in_strings.update(self._bound(found, found.name))
                 continue
@@ -289,7 +289,7 @@ class _Finder:
 
 
 def _chain(root: cst.Name, nodes: Nodes) -> list[cst.BaseExpression]:
-    """Return a name and the attributes after it, each around the one before."""
+    """Return a name's node and the nodes of the attributes after it, from the inside out."""
     chain: list[cst.BaseExpression] = [root]
     while (
         isinstance(parent := nodes.parents.get(chain[-1]), cst.Attribute)
@@ -333,7 +333,7 @@ def _as_use(
     for name in names:
         if found := table().row_of(name):
             row, rest = found
-            # The root alone can be several parts of the name (`import torch.cuda.amp as amp`).
+            # one node, `amp`, may be several parts of a name (`import torch.cuda.amp as amp`)
             if rest < len(chain):
                 yield Use(chain[len(chain) - 1 - rest], row.name, row, through, several, rest)
                 return

@@ -1,4 +1,4 @@
-"""Migrate a notebook's code cells as one script; all else in the file stays to the letter."""
+"""Migrate a notebook's code cells as one script; the rest of the file stays unchanged."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import NamedTuple, TypeVar
 from unamp.migrate.findings import FileResult, Finding, Kind, RegionPolicy
 from unamp.migrate.screening import mentions
 
-#: What is told of a line of a notebook.
+#: A result with a line, to be placed in its cell.
 Placed = TypeVar("Placed", Finding, RegionPolicy)
 
 _DECODER = JSONDecoder()
 _BLANK = re.compile(r"[ \t\r\n]*")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 
-#: What stands between cells, and in place of what is no Python, while they are one script.
+#: The line before each cell in the script of all cells.
 _MARK = '"\ue000cell {}\ue000"\n'
 _MARKS = re.compile(r'^"\ue000cell (\d+)\ue000"\n', re.MULTILINE)
 
-#: Lines for the notebook itself: magics, shell commands, questions. A backslash continues one.
-#: A line of blanks is tried once, and not from each of them.
+#: Lines for the notebook itself: magics, shell commands, questions. A backslash continues a line.
+#: Possessive quantifiers: a line of blanks is tried once, not once from each blank.
 _MAGIC = re.compile(
     r"^([ \t]*+)(?:[%!?]|[\w.,* \t]++=[ \t]*[%!]|[\w.%]++\?{1,2}[ \t]*$)(?:.*\\\n)*.*$",
     re.MULTILINE,
 )
-#: Magics of a whole cell that leave it Python.
+#: Magics of a whole cell whose other lines are Python.
 _PYTHON_CELLS = ("%%capture", "%%prun", "%%time", "%%timeit")
 
 
@@ -44,10 +44,10 @@ class _Cell(NamedTuple):
 
 
 def migrate_notebook(text: str, migrate: Callable[[str], FileResult]) -> FileResult:
-    """Return the migrated text of a notebook, and what was found in its cells.
+    """Return the migrated text of a notebook, and the findings in its cells.
 
     Raises:
-        ValueError: for what is no notebook.
+        ValueError: where the text is no notebook.
     """
     cells = _code_cells(text)
     if not any(mentions(cell.source.encode("utf-8", "replace")) for cell in cells):
@@ -118,7 +118,7 @@ def _code_cells(text: str) -> list[_Cell]:
 
 
 def _language(metadata: object) -> str:
-    """Return the language of a notebook's kernel; Python where none is named."""
+    """Return the language of a notebook's kernel; Python where the metadata name none."""
     for entry, name in (("kernelspec", "language"), ("language_info", "name")):
         told = metadata.get(entry) if isinstance(metadata, dict) else None
         language = told.get(name) if isinstance(told, dict) else None
@@ -128,7 +128,7 @@ def _language(metadata: object) -> str:
 
 
 def _members(text: str, at: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Return the names in a JSON object that begins somewhere, each with the span of its value."""
+    """Yield the names in the JSON object that begins at `at`, each with the span of its value."""
     at = _skip(text, at + 1)
     while text[at] != "}":
         name, at = _DECODER.raw_decode(text, at)
@@ -139,7 +139,7 @@ def _members(text: str, at: int) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _items(text: str, at: int) -> Iterator[tuple[int, int]]:
-    """Return the spans of the values in a JSON array that begins somewhere."""
+    """Yield the spans of the values in the JSON array that begins at `at`."""
     at = _skip(text, at + 1)
     while text[at] != "]":
         _, end = _DECODER.raw_decode(text, at)
@@ -157,9 +157,9 @@ def _next(text: str, end: int) -> int:
 
 
 def _as_python(source: str, hidden: list[str]) -> tuple[str, str]:
-    """Return a cell's source as Python, and the reason where it is none.
+    """Return a cell's source as Python, and a reason where all of it is hidden as no Python.
 
-    `hidden` takes the lines that were replaced.
+    Lines that are not Python are replaced by placeholders, and appended to `hidden`.
     """
 
     def hide(text: str, indent: str = "") -> str:
@@ -187,12 +187,12 @@ def _as_python(source: str, hidden: list[str]) -> tuple[str, str]:
 
 
 def _placeholder(number: int, text: str, indent: str) -> str:
-    """Return a statement of as many lines as a text has."""
+    """Return a statement with as many lines as a hidden text has."""
     return f"{indent}pass  #\ue000{number}\ue000" + "\n" * text.count("\n")
 
 
 def _problem(source: str) -> str:
-    """Return the fault of a cell as Python; nothing where nothing is."""
+    """Return the reason why a cell is not Python; empty where it is."""
     try:
         with warnings.catch_warnings(action="ignore"):
             compile(source, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -204,10 +204,10 @@ def _problem(source: str) -> str:
 
 
 def _split(script: str, cells: Sequence[_Cell], hidden: Sequence[str]) -> list[str]:
-    """Return the cells' sources out of a script.
+    """Return the sources of the cells from the script of all cells.
 
     Raises:
-        ValueError: where they are not all there.
+        ValueError: where a cell's mark is missing.
     """
     head, *parts = _MARKS.split(script)
     if [int(number) for number in parts[::2]] != [cell.number for cell in cells]:
@@ -223,7 +223,7 @@ def _split(script: str, cells: Sequence[_Cell], hidden: Sequence[str]) -> list[s
 
 
 def _replaced(text: str, cells: Sequence[_Cell], sources: Sequence[str]) -> str:
-    """Return a notebook with other sources in some of its cells."""
+    """Return a notebook with new sources in the cells whose source changed."""
     parts, at = [], 0
     for cell, source in zip(cells, sources, strict=True):
         if source != cell.source:
@@ -236,7 +236,7 @@ def _replaced(text: str, cells: Sequence[_Cell], sources: Sequence[str]) -> str:
 
 
 def _encoded(old: str, source: str, *, plain: bool) -> str:
-    """Return a source as JSON in the old one's layout; lines that were there stay as written."""
+    """Return a source as JSON in the layout of the old one; unchanged lines stay as written."""
     if not old.startswith("["):
         return json.dumps(source, ensure_ascii=plain)
     spans = list(_items(old, 0))

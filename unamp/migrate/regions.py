@@ -1,4 +1,4 @@
-"""Tell the policy of each region of a file, as far as possible without running the file."""
+"""Tell the policy of each region of a file, as far as the source shows it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _DIALECTS = "unamp.dialects."
 _REGIONS = ("unamp.autocast", "unamp.auto_cast", "unamp.amp_guard")
 _NETWORKS = "unamp.auto_mixed_precision"
 
-#: The policy of a call, the arguments that only a run knows, and what it is for.
+#: The policy of a call, the arguments that only a run knows, and the scope of the policy.
 _Told = tuple[unamp.Policy, dict[str, str], str]
 
 
-#: What plain unamp's own calls take, by position.
+#: The arguments of plain unamp's own calls, by position.
 _OWN = {
     "unamp.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
     "unamp.auto_cast": (
@@ -62,7 +62,7 @@ _APEX: dict[str, tuple[Level, str]] = {"O4": ("O1", "bfloat16"), "O5": ("O2", "b
 
 
 class _Values:
-    """The arguments of a call by name: what they come to, and which of them only a run knows."""
+    """The arguments of a call by name: their values, or `unknown` where only a run knows them."""
 
     def __init__(self, expressions: Mapping[str, cst.CSTNode]) -> None:
         self._expressions = expressions
@@ -85,7 +85,7 @@ class _Values:
 
 
 def region_policies(source: Source, frameworks: Collection[str]) -> list[RegionPolicy]:
-    """Return the calls that put a policy in force, or make a network under one, with the policy."""
+    """Return the policy of each call that opens a region, or makes a network under a policy."""
     found: list[RegionPolicy] = []
     for use in (*source.uses, *source.ours):
         call = source.nodes.call_of(use.node)
@@ -108,7 +108,7 @@ def region_policies(source: Source, frameworks: Collection[str]) -> list[RegionP
 
 
 def region_words(use: Use, source: Source) -> dict[str, str]:
-    """Return the `region` and the `more` to write by hand for a call that cannot be moved."""
+    """Return the texts `region` and `more`: advice to write by hand for a call that cannot move."""
     call = source.nodes.call_of(use.node)
     told = _told(use.name, use.row, call, source) if call is not None else None
     policy = told[0] if told is not None else unamp.Policy()
@@ -138,7 +138,7 @@ def region_words(use: Use, source: Source) -> dict[str, str]:
 
 
 def _told(name: str, row: Row | None, call: cst.Call, source: Source) -> _Told | None:
-    """Return the policy of a call, with what goes with it; None for what is no region."""
+    """Return the policy of a call; None where the call opens no region."""
     form = row.form if row is not None else None
     to = form.to if form is not None else name
     reader = _READERS.get(row.policy) if row is not None else None
@@ -170,7 +170,7 @@ def _values(call: cst.Call, order: tuple[str, ...]) -> _Values:
 
 
 def _of_form(call: cst.Call, form: Form, name: str, source: Source) -> _Values:
-    """Return the arguments of the call in plain unamp that a call is written as."""
+    """Return the arguments of a call, as the call in plain unamp has them."""
     new = plan(call.args, form, given(call.args, form, name))
     new += inherited(call, form, new, source) if form.by_device else []
     return _Values(

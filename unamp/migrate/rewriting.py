@@ -1,4 +1,4 @@
-"""Rewrite a file's calls, names, and the imports that go with them; all else stays as it is."""
+"""Rewrite a file's calls, names and imports; the rest of the text stays unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIALECTS = "unamp.dialects"
 
 
 def rewritten(source: Source, settled: Settled) -> str:
-    """Return the text of a file once its imports and uses are what was settled."""
+    """Return the text of a file with its imports and uses as they were settled."""
     changes: dict[cst.CSTNode, Callable[[cst.CSTNode], cst.CSTNode]] = {}
     through: dict[str, list[Binding]] = {}
     for use, decision in settled.decisions.items():
@@ -82,7 +82,7 @@ def _named(path: str) -> Callable[[cst.CSTNode], cst.CSTNode]:
 
 
 class _Imports:
-    """The decisions about the import statements."""
+    """The new import statements of a file."""
 
     def __init__(self, fates: Mapping[Binding, Fate]) -> None:
         self._fates: dict[Import, dict[cst.ImportAlias, tuple[Binding, Fate]]] = {}
@@ -119,7 +119,7 @@ class _Imports:
 def _moved(
     statement: Import, home: str, names: Sequence[tuple[str, cst.ImportAlias]], *, whole: bool
 ) -> Import:
-    """Return a statement's moved names; where those are all of it, in its own layout."""
+    """Return an import of the moved names; if all names moved, in the old statement's layout."""
     aliases = [alias.with_changes(name=_dotted(name)) for name, alias in names]
     aliases = [
         alias.with_changes(asname=cst.AsName(cst.Name(old.evaluated_name.rpartition(".")[2])))
@@ -138,7 +138,7 @@ def _moved(
 
 
 def _only(statement: Import, aliases: Sequence[cst.ImportAlias]) -> Import:
-    """Return a statement with some of its names; lines of their own stay where they can."""
+    """Return an import of some of a statement's names; one name per line stays so, if possible."""
     assert not isinstance(statement.names, cst.ImportStar)
     if len(aliases) == len(statement.names):
         return statement.with_changes(names=aliases)
@@ -158,7 +158,7 @@ def _dotted(name: str) -> cst.Name | cst.Attribute:
 
 
 class _Rewriter(cst.CSTTransformer):
-    """Puts the changes in."""
+    """Applies the changes to the tree."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Rewriter(cst.CSTTransformer):
         self._changes, self._imports, self._anchor, self._added = changes, imports, anchor, added
 
     def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> object:  # type: ignore[override]
-        """Return the node that takes a node's place."""
+        """Return the node that replaces a node."""
         if change := self._changes.get(original_node):
             return change(updated_node)
         if isinstance(original_node, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
@@ -213,7 +213,7 @@ class _Rewriter(cst.CSTTransformer):
 def _lines(
     line: cst.SimpleStatementLine, new: Sequence[cst.BaseSmallStatement]
 ) -> cst.CSTNode | cst.FlattenSentinel[cst.SimpleStatementLine]:
-    """Return a statement's line with other statements in its place, a line for each."""
+    """Return a statement's line with new statements instead, one on each line."""
     if not new:
         return line.with_changes(body=[cst.Pass()], leading_lines=[*line.leading_lines, _GONE])
     if len(new) == 1:
@@ -222,7 +222,7 @@ def _lines(
     return cst.FlattenSentinel([line.with_changes(body=[new[0]]), *after])
 
 
-#: Marks the line of an import of which nothing is left, until its place is filled.
+#: Marks the line of an import that is gone, until `_filled` removes it.
 _GONE = cst.EmptyLine(comment=cst.Comment("# unamp: gone"))
 
 
@@ -255,7 +255,7 @@ def _filled(body: Iterable[cst.BaseStatement]) -> list[cst.BaseStatement]:
 
 
 def _wanted(source: Source, through: Mapping[str, list[Binding]]) -> list[str]:
-    """Return the modules of unamp that the file has to import besides what it imports."""
+    """Return the modules of unamp that the file still has to import."""
     there = {
         b.imported
         for b in source.bindings
@@ -268,7 +268,7 @@ def _wanted(source: Source, through: Mapping[str, list[Binding]]) -> list[str]:
 
 
 def _line(statement: cst.CSTNode, source: Source) -> cst.SimpleStatementLine | None:
-    """Return the line that a small statement stands in, at the top of the file."""
+    """Return the top-level line of a small statement; None where it stands inside a block."""
     line = source.nodes.parents.get(statement)
     return (
         line
@@ -279,9 +279,9 @@ def _line(statement: cst.CSTNode, source: Source) -> cst.SimpleStatementLine | N
 
 
 def _anchor(source: Source, statements: Sequence[Import]) -> cst.SimpleStatementLine | None:
-    """Return the line that imports of unamp go with.
+    """Return the line where the imports of unamp are written.
 
-    It is the first line of some imports, else the last of the file's first imports.
+    It is the first line of `statements`, else the last line of the file's first imports.
     """
     lines = {line for statement in statements if (line := _line(statement, source)) is not None}
     inside = any(_line(statement, source) is None for statement in statements)

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0, which code hosts show beside the code."""
+"""Findings as SARIF 2.1.0, the format that code hosts show beside the code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def as_sarif(report: Report) -> dict[str, object]:
 
 def _result(path: Path, finding: Finding) -> dict[str, object]:
     name, _, level = _RULES[finding.kind]
-    # A notebook is shown cell by cell, and its file has other lines.
+    # Lines are counted within a notebook's cell: they are not the lines of its file.
     region = (
         {"startLine": 1}
         if finding.cell

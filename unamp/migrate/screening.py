@@ -1,7 +1,7 @@
 """Tell quickly, without libcst, which files need a closer look.
 
-It looks at words first, then at imports, attributes and strings. What it lets pass may hold nothing
-after all; what it holds back holds nothing that a closer look would find.
+Words are checked first, then imports, attributes and strings. A file that passes may have no
+finding. A file that does not pass has none.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from unamp.migrate.spellings import table, watch
 #: Functions that take a name as a string.
 DYNAMIC = ("getattr", "hasattr", "setattr", "delattr")
 
-#: Names too common to tell anything by themselves.
+#: Last parts of names that are too common to search for.
 _COMMON = frozenset(
     {"Model", "decorate", "init", "initialize", "load_state_dict", "optimize", "state_dict"}
 )
 
 
 def mentions(content: bytes) -> bool:
-    """Return whether a file's bytes have the words of a spelling."""
+    """Return whether a file's bytes have a word of any spelling."""
     return _has_words(content.decode("latin-1"))
 
 
 def may_have_spellings(text: str, exports: Exports) -> bool:
-    """Return whether a closer look at a text can find anything."""
+    """Return whether a closer look at a text may have findings."""
     if not _has_words(text):
         return False
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True  # for libcst to say what is wrong with it
+        return True  # libcst then reports the error
     return any(_tells(tree, exports))
 
 
 def names_a_path(text: str) -> str | None:
-    """Return the name of mixed precision that a text holds, if any."""
+    """Return the dotted name of mixed precision in a text, or None."""
     found = _paths().search(text) if "." in text and _roots().search(text) else None
     return None if found is None else found[0]
 
@@ -56,14 +56,14 @@ def _paths() -> re.Pattern[str]:
 
 @cache
 def leaves() -> frozenset[str]:
-    """Return the last parts of all names, but for those that are too common."""
+    """Return the last parts of all names, except the ones that are too common."""
     return (
         frozenset(name.rpartition(".")[2] for name in (*table().rows, *table().modules)) - _COMMON
     )
 
 
 def _has_words(text: str) -> bool:
-    # A name that is too common has its module in front, whose last part is a word.
+    # A name whose last part is too common has a module in front, and the module's last part counts.
     return _words().search(text) is not None
 
 
@@ -89,7 +89,7 @@ def _roots() -> re.Pattern[str]:
 
 
 def _tells(tree: ast.Module, exports: Exports) -> Iterator[bool]:
-    """Return for each node that could be one whether it is a spelling, or a place to look at."""
+    """Yield, for each node that may be a spelling or a place to look at, whether it is one."""
     bound: dict[str, set[str]] = {}
     nodes = list(ast.walk(tree))
     for node in nodes:
@@ -128,7 +128,7 @@ def _tells(tree: ast.Module, exports: Exports) -> Iterator[bool]:
 
 
 def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Return the names of what is set in a node, each with its value; see `Nodes.named`."""
+    """Yield the names that a node gives values to, each with its value; see `Nodes.named`."""
     match node:
         case ast.keyword(arg=str(name), value=value):
             yield name, value
@@ -154,7 +154,7 @@ def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _imported(node: ast.AST, exports: Exports) -> Iterator[tuple[str, str]]:
-    """Return the names that an import binds, each with what it stands for."""
+    """Yield the names that an import binds, each with the name that it stands for."""
     for bound, full in exports.imported(node):
         module, _, real = full.rpartition(".")
         if isinstance(node, ast.Import):
@@ -194,7 +194,7 @@ def _is_low_dtype(node: ast.expr) -> bool:
 
 
 def _is_switch(name: str, value: ast.expr) -> bool:
-    """Return whether a setting may be reported for a value; imports are looked at later."""
+    """Return whether a setting with a value may be reported; imports are checked later."""
     if name in dtype_words():
         return _is_low_dtype(value)
     return name in setting_words() and not (

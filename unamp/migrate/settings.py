@@ -1,4 +1,4 @@
-"""Settings that switch mixed precision on in libraries of others; settings.toml has them."""
+"""Settings of other libraries that switch mixed precision on; settings.toml lists them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unamp.migrate.literals import UNKNOWN
 
 
 class Setting(NamedTuple):
-    """One setting; settings.toml says what each field is."""
+    """One setting; settings.toml describes the fields."""
 
     library: str
     keywords: tuple[str, ...]
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """One setting of YAML files; settings.toml says what each field is."""
+    """One setting of YAML files; settings.toml describes the fields."""
 
     library: str
     keys: tuple[str, ...]
@@ -59,9 +59,9 @@ def configured(path: tuple[str, ...], value: object, line: int, column: int) -> 
     """Return the finding for an entry of a YAML file; None where it switches nothing on.
 
     Args:
-        path: the keys that lead to it.
-        value: its plain value; of a section those of its own entries.
-        line, column: where it begins, from 1.
+        path: the keys of the entry, the outermost first.
+        value: the entry's plain value; for a section, the plain values of its entries.
+        line, column: the position of the entry, both from 1.
     """
     if is_section(path[-1], value):
         return Finding(line, column, Kind.LOOK, path[-1], **section_words())
@@ -83,18 +83,18 @@ def configured(path: tuple[str, ...], value: object, line: int, column: int) -> 
 
 
 def _is_among(value: object, values: tuple[object, ...]) -> bool:
-    """Return whether one of some values is another; True is not 1."""
+    """Return whether a value is among others, with the same type: True is not 1."""
     return any(type(value) is type(each) and value == each for each in values)
 
 
 def setting_of(
     keyword: str, value: object, callee: str, roots: Set[str], *, low: bool
 ) -> Setting | None:
-    """Return the setting that a keyword with a value is, if any.
+    """Return the setting that a keyword with a value makes, or None.
 
     Args:
-        value: what it is set to; UNKNOWN where only a run knows.
-        callee: the last part of the name of what is called; empty where nothing is.
+        value: the keyword's value; UNKNOWN where only a run knows it.
+        callee: the last part of the called function's name; empty outside of calls.
         roots: the packages that the file imports.
     """
     settings = _by_keyword().get(keyword, ())
@@ -105,13 +105,13 @@ def setting_of(
 
 @cache
 def setting_words() -> frozenset[str]:
-    """Return the keywords, and the names of sections."""
+    """Return the keywords of settings, and the names of sections."""
     return frozenset(_by_keyword()) | frozenset(section_names())
 
 
 @cache
 def configuration_words() -> frozenset[str]:
-    """Return the last keys of settings of YAML files alone, but for ``type``, whose value tells."""
+    """Return the last keys of YAML settings, except ``type``, whose value decides."""
     return frozenset(key.rpartition(".")[2] for each in _configurations() for key in each.keys) - {
         "type"
     }

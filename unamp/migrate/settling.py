@@ -1,4 +1,4 @@
-"""Settle the fate of the imports of a file, and with them of the uses that come through them."""
+"""Decide whether each import of a file stays, and adapt the decisions on its uses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Settled(NamedTuple):
     """The decisions about a file.
 
     Attributes:
-        decisions: of each use, now that the imports are settled.
-        fates: of each binding.
-        spelled_out: the uses that are written as a full path below `unamp.dialects`, since their
+        decisions: the decision about each use, after the imports were settled.
+        fates: the decision about each binding.
+        spelled_out: the uses that are written as a full path below `unamp.dialects`, because their
             import is kept.
     """
 
@@ -39,11 +39,11 @@ class Settled(NamedTuple):
 
 
 def settle(source: Source, decisions: dict[Use, Decision], target: Target) -> Settled:
-    """Return the outcome of a file whose uses were decided one by one.
+    """Return the final decisions about a file, from the decisions about single uses.
 
-    An import goes where everything that comes through it goes. Where one of its uses has to stay,
-    it is kept, and its other uses are spelled out; a name that comes from several imports stays
-    unless all of them go.
+    An import goes where all of its uses go. Where one of its uses has to stay, the import is kept,
+    and its other uses are spelled out. A name that comes from several imports stays unless all of
+    them go.
     """
     taken = _unamp_is_taken(source)
     if taken:
@@ -96,7 +96,7 @@ def _fate(
 
 
 def _is_in(use: Use, binding: Binding, dialect: str) -> bool:
-    """Return whether a dialect's module has what a use takes from the module that it stands for."""
+    """Return whether a dialect has the name that a use takes from the framework's module."""
     leaf = use.name.rpartition(".")[2]
     row = table().rows.get(f"{binding.imported}.{leaf}")
     return row is not None and row.dialect == f"{dialect}.{leaf}"
@@ -105,7 +105,7 @@ def _is_in(use: Use, binding: Binding, dialect: str) -> bool:
 def _binds_a_root(binding: Binding) -> bool:
     """Return whether an import binds a framework's root, as `import torch.cuda.amp` does.
 
-    Whatever else the file uses of the framework comes through that root.
+    The file's other uses of the framework may come through that root.
     """
     return isinstance(binding.statement, cst.Import) and binding.alias.asname is None
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from unamp._data import load_table
 
-#: The tables, by what `--from` calls them.
+#: The tables, by their names in `--from`.
 FRAMEWORKS = ("torch", "apex", "paddle", "mindspore", "tensorflow", "jax")
 _FILES = {"tensorflow": "keras"}
 _ALSO = {"keras": "tensorflow", "tf": "tensorflow", "pytorch": "torch", "paddlepaddle": "paddle"}
 
 
 class Form(NamedTuple):
-    """How a call is written in plain unamp; arguments.toml says what each field is."""
+    """The form of a call in plain unamp; arguments.toml describes the fields."""
 
     to: str
     old: tuple[str, ...]
@@ -45,7 +45,7 @@ class Form(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One spelling; torch.toml says what each field is."""
+    """One spelling; torch.toml describes the fields."""
 
     name: str
     framework: str
@@ -67,8 +67,8 @@ class Row(NamedTuple):
 class Table(NamedTuple):
     """All rows by name; modules with their dialects; roots and usual names with their frameworks.
 
-    The modules hold nothing but mixed precision. `usual` has the names under which a project's own
-    modules hand frameworks on, each with the framework's.
+    The modules hold only mixed precision. `usual` has the names under which a project's own modules
+    usually export a framework.
     """
 
     rows: Mapping[str, Row]
@@ -77,12 +77,12 @@ class Table(NamedTuple):
     usual: Mapping[str, str]
 
     def dialect_of(self, name: str) -> str:
-        """Return the dialect's name for that of a row or a module; empty where there is none."""
+        """Return the dialect's name of a row or a module; empty where there is none."""
         row = self.rows.get(name)
         return self.modules.get(name, "") if row is None else row.dialect
 
     def row_of(self, name: str) -> tuple[Row, int] | None:
-        """Return the row that a dotted name begins with, and how many further attributes it has."""
+        """Return the row of a dotted name's longest known start, and the number of parts left."""
         parts = name.split(".")
         for count in range(len(parts), 1, -1):
             if row := self.rows.get(".".join(parts[:count])):
@@ -90,18 +90,18 @@ class Table(NamedTuple):
         return None
 
     def module_of(self, name: str) -> str | None:
-        """Return the innermost module of mixed precision that a dotted name is in, or is."""
+        """Return the innermost module of mixed precision that a dotted name is, or is in."""
         parts = name.split(".")
         inside = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
         return next((each for each in inside if each in self.modules), None)
 
     def framework_of(self, name: str) -> str:
-        """Return the framework that a dotted name belongs to; empty where it is none's."""
+        """Return the framework of a dotted name; empty where it belongs to none."""
         return self.roots.get(name.partition(".")[0], "")
 
 
 class Watch(NamedTuple):
-    """Names that are reported without being resolved; watch.toml says what each is."""
+    """Names that are reported without being resolved; watch.toml describes the fields."""
 
     strings: frozenset[str]
     keywords: frozenset[str]
@@ -111,15 +111,15 @@ class Watch(NamedTuple):
     dtypes: frozenset[str]
     #: MindSpore's method that makes a cell compute in a dtype.
     cell: str
-    #: What is said of strings that a library of others takes: the fields of a finding.
+    #: The fields of the finding for a string that another library takes.
     strings_of: Mapping[str, Mapping[str, str]]
 
 
 def framework_named(name: str) -> str:
-    """Return the table that a word of `--from` means.
+    """Return the table that a word of `--from` names.
 
     Raises:
-        ValueError: for an unknown word.
+        ValueError: where the word is unknown.
     """
     found = _ALSO.get(name, name)
     if found not in FRAMEWORKS:
@@ -129,7 +129,7 @@ def framework_named(name: str) -> str:
 
 @cache
 def table() -> Table:
-    """Return all the tables in one."""
+    """Return all tables as one."""
     forms = {
         name: _form(data)
         for name, data in load_table("migrate/arguments.toml").items()

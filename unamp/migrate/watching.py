@@ -1,4 +1,4 @@
-"""Look for uses that names do not resolve to: strings, settings, and casts by hand."""
+"""Find mixed precision that is no framework's name: strings, settings, and casts by hand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _settings(source: Source, resolved: Collection[cst.Call]) -> Iterator[Findin
 
 
 def _keys(node: cst.BaseExpression) -> dict[str, object]:
-    """Return the keys of a dictionary that only a run knows whole."""
+    """Return the keys of a dictionary as text, each with an unknown value."""
     elements = node.elements if isinstance(node, cst.Dict) else ()
     keys = (each.key for each in elements if isinstance(each, cst.DictElement))
     return {str(literal(key)): UNKNOWN for key in keys}
@@ -171,7 +171,7 @@ def _is_in_getattr(node: cst.SimpleString, source: Source) -> str:
 
 
 def _is_argument(node: cst.CSTNode, source: Source, resolved: Collection[cst.Call]) -> bool:
-    """Return whether a string is in an argument of a call that was resolved."""
+    """Return whether a string is in an argument of a call that was resolved already."""
     return any(
         isinstance(each, cst.Call) and each in resolved for each in source.nodes.around(node)
     )

@@ -1,6 +1,6 @@
-"""ONNX files against a policy: the nodes' dtypes, needless casts, and weights stored wide.
+"""Check ONNX files against a policy: the nodes' dtypes, needless casts, and weights stored wide.
 
-What is read with the package `onnx` comes with the extra ``onnx``.
+The extra ``onnx`` installs the package `onnx`, which reads the files.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ __all__ = ["BadModel", "CheckedModel", "CheckedNode", "IdleCast", "WideWeight", 
 
 if TYPE_CHECKING:
     Checked = CheckedModel
-else:  # `unamp.Checked` is another class
+else:  # a deprecated name here; `unamp.Checked` is another class
     __getattr__ = deprecated_names(
         __name__,
         {"Checked": Deprecation(since="1.0.0", until="2.0.0", instead="unamp.onnx.CheckedModel")},

@@ -1,4 +1,4 @@
-"""Casts of a graph that can go without changing a result, and weights needlessly stored wide."""
+"""Casts in a graph that change no result, and weights that are stored in too wide a dtype."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from unamp.onnx.reading import Graph, Node
 
 
 class IdleCast(NamedTuple):
-    """A cast that can go.
+    """A cast that can be removed.
 
     Attributes:
-        name: the name of its node.
-        why: why it can.
+        name: the name of the node.
+        why: the reason why it can be removed.
     """
 
     name: str
@@ -25,10 +25,10 @@ class WideWeight(NamedTuple):
     """An initializer, or a constant of several numbers, that is only ever cast to one low dtype.
 
     Attributes:
-        name: its name.
+        name: the name of the value.
         stored: the dtype that it is stored in.
         used: the dtype that it is cast to.
-        saved: how many bytes the file would be smaller.
+        saved: the bytes that the file would lose.
     """
 
     name: str
@@ -48,7 +48,7 @@ def is_cast(node: Node) -> bool:
 
 
 def idle_casts(graph: Graph) -> list[IdleCast]:
-    """Return the casts that can go, in the order of the graph."""
+    """Return the casts that can be removed, in the order of the graph."""
     consumers = graph.consumers()
     before: dict[tuple[int, int, str], str] = {}
     found = []
@@ -69,7 +69,7 @@ def idle_casts(graph: Graph) -> list[IdleCast]:
 
 
 def _undone(graph: Graph, node: Node) -> str:
-    """Return why a cast can go that follows one which lost nothing; nothing where none does."""
+    """Return a reason if a cast only undoes a lossless cast before it; empty where it does not."""
     source, first = graph.values[node.inputs[0]], graph.maker(node.inputs[0])
     if first is None or not is_cast(first):
         return ""
@@ -80,7 +80,7 @@ def _undone(graph: Graph, node: Node) -> str:
 
 
 def _lossless(narrow: str | None, wide: str | None) -> bool:
-    """Return whether every number of a dtype is one of another."""
+    """Return whether every number of the dtype `narrow` is also one of the dtype `wide`."""
     if narrow not in PRECISIONS or wide not in PRECISIONS:
         return False
     a, b = PRECISIONS[narrow], PRECISIONS[wide]
@@ -96,7 +96,7 @@ def wide_weights(graph: Graph) -> list[WideWeight]:
     consumers = graph.consumers()
     found = []
     for number, value in enumerate(graph.values):
-        # a single number that an exporter wrote beside the node that takes it
+        # an exporter writes such a number beside the node that takes it
         one = value.numbers == 1 and value.maker is not None
         if value.numbers is None or one or value.dtype not in PRECISIONS or number in graph.results:
             continue

@@ -1,4 +1,4 @@
-"""Hold an ONNX file against a policy and its rules for layers."""
+"""Check an ONNX file against a policy and its rules for layers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class CheckedModel(NamedTuple):
 
     Attributes:
         nodes: the nodes that compute with floating numbers, in the order of the graph.
-        casts: the casts that can go without changing a result.
+        casts: the casts that can be removed without changing a result.
         weights: the initializers that are stored wide and only ever cast to one low dtype.
-        unmatched: the patterns of rules for layers that match no layer of the graph.
+        unmatched: the patterns of layer rules that match no layer of the graph.
     """
 
     nodes: list[CheckedNode]
@@ -36,7 +36,7 @@ class CheckedModel(NamedTuple):
         )
 
     def to_data(self) -> dict[str, Any]:
-        """Return everything as plain values."""
+        """Return the result as plain values."""
         return {
             "follows": self.follows,
             "nodes": [node._asdict() for node in self.nodes],
@@ -56,7 +56,7 @@ def check(path: str | os.PathLike[str], precision: Precision | Policy) -> Checke
         precision: a policy, or one with rules for layers.
 
     Raises:
-        unamp.onnx.BadModel: for what is no sound ONNX model; a `ValueError` in one line.
+        unamp.onnx.BadModel: where the file is no valid ONNX model; a `ValueError` in one line.
         ValueError: for a policy whose lists depend on the device (preset ``native``).
         ModuleNotFoundError: where the package `onnx` is not installed.
         OSError: where the file cannot be read.
@@ -65,7 +65,7 @@ def check(path: str | os.PathLike[str], precision: Precision | Policy) -> Checke
         precision = Precision(precision)
     for policy in (precision.policy, *(rule.policy for rule in precision.layers)):
         if isinstance(policy, Policy):
-            _ = policy.rules  # one without lists of its own is refused before anything is read
+            _ = policy.rules  # refuses a policy without lists of its own, before the file is read
     graph = read_graph(Path(path))
     judge = Judge(graph, precision)
     nodes = [judged for node in graph.nodes if (judged := judge.judged(node)) is not None]

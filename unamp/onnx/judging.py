@@ -1,4 +1,4 @@
-"""The dtype that each node of a graph computes in, held against a policy."""
+"""The verdict on each node of a graph: whether its dtype follows a policy."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ WIDER_INSIDE, UNCLEAR = "wider inside", "unclear"
 _ANY = "any"  # the expectation of a rule that leaves a node as it is
 _UNKNOWN = "unknown"
 
-#: Groups of operations that others are made of: an exporter writes `rms_norm` as a power, a mean
-#: and a product.
+#: Groups of operations that may be parts of another: an exporter writes `rms_norm` as a power, a
+#: mean and a product.
 _PARTS = {"elementwise", "reduction"}
 
 
 class CheckedNode(NamedTuple):
-    """A node that computes with floating numbers, and how it stands to the policy.
+    """A node that computes with floating numbers, and the verdict on it.
 
     Attributes:
-        name: its name in the file.
-        type: the type of its operator, with the domain in front where that is not ONNX's own.
+        name: the node's name in the file.
+        type: the type of its operator, with the domain in front unless that is ONNX's own.
         operations: the vocabulary's operations that it may be part of; one if the file says enough.
         layer: the innermost layer that it is in; None where the file does not say.
-        dtype: the dtype that it computes in; all of them where its inputs do not agree.
-        expected: the dtype that the policy says; several where the file does not say enough;
-            ``any`` for a node that the policy leaves as it is.
+        dtype: the dtype that it computes in; all of them where its inputs differ.
+        expected: the dtype under the policy; several where the file does not say enough; ``any``
+            for a node that the policy leaves as it is.
         verdict: ``follows``; ``differs``; ``invalid`` where ONNX does not allow its dtypes; ``wider
             inside`` for a float32 part of an operation that takes the right dtype; ``unclear``
             where the file does not say enough.
-        why: the reason, where the rest does not tell.
+        why: the reason, where the other fields do not show it.
     """
 
     name: str
@@ -54,7 +54,7 @@ class CheckedNode(NamedTuple):
 
 
 class Judge:
-    """The judge of a graph's nodes by a policy and its rules for layers.
+    """Compares a graph's nodes with a policy and its rules for layers.
 
     Attributes:
         layers: the layers that the nodes are in.
@@ -65,11 +65,11 @@ class Judge:
         self.layers = Layers(graph, precision)
         self._labelled = any(node.scopes for node in graph.nodes)
         self._entering = _entering(graph)
-        #: The dtype that the policy says for each result of a node that differs.
+        #: The dtype under the policy, for each result of a node that differs.
         self._meant: dict[int, str] = {}
 
     def judged(self, node: Node) -> CheckedNode | None:
-        """Return the judgement of a node; None for a cast or a node without floating numbers."""
+        """Return the verdict on a node; None for a cast or a node without floating numbers."""
         around = self.layers.around(node)
         dtypes = self._dtypes(node)
         if not dtypes or is_cast(node) or not self._gives_numbers(node):
@@ -116,7 +116,7 @@ class Judge:
         return DIFFERS, self._rounded_before(node, expected) if dtype == FLOAT32 else ""
 
     def _wider(self, node: Node, low: str) -> tuple[str, str]:
-        """Return the verdict on a labelled node that computes in float32 and is to be low."""
+        """Return the verdict on a labelled float32 node that should be low."""
         if self._entering[node.graph, node.scopes] == {low}:
             return (
                 WIDER_INSIDE,
@@ -139,7 +139,7 @@ class Judge:
         return DIFFERS, ""
 
     def _rounded_before(self, node: Node, expected: set[str]) -> str:
-        """Return the reason in the casts before a float32 node, where no node has labels."""
+        """Return a reason where low casts stand before a float32 node, and no node has labels."""
         casts = [
             self._cast_before(number) for number in node.inputs if _computed(self._graph, number)
         ]
@@ -152,14 +152,14 @@ class Judge:
         )
 
     def _cast_before(self, number: int) -> Node | None:
-        """Return the cast that makes a value; None where anything else does."""
+        """Return the cast that makes a value; None where another node makes it."""
         maker = self._graph.maker(number)
         return maker if maker is not None and is_cast(maker) else None
 
     def _dtypes(self, node: Node) -> set[str]:
         """Return the dtypes that a node computes in.
 
-        They are those of the inputs that have to agree with the first floating one.
+        These are the dtypes of all inputs that must have the type of the first floating one.
         """
         given = [
             (self._graph.values[number].dtype, kind)
@@ -179,7 +179,7 @@ class Judge:
         )
 
     def _expected(self, node: Node, op: str, policy: Policy) -> str:
-        """Return the dtype that a policy says for a node, as part of an operation."""
+        """Return the dtype of a node under a policy, as part of an operation."""
         rule = policy.decide(op)
         if rule is Rule.LOW:
             return policy.dtype
@@ -190,7 +190,7 @@ class Judge:
     def _agreed(self, node: Node, rule: Rule) -> str:
         """Return the widest, or narrowest, dtype of a node's inputs.
 
-        Statistics and the like may have a dtype of their own.
+        Inputs that may have another dtype, such as statistics, do not count.
         """
         values, kinds = self._graph.values, node.kinds
         first = next(
@@ -206,23 +206,23 @@ class Judge:
         return agreed(rule, sources) or _ANY
 
     def _source(self, number: int) -> str | None:
-        """Return the dtype of a value before casts that are not the network's own.
+        """Return the dtype of a value before casts that the network did not make itself.
 
-        Where an exporter labels the nodes, a cast without a label came later. Where none does,
-        nobody knows whose casts they are: a network casts, too.
+        Where an exporter labels the nodes, a cast without a label was added later. Where no node
+        has labels, a cast may be the network's own.
         """
         first = number
         while (
             self._labelled and (cast := self._cast_before(number)) is not None and not cast.scopes
         ):
             number = cast.inputs[0]
-        # Whoever flipped a node and cast its result back flipped that node, and none behind it.
+        # A tool that changed one node's dtype casts its result back, for nodes that did not change.
         actual = self._graph.values[number].dtype
         return actual if number == first else self._meant.get(number, actual)
 
 
 def agreed(rule: Rule, sources: set[str]) -> str | None:
-    """Return the widest or narrowest of the inputs' dtypes, as a rule says; None for any."""
+    """Return the widest or narrowest of the inputs' dtypes, by the rule; None for any dtype."""
     low = sources & {*LOW_DTYPES}
     if not sources or (rule is Rule.NARROWEST and len(low) > 1):
         return None
@@ -232,7 +232,7 @@ def agreed(rule: Rule, sources: set[str]) -> str | None:
 
 
 def _entering(graph: Graph) -> Mapping[tuple[int, tuple[str, ...]], set[str]]:
-    """Return for each operation that an exporter labelled the floating dtypes that come into it."""
+    """Return, for each operation that an exporter labelled, the floating dtypes of its inputs."""
     found: defaultdict[tuple[int, tuple[str, ...]], set[str]] = defaultdict(set)
     for node in graph.nodes:
         if node.scopes:
@@ -248,7 +248,7 @@ def _from_outside(graph: Graph, node: Node) -> Iterable[str]:
 
 
 def _computed(graph: Graph, number: int) -> bool:
-    """Return whether a value is a floating one, and neither stored nor a constant."""
+    """Return whether a value is floating, and neither stored nor a constant."""
     value, maker = graph.values[number], graph.maker(number)
     return (
         value.dtype in PRECISIONS

@@ -1,6 +1,6 @@
-"""The operations that a graph's node may be, and its possible policies.
+"""The operations that a graph's node may be, and the layers and policies that it may be in.
 
-Both come from the metadata, else from the node's type and name.
+They come from the metadata, else from the node's type and name.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from unamp.precision import Precision
 from unamp.typing import DtypeName
 from unamp.vocabulary import vocabulary
 
-#: A layer's name, and the names of its class; None where nobody says of which class it is.
+#: A layer's name, and the names of its class; None where the file does not say its class.
 Layer = tuple[str, tuple[str, ...] | None]
 
 
 def operations(node: Node) -> tuple[str, ...]:
-    """Return the operations that a node may be; none where it is none of the vocabulary."""
+    """Return the operations that a node may be; none where it is not in the vocabulary."""
     by_type = type_operations(node.domain, node.kind)
     if any(vocabulary()[op].keeps_its_meaning for op in by_type):
-        return by_type  # it brings tensors into shape for the operation that it is part of
+        return by_type  # it only shapes tensors for the operation that its label names
     head, _, rest = (node.classes or ("",))[-1].partition(".")
     exported = vocabulary().spelled("torch").get(rest.partition(".")[0]) if head == "aten" else None
     return by_type if exported is None else (exported,)
@@ -47,7 +47,7 @@ class Layers:
         self.unmatched = [rule.pattern for rule in precision.layers]
 
     def around(self, node: Node) -> list[Layer] | None:
-        """Return the layers that a node is in, the innermost first; None where nobody says."""
+        """Return the layers that a node is in, the innermost first; None where it is not known."""
         found = self._around(node)
         for name, classes in found or ():
             self.unmatched = [
@@ -82,7 +82,7 @@ class Layers:
 
 
 def _named(producer: str, name: str) -> list[Layer] | None:
-    """Return the layers in the name of a node, the outermost first; None where nobody says."""
+    """Return the layers in the name of a node, the outermost first; None where it has none."""
     if name.startswith("/"):
         return _in_torch(name.split("/")[1:-1])
     *scopes, last = name.split("/")
@@ -117,7 +117,7 @@ def _in_mindspore(scopes: list[str]) -> list[Layer] | None:
 
 
 #: Keras opens the scope of a layer twice, so that TensorFlow numbers it: `wo` is `wo_1`. A scope
-#: without number is no layer's.
+#: without a number is not a layer's.
 _NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
 
 
@@ -134,14 +134,14 @@ def _in_keras(scopes: list[str]) -> list[Layer] | None:
     return _paths(found[1:]) if found else None
 
 
-#: The names of parameters that stand behind the path of their layer, in PyTorch and MindSpore:
+#: The names of parameters that follow the path of their layer, in PyTorch and MindSpore:
 #: `blocks.0.wo.weight`.
 _PARAMETERS = ("weight", "bias", "gamma", "beta")
 
 
 def _owners(graph: Graph) -> Mapping[tuple[int, ...], str]:
-    """Return the path of the layer whose weights a node alone takes, by the node's results."""
-    origin: dict[int, int] = {}  # of a value: the initializer that it is, behind casts and moves
+    """Return the layer whose weights only one node takes, by the node's results."""
+    origin: dict[int, int] = {}  # the initializer of each value, before casts and transpositions
     takers: dict[int, set[tuple[int, ...]]] = {}
     for number, value in enumerate(graph.values):
         path, _, parameter = value.name.rpartition(".")
@@ -171,7 +171,7 @@ def _owners(graph: Graph) -> Mapping[tuple[int, ...], str]:
 
 
 def _paths(found: Iterable[Layer]) -> list[Layer]:
-    """Return layers inside one another, which have their own names, by their paths."""
+    """Return nested layers with their paths instead of their own names."""
     path, paths = "", []
     for name, classes in found:
         path = f"{path}.{name}" if path else name
@@ -180,7 +180,7 @@ def _paths(found: Iterable[Layer]) -> list[Layer]:
 
 
 def _matching(precision: Precision, layer: Layer) -> Iterator[tuple[LayerRule, bool]]:
-    """Yield the rules that may be for a layer, the last first, each with whether it is one."""
+    """Yield the rules that may be for a layer, the last first, and whether each surely is."""
     name, classes = layer
     for rule in reversed(list(precision.layers)):
         if matches_names(rule.pattern, name, classes):
@@ -193,5 +193,5 @@ def _policy(rule: LayerRule, around: Policy) -> Policy:
 
 @cache
 def _float32(dtype: DtypeName) -> Policy:
-    """Return the policy of a rule ``"float32"`` inside one of a dtype."""
+    """Return the policy of a rule ``"float32"`` inside a policy with the dtype."""
     return Policy(dtype=dtype, deny=EVERYTHING)

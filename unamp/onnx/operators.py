@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 #: The domain of ONNX Runtime's own operators.
 CONTRIBUTED = "com.microsoft"
 
-#: ONNX's own operators, which a file may write in two ways.
+#: The names of ONNX's own domain.
 STANDARD = ("", "ai.onnx")
 
-#: ONNX Runtime keeps these in ONNX's domain; ONNX does not know them.
+#: Operators that ONNX Runtime keeps in ONNX's domain, although ONNX does not know them.
 _MISPLACED = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
 
 
@@ -39,7 +39,7 @@ def type_operations(domain: str, kind: str) -> tuple[str, ...]:
 
 @cache
 def operator_types() -> Mapping[str, frozenset[str]]:
-    """Return by operator type the operations that it may be in any domain; there may be none."""
+    """Return, for each operator type, the operations that it may be in any domain."""
     found: dict[str, frozenset[str]] = dict.fromkeys(_tables()["unnamed"], frozenset())
     for table in ("operators", "contributed"):
         for kind, ops in _tables()[table].items():
@@ -55,11 +55,11 @@ def result_dtypes(
     opsets: Mapping[str, int],
     name: Callable[[int], str],
 ) -> list[str | None]:
-    """Return a node's result dtypes by ONNX's description of its operator; None where it is silent.
+    """Return a node's result dtypes, by ONNX's description of its operator; None where unknown.
 
     Args:
         opsets: the version of each domain's operators.
-        name: the name of a dtype, by ONNX's number for it.
+        name: returns the name of a dtype from ONNX's number for it.
     """
     results: list[str | None] = [None] * len(node.output)
     if not results or node.op_type in ("If", "Loop", "Scan"):
@@ -74,7 +74,7 @@ def result_dtypes(
                 (dtype for dtype in given if dtype is not None and "float" in dtype), None
             )
         return results
-    bound: dict[str, str] = {}  # by the first where several do not agree
+    bound: dict[str, str] = {}  # the first input decides where several do not agree
     for kind, dtype in zip(_repeated(described.inputs, len(given)), given, strict=False):
         if dtype:
             bound.setdefault(kind, dtype)
@@ -92,13 +92,13 @@ def result_dtypes(
 
 
 def input_kinds(domain: str, kind: str, opsets: Mapping[str, int], number: int) -> list[str]:
-    """Return the type variables in ONNX's description of the inputs; empty texts without one."""
+    """Return the inputs' type variables in ONNX's description; empty texts without one."""
     described = _described(domain, kind, opsets)
     return [""] * number if described is None else _repeated(described.inputs, number)
 
 
 def refusal(node: onnx.NodeProto, given: Sequence[str | None], opsets: Mapping[str, int]) -> str:
-    """Return why ONNX forbids a node such floating inputs; empty where it does not or is silent."""
+    """Return the reason why ONNX forbids these floating inputs; empty where it does not."""
     described = (
         None
         if node.op_type in ("If", "Loop", "Scan")
@@ -118,7 +118,7 @@ def refusal(node: onnx.NodeProto, given: Sequence[str | None], opsets: Mapping[s
 
 
 def _repeated(kinds: Sequence[str], number: int) -> list[str]:
-    """Return the types of so many inputs or outputs; the last one described may repeat."""
+    """Return the types of `number` inputs or outputs; the last described type may repeat."""
     return [kinds[min(position, len(kinds) - 1)] if kinds else "" for position in range(number)]
 
 
@@ -144,8 +144,8 @@ class _Described(NamedTuple):
     """ONNX's description of an operator.
 
     Attributes:
-        inputs, outputs: for each a type variable, or a type.
-        defaults: the attributes that are numbers, where a node has none.
+        inputs, outputs: a type variable, or a type, for each.
+        defaults: the numbers that attributes are where a node does not set them.
         allowed: the dtypes that each type variable may be.
     """
 
@@ -184,5 +184,5 @@ def _from_package(domain: str, kind: str, version: int) -> _Described | None:
 
 
 def _dtype(kind: str) -> str:
-    """Return the dtype in the type of a tensor, as ONNX writes it."""
+    """Return the dtype in ONNX's name of a tensor type."""
     return dtype_name(kind.removeprefix("tensor(").removesuffix(")")) or kind

@@ -1,4 +1,4 @@
-"""The dtypes that the nodes of a float32 graph are to compute in by a policy, before conversion."""
+"""The dtype under a policy of each node of a float32 graph, before it is converted."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from unamp.vocabulary import vocabulary
 
 
 class PlannedGraph(NamedTuple):
-    """A graph of which each node has been given a dtype.
+    """A graph whose nodes are divided by their dtype.
 
     Attributes:
-        float32: the nodes that are to stay in float32.
-        rest: the others.
+        float32: the nodes to keep in float32.
+        rest: all other nodes.
         unclear: the nodes of which the file says too little, with reasons; they stay in float32.
-        unmatched: the patterns of rules for layers that match no layer of the graph.
+        unmatched: the patterns of layer rules that match no layer of the graph.
     """
 
     float32: list[Node]
@@ -31,7 +31,7 @@ class PlannedGraph(NamedTuple):
 
 
 def plan(graph: Graph, precision: Precision) -> PlannedGraph:
-    """Return the dtype of each node under a policy, where the graph's inputs come in float32."""
+    """Return the dtype of each node under a policy, for float32 inputs of the graph."""
     planner = _Planner(graph, precision)
     for number, node in enumerate(graph.nodes):
         planner.take(number, node)
@@ -45,11 +45,11 @@ def plan(graph: Graph, precision: Precision) -> PlannedGraph:
 
 
 class _Planner:
-    """One way through a graph.
+    """One pass through a graph.
 
     Attributes:
         wide: the numbers of the nodes that stay in float32.
-        unclear: the nodes of which the file does not say enough.
+        unclear: the nodes of which the file says too little.
         layers: the layers that the nodes are in.
     """
 
@@ -60,7 +60,7 @@ class _Planner:
         self._graph = graph
         self.layers = Layers(graph, precision)
         self._labelled = any(node.scopes for node in graph.nodes)
-        # None is a dtype that asks for nothing: of constants that take the dtype of what they meet.
+        # None: the value takes the dtype of the values that it meets, as some constants do.
         self._dtypes = [
             None if self._yields(number) else value.dtype
             for number, value in enumerate(graph.values)
@@ -72,13 +72,13 @@ class _Planner:
         self.wide, self.unclear = set(), []
 
     def take(self, number: int, node: Node) -> None:
-        """Decide about a node. Those that it takes from have been decided about before."""
+        """Decide the dtype of a node, after the nodes that make its inputs."""
         around = self.layers.around(node)
         ours = [each for each in node.outputs if self._graph.values[each].dtype == FLOAT32]
         floating = [each for each in node.inputs if self._graph.values[each].dtype in ELIGIBLE]
         if floating and not is_cast(node):
             expected = self._expected(node, self.layers.policies(around))
-        else:  # made of nothing that a policy casts, or a cast: it says its dtype
+        else:  # nothing that a policy casts, or a cast, which has a dtype of its own
             expected = {FLOAT32} if ours else {None}
         if len(expected) > 1:
             self.unclear.append((node, _said(node, expected)))
@@ -95,7 +95,7 @@ class _Planner:
             self._dtypes[each] = dtype
 
     def settle_stored(self) -> None:
-        """Keep in float32 what is made of constants alone and goes into a node that stays there."""
+        """Keep nodes that use only constants in float32 where their results go to float32 nodes."""
         consumers = self._graph.consumers()
         for number in reversed(self._only_stored):
             outputs = [
@@ -109,13 +109,13 @@ class _Planner:
     def _yields(self, number: int) -> bool:
         """Return whether a stored value takes the dtype of the values that it meets.
 
-        A single number does; where the exporter names no layers, any stored value does.
+        A single number does. Where the exporter names no layers, any stored value does.
         """
         numbers = self._graph.values[number].numbers
         return numbers is not None and (numbers == 1 or not self._labelled)
 
     def _expected(self, node: Node, possible: list[Policy]) -> set[str | None]:
-        """Return a node's dtypes under its possible policies, over the operations it may be."""
+        """Return a node's dtypes, under all policies and for all operations that are possible."""
         sources = {dtype for each in node.inputs if (dtype := self._dtypes[each]) in ELIGIBLE}
         found = {
             _dtype(policy, op, {*map(str, sources)})

@@ -1,7 +1,7 @@
-"""ONNX files, read as from strangers: a graph's nodes with the dtypes of their values.
+"""Read ONNX files, which are not trusted: a graph's nodes and the dtypes of their values.
 
-Only the file itself is read. What it keeps in others beside it is weights, of which the shape and
-the dtype stand here.
+Only the file itself is read. Weights may be in other files beside it, but their shapes and dtypes
+are here.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message
 
-_LARGEST = 1 << 31  # of a message of protocol buffers, in bytes
-_MOST_NUMBERS = 1 << 48  # of a tensor; no memory has as many
+_LARGEST = 1 << 31  # bytes of a message in protocol buffers
+_MOST_NUMBERS = 1 << 48  # numbers of a tensor; no memory holds as many
 
-#: Metadata that PyTorch's exporter writes at each node: the layers that it is in with the operator,
-#: and the class of each.
+#: Metadata that PyTorch's exporter writes at each node: the names of its layers and its operation,
+#: and their classes.
 _SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 
 
 class BadModel(ValueError):
-    """A file that is no sound ONNX model; the message says where and what, in one line."""
+    """A file that is no valid ONNX model; the message says where and why, in one line."""
 
 
 class Value(NamedTuple):
     """A value of a graph.
 
     Attributes:
-        name: its name in the file.
-        dtype: its dtype; None where it is not known.
+        name: the value's name in the file.
+        dtype: the value's dtype; None where it is not known.
         maker: the number of the node that makes it; None for an input or an initializer.
-        numbers: of an initializer or a constant, how many numbers it has; None of anything else.
+        numbers: the number of numbers of an initializer or a constant; None for other values.
     """
 
     name: str
@@ -53,17 +53,17 @@ class Node(NamedTuple):
     """A node of a graph, or of a graph inside it.
 
     Attributes:
-        name: its name, or one made of its type and position.
+        name: the node's name, or one made of its type and position.
         domain: the domain of its operator.
         kind: the type of its operator.
         inputs, outputs: the numbers of the values that it takes and gives.
-        kinds: for each input the type variable of the operator's description.
-        scopes: the names of the layers that it is in, the outermost first, and its operation's;
-            empty where no exporter said.
+        kinds: the type variable of each input, in the description of the operator.
+        scopes: the names of its layers, the outermost first, and of its operation; empty where the
+            exporter wrote none.
         classes: the classes of those layers, and the exporter's name of the operation.
         graph: the number of the graph that it is in.
-        refusal: why ONNX does not allow it inputs of such dtypes; empty where it does.
-        named: whether its name is the file's own.
+        refusal: the reason why ONNX does not allow its input dtypes; empty where it does.
+        named: whether its name is in the file.
     """
 
     name: str
@@ -80,13 +80,13 @@ class Node(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """A graph with those inside it, in one list, each node behind those that it takes from.
+    """A graph and its inner graphs, in one list, each node behind the nodes that make its inputs.
 
     Attributes:
         nodes: the nodes.
         values: the values.
-        results: the numbers of the values that leave the graph, or one inside it.
-        producer: the exporter, by the name that it gives itself.
+        results: the numbers of the values that leave the graph, or an inner graph.
+        producer: the exporter, by the name that it writes.
     """
 
     nodes: list[Node]
@@ -100,7 +100,7 @@ class Graph(NamedTuple):
         return None if made_by is None else self.nodes[made_by]
 
     def consumers(self) -> list[list[int]]:
-        """Return for each value the numbers of the nodes that take it."""
+        """Return, for each value, the numbers of the nodes that take it."""
         found: list[list[int]] = [[] for _ in self.values]
         for place, node in enumerate(self.nodes):
             for number in node.inputs:
@@ -112,7 +112,7 @@ def read_graph(path: Path) -> Graph:
     """Return the graph of a file.
 
     Raises:
-        BadModel: for what is no sound model.
+        BadModel: where the file is no valid model.
         ModuleNotFoundError: where the package `onnx` is not installed; the message says what to do.
         OSError: where the file cannot be read.
     """
@@ -145,7 +145,7 @@ def read_graph(path: Path) -> Graph:
 def _all_text(message: Message) -> bool:
     """Return whether every string of a message is text.
 
-    Where it is no UTF-8, protocol buffers give bytes.
+    Protocol buffers give bytes where a string is not UTF-8.
     """
     for field, found in message.ListFields():
         if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
@@ -163,7 +163,7 @@ def _all_text(message: Message) -> bool:
 
 
 class _Place(NamedTuple):
-    """A graph while it is read: its number, names so far, declared dtypes, and nodes' results."""
+    """A graph that is being read: its number, names so far, declared dtypes, and nodes' results."""
 
     number: int
     graph: onnx.GraphProto
@@ -173,7 +173,7 @@ class _Place(NamedTuple):
 
 
 class _Reader:
-    """One reading of a model: what has been read of it so far."""
+    """The state of the reading of a model."""
 
     def __init__(self, onnx: ModuleType, folder: Path, model: onnx.ModelProto) -> None:
         self._tensor, self._folder, self._model = onnx.TensorProto, folder.resolve(), model
@@ -201,7 +201,7 @@ class _Reader:
         return Graph(self._nodes, self._values, self._results, self._model.producer_name)
 
     def _read(self, graph: onnx.GraphProto, around: Mapping[str, int]) -> list[int]:
-        """Read a graph, or one inside another; return the numbers of its results."""
+        """Read a graph, or an inner graph; return the numbers of its results."""
         place = _Place(self._graphs_read, graph, dict(around), {}, set())
         self._graphs_read += 1
         place.declared.update(
@@ -231,7 +231,7 @@ class _Reader:
         given = [None if each is None else self._values[each].dtype for each in inputs]
         dtypes = result_dtypes(node, given, self._opsets, self._dtype)
         if inner:
-            # the first result of a loop's body says whether it goes on
+            # the first result of a loop's body is the condition to go on
             own = inner[0][1:] if node.op_type == "Loop" else inner[0]
             dtypes = [self._values[each].dtype for each in own[: len(dtypes)]] + dtypes[len(own) :]
         number = len(self._nodes)
@@ -270,7 +270,7 @@ class _Reader:
         )
 
     def _graphs(self, node: onnx.NodeProto, name: str) -> Iterable[onnx.GraphProto]:
-        """Yield the graphs inside a node; the tensors inside are checked by the way."""
+        """Yield the graphs inside a node; also check the tensors inside it."""
         for attribute in node.attribute:
             tensors = [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
             for tensor in tensors:
@@ -296,13 +296,13 @@ class _Reader:
             raise BadModel(f"there is no dtype {number} in ONNX") from None
 
     def _checked(self, tensor: onnx.TensorProto, name: str) -> tuple[str, int]:
-        """Return the dtype of a tensor and how many numbers it has."""
+        """Return the dtype of a tensor, and the number of its numbers."""
         dtype = self._dtype(tensor.data_type)
         if any(size < 0 for size in tensor.dims):
             raise BadModel(f"tensor {shortened(name)} has a negative size")
         numbers = 0 if 0 in tensor.dims else 1
         for size in tensor.dims:
-            # one at a time: a product of thousands of sizes would itself be large
+            # checked after each size: a product of thousands of sizes would itself be too large
             numbers *= size
             if numbers > _MOST_NUMBERS:
                 raise BadModel(
@@ -329,7 +329,7 @@ class _Reader:
             inside = bool(location) and (self._folder / location).resolve().is_relative_to(
                 self._folder
             )
-        except (OSError, RuntimeError, ValueError):  # no name of a file, or links in a circle
+        except (OSError, RuntimeError, ValueError):  # not a file's name, or a circle of links
             inside = False
         if not inside:
             raise BadModel(
@@ -339,7 +339,7 @@ class _Reader:
 
 
 def _constant_numbers(node: onnx.NodeProto) -> int | None:
-    """Return the size of a constant tensor, which has been checked; None for any other node."""
+    """Return the size of a constant tensor, which was checked before; None for other nodes."""
     if node.op_type != "Constant" or node.domain not in STANDARD:
         return None
     return next((math.prod(each.t.dims) for each in node.attribute if each.name == "value"), None)
@@ -358,24 +358,24 @@ def _found(name: str, who: str, place: _Place) -> int:
 
 
 def _labels(node: onnx.NodeProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the layers that a node is in and of its operation, and their classes."""
+    """Return the names of a node's layers and operation, and their classes."""
     said = {each.key: each.value for each in node.metadata_props}
     scopes, classes = _listed(said.get(_SCOPES, "")), _listed(said.get(_CLASSES, ""))
     return (scopes, classes) if len(scopes) == len(classes) else ((), ())
 
 
 def _data(tensor: onnx.TensorProto, dtype: str) -> Sequence[float]:
-    """Return the numbers of a tensor that has them one by one."""
+    """Return the numbers of a tensor that stores them one by one."""
     found: Sequence[float] = {"float32": tensor.float_data, "float64": tensor.double_data}.get(
         dtype, tensor.int32_data
     )
     return found
 
 
-#: A list of names as Python writes it.
+#: A list of names, as Python prints it.
 _NAMES = re.compile(r"\[(?:'[^'\\]*'(?:, (?=')|(?=\])))+\]")
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """Return a list of names that Python wrote; nothing for anything else."""
+    """Return the names in a list that Python printed; nothing for other texts."""
     return tuple(re.findall(r"'([^'\\]*)'", text)) if _NAMES.fullmatch(text) else ()

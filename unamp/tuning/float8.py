@@ -317,8 +317,8 @@ def _sizes_of_weight(layer: object, records: Sequence[OpRecord]) -> list[int] | 
     )
     if weight is not None:
         return [int(size) for size in weight.shape]
-    # A layer of JAX is a name that holds nothing. Where a layer's class is the operation, one of the
-    # operation's inputs is the weight.
+    # A layer of JAX is a name that holds nothing. Where a layer's class is the operation, the
+    # weight is one of the operation's inputs.
     called = (
         r
         for r in records

@@ -57,7 +57,6 @@ def _scope(path: Sequence[str], names: Mapping[str, str]) -> str:
     """Return the layer that named scopes stand for; ``""`` for none.
 
     A trace also has the scopes around the function's call, and some of JAX' own.
-    
     """
     inner = (
         ".".join(path[start:end])

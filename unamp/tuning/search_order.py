@@ -80,7 +80,7 @@ def by_harm(units: Sequence[U], harm: Mapping[U, float], work: Mapping[U, float]
 
 
 def _without_spare(rest: list[U], holds: Holds[U]) -> frozenset[U]:
-    """Return the units that stay held; single units are given back, repeatedly, until none can be."""
+    """Return the units that stay held; single ones are given back until none can be."""
     kept, before = frozenset(rest), None
     while kept != before:
         before = kept
