@@ -272,7 +272,7 @@ class _Study:
         return worst
 
     def _most(self, ranked: Sequence[str], tolerance: float) -> tuple[int, float]:
-        """Return how many of the best layers are within a tolerance together, and their error."""
+        """Return the number of best layers that a tolerance admits together, and their error."""
         low, high, error = 0, len(ranked), 0.0  # `low` layers are within; more than `high` are not
         count = high
         while low < high:

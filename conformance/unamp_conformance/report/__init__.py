@@ -1,1 +1,1 @@
-"""The results of a run for people and programs: terminal, page, JUnit XML, two runs compared."""
+"""Reports of a run for people and programs: terminal, page, JUnit XML, and comparison of runs."""

@@ -1,4 +1,4 @@
-"""Two runs side by side: GPU against CPU, version against version, framework against framework."""
+"""Compare two runs: GPU with CPU, one version with another, one framework with another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Name = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Difference:
-    """A check that came out differently, or an operation that was decided differently."""
+    """A check with another status, or an operation with another rule, in the second run."""
 
     check: str
     subject: str
@@ -32,14 +32,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Errors:
-    """The second run's errors against float64 beside the first's, for one kind of check.
+    """The second run's errors against float64, relative to the first's, for one kind of check.
 
     Attributes:
-        check: the kind.
-        compared: how many checks have an error in both runs.
-        median: the median of second over first.
-        largest: the largest of them.
-        where: the check that has it.
+        check: the kind of check.
+        compared: the number of checks with an error in both runs.
+        median: the median ratio of the second error to the first.
+        largest: the largest of these ratios.
+        where: the check with the largest ratio.
     """
 
     check: str
@@ -51,17 +51,17 @@ class Errors:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One framework's run held against another.
+    """One framework's run compared with another run.
 
     Attributes:
-        first, second: what ran: framework, version, device.
-        both: how many checks both ran.
-        alone: how many only the first ran, and how many only the second.
-        changed: checks that came to another status.
-        decisions: operations of a network that ran under another rule, or gave another dtype.
-        apart: outputs of networks, and results of operations, that are further apart than precision
-            explains.
-        errors: how the errors relate.
+        first, second: the framework, version and device of each run.
+        both: the number of checks that both ran.
+        alone: the numbers of checks that only the first ran, and that only the second ran.
+        changed: the checks with another status.
+        decisions: the operations of networks that ran under another rule, or gave another dtype.
+        apart: the outputs of networks, and results of operations, that differ by more than
+            precision explains.
+        errors: the relation of the errors, for each kind of check.
     """
 
     first: str
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Return whether the two agree, in at least one check."""
+        """Return whether the runs agree, in at least one check."""
         return bool(self.both) and not (self.changed or self.decisions or self.apart)
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,17 +84,17 @@ class Comparison:
 
 
 def compare(first: Report, second: Report) -> list[Comparison]:
-    """Hold two reports side by side, framework by framework.
+    """Compare two reports, framework by framework.
 
-    A framework is compared with itself on the same device, or on the only other one that it ran on.
-    Where each report holds one run only, these two are compared, whatever their frameworks. What
-    ran in one report only is not compared.
+    A framework is compared with itself on the same device, or on the only other device that it ran
+    on. If each report has only one run, these two are compared, whatever their frameworks. Runs of
+    one report only are not compared.
     """
     return [_compared(a, b) for a, b in _paired(_frameworks(first), _frameworks(second))]
 
 
 def of_devices(report: Report) -> list[Comparison]:
-    """Hold the devices of each framework in one report side by side."""
+    """Compare the devices of each framework in one report."""
     found = combinations((run for run in _frameworks(report) if not is_absent(run.device)), 2)
     return [
         _compared(first, second) for first, second in found if first.framework == second.framework
@@ -104,7 +104,7 @@ def of_devices(report: Report) -> list[Comparison]:
 def _frameworks(report: Report) -> list[FrameworkRun]:
     """Return the runs of one framework each that took place.
 
-    Those of absent devices and those that compare frameworks are left out.
+    Runs of absent devices, and runs that compare frameworks, are left out.
     """
     return [run for run in report.runs if run.ended != "not run" and not run.compares]
 
@@ -131,7 +131,7 @@ def _compared(first: FrameworkRun, second: FrameworkRun) -> Comparison:
         if name in b and {a[name].status, b[name].status}.isdisjoint(("not run", "not applicable"))
     ]
     common = [name for name in a if name in b]
-    # The preset `native` means each framework's own lists, which depend on the device.
+    # The preset `native` means each framework's own lists, which differ between devices.
     same_lists = (first.framework, first.device) == (second.framework, second.device)
     judged = [name for name in common if same_lists or not name[2].endswith(" native")]
     changed = [

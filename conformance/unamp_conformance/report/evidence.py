@@ -1,7 +1,7 @@
 """The evidence of a check that went wrong: expectation, observation, error, and trace.
 
-An error is shown against its bound, and a trace by its decisions. A results file may come from
-anywhere, and its details are free: nothing here trusts their types.
+An error is shown beside its bound, and a trace by its decisions. A results file may come from
+anywhere: nothing here trusts the types of its details.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _DECISION = re.compile(
     r"(?P<op>[^:]+): (?P<rule>[^,]+), (?P<inputs>.*?) -> (?P<compute>\S+) -> (?P<output>\S+)"
 )
 
-#: What is shown in a place of its own, or is of use to programs only.
+#: Details that have a place of their own on the page, or that only programs use.
 _PLACED = frozenset({"wrong", "trace", "traceback", "error", "bound", "sample", "output bound"})
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """A complaint: what was expected of something, and what was seen instead."""
+    """A complaint: the expectation, and the observation that differs from it."""
 
     of: str
     expected: str
@@ -36,7 +36,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Decision:
-    """One line of a trace, and whether it is one of those complained about."""
+    """One line of a trace, and whether a complaint is about it."""
 
     op: str
     rule: str
@@ -48,7 +48,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that the page shows of one check that went wrong."""
+    """All evidence that the page shows of one check that went wrong."""
 
     result: Result
     wrong: tuple[Wrong, ...] = ()
@@ -66,12 +66,12 @@ class Evidence:
 
 
 def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Evidence]:
-    """Yield the evidence of each of some results.
+    """Yield the evidence of each result in `results`.
 
     Args:
-        results: those to show.
-        of: all results of their run. What a network's run decided is recorded by one of its checks;
-            where that one is not shown itself, it explains the others.
+        results: the results to show.
+        of: all results of their run. One check of a network's run records the trace: where that
+            check is not shown, its trace is the evidence of the others.
     """
     shown = list(results)
     told = {r.key for r in shown}
@@ -87,19 +87,19 @@ def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Eviden
 
 
 def number(value: object) -> float | None:
-    """Return a finite number out of a results file; None for anything else."""
+    """Return a finite number from a results file; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
         return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer beyond float64
+    except OverflowError:  # a whole number beyond float64
         return None
 
 
 def ratio(result: Result) -> float | None:
     """Return a result's error over its bound.
 
-    Infinite where the error is not finite, None where nothing was compared.
+    Infinite where the error is not finite; None where nothing was compared.
     """
     bound = number(result.details.get("bound"))
     if bound is None or bound <= 0.0 or "error" not in result.details:

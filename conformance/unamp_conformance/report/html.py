@@ -1,10 +1,9 @@
-"""``report.html``: one self-contained page.
+"""``report.html``: one self-contained page, for offline use, dark mode, phones and paper.
 
-It works offline, in the dark, on a phone and on paper.
+A results file may hold any name. All text from outside is escaped in the markup, and the page's
+script writes it as text only. A content security policy admits only the page's own script and
+style, by their hashes.
 
-A results file may hold any name: everything from outside is escaped where it becomes markup, the
-page's script writes it as text only, and a content security policy admits the page's own script and
-style by their hashes and nothing else.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _LINK = re.compile(r"""\s*(https://[a-z0-9.-]+(?:[/?#][^\s<>"'`]*)?)$""")
 def write(report: Report, path: Path) -> None:
     """Write the page.
 
-    Halves of characters, which JSON can hold and UTF-8 cannot, become question marks.
+    Lone surrogates, which JSON can hold and UTF-8 cannot, become question marks.
     """
     path.write_text(render(report), "utf-8", errors="replace")
 
 
 def render(report: Report) -> str:
-    """Return the page's text."""
+    """Return the page's HTML."""
     environment = Environment(
         loader=PackageLoader("unamp_conformance", "report/templates"),
         autoescape=True,
@@ -62,7 +61,7 @@ def render(report: Report) -> str:
 
 
 def _part(environment: Environment, name: str) -> Markup:
-    """Return a file of ours that goes into the page as it is."""
+    """Return a file of this package that goes into the page unchanged."""
     assert environment.loader is not None
     return Markup(environment.loader.get_source(environment, name)[0])
 
@@ -78,26 +77,26 @@ def _hash(text: str) -> str:
 
 
 def _style(status: str) -> str:
-    """Return a status as a class."""
+    """Return the CSS class of a status."""
     return status.replace(" ", "-")
 
 
 def _link(reason: str) -> tuple[str, str]:
-    """Return a reason, and the address that it ends with, if any.
+    """Return a reason, and the address at its end, if any.
 
-    Other schemes than https stay text.
+    Addresses with other schemes than https stay text.
     """
     found = _LINK.search(reason)
     return (reason[: found.start()], found[1]) if found else (reason, "")
 
 
 def _short(dtype: str) -> str:
-    """Return a dtype as narrow columns are headed."""
+    """Return a dtype's short name, for the heads of narrow columns."""
     return {"float16": "fp16", "bfloat16": "bf16"}.get(dtype, dtype)
 
 
 def _percent(multiple: float) -> str:
-    """Return a multiple of a bound, for people."""
+    """Return a multiple of a bound, as text."""
     if multiple == math.inf:
         return "not finite"
     return f"{multiple:.0%}".replace("%", " %") if multiple < 10.0 else f"{multiple:.3g} times"

@@ -1,4 +1,4 @@
-"""The results as JUnit XML, which continuous integration reads."""
+"""The results as JUnit XML, for continuous integration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unamp_conformance.results import UNEXPECTED, Report
 
 __all__ = ["write"]
 
-#: Characters that XML cannot hold, not even escaped.
+#: Characters that XML cannot hold, even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -1,6 +1,6 @@
 """The contents of a report's page, gathered from the report.
 
-They are frameworks, what went wrong, matrices, plots, agreement, operations and gaps.
+They are frameworks, failures, matrices, plots, agreement, operations and gaps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unamp_conformance.subjects import is_absent
 
 __all__ = ["Page", "Pair", "Section"]
 
-#: The statuses in the order in which they are counted for people: what must not be overlooked comes
+#: The statuses in the order in which they are shown: the ones that must not be overlooked come
 #: first.
 _ORDER = (
     *(s for s in STATUSES if s in UNEXPECTED),
@@ -43,7 +43,7 @@ class Page:
         self.pairs = [Pair(section) for section in self.sections if section.compares]
         of_one = [section for section in self.sections if not section.compares]
         self.frameworks = [section for section in of_one if not is_absent(section.run.device)]
-        #: What was read of devices that are not here, and of which frameworks nothing was.
+        #: The absent devices whose programs were read. `unread` has the frameworks with none.
         self.read = [
             section
             for section in of_one
@@ -57,7 +57,7 @@ class Page:
 
     @property
     def unexpected(self) -> int:
-        """Return the number of things went wrong, of checks and of whole runs."""
+        """Return the number of checks and of whole runs that went wrong."""
         return sum(
             len(section.wrong) + len(section.run.problems) + section.broken
             for section in self.sections
@@ -65,7 +65,7 @@ class Page:
 
     @cached_property
     def measured(self) -> list[Section]:
-        """The runs with errors to plot; a plot's series are these, in this order."""
+        """The runs with errors to plot; a plot's series are these runs, in this order."""
         return [s for s in self.frameworks if any(ratio(r) is not None for r in s.run.results)]
 
     @property
@@ -78,12 +78,12 @@ class Page:
 
     @property
     def probed(self) -> list[Section]:
-        """The runs that looked at operations."""
+        """The runs that probed operations."""
         return [section for section in self.frameworks if section.operations]
 
     @cached_property
     def operations(self) -> dict[str, list[Cell | None]]:
-        """A cell of each run that looked at operations, for every operation.
+        """For every operation, a cell of each run that probed operations.
 
         None where the run has no such operation.
         """
@@ -92,7 +92,7 @@ class Page:
 
     @cached_property
     def remarkable(self) -> dict[str, list[Cell | None]]:
-        """The operations with anything but passed checks."""
+        """The operations with at least one check that did not pass."""
         return {
             op: cells
             for op, cells in self.operations.items()
@@ -101,9 +101,9 @@ class Page:
 
     @property
     def largest(self) -> Iterator[tuple[str, str, list[float | None]]]:
-        """The errors that the plots show, for every dtype and network, in bounds.
+        """The largest error of each run for every dtype and network, in bounds.
 
-        Of each run it is the largest.
+        The plots show these errors.
         """
         for panel in self.panels:
             for row in panel.rows:
@@ -114,10 +114,10 @@ class Page:
                 )
 
     def cells(self) -> dict[str, Any]:
-        """Return every check behind the matrices' cells for the page's script, in short.
+        """Return the checks behind the matrices' cells, in a short form for the page's script.
 
-        Each is ``[check, status, error, bound, note]``, where check and status are numbers of
-        names, and a note is either the identifier of a place in the page or the number of a text.
+        Each is ``[check, status, error, bound, note]``. Check and status are numbers of names. A
+        note is the identifier of an element in the page, or the number of a text.
         """
         checks, statuses, notes = _Numbers(CHECKS), _Numbers(STATUSES), _Numbers(())
         runs: dict[str, Any] = {}
@@ -154,15 +154,12 @@ class Section:
 
     @property
     def title(self) -> str:
-        """The title, for people."""
+        """The title of the run."""
         return f"{self.run.framework} {self.run.version}, {self.run.device}"
 
     @property
     def uses(self) -> str:
-        """The facts that the framework computed with, and the variables that change it.
-
-        The facts are those that its adapter tells.
-        """
+        """The adapter's facts about the machine, and the variables that change them."""
         told = {name: fact for name, fact in self.run.facts.items() if name not in INSTRUCTION_SETS}
         return ", ".join(
             (
@@ -173,9 +170,9 @@ class Section:
 
     @cached_property
     def unreadable(self) -> dict[str, list[str]]:
-        """The operations of which an absent device has no program, by the reason.
+        """The operations without a program on an absent device, by the reason.
 
-        The commonest reason comes first.
+        The most common reason comes first.
         """
         found: dict[str, set[str]] = defaultdict(set)
         for result in self.run.results:
@@ -187,24 +184,24 @@ class Section:
 
     @property
     def broken(self) -> bool:
-        """Return whether the run as a whole came to no good end."""
+        """Return whether the run as a whole failed."""
         return self.run.ended not in ("finished", "not run")
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the number of results there are of each status, the worst first."""
+        """Return the number of results of each status, the worst status first."""
         return _ordered(self.totals)
 
     @cached_property
     def evidence(self) -> dict[str, list[tuple[str, Evidence]]]:
-        """The evidence of what went wrong, by subject, each with its identifier in the page."""
+        """The evidence of the checks that went wrong, by subject, with identifiers in the page."""
         found: dict[str, list[tuple[str, Evidence]]] = defaultdict(list)
         for place, shown in enumerate(evidence(self.wrong, self.run.results)):
             found[shown.result.subject].append((f"{self.id}-{place}", shown))
         return dict(found)
 
     def failed(self, subject: str) -> Mapping[str, int]:
-        """Return the ways in which a subject's checks went wrong."""
+        """Return the number of a subject's checks that went wrong, for each status."""
         return _ordered(summary.totals(shown.result for _, shown in self.evidence[subject]))
 
     @cached_property
@@ -224,22 +221,22 @@ class Section:
 
     @cached_property
     def ways_numbers(self) -> dict[str, int]:
-        """The rows of the matrix of ways by number."""
+        """The numbers of the rows in the matrix of ways."""
         return {row: number for number, row in enumerate(self.ways.rows)}
 
     @property
     def lost(self) -> int:
-        """Return in how many checks a policy was lost in silence, which nobody expects."""
+        """Return the number of checks in which a policy was lost silently, and no gap is known."""
         return self.totals.get("lost", 0)
 
     @cached_property
     def row_numbers(self) -> dict[str, int]:
-        """The matrix's rows by number."""
+        """The numbers of the rows in the matrix."""
         return {row: number for number, row in enumerate(self.matrix.rows)}
 
     @property
     def rows(self) -> list[tuple[str, Mapping[str, Mapping[str, Cell]]]]:
-        """The matrix's rows in two groups."""
+        """The matrix's rows, in two groups."""
         networks = {
             name: cells for name, cells in self.matrix.rows.items() if name not in self.behaviours
         }
@@ -254,9 +251,9 @@ class Section:
 
     @property
     def gaps(self) -> dict[str, list[_Gap]]:
-        """The known gaps by their reason, those with most checks first.
+        """The known gaps by their reason; reasons with most checks come first.
 
-        Policies with the same message are one entry.
+        Policies with the same message make one entry.
         """
         found: dict[str, dict[tuple[str, str, str], list[str]]] = defaultdict(
             lambda: defaultdict(list)
@@ -275,7 +272,7 @@ class Section:
     def cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
         """Return the checks for `Page.cells`, by the numbers of row and column and by preset.
 
-        Numbers stand for names because HTML alters some names.
+        Numbers are used instead of names because HTML alters some names.
         """
         of_networks = (
             (self.row_numbers[r.subject], " ".join(r.policy.split()[2:]), r)
@@ -287,7 +284,7 @@ class Section:
         return self._entries(of_networks, self.matrix.columns, checks, statuses, notes)
 
     def ways_cells(self, checks: _Numbers, statuses: _Numbers, notes: _Numbers) -> dict[int, Any]:
-        """Return the same of the matrix of ways, by what ran in each and by preset."""
+        """Return the checks of the matrix of ways, by the subject that ran and by preset."""
         of_ways = (
             (self.ways_numbers[r.way], " ".join((r.subject, *r.policy.split()[2:])), r)
             for r in self.run.results
@@ -321,7 +318,7 @@ class Section:
 
 
 class Pair:
-    """Two frameworks compared: how often they agree, and how far apart they come where they do."""
+    """Two frameworks compared: how often they agree, and how much their numbers differ there."""
 
     def __init__(self, section: Section) -> None:
         self.section = section
@@ -336,7 +333,7 @@ class Pair:
 
 
 class _Gap(NamedTuple):
-    """A subject that is known to fail alike under some policies."""
+    """A subject that is known to fail in the same way under some policies."""
 
     subject: str
     check: str
@@ -345,12 +342,12 @@ class _Gap(NamedTuple):
 
     @property
     def checks(self) -> int:
-        """Return the number of checks it stands for."""
+        """Return the number of checks in the gap."""
         return len(self.policies)
 
 
 class _Numbers(dict[str, int]):
-    """Texts by number: each is kept once."""
+    """Texts and their numbers: each text is kept once."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         super().__init__((text, number) for number, text in enumerate(texts))
@@ -369,7 +366,7 @@ def _by_level(columns: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def _digits(value: object) -> float | None:
-    """Return a number with as many digits as are read; None for anything else."""
+    """Return a number rounded to a few digits; None for any other value."""
     found = number(value)
     return None if found is None else float(f"{found:.3g}")
 

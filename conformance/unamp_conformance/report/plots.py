@@ -1,8 +1,7 @@
 """The geometry of the error plots.
 
-For each dtype they show how far errors stay below their bounds, by network and framework.
-
-The template only draws what is laid out here.
+For each dtype, a plot shows errors as multiples of their bounds, by network and framework. The
+template only draws the elements that are placed here.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from unamp_conformance.results import UNEXPECTED, FrameworkRun, Result
 
 __all__ = ["Mark", "Panel", "Row", "Tick", "panels"]
 
-#: In units of the drawing, which are pixels on a phone.
+#: Sizes in the drawing's units, which are pixels on a phone.
 WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 84, 18, 10, 34
 _LANE, _ROW_GAP = 10, 12
 
-#: What the label of a mark beyond the bound needs behind it.
+#: The width of the label behind a mark beyond the bound.
 _LABEL = 66
 
-#: More networks than this make no picture: those nearest to their bounds stay.
+#: The most networks in a plot, to stay readable: the networks nearest to their bounds.
 _ROWS = 24
 
-#: The axis goes down to a hundredth of the bound, and up as far as needed, but no further than a
-#: thousand bounds.
+#: The axis begins at a hundredth of the bound, and ends behind the largest error, at a thousand
+#: bounds at most.
 _LOWEST, _HIGHEST = -2.0, 3.0
 
 
@@ -43,7 +42,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Row:
-    """A network's band, and the largest error of each series in it."""
+    """A network's row, and the largest error of each series in it."""
 
     y: float
     height: float
@@ -56,12 +55,12 @@ class Mark:
     """A framework's errors on one network: a line from smallest to largest, and a mark at its end.
 
     Attributes:
-        smallest, largest: where the line begins and ends.
-        y: its height.
+        smallest, largest: the ends of the line.
+        y: the height of the line.
         series: the framework's number.
-        status: ``"passed"``, or how the worst one beyond its bound was judged.
-        label: how many bounds it is, where it is beyond one.
-        title: everything in words.
+        status: ``"passed"``, or the status of the worst error beyond its bound.
+        label: the multiple of the bound, where it is more than one.
+        title: the mark's meaning in words.
     """
 
     smallest: float
@@ -91,19 +90,19 @@ class Panel:
 
     @property
     def bottom(self) -> float:
-        """The place of the axis."""
+        """The height of the axis."""
         return self.height - _BOTTOM
 
     @property
     def bound(self) -> float:
-        """The place of the bound."""
+        """The position of the bound on the axis."""
         return next(tick.x for tick in self.ticks if tick.bound)
 
 
 def panels(runs: Sequence[FrameworkRun]) -> list[Panel]:
-    """Return a plot for each dtype in which anything was compared with a reference.
+    """Return a plot for each dtype with results that were compared with a reference.
 
-    A run's place numbers its series.
+    The index of a run in `runs` is the number of its series.
     """
     found: dict[str, dict[str, dict[int, list[tuple[float, Result]]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
@@ -118,7 +117,7 @@ def panels(runs: Sequence[FrameworkRun]) -> list[Panel]:
 
 
 def _precision(result: Result) -> str:
-    """Return the dtype whose bound holds: O0 computes in float32, whatever dtype it names."""
+    """Return the dtype whose bound counts: O0 computes in float32, whatever dtype it names."""
     if said := result.details.get("precision"):
         return str(said)
     words = result.policy.split()
@@ -194,13 +193,13 @@ def _mark(
 
 
 class _Axis:
-    """Multiples of the bound, by their logarithm."""
+    """The axis: multiples of the bound, on a logarithmic scale."""
 
     def __init__(self, errors: Iterable[float]) -> None:
-        # What is not finite has its place at the end.
+        # an error that is not finite stands at the end of the axis
         largest = max(error if error < math.inf else 4.0 for error in errors)
-        # Room behind the bound even where nothing is there: that the marks stay off it is what the
-        # plot shows.
+        # The axis goes beyond the bound even if no mark is there: the plot shows that marks stay
+        # below it.
         power = math.log10(largest) if largest > 0.0 else 0.0
         self._highest = min(max(power, 0.3), _HIGHEST)
         self._width = WIDTH - _LEFT - _RIGHT - (_LABEL if largest > 1.0 else 0)

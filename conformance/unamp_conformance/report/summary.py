@@ -1,4 +1,4 @@
-"""Results gathered for people: matrices of networks and ways, operations, what went wrong."""
+"""Summaries of results: matrices of networks and of ways, operations, and failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Cell", "Matrix", "matrix", "operations", "totals", "unexpected", "un
 
 @dataclass(frozen=True)
 class Cell:
-    """Several results as one: how many of each status."""
+    """Several results counted together: the number of results of each status."""
 
     counts: Mapping[str, int]
 
@@ -41,7 +41,7 @@ class Cell:
 class Matrix:
     """A table of cells.
 
-    Rows are networks and behaviours, or ways; columns are levels with dtypes.
+    The rows are networks and behaviours, or ways; the columns are levels with dtypes.
     """
 
     columns: tuple[str, ...]
@@ -49,7 +49,7 @@ class Matrix:
 
 
 def totals(results: Iterable[Result]) -> Counter[str]:
-    """Return the number of results there are of each status."""
+    """Return the number of results of each status."""
     return Counter(result.status for result in results)
 
 
@@ -63,7 +63,7 @@ def matrix(run: FrameworkRun) -> Matrix:
 
     Presets are counted together.
     """
-    # But for what is of operations, and of ways.
+    # results about operations and about ways have tables of their own
     of_networks = (
         r for r in run.results if r.check not in ("probe", "item", "ways") and r.policy != "-"
     )
@@ -71,7 +71,7 @@ def matrix(run: FrameworkRun) -> Matrix:
 
 
 def unread(runs: Iterable[FrameworkRun]) -> dict[str, str]:
-    """Return why nothing was read of any absent device that was asked for, by framework."""
+    """Return, by framework, the reason why no program of any absent device was read."""
     asked = [run for run in runs if is_absent(run.device)]
     read = {run.framework for run in asked if run.ended != "not run"}
     return {
@@ -93,7 +93,7 @@ def _table(rows: Iterable[tuple[str, Result]]) -> Matrix:
     cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for row, result in rows:
         cells[row][_column(result.policy)].append(result.status)
-    # As found they begin with what regions promise at O1.
+    # in the order of results, O1 would come first: the behaviours of regions are checked at O1
     columns = sorted({column: None for found in cells.values() for column in found}, key=_level)
     return Matrix(
         tuple(columns),
@@ -106,7 +106,7 @@ def _column(policy: str) -> str:
 
 
 def _level(column: str) -> int:
-    """Return the rank of a column's level among all; what is no level comes last."""
+    """Return the rank of a column's level; a column without a level comes last."""
     level = column.partition(" ")[0]
     return list(LEVELS).index(level) if level in LEVELS else len(LEVELS)
 

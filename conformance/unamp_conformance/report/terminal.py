@@ -1,7 +1,7 @@
-"""Print a run, or a comparison of two, on the terminal.
+"""Print a run, or a comparison of two runs, on the terminal.
 
-Of a run it ends with what is asked first: a line for each framework, what went wrong, and whether
-all of it conforms. The matrices are in the report; who wants them here says so.
+A run's output ends with the most important: a line for each framework, the failures, and the
+verdict. The matrices are in the report, and are printed only on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unamp_conformance.subjects import SECOND, is_absent
 
 __all__ = ["show_comparison", "show_report"]
 
-#: Every status in the style that the terminal's matrix has for it.
+#: The style of every status in the terminal's matrix.
 _STYLES = {
     "passed": "green",
     "refused": "cyan",
@@ -37,18 +37,18 @@ _STYLES = {
     "hung": "bold red",
 }
 _SHORT = {"float16": "fp16", "bfloat16": "bf16"}  # eleven columns must fit into a narrow terminal
-_WIDEST = 24  # characters of a network's name, which leaves room for eleven columns
-_SHOWN = 40  # failures on the terminal; the files have all of them
+_WIDEST = 24  # characters of a network's name: this leaves room for eleven columns
+_SHOWN = 40  # failures on the terminal; the report's files have all
 
 
 def show_report(console: Console, report: Report, output: Path, *, matrices: bool = False) -> None:
-    """Print each framework's outcome, what went wrong, the verdict, and where the report is.
+    """Print each framework's outcome, the failures, the verdict, and the path of the report.
 
     Args:
-        console: where to.
+        console: the terminal.
         report: the run.
-        output: the folder of its files.
-        matrices: print each framework's matrices of networks and of ways by policies too.
+        output: the folder of the report's files.
+        matrices: also print each framework's matrices of networks and of ways, by policies.
     """
     if matrices:
         for run in report.runs:
@@ -81,7 +81,7 @@ def show_report(console: Console, report: Report, output: Path, *, matrices: boo
 
 
 def _draws(report: Report) -> Iterator[str]:
-    """Yield the draws, a line for each run that drew, and how to run all of it."""
+    """Yield the draws, a line for each run that drew, and the option that runs everything."""
     drawn = [
         f"{_heading(run)}: {run.facts['drawn']}" for run in report.runs if "drawn" in run.facts
     ]
@@ -91,10 +91,10 @@ def _draws(report: Report) -> Iterator[str]:
 
 
 def _is_missed(run: FrameworkRun, report: Report) -> bool:
-    """Return whether a device that is not there is worth a word.
+    """Return whether the absence of a run's device is worth a line.
 
-    A second one is not: few frameworks have it, and it is no hardware. Nor is one of which programs
-    would have been read.
+    A second device is not worth one: few frameworks have it, and it is no hardware. Nor is a device
+    that is only read.
     """
     if is_absent(run.device):
         return False
@@ -105,7 +105,7 @@ def _is_missed(run: FrameworkRun, report: Report) -> bool:
 def _overview(report: Report) -> Table:
     """Return a table with a line for each framework and device.
 
-    All comparisons of two share one further line.
+    All comparisons of two frameworks share one more line.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
@@ -174,7 +174,7 @@ def _heading(run: FrameworkRun) -> str:
 
 def _matrix(title: str, found: summary.Matrix) -> Table:
     table = Table(title=escape(title), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    # Folded, for names that are cut can be those of two rows.
+    # Folded, not cut: two names that are cut could look the same.
     table.add_column(overflow="fold", min_width=min(max(map(len, found.rows)), _WIDEST))
     for column in found.columns:
         level, dtype = column.split()
@@ -192,7 +192,7 @@ def _matrix(title: str, found: summary.Matrix) -> Table:
 
 
 def _show_wrong(console: Console, run: FrameworkRun) -> None:
-    """Print why a run ended early, and what failed, each with a heading that says whose it is."""
+    """Print why a run ended early, and its failures, under a heading with the run's name."""
     heading = _heading(run)
     if run.ended not in ("finished", "not run"):
         console.print(Text(f"{heading}: {run.ended}", style="bold red"), soft_wrap=True)
@@ -216,7 +216,7 @@ def _sign(status: str) -> Text:
 
 
 def show_comparison(console: Console, found: Comparison) -> None:
-    """Print the differences of two runs."""
+    """Print the differences between two runs."""
     console.print(_plain(f"{found.first}  against  {found.second}"), style="bold")
     alone = " and ".join(map(str, found.alone))
     console.print(Text(f"{found.both} checks in both, {alone} in one of them only"))
@@ -266,8 +266,8 @@ def _differences(title: str, differences: tuple[Difference, ...]) -> Table:
 
 
 def _plain(text: str) -> Text:
-    """Return text without markup, and without what a terminal obeys.
+    """Return text without markup and control characters.
 
-    A file that may come from anywhere can hold both.
+    A results file may come from anywhere, and can hold both.
     """
     return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))

@@ -1,4 +1,4 @@
-"""A run of the suite: its plan, each framework's worker process, and results kept on the way.
+"""A run of the suite: its plan, the frameworks' worker processes, and the results so far.
 
-What is kept outlives an interruption.
+The results so far are kept on disk, and survive an interruption.
 """

@@ -1,6 +1,6 @@
-"""The draw of some items from a plan: of a brief run, or of a sample.
+"""Draw items from a plan: for a brief run, or for a sample.
 
-A sample is for where there is no time for more.
+A sample is for slow machines, where even a brief run takes too long.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from unamp_conformance.run.plan import Item, Selection
 
 __all__ = ["OPERATIONS", "READ", "brief", "drawn", "met", "sample", "told"]
 
-#: How many operations a brief run draws.
+#: The number of operations in a brief run.
 OPERATIONS = 60
 
-#: How many it draws for a device that is not here: those of a framework tell the same of all its
-#: devices.
+#: The number of operations that a brief run reads for an absent device: a framework decides them
+#: in the same way for all of its devices.
 READ = 30
 
 
 def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> list[Item]:
-    """Return the items of a plan that are run, in its order: all, or as many as are drawn.
+    """Return the items of a plan that are run, in the plan's order: all, or the drawn ones.
 
     Args:
         items: the plan.
-        selection: what was asked for.
-        few: of a brief run draw no more networks than meet each of them, every level and every
-            dtype, and `READ` operations.
+        selection: the user's selection.
+        few: in a brief run, draw only as many networks as each network, level and dtype needs to
+            be met once, and `READ` operations.
     """
     if few and selection.brief:
         networks = [item for item in items if item.kind != "operation"]
@@ -39,15 +39,14 @@ def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> 
 
 
 def brief(items: Sequence[Item], seed: int) -> list[Item]:
-    """Return the items of a brief run: a matrix, some operations, and of all else what is needed.
+    """Return the items of a brief run.
 
-    The matrix is that of networks under the default preset; the operations are `OPERATIONS`.
-
-    That is one item and more for every kind of check, network, level, dtype and way.
+    They are all networks under the default preset, `OPERATIONS` operations, and at least one item
+    for every kind of check, network, level, dtype and way.
 
     Args:
         items: the plan.
-        seed: another one draws others.
+        seed: the seed of the draw.
     """
     matrix = [
         index
@@ -67,14 +66,14 @@ def brief(items: Sequence[Item], seed: int) -> list[Item]:
 
 
 def sample(items: Sequence[Item], number: int, seed: int) -> list[Item]:
-    """Return some items of a plan, in its order, so that everything is met.
+    """Return some items of a plan, in its order.
 
-    They are those that every kind of check, network, level, dtype and way needs, and more.
+    There is at least one for every kind of check, network, level, dtype and way.
 
     Args:
         items: the plan.
-        number: how many to draw; where not everything is met with so many, there are more.
-        seed: another one draws others.
+        number: the number of items to draw; there are more where that needs more.
+        seed: the seed of the draw.
     """
     chosen = _with_all_met(items, seed)
     others = [index for index in _by_lot(items, seed) if index not in chosen]
@@ -83,7 +82,7 @@ def sample(items: Sequence[Item], number: int, seed: int) -> list[Item]:
 
 
 def met(item: Item) -> Iterator[tuple[str, str]]:
-    """Yield each kind of check, network, level, dtype and way that an item looks at."""
+    """Yield each kind of check, network, level, dtype and way that an item covers."""
     for check in item.checks:
         yield "check", check
     if item.kind == "network":
@@ -96,7 +95,7 @@ def met(item: Item) -> Iterator[tuple[str, str]]:
 
 
 def told(items: Sequence[Item], plan: Sequence[Item], seed: int) -> str:
-    """Return a line about a draw: how many of how many, and the seed."""
+    """Return a line about a draw: the numbers of items drawn and of all, and the seed."""
     of = (
         [f"{_operations(items):,} of {_operations(plan):,} operations"] if _operations(plan) else []
     )
@@ -117,7 +116,7 @@ def _of_default_preset(item: Item) -> bool:
 
 
 def _with_all_met(items: Sequence[Item], seed: int, chosen: Collection[int] = ()) -> set[int]:
-    """Return some items with more of them, until there is one for all that `met` yields."""
+    """Return the chosen items, and more, until all that `met` yields for the plan is covered."""
     more = set(chosen)
     missing = {part for item in items for part in met(item)}.difference(
         *(met(items[index]) for index in more)
@@ -134,11 +133,11 @@ def _by_lot(items: Sequence[Item], seed: int) -> list[int]:
 
 
 def _lot(item: Item, seed: int) -> float:
-    """Return the lot of an item, by its name and the seed alone.
+    """Return an item's random number, which depends only on its name and the seed.
 
-    So all frameworks draw the same items.
+    All frameworks draw the same items.
     """
-    # not all frameworks probe one in the same dtypes
+    # the dtypes of a probe differ between frameworks: policies are no part of the name there
     policies = () if item.kind == "operation" else item.policies
     return random.Random(
         " ".join((str(seed), item.kind, item.subject, item.way, *policies))

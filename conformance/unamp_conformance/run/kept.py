@@ -1,7 +1,7 @@
-"""Results of finished items, kept on disk while a run is under way.
+"""Results of finished items, kept on disk during a run.
 
-An interrupted run goes on where it was. A file of them is used again only where everything that
-results depend on is as it was: `fingerprint`.
+An interrupted run goes on with them. They are used only if everything that results depend on is
+unchanged: see `fingerprint`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ __all__ = ["Kept", "fingerprint"]
 
 
 def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, Any]) -> str:
-    """Return the key that tells this run from every other.
-
-    It is a hash of framework, device, plan, versions and the code.
+    """Return the key of a run: a hash of framework, device, plan, versions and code.
 
     Args:
-        framework, version, device: what is under test.
-        plan: what is run: the selection and the items.
+        framework, version, device: the framework and device under test.
+        plan: the selection and the items.
     """
     parts = {
         "under test": (framework, version, device),
@@ -55,13 +53,13 @@ def fingerprint(framework: str, version: str, device: str, plan: Mapping[str, An
 
 
 def _packages(framework: str) -> list[str]:
-    """Return the packages that are run: the core, the suite, and an installed adapter."""
+    """Return the packages whose code a run uses: the core, the suite, and an installed adapter."""
     point = installed().get(framework)
     return ["unamp", "unamp_conformance", *([point.module.partition(".")[0]] if point else [])]
 
 
 def _digest(package: str) -> str:
-    """Return a hash of all files of a package, data and compiled parts too."""
+    """Return a hash of all files of a package, including data and compiled parts."""
     spec = find_spec(package)
     if spec is None:
         return "absent"
@@ -79,11 +77,11 @@ def _digest(package: str) -> str:
 
 
 class Kept:
-    """The file of one framework and device.
+    """The file of results of one framework and device.
 
     Args:
-        folder: where files are kept.
-        framework, device: whose results.
+        folder: the folder of all such files.
+        framework, device: the framework and device.
     """
 
     def __init__(self, folder: Path, framework: str, device: str) -> None:
@@ -94,10 +92,11 @@ class Kept:
 
         Args:
             key: the run's fingerprint.
-            resume: use what is there, if it is of the same run. Otherwise it is thrown away.
+            resume: use the results in the file, if they have the same key. Otherwise they are
+                deleted.
 
         Returns:
-            The results that are there already, by item.
+            The results from the file, by item.
         """
         found = self._read(key) if resume else {}
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +108,7 @@ class Kept:
         return found
 
     def add(self, item: int, results: Sequence[Result]) -> None:
-        """Keep the results of an item that is finished."""
+        """Keep the results of a finished item."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(item, results) + "\n")
 
@@ -126,7 +125,7 @@ class Kept:
                 kept = json.loads(line)
                 found[int(kept["item"])] = list(results_from(kept["results"]))
             except (ValueError, TypeError, KeyError):
-                break  # cut off while it was written: that item is done again, and what follows it
+                break  # a line that was cut off: this item and the following ones run again
         return found
 
 

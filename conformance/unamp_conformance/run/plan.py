@@ -1,4 +1,4 @@
-"""The plan of a run: the items to do, in an order, from what the user selected."""
+"""The plan of a run: the items to do, in order, from the user's selection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
     "left_out",
 ]
 
-#: Every kind of check, with what it asks.
+#: Every kind of check, with the question that it answers.
 CHECKS: Mapping[str, str] = {
     "coverage": (
         "has every operation of the framework an example call whose numbers tell the precision?"
@@ -77,13 +77,12 @@ CHECKS: Mapping[str, str] = {
 }
 
 
-#: The presets that have lists to hold a framework against. Under `none` there are only the user's,
-#: which every run probes; `torch-mps` is `torch-cuda` but for a dozen operations, and runs where it
-#: is asked for.
+#: The presets whose lists are probed. `none` has no lists but the user's, which every run probes.
+#: `torch-mps` is `torch-cuda` except for a dozen operations, and runs only where it is selected.
 LISTED = tuple(name for name in PRESETS if name not in ("none", "torch-mps"))
 
 
-#: What to say of a selection that no check fits.
+#: The message for a selection that no check fits.
 NOTHING_SELECTED = (
     "no check fits all that was asked for: operations have the checks coverage and probe, "
     "networks all others, and only those that keep statistics have that one"
@@ -92,26 +91,26 @@ NOTHING_SELECTED = (
 
 @dataclass(frozen=True)
 class Selection:
-    """The selection of what to run; an empty tuple means all.
+    """A selection of checks to run; an empty tuple selects all.
 
     Attributes:
-        levels, presets, networks: names of them.
+        levels, presets, networks: names.
         dtypes: low dtypes, in any spelling.
         checks: kinds of check.
-        ways: names of ways of a framework, with ``*`` as a wildcard.
-        ops: operations, in any spelling; with ``*`` as a wildcard, or a group (``group:norm``).
-            Kept by canonical names. Where networks or operations are named, nothing else is run;
-            both can be.
-        full: probe every operation under every policy, not only under those that can show a rule
-            broken; with every feed where the lists are the user's or the default's. And train every
-            network, not only some and for a few steps.
-        brief: of all that fits, the whole matrix of networks under the default preset, and a draw
-            of the rest; see `unamp_conformance.run.drawing`.
-        sample: how many items of the plan to draw, see there; 0 for all.
-        seed: of the draw.
+        ways: names of a framework's ways, with ``*`` as a wildcard.
+        ops: operations, in any spelling; with ``*`` as a wildcard, or a group (``group:norm``). The
+            attribute has the canonical names. Where networks or operations are named, only these
+            are run; both can be named.
+        full: probe every operation under every policy, not only under the policies that can show a
+            broken rule; with every feed, where the lists are the user's or the default's. Also
+            train every network, and for all steps.
+        brief: of the selected items, run all networks under the default preset, and a draw of the
+            rest; see `unamp_conformance.run.drawing`.
+        sample: the number of items to draw from the plan; see there; 0 runs all.
+        seed: the seed of the draw.
 
     Raises:
-        ValueError: for a name that nothing has.
+        ValueError: for an unknown name.
     """
 
     levels: tuple[Level, ...] = ()
@@ -139,7 +138,7 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Return whether nothing was left out."""
+        """Return whether the selection leaves nothing out."""
         named = (
             self.levels,
             self.dtypes,
@@ -159,7 +158,7 @@ class Selection:
     def nothing(self) -> bool:
         """Return whether no framework has a check that fits.
 
-        Which ways and kinds of tensor there are only a framework's adapter knows.
+        Ways and kinds of tensor are not considered: only a framework's adapter knows them.
         """
         ops = tuple(vocabulary())
         return (
@@ -167,7 +166,7 @@ class Selection:
         )
 
     def wants(self, check: str) -> bool:
-        """Return whether a kind of check is selected. Whoever names ways asks for these alone."""
+        """Return whether a kind of check is selected; ways that are named select only ways."""
         return check in self.checks if self.checks else check == "ways" or not self.ways
 
     def as_dict(self) -> dict[str, Any]:
@@ -176,7 +175,7 @@ class Selection:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Selection:
-        """Return the selection that `as_dict` said."""
+        """Return the selection that `as_dict` returned."""
         values: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in data.items()
         }
@@ -185,7 +184,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Item:
-    """One piece of work, done by the worker in one go.
+    """One piece of work, which a worker does at a time.
 
     Attributes:
         kind: ``"operation"``, ``"network"``, ``"behaviour"``, ``"training"``, ``"way"``,
@@ -193,8 +192,8 @@ class Item:
         subject: the operation, network, behaviour or case of rules for layers.
         policies: the policies, by their names in results.
         checks: the kinds of check that it gives results for.
-        way: the name of the way of the framework in which it runs, where the kind is ``"way"`` or
-            ``"layers"``; of the kind of tensor, where it is ``"tensors"``.
+        way: the name of the framework's way in which it runs, for the kinds ``"way"`` and
+            ``"layers"``; the kind of tensor, for ``"tensors"``.
     """
 
     kind: str
@@ -204,7 +203,7 @@ class Item:
     way: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the item for the runner, to which a policy is its name."""
+        """Return the item for the runner, with the names of policies only."""
         return {**vars(self), "policies": list(self.policies), "checks": list(self.checks)}
 
 
@@ -221,17 +220,16 @@ def items(
     """Yield the items of a selection.
 
     Args:
-        selection: what to run.
+        selection: the user's selection.
         spelled: the operations that the framework has.
-        ways: the names of the ways in which it runs functions.
-        dear: those of which a run takes seconds.
-        tensor_kinds: the operations of its kinds of tensor, by their names.
-        sparing: look at each operation and network under one low dtype only, unless the run is a
-            full one.
-        beside: draw fewer, for a device whose numbers and decisions are held against those of
-            another: a thorough run leaves ways out unless they are asked for, and probes an
-            operation under the user's lists and the default preset's, in one dtype, another than
-            the next.
+        ways: the names of the ways in which the framework runs functions.
+        dear: the ways in which one run takes seconds.
+        tensor_kinds: for each kind of tensor, the operations that it has.
+        sparing: check each operation and network under one low dtype only, unless the run is full.
+        beside: check less, for a device whose numbers and decisions are compared with another
+            device's. A thorough run then leaves ways out unless they are selected, and probes an
+            operation only under the user's lists and the default preset's, in one dtype, which
+            alternates from operation to operation.
     """
     sparing, fewer = sparing and not selection.full, beside and not selection.full
     if selection.wants("behaviour") and not (selection.ops or selection.networks):
@@ -261,7 +259,7 @@ def items(
                 for policy in _matrix(chosen) if checks else ():
                     yield Item("network", name, {policy_name(policy): policy}, checks)
     if selection.wants("layers") and not (selection.ops or selection.networks or beside):
-        # their network is on the CPU
+        # not on a device beside the CPU: the network of these cases is on the CPU
         yield from _layers(selection)
     if selection.wants("tensors") and not (selection.networks or beside):
         yield from _tensors(selection, tensor_kinds, sparing=sparing)
@@ -285,14 +283,12 @@ def items(
 def items_to_read(
     selection: Selection, spelled: Sequence[str], *, sparing: bool = False
 ) -> Iterator[Item]:
-    """Yield the items of a selection for an absent device.
-
-    They are the decisions of every network and operation.
+    """Yield the items of a selection for an absent device: the decisions about its programs.
 
     Args:
-        selection: what to run.
+        selection: the user's selection.
         spelled: the operations that the framework has.
-        sparing: as of `items`, for networks. An operation has each dtype, but one in a brief run.
+        sparing: as in `items`, for networks. An operation has each dtype, or one in a brief run.
     """
     if selection.wants("decisions") and (selection.networks or not selection.ops):
         for name in selection.networks or NETWORKS:
@@ -309,7 +305,7 @@ def items_to_read(
 
 
 def _read(selection: Selection, op: str) -> dict[str, Policy]:
-    """Return the policies under which an operation is read.
+    """Return the policies under which an operation's program is read.
 
     They are the user's own lists, and each level of the default preset.
     """
@@ -328,7 +324,7 @@ def _with_one_dtype(selection: Selection, subject: str) -> Selection:
 def _layers(selection: Selection) -> Iterator[Item]:
     """Yield the cases of rules for layers in every way.
 
-    In a thorough run each is under one dtype, another than the next.
+    A thorough run has the eager cases under every dtype, and each other case under one, in turn.
     """
     dtypes = selection.dtypes or LOW_DTYPES
     for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
@@ -345,9 +341,9 @@ def _layers(selection: Selection) -> Iterator[Item]:
 def _tensors(
     selection: Selection, kinds: Mapping[str, Collection[str]], *, sparing: bool
 ) -> Iterator[Item]:
-    """Yield each operation of each kind of tensor, allowed and denied by the user's own lists.
+    """Yield each operation of each kind of tensor, on the user's allow list and on the deny list.
 
-    No level or preset is such a list.
+    A selection of levels or presets leaves these items out.
     """
     if selection.levels or selection.presets:
         return
@@ -366,7 +362,7 @@ def _tensors(
 def _listing(op: str, dtype: DtypeLike) -> dict[str, Policy]:
     """Return the policies with an operation on the user's own lists.
 
-    For a cast, which can be on none, it is the default policy.
+    For a cast, which no list takes, it is the default policy.
     """
     if vocabulary()[op].is_cast:
         return {policy_name(default := Policy("O1", dtype)): default}
@@ -387,7 +383,7 @@ def _listed(selection: Selection, op: str) -> dict[str, Policy]:
 def _matrix(selection: Selection) -> Iterator[Policy]:
     for level in selection.levels or LEVELS:
         for dtype in selection.dtypes or LOW_DTYPES:
-            # O0 touches nothing, whatever the preset.
+            # O0 changes nothing under any preset: one is enough
             presets = selection.presets or LISTED
             for name in presets if level != "O0" else presets[:1]:
                 yield Policy(level, dtype, preset=name)
@@ -396,11 +392,11 @@ def _matrix(selection: Selection) -> Iterator[Policy]:
 def _ways(
     selection: Selection, spelled: Sequence[str], ways: Iterable[str], dear: Collection[str]
 ) -> Iterator[Item]:
-    """Yield the networks and operations of every way, each with the policies it is run under.
+    """Yield the networks and operations to run in every way, each with its policies.
 
-    A full run has all of them under every level and dtype. A thorough one goes round: under one
-    level and dtype a way meets a network, under the next two operations, others each time, and
-    others than the next way does. A dear way meets one operation.
+    A full run has all of them under every level and dtype. A thorough run takes turns: under one
+    level and dtype a way runs a network, and under the next one two operations. They differ from
+    turn to turn and from way to way. A way that takes seconds runs one operation.
     """
     networks = [
         name
@@ -420,7 +416,7 @@ def _ways(
             continue
         start, found = zlib.crc32(way.encode()), defaultdict[str, dict[str, Policy]](dict)
         for number, (level, dtype) in enumerate(cells, start):
-            # Half of the policies are the default preset's, the others go round.
+            # half of the policies have the default preset; the other half takes presets in turn
             policy = Policy(
                 level,
                 dtype,
@@ -446,7 +442,7 @@ def _ways(
 def _met(networks: Sequence[str], ops: Sequence[str], number: int) -> list[str]:
     """Return one network for an even number, two operations for an odd one.
 
-    They are others for each number.
+    Successive numbers take successive networks and operations.
     """
     chosen = [(ops, number - 1), (ops, number)] if number % 2 else [(networks, number // 2)]
     return [every[n % len(every)] for every, n in chosen if every]
@@ -463,9 +459,9 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
     """Return the policies to probe an operation under: the user's own lists, then the presets'.
 
     Args:
-        selection: what to run.
+        selection: the user's selection.
         op: the operation.
-        fewer: of the presets the default alone.
+        fewer: of the presets, take only the default.
     """
     found: dict[str, Policy] = {}
     chosen = bool(selection.levels or selection.presets)
@@ -489,9 +485,9 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
 
 
 def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
-    """Yield the default preset's policies at the levels above O1, each in one dtype.
+    """Yield the default preset's policies at the levels above O1, with one dtype for each level.
 
-    It is another dtype than the next level's.
+    The dtype alternates from level to level.
     """
     dtypes = selection.dtypes or LOW_DTYPES
     levels: tuple[Level, ...] = () if fewer else ("O2", "O3")
@@ -502,8 +498,8 @@ def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
 def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
     """Yield the policies, of those at one level, that a thorough run probes an operation under.
 
-    These are the default preset's, the framework's own, the first to give the operation another
-    rule, and one more, another for each operation, so that every list is looked at.
+    They have the default preset, the framework's own, each first preset that gives the operation
+    another rule, and one more preset, drawn by the operation's name: so every list is covered.
     """
     drawn = _DRAWN[zlib.crc32(op.encode()) % len(_DRAWN)]
     rules: set[Rule] = set()
@@ -515,11 +511,11 @@ def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
                 rules.add(policy.decide(op))
 
 
-#: The presets under which a thorough run probes every operation, and what it draws the others from.
+#: The presets under which a thorough run probes every operation, and those of which it draws one.
 _ALWAYS = (PRESETS[0], "native")
 _DRAWN = [(name, dtype) for name in LISTED for dtype in LOW_DTYPES if name not in _ALWAYS]
 
 
 def left_out(selection: Selection, ops: Sequence[str], ways: Sequence[str] = ()) -> Iterator[Item]:
-    """Return the items of a full run under the same selection, where this one is not full."""
+    """Return the items that a full run of the selection has; none where the run itself is full."""
     return iter(()) if selection.full else items(replace(selection, full=True), ops, ways)

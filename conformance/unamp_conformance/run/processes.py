@@ -1,6 +1,6 @@
-"""A worker process, watched from outside: started, told what to do, listened to, and ended.
+"""A worker process, controlled from outside: it is started, given orders, heard, and ended.
 
-It is ended whatever it does.
+It is ended even where it hangs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, TextIO
 
 __all__ = ["WORKER", "Died", "Hangs", "Worker"]
 
-#: What starts a worker.
+#: The command that starts a worker.
 WORKER = (sys.executable, "-m", "unamp_conformance.run.worker")
 
-_LAST_LINES = 8  # of what a dead process wrote to standard error
-_PATIENCE = 5.0  # seconds for a process to end by itself
+_LAST_LINES = 8  # lines of a dead process's standard error to quote
+_PATIENCE = 5.0  # seconds that a process has to end by itself
 
 
 class Died(Exception):
@@ -30,15 +30,15 @@ class Died(Exception):
 
 
 class Hangs(Exception):
-    """The process said nothing for too long; the message says for how long."""
+    """The process was silent for too long; the message says how long."""
 
 
 class Worker:
     """A worker process.
 
     Args:
-        command: what starts it.
-        orders: what it is to open.
+        command: the command that starts it.
+        orders: the framework, the device and the selection that it opens.
         environment: its environment variables.
     """
 
@@ -71,14 +71,14 @@ class Worker:
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died; that is noticed where it is listened to
+            pass  # it died: `hear` reports that
 
     def hear(self, timeout: float) -> dict[str, Any] | None:
-        """Return the worker's next report; None where it ended as it should.
+        """Return the worker's next report; None where it ended normally.
 
         Raises:
             Died: where it ended in another way.
-            Hangs: where it says nothing for so many seconds.
+            Hangs: where it reports nothing for `timeout` seconds.
         """
         try:
             line = self._lines.get(timeout=timeout)
@@ -96,13 +96,13 @@ class Worker:
         raise Died(f"({how})" + f": {said}"[:1500] * bool(said))
 
     def end(self, *, at_once: bool = False) -> None:
-        """End the worker, and kill it (and what it started) where it does not.
+        """End the worker; kill it, and the processes that it started, if it does not end.
 
         Args:
-            at_once: do not wait for it.
+            at_once: kill it without waiting.
         """
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it may have ended already
+        with suppress(BrokenPipeError):  # the worker may have ended
             self._process.stdin.close()
         try:
             self._process.wait(timeout=0 if at_once else _PATIENCE)
@@ -113,6 +113,6 @@ class Worker:
     def _pump(self, pipe: TextIO) -> None:
         with pipe:
             for line in pipe:
-                if line.endswith("\n"):  # half a line is what a dying process leaves
+                if line.endswith("\n"):  # a dying process may leave half a line
                     self._lines.put(line)
         self._lines.put(None)

@@ -1,6 +1,6 @@
-"""The progress of a run on standard error.
+"""The progress of a run, on standard error.
 
-On a terminal its lines change; elsewhere they come one after another.
+On a terminal its lines are updated; elsewhere new lines are printed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 
 __all__ = ["Shown"]
 
-_LINES = 5  # for each run where lines follow one another, with the first and the last item
+_LINES = 5  # lines for each run where new lines are printed, with the first and the last item
 
 _COLUMNS = (
     TextColumn("{task.description}"),
@@ -26,13 +26,13 @@ _COLUMNS = (
 
 
 class Shown:
-    """The progress of every framework and device: what is done, of how much, and what is next.
+    """The progress of every framework and device: items done, items in all, and the next item.
 
-    It is shown from the first second on.
+    It is shown from the first second.
 
     Args:
         runs: the frameworks and devices.
-        console: where to.
+        console: the output.
         quiet: show nothing.
     """
 
@@ -63,10 +63,10 @@ class Shown:
         """Show that an item of a run begins.
 
         Args:
-            framework, device: whose.
-            done: how many items of it are done.
-            total: how many there are.
-            item: the name of the one that begins.
+            framework, device: the framework and device of the run.
+            done: the number of items that are done.
+            total: the number of all items.
+            item: the name of the item that begins.
         """
         run = (framework, device)
         self._bars.update(self._tasks[run], completed=done, total=total, item=item)

@@ -1,7 +1,7 @@
-"""The runner of the suite: processes of one framework and device each, each of them watched.
+"""The runner of the suite: it starts and watches processes, each for one framework and device.
 
-Several run at a time. A crash or a hang is a result like any other, of the check in which it
-happened; another process goes on after it.
+Several processes run at a time. A crash or a hang is a result of the check in which it happened;
+another process goes on with the next checks.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from unamp_conformance.run.tasks import Task
 
 __all__ = ["Options", "Progress", "run", "run_framework"]
 
-#: Opening a framework may take longer than any check; and where checks may take longer, so may
-#: that.
+#: Seconds to open a framework, which may take longer than any check. A longer `Options.timeout`
+#: counts here, too.
 OPENING_TIMEOUT = 300.0
 
-#: What a worker's environment says where the user's says nothing.
+#: The defaults of a worker's environment variables.
 _ENVIRONMENT = {
-    # Tensors are tiny: threads of a kernel would wait for each other, and take three times the time
-    # (measured with torch).
+    # Tensors are tiny: the threads of a kernel would wait for each other, and take three times as
+    # long (measured with torch).
     "OMP_NUM_THREADS": "1",
-    # JAX and TensorFlow take the whole memory of a GPU otherwise, and leave none to the workers
-    # beside.
+    # By default JAX and TensorFlow take the whole memory of a GPU, and leave none to the other
+    # workers.
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
 
 _RESTARTS = 8
-_WORTHWHILE = 60  # items left for each worker that make it worth opening the framework once more
+_WORTHWHILE = 60  # items left for each worker that are worth opening the framework once more
 
 #: Called as ``progress(framework, device, done, total, name of the item)``.
 Progress = Callable[[str, str, int, int, str], None]
@@ -54,14 +54,13 @@ class Options:
     """The options of a run.
 
     Attributes:
-        jobs: how many processes at a time.
-        timeout: after how many seconds a check hangs.
-        keep: the folder that keeps results of finished items while the run is under way; None keeps
-            nothing.
-        resume: use what an interrupted run has left there.
-        imports: modules of the user's own, or files, that register operations.
-        command: what starts a worker.
-        progress: told before every item.
+        jobs: the number of processes at a time.
+        timeout: the seconds after which a silent check counts as hung.
+        keep: the folder for results of finished items during the run; None keeps nothing.
+        resume: use the results that an interrupted run left in that folder.
+        imports: the user's own modules, or files, that register operations.
+        command: the command that starts a worker.
+        progress: called before every item.
     """
 
     jobs: int = 1
@@ -79,14 +78,13 @@ def run(
     selection: Selection,
     options: Options = Options(),
 ) -> Report:
-    """Run the selection on every framework and device, and hold them against each other.
+    """Run the selection on every framework and device, and compare the frameworks.
 
     Args:
-        frameworks: their names.
-        devices: ``"cpu"``, ``"gpu"``, ``"second"`` and names of devices that are not here, as
-            wanted.
-        selection: what to run.
-        options: how.
+        frameworks: the names of frameworks.
+        devices: ``"cpu"``, ``"gpu"``, ``"second"``, and names of absent devices.
+        selection: the checks to run.
+        options: the options of the run.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     runs = _runs(
@@ -118,9 +116,9 @@ def _task(framework: str, device: str, selection: Selection, options: Options) -
 
 
 class _Crew:
-    """Threads, each of which looks after one worker process at a time.
+    """Threads, each of which controls one worker process at a time.
 
-    One condition guards all that they share.
+    One condition, `_changed`, guards all data that they share.
     """
 
     def __init__(self, tasks: list[Task], options: Options) -> None:
@@ -132,7 +130,7 @@ class _Crew:
         self._environment = {**_ENVIRONMENT, **os.environ}
 
     def work(self) -> None:
-        """Do all tasks. Whatever interrupts it ends all processes."""
+        """Do all tasks; an exception, such as an interruption, ends all processes."""
         with ThreadPoolExecutor(self._options.jobs) as pool:
             members = [pool.submit(self._serve) for _ in range(self._options.jobs)]
             try:
@@ -163,9 +161,9 @@ class _Crew:
                     self._changed.notify_all()
 
     def _next(self) -> Task | None:
-        """Return the task to help with.
+        """Return the task that the thread works on next; None at the end.
 
-        It is one that nobody works on, or the one with most to do for each of its workers.
+        It is a task without a worker, else the one with most items left for each of its workers.
         """
         with self._changed:
             while not self._stopped:
@@ -187,9 +185,9 @@ class _Crew:
         return not task.alone and task.left() >= _WORTHWHILE * (task.workers + 1)
 
     def _is_told(self, task: Task) -> bool:
-        """Return whether a task may begin.
+        """Return whether the devices of a task's framework are known, so that it may begin.
 
-        The worker that opens a framework for the CPU tells which other devices there are.
+        The worker that opens the framework for the CPU reports its other devices.
         """
         return task.device == "cpu" or not any(
             o.framework == task.framework and o.device == "cpu" and not (o.planned or o.ended)
@@ -197,7 +195,7 @@ class _Crew:
         )
 
     def _one_process(self, task: Task) -> bool:
-        """Open a worker and follow it to its end. True where another must go on after it."""
+        """Run a worker to its end; return whether another must go on after it."""
         with self._changed:
             if self._stopped or not task.goes_on():
                 return False
@@ -226,10 +224,7 @@ class _Crew:
     def _heard(
         self, task: Task, worker: Worker, item: int | None, fact: Mapping[str, Any]
     ) -> int | None:
-        """Take in what a worker says, and tell it what to do next.
-
-        Return the item that it is doing then.
-        """
+        """Take in a worker's report, and order the next item; return the item that it now does."""
         task.hear(item, fact)
         if fact["event"] == "opened":
             for other in self.tasks:
@@ -258,7 +253,7 @@ class _Crew:
                 task.ended = f"not opened: {message}"
                 return False
             if item is None and task.workers > 1:
-                # one more is not needed, and maybe there is no memory for it
+                # the other workers go on without it; perhaps there is no memory for one more
                 task.alone = True
                 return False
             task.lose(item, status, message)

@@ -1,4 +1,4 @@
-"""One framework and device of a run: what is to do, what is being done, and what is found."""
+"""One framework and device of a run: the items to do, the items being done, and the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Task"]
 
 
 class Planned(NamedTuple):
-    """An item of the plan, as the runner knows it: policies by their names."""
+    """An item of the plan, as the runner has it: with the names of its policies."""
 
     kind: str
     subject: str
@@ -27,19 +27,19 @@ class Planned(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name, for people."""
+        """The name, as it is shown."""
         policy = self.policies[0] if len(self.policies) == 1 else ""
         return " ".join(filter(None, (self.subject, policy, self.way)))
 
 
 class Task:
-    """See the module. It outlives every process that works on it.
+    """The work on one framework and device. It outlives every process that works on it.
 
     Args:
-        framework, device, selection: what to run.
-        kept: where results of finished items are kept; None where they are not.
-        resume: use those that are there.
-        imports: the modules that its workers import, for the operations that these register.
+        framework, device, selection: the framework, the device, and the checks to run.
+        kept: the results of finished items on disk; None where they are not kept.
+        resume: use the results on disk.
+        imports: the modules that the workers import, which register operations.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Task:
             imports,
         )
         self.version = "unknown"
-        #: what the framework computes with; see `unamp.adapter.machine.facts`
+        #: the facts about the machine; see `unamp.adapter.machine.facts`
         self.facts: dict[str, Fact] = {}
-        self.variables: dict[str, str] = {}  #: the environment variables that change it
-        self.ended = ""  #: how it ended; empty while it has not
+        self.variables: dict[str, str] = {}  #: the environment variables that change these facts
+        self.ended = ""  #: the way in which the task ended; empty until then
         self.items: list[Planned] = []
         self.planned = False
         self.workers = 0
-        self.alone = False  #: whether a further worker has failed to open it
+        self.alone = False  #: whether one more worker failed to open the framework
         self.restarts = 0
         self.seconds = 0.0
         self._kept, self._resume = kept, resume
@@ -83,33 +83,33 @@ class Task:
         return {**said, "imports": list(self.imports)}
 
     def order(self, item: int) -> dict[str, Any]:
-        """Return the order for a worker: the item to do, and the policies that are done already."""
+        """Return the order for a worker: the item to do, and its policies that are done already."""
         return {
             "item": item,
             "without": sorted({result.policy for result in self._found.get(item, ())} - {"-"}),
         }
 
     def left(self) -> int:
-        """Return the number of items nobody has begun."""
+        """Return the number of items that no worker has begun."""
         return len(self._todo)
 
     def done(self) -> int:
-        """Return the number of items are finished."""
+        """Return the number of finished items."""
         return len(self.items) - len(self._todo) - len(self._doing)
 
     def goes_on(self) -> bool:
-        """Return whether there is anything left to begin."""
+        """Return whether there is an item to begin, or a plan to make."""
         return not self.ended and (not self.planned or bool(self._todo))
 
     def take(self, last: int | None = None) -> int | None:
         """Return the next item to do.
 
-        None where there is none, which ends the task once all are finished.
+        None where there is none; the task ends once all items are finished.
 
         Args:
-            last: the one that the process did before: it goes on with the same network or
-                operation, what it has compiled is there. Otherwise it begins with one of which no
-                other process does anything.
+            last: the item that the process did before. The next one has the same subject, if
+                possible: the process has compiled its parts. Else, if possible, it has a subject
+                that no other process works on.
         """
         if self._todo and not self.ended:
             own = self.items[last].subject if last is not None else ""
@@ -133,13 +133,13 @@ class Task:
         """Take in one report of a worker.
 
         Args:
-            item: the one that it is doing.
-            fact: what it says.
+            item: the item that the worker is doing.
+            fact: the report.
         """
         event = fact["event"]
         if event == "opened":
             self.version = fact["version"]
-            # What is told of the draw stays: a second worker may open after the first has planned.
+            # the fact about the draw stays: a second worker may open after the first one planned
             self.facts, self.variables = (
                 {**self.facts, **fact.get("facts", {})},
                 fact.get("variables", {}),
@@ -162,13 +162,13 @@ class Task:
             self._finish(item)
 
     def be_absent(self, version: str, why: str) -> None:
-        """End the task, for its device is not here.
+        """End the task because its device is absent.
 
-        A worker that opened the framework for another device may have told so.
+        A worker that opened the framework for another device may have reported this.
 
         Args:
-            version: the framework's.
-            why: why nothing is read either, of a device that is not here.
+            version: the framework's version.
+            why: the reason why no program is read for the device either.
         """
         self.version, self.ended = version, "not run"
         if is_absent(self.device):
@@ -177,7 +177,7 @@ class Task:
     def lose(self, item: int | None, status: str, message: str) -> None:
         """Record that the process of an item died or hangs.
 
-        So did the checks that it had begun; the rest is left to do.
+        The checks that it had begun have the same result. The others are left to do.
         """
         self.restarts += 1
         if item is None:
@@ -199,7 +199,7 @@ class Task:
             self._end_where_done()
 
     def abandon(self, why: str) -> None:
-        """End the task, and keep a result of what was not reached."""
+        """End the task, and record a result for each item that was not reached."""
         self.ended = why
         for item in self._todo:
             missing = Result(
@@ -214,7 +214,7 @@ class Task:
         self._todo.clear()
 
     def outcome(self) -> FrameworkRun:
-        """Return the outcome of it, with the known gaps marked."""
+        """Return the outcome of the task, with the known gaps marked."""
         found = [result for item in sorted(self._found) for result in self._found[item]]
         useless: tuple[str, ...] = ()
         finished = self.ended == "finished"
@@ -257,7 +257,7 @@ class Task:
         self._todo.extend(number for number in range(len(items)) if number not in self._found)
 
     def _left_out(self) -> Iterator[Result]:
-        """Yield the results of checks that a full run has and this one has not."""
+        """Yield a result for each check that a full run has and this one does not."""
         ops = [item.subject for item in self.items if item.kind == "operation"]
         ways = list(dict.fromkeys(item.way for item in self.items if item.kind == "way"))
         for item in left_out(self.selection, ops, ways):

@@ -1,10 +1,9 @@
-"""The process of one framework: does items as it is told, and reports in lines of JSON.
+"""The process of one framework: it does items as ordered, and reports in lines of JSON.
 
-It is started by `unamp_conformance.run.processes` as ``python -m unamp_conformance.run.worker``.
-The first line on standard input says what to open, every further one which item to do. What the
-worker says goes to a pipe of its own: frameworks write what they like to the standard streams.
-Before every check it says which one it begins, so that the check is known in which a framework
-dies.
+`unamp_conformance.run.processes` starts it as ``python -m unamp_conformance.run.worker``. The first
+line on standard input says which framework and device to open; every other line orders an item.
+Reports go to a pipe of their own, because frameworks print to the standard streams. A report names
+each check before it begins, so that a check in which the framework dies is known.
 """
 
 from __future__ import annotations
@@ -49,26 +48,26 @@ from unamp_conformance.subjects import SECOND, Subject, WithExamples
 __all__ = ["main", "perform", "planned", "probe_of"]
 
 Say = Callable[..., None]
-# by check what is wrong, empty where nothing is, and the observations
+# for each check: the fault, empty where there is none, and the observations
 Outcomes = Mapping[str, Outcome]
 
 
 def main() -> None:
-    """Read the orders, do them, report."""
+    """Read the orders, do them, and report."""
     orders = json.loads(sys.stdin.readline())
     pipe = os.fdopen(orders["pipe"], "w", encoding="utf-8", buffering=1)
 
     def say(event: str, **facts: Any) -> None:
         pipe.write(json.dumps({"event": event, **facts}) + "\n")
 
-    warnings.simplefilter("ignore")  # what a framework warns about is not what is checked here
+    warnings.simplefilter("ignore")  # a framework's warnings are not under test
     subject = Subject(orders["framework"], orders["device"])
     try:
         _ = subject.adapter
         for module in orders["imports"]:
             module_named(module)
         selection = Selection.from_dict(orders["selection"])
-        # which may have to say something to the framework before it computes
+        # opened here, because an adapter may have to configure the framework before it computes
         _ = subject.operations
         facts = {"facts": machine.facts(subject.adapter), "variables": machine.variables()}
         there = {
@@ -81,8 +80,8 @@ def main() -> None:
         return say("unusable", why=f"{type(error).__name__}: {error}")
     if not subject.present():
         return None
-    gc.freeze()  # what is imported stays: no collection need look at it
-    # traces and programs are many objects, and stay: looking through them takes long
+    gc.freeze()  # imported objects stay alive: collections need not scan them
+    # traces and programs are many objects that stay alive: frequent collections would be slow
     gc.set_threshold(50_000, 20, 20)
     plan = planned(subject, selection)
     work = drawn(plan, selection, few=subject.device in subject.absent_devices)
@@ -109,16 +108,16 @@ def planned(subject: Subject, selection: Selection) -> list[Item]:
 def perform(
     subject: Subject, item: Item, *, without: Collection[str] = (), full: bool = False
 ) -> list[Result]:
-    """Do one item, but for policies that are done already.
+    """Do one item, except for the policies that are done already.
 
-    An exception in it is a failure of its checks.
+    An exception in the item is a failure of its checks.
     """
     return [result for step in _steps(subject, item, without, full) for result in _done(step)]
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A part of an item that gives its results at once; ``-`` stands for no policy."""
+    """A part of an item that gives its results at once; the policy ``-`` means none."""
 
     policy: str
     checks: tuple[str, ...]
@@ -139,9 +138,9 @@ def _done(step: _Step) -> list[Result]:
 
 
 def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -> Iterator[_Step]:
-    """Return the steps of an item, but for policies that are done already.
+    """Return the steps of an item, except for the policies that are done already.
 
-    Some are done where a process died in the middle of the item.
+    Policies are done already where a process died in the middle of the item.
     """
     if item.kind == "operation":
         return _operation(subject, item, without, full)
@@ -198,10 +197,10 @@ def _operation(
 
 
 def _looked_at_fully(subject: Subject, item: Item, full: bool) -> set[Policy]:
-    """Return the policies under which an operation is given every feed.
+    """Return the policies under which an operation is probed with every feed.
 
-    There is one for each rule, in the dtype that the operation's name draws. In a full run those of
-    the default preset, too.
+    There is one for each rule, in a dtype that is drawn by the operation's name. A full run also
+    has all policies of the default preset.
     """
     dtypes = sorted({policy.dtype for policy in item.policies.values()})
     drawn = dtypes[zlib.crc32(item.subject.encode()) % len(dtypes)] if dtypes else ""
@@ -245,9 +244,9 @@ def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_St
 
 
 def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
-    """Return an operation's probe, or why there is none.
+    """Return an operation's probe, or the reason why it has none.
 
-    On an absent device the probe reads the operation's program.
+    On an absent device, the probe reads the operation's program.
     """
     absent = subject.absent_devices.get(subject.device)
     if absent is None:
@@ -256,9 +255,9 @@ def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
     return None if case is None else AbsentProbe(case, subject.operations, absent), why
 
 
-@lru_cache(maxsize=4)  # who asks about an operation again, soon does
+@lru_cache(maxsize=4)  # the policies of one operation follow each other
 def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
-    """Return an operation's probe, or why there is none."""
+    """Return an operation's probe, or the reason why it has none."""
     case, why = _bound_case(operations, op)
     if case is None:
         return None, why
@@ -273,7 +272,7 @@ def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None
 
 
 def _bound_case(operations: Operations, op: str) -> tuple[Case | None, str]:
-    """Return the example call of an operation, or why it cannot be looked at."""
+    """Return the example call of an operation, or the reason why it cannot be probed."""
     try:
         _ = operations[op]
     except KeyError:
@@ -283,7 +282,7 @@ def _bound_case(operations: Operations, op: str) -> tuple[Case | None, str]:
 
 
 def _case(operations: Operations, op: str) -> Case | None:
-    """Return the example call of an operation, a registered one's too; None where there is none."""
+    """Return an operation's example call, also of a registered operation; None without one."""
     if isinstance(operations, WithExamples) and op in operations.examples:
         example = operations.examples[op]
         return Case(op, example.args, example.attributes)
@@ -325,7 +324,7 @@ def _guarded(
 ) -> Iterator[Result]:
     """Yield a result for each of an item's checks.
 
-    Where doing them raises, each of them comes to what that means.
+    An exception gives the result of all of them.
     """
     status = ""
     outcomes: Outcomes
@@ -333,7 +332,7 @@ def _guarded(
         outcomes = do()
     except Lacking as error:
         known = vocabulary().get(str(error))
-        # which the adapter does not bind
+        # in the vocabulary, but not bound by the adapter
         has_one = known is not None and subject.framework in known.spellings
         lacking = (
             f"the adapter binds no function for {error}"
@@ -365,5 +364,5 @@ def _last_words(error: Exception) -> Outcome:
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    # not every thread of a framework lets a process end (PyTorch's, for a second device)
+    # some threads of a framework (PyTorch's, for a second device) keep a process from ending
     os._exit(0)
