@@ -1,6 +1,6 @@
 """Measure a client: the same steps in float32, under unamp, and in native mixed precision.
 
-A script calls `measure` once; it prints what was found as JSON, in the last line.
+A script calls `measure` once. The last line of output is the result, as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import unamp
 from unamp.tracing.work import work_of
 
-#: One training step; returns its loss, or loss and outputs, as numbers.
+#: One training step. It returns its loss, or loss and outputs, as numbers.
 Step = Callable[[], Any]
 Region = Callable[[], AbstractContextManager[Any]]
 
@@ -33,13 +33,13 @@ def measure(
     native: Callable[[], Step] | None = None,
     eager: Region = nullcontext,
 ) -> None:
-    """Print what came of a client.
+    """Print the results of a client.
 
     Args:
-        build: makes the network, always from the same numbers, and returns a step that computes in
-            a region.
-        native: makes the same with the framework's own mixed precision; None where it has none.
-        eager: runs graphs eagerly meanwhile, for the trace, which sees nothing inside a graph.
+        build: makes the network, always with the same numbers, and returns a step that computes in
+            the given region.
+        native: makes the same step with the framework's mixed precision; None where it has none.
+        eager: a region in which graphs run eagerly, for the trace, which sees nothing in a graph.
     """
 
     def region() -> AbstractContextManager[Any]:

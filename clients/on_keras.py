@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from client import Region, Step
 
-#: Compiled by XLA in JAX only: elsewhere that takes minutes.
+#: Only JAX steps are compiled by XLA: on other backends that takes minutes.
 _COMPILED = keras.backend.backend() == "jax"
 
 
@@ -36,11 +36,11 @@ def step_of(
     targets: Any,
     loss: str | Callable[[Any, Any], Any],
 ) -> Step:
-    """Return a step of SGD, of Keras' own training, in a region."""
+    """Return a step of Keras' own training, with SGD, in a region."""
     model.compile(keras.optimizers.SGD(1e-3), loss, jit_compile=_COMPILED)
 
     def step() -> float:
-        model.reset_metrics()  # it returns the mean of the losses since
+        model.reset_metrics()  # else the step returns the mean of all losses so far
         with region():
             return float(model.train_on_batch(inputs, targets))
 

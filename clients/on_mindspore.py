@@ -1,4 +1,4 @@
-"""Shared by the scripts for MindSpore: a training step of a cell."""
+"""A training step of a cell; the scripts for MindSpore share it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mindspore
 from client import Region, Step
 from mindspore import nn
 
-# Its first call of some functions raises beside NumPy 2, and those after it work.
+# With NumPy 2, MindSpore's first call of some functions raises; later calls work.
 with suppress(SystemError):
     mindspore.mint.add(mindspore.Tensor(1.0), mindspore.Tensor(1.0), alpha=1)
 

@@ -1,4 +1,4 @@
-"""Shared by the scripts for Paddle: a training step of a layer."""
+"""A training step of a layer; the scripts for Paddle share it."""
 
 from __future__ import annotations
 

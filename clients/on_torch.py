@@ -1,4 +1,4 @@
-"""A training step of a module, and torchvision where its operators do not load.
+"""A training step of a module, and declarations of torchvision's operators where they do not load.
 
 The scripts for PyTorch share these.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from client import Region, Step
 
-#: A library's operators go with it.
+#: The library is kept alive: its operators are removed with it.
 _declared: torch.library.Library | None = None
 
 
@@ -31,14 +31,14 @@ def step_of(model: torch.nn.Module, region: Region, loss_of: Callable[[], torch.
 
 
 def native() -> Any:
-    """Return a region of torch's own."""
+    """Return a region of torch's own mixed precision."""
     return torch.autocast("cpu", torch.bfloat16)
 
 
 def declare_operators_of_torchvision() -> None:
     """Declare torchvision's operators, so that torchvision can be imported.
 
-    Its own do not load where its wheel is built for CUDA and torch is not.
+    Its own operators do not load where its wheel is built for CUDA and torch's is not.
     """
     global _declared
     if not torch.cuda.is_available():

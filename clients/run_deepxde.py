@@ -1,10 +1,8 @@
-"""DeepXDE, on the backend that DDE_BACKEND names.
+"""DeepXDE on a Poisson equation, with second derivatives, on the backend that DDE_BACKEND names.
 
-It trains in its own loop on a Poisson equation, with second derivatives.
-
-Its loop turns results into arrays of numpy, which have no bfloat16, so the network's outputs are
-cast, in the transform of outputs that it offers. In TensorFlow its derivatives are for graphs only,
-so what is traced does without.
+It trains in its own loop, which turns results into NumPy arrays. NumPy has no bfloat16: the
+network's outputs are cast in DeepXDE's transform of outputs. In TensorFlow, DeepXDE's derivatives
+work only in graphs, so the traced step has none.
 """
 
 import os
@@ -47,7 +45,7 @@ def build(region):
     model.compile("sgd", lr=1e-3)
 
     def step():
-        with region():  # its loop takes several steps in one region
+        with region():  # DeepXDE's loop takes several steps in one region
             history, _ = model.train(iterations=5, display_every=5, verbose=0)
         return sum(history.loss_train[-1])
 

@@ -1,16 +1,13 @@
 """Packages of others under unamp: ``make clients``, ``make clients-sample``.
 
-The sample is two packages of each framework.
+Each client in ``clients/clients.toml`` gets an environment of its own: the frameworks of the
+running environment, and the client's packages, pinned. Its script in ``clients`` takes the same
+training steps in float32, under unamp, and under the framework's own mixed precision. The results
+are kept in ``conformance/results/clients.json``, and shown in ``docs/clients.md``.
 
-Each client of ``clients/clients.toml`` gets an environment of its own: the frameworks of the
-environment that runs this, and over them the client's packages, pinned. Its script in ``clients``
-takes the same training steps in float32, under unamp, and under the framework's own mixed
-precision. What came of it is kept in ``conformance/results/clients.json``, and shown in
-``docs/clients.md``.
-
-Arguments choose: ``python conformance/clients.py timm deepxde-jax``. What is not chosen keeps its
-result. The sample runs two at a time and few steps of each, so that its times say nothing, and
-keeps nothing: it asks whether each runs.
+Arguments choose clients: ``python conformance/clients.py timm deepxde-jax``. The others keep their
+results. The sample is two packages of each framework. It checks only that each runs: it takes few
+steps, runs two clients at a time, so that its times say nothing, and keeps no results.
 """
 
 from __future__ import annotations
@@ -35,10 +32,10 @@ SCRIPTS = ROOT / "clients"
 RESULTS = ROOT / "conformance/results/clients.json"
 PAGE = ROOT / "docs/clients.md"
 
-_RUNNING = 1800  # seconds; a step is quick, but a machine may have other work
+_RUNNING = 1800  # seconds; a step is quick, but the machine may be busy
 
-#: How far a first loss may be from float32's, in parts of it. Chosen, not derived: it is there to
-#: notice a run that is broken.
+#: The largest relative difference of a first loss from float32's. It is chosen, not derived: it
+#: shows a run that is broken.
 MOST_DIFFERENCE = 2.0**-4
 
 _HEAD = """# Clients
@@ -70,7 +67,7 @@ difference | their own | time | their own | at commit |
 class Client(NamedTuple):
     """A client: name, framework, packages, and a script with the variables that are set for it.
 
-    One that is known not to run has the reason as its `gap`, and no script.
+    A client that is known not to run has the reason as its `gap`, and no script.
     """
 
     name: str
@@ -84,7 +81,7 @@ class Client(NamedTuple):
 
 
 def listed() -> dict[str, Client]:
-    """Return the clients of the list."""
+    """Return the clients of clients.toml."""
     data = tomllib.loads((SCRIPTS / "clients.toml").read_text("utf-8"))
     usual = {name: {"script": name.replace("-", "_")} | entry for name, entry in data.items()}
     return {
@@ -94,7 +91,7 @@ def listed() -> dict[str, Client]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the chosen rows, one client at a time; return 1 where one fails.
+    """Run the chosen clients, one at a time; return 1 where one fails.
 
     The page is written after each.
     """
@@ -129,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
 def _examined(
     names: Sequence[str], *, brief: bool, stays: bool
 ) -> Iterator[tuple[str, Rows, float]]:
-    """Yield clients by name, each with what came of it and the seconds that it took."""
+    """Yield clients by name, each with its result and the seconds that it took."""
     clients = listed()
 
     def one(name: str) -> tuple[str, Rows, float]:
@@ -144,7 +141,7 @@ def _examined(
 
 
 def examined(client: Client, *, stays: bool = False, variables: Mapping[str, str] = {}) -> Rows:
-    """Return the outcome of a client, run in an environment of its own with further variables."""
+    """Return the result of a client that runs in an environment of its own, with more variables."""
     home = ENVIRONMENTS / client.name
     row: Rows = {"packages": list(client.packages), "commit": commit()}
     if client.gap:
@@ -170,7 +167,7 @@ def examined(client: Client, *, stays: bool = False, variables: Mapping[str, str
 
 
 def _installed(client: Client, home: Path) -> str:
-    """Install a client's packages over this environment's; return what went wrong."""
+    """Install a client's packages over this environment's; return the error, empty without one."""
     if (done := home / "installed").exists() and done.read_text("utf-8") == repr(client):
         return ""
     made = subprocess.run(
@@ -206,7 +203,7 @@ def _installed(client: Client, home: Path) -> str:
 
 
 def judged(found: Mapping[str, Any]) -> str:
-    """Return whether a client runs under unamp as without, or the first thing that is wrong."""
+    """Return the verdict on a client: that it runs as without unamp, or the first fault."""
     if error := found["float32"].get("error"):
         return f"fails in float32 too: {error}"
     for part in ("unamp", "decisions"):
@@ -221,7 +218,7 @@ def judged(found: Mapping[str, Any]) -> str:
 
 
 def page(known: Rows) -> str:
-    """Return the page."""
+    """Return the text of the page."""
     lines = [
         _line(framework, name, row)
         for framework, rows in sorted(known.items())

@@ -1,10 +1,10 @@
 """Python environments on a processor that qemu emulates.
 
-They are for the settings of ``machines.toml`` that name one. Such an environment has a
-``bin/python`` that starts Python in the emulator and tells it that it is that very program: what
-starts ``sys.executable`` again is emulated too. For another model of this machine's architecture it
-shares the packages of the environment that runs this. For Arm there are Debian's Python and the
-frameworks' own wheels, unpacked into folders.
+The settings of ``machines.toml`` that name a processor use them. The ``bin/python`` of such an
+environment starts Python in the emulator and names itself as the program: a process that starts
+``sys.executable`` again starts it in the emulator, too. An environment for another model of this
+machine's architecture shares the packages of the running environment. One for Arm has Debian's
+Python and the frameworks' own wheels, unpacked into folders.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["NotHere", "environment"]
 
 ENVIRONMENTS = ROOT / ".venv-emulated"
 
-#: Of the emulator. 7.2 computes products of float16 wrong, and dies in some.
+#: The oldest version of the emulator. Version 7.2 computes wrong float16 products, and may die.
 _OLDEST = 10
 
 _PYTHON = f"python3.{sys.version_info[1]}"
 _LIBRARIES = ("libstdc++6", "libgomp1", "libgcc-s1", "zlib1g")
 
-#: What the suite and the tests need on Arm. Newer wheels of PyTorch for Arm need CUDA's libraries;
-#: Paddle offers none.
+#: The packages that the suite and the tests need on Arm. Newer wheels of PyTorch for Arm need
+#: CUDA's libraries; Paddle offers none.
 _WHEELS = (
     "torch==2.10.0",
     "tensorflow",
@@ -72,14 +72,14 @@ _TAGS = (
     "any",
 )
 
-#: pip, which asks the machine which requirements a wheel has on it.
+#: A pip that evaluates requirements for a machine with Arm.
 _PIP_FOR_ARM = (
     "import platform, runpy, sys; platform.machine = lambda: 'aarch64'; sys.argv[0] = 'pip'; "
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 )
 
 
-#: A compiler, for a processor with AVX2 where it is asked for the one that it runs on.
+#: A compiler that compiles for AVX2 where it is told to compile for its own processor.
 _COMPILER = """#!/bin/sh
 for word do
   shift
@@ -95,10 +95,10 @@ class NotHere(Exception):
 
 
 def environment(emulated: Emulated) -> Path:
-    """Return the Python of an environment with an emulated processor; make it where it is missing.
+    """Return the Python of an environment with an emulated processor; make the environment first.
 
     Raises:
-        NotHere: where it cannot be made.
+        NotHere: where the environment cannot be made.
     """
     return _environment(emulated.architecture, emulated.model, emulated.has)
 
@@ -116,7 +116,7 @@ def _environment(architecture: str, model: str, has: tuple[str, ...]) -> Path:
     if architecture == "x86_64":
         real, packages = Path(sys.executable).resolve(), Path(sysconfig.get_path("purelib"))
         path = f'{shlex.quote(str(_compilers(home)))}:"$PATH"'
-    else:  # the machine's own compilers make nothing for it
+    else:  # the machine's own compilers do not compile for Arm
         real, packages = _arm_python(system), home / "packages"
         path = shlex.quote(str(home / "bin"))
         if not packages.exists():
@@ -127,7 +127,7 @@ def _environment(architecture: str, model: str, has: tuple[str, ...]) -> Path:
 def _compilers(home: Path) -> Path:
     """Return a folder of compilers that compile for the emulated processor.
 
-    They run on the real one, and would otherwise compile for that.
+    They run on the real processor, and would otherwise compile for it.
     """
     folder = home / "compilers"
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def _compilers(home: Path) -> Path:
 
 
 def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
-    """Write the files of a virtual environment whose Python is a command."""
+    """Write the files of a virtual environment that starts Python by a command."""
     site = home / f"lib/{_PYTHON}/site-packages"
     site.parent.mkdir(parents=True, exist_ok=True)
     site.unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
     )
     python = home / "bin/python"
     python.parent.mkdir(exist_ok=True)
-    # What PyTorch compiles for one processor and keeps is not for another one.
+    # PyTorch keeps code that is compiled for one processor: another one needs its own folder.
     kept = f"export TORCHINDUCTOR_CACHE_DIR={shlex.quote(str(home / 'inductor'))}"
     python.write_text(f'#!/bin/sh\n{kept}\n{command} "$@"\n', "utf-8")
     python.chmod(0o755)
@@ -157,9 +157,9 @@ def _written(home: Path, real: Path, packages: Path, command: str) -> Path:
 
 
 def _command(emulator: str, model: str, system: Path, real: Path) -> str:
-    """Return the shell's command that runs an emulated Python.
+    """Return the shell command that runs an emulated Python.
 
-    It starts the emulator, in which `system` stands in for the machine's own files.
+    The emulator finds the files of `system` instead of the machine's own.
     """
     words = (
         "exec",
@@ -196,13 +196,13 @@ def _without_warnings(emulator: str, model: str, system: Path, real: Path) -> st
 
 
 def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]) -> None:
-    """Write the emulated processor's instruction sets where programs look for them.
+    """Write the emulated processor's instruction sets to the file that programs read.
 
-    The emulator shows the real ones.
+    The emulator would show the real processor's.
     """
     name = f"{model}, emulated by qemu"
     lines = [f"model name\t: {name}", f"flags\t\t: {' '.join(has)}"]
-    if architecture == "aarch64":  # what its programs read besides; the numbers are a Neoverse's
+    if architecture == "aarch64":  # programs for Arm read these, too; the numbers are a Neoverse's
         lines = [f"model name\t: {name}", f"Features\t: {' '.join(has)}", "CPU implementer\t: 0x41"]
         lines += [
             "CPU architecture: 8",
@@ -215,13 +215,13 @@ def _write_cpuinfo(path: Path, architecture: str, model: str, has: Sequence[str]
     path.write_text("\n\n".join(cores) + "\n", "utf-8")
 
 
-# --- what is installed ----------------------------------------------------------------------------
+# --- installation ---------------------------------------------------------------------------------
 
 
 def _emulator(architecture: str) -> str:
-    """Return the emulator.
+    """Return the path of the emulator.
 
-    The machine's own where it is new enough, otherwise Debian's newest, unpacked into a folder.
+    It is the machine's own if that is new enough, else Debian's newest, unpacked into a folder.
     """
     name = f"qemu-{architecture}"
     unpacked = ENVIRONMENTS / "emulator"
@@ -263,15 +263,15 @@ def _arm_python(system: Path) -> Path:
 def _unpack(
     folder: Path, architecture: str, packages: Sequence[str], *, newer: bool = False
 ) -> None:
-    """Unpack Debian's packages, with what they require, into a folder.
+    """Unpack Debian's packages, and the packages that they require, into a folder.
 
-    Nothing of the machine's own is touched.
+    The machine's own installation is not changed.
 
     Args:
-        folder: where to.
-        architecture: whose packages, as Debian calls it.
-        packages: their names.
-        newer: take them from the backports where the machine's Debian has some.
+        folder: the folder.
+        architecture: the architecture of the packages, by Debian's name.
+        packages: the names of the packages.
+        newer: take packages from the backports if the machine's Debian has some.
     """
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise NotHere(
@@ -303,7 +303,7 @@ def _unpack(
         *(word for name, value in named.items() for word in ("-o", f"{name}={value}")),
     )
     with suppress(NotHere) if newer else nullcontext():
-        # a Debian without backports has what is new enough itself
+        # a Debian without backports has new enough packages itself
         _run((*apt, "update"))
     suites = [line.split()[-2] for line in backports] if newer else []
     chosen = ("--target-release", suites[0]) if suites else ()
@@ -333,7 +333,7 @@ def _debian_sources(architecture: str) -> dict[str, str]:
 
 
 def _install_wheels(packages: Path) -> None:
-    """Unpack the frameworks' wheels for Arm and what they require into a folder."""
+    """Unpack the frameworks' wheels for Arm, and the wheels that they require, into a folder."""
     held = [
         line
         for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()

@@ -1,8 +1,7 @@
 """Read ``conformance/machines.toml``: settings of this processor, and emulated processors.
 
-A setting makes this processor behave as another one.
-
-The conformance suite runs under them, and the benchmarks do.
+A setting makes this processor behave as another one. The conformance suite and the benchmarks run
+under settings.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ DEVICES = ("cpu", "gpu")
 
 
 class BadSettings(ValueError):
-    """The file of settings is wrong, or a setting is asked for that there is not."""
+    """The file of settings is wrong, or does not have the setting that was named."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a framework itself dies under a setting.
+    """The way in which a framework itself dies under a setting.
 
     Attributes:
-        signal, reason: of what, and why.
-        where: on which processors, as in a known gap; everywhere unless said.
-        run: what is run all the same, as arguments of ``unamp conformance``; everything unless
-            said.
+        signal, reason: the signal, and the reason.
+        where: the processors, as in a known gap; every processor where not given.
+        run: the arguments of ``unamp conformance`` for the checks that run all the same; all checks
+            where not given.
     """
 
     signal: str
@@ -63,14 +62,14 @@ class Death:
 
 @dataclass(frozen=True)
 class Emulated:
-    """An emulated processor, and the size of the sample that is run on it, for each framework.
+    """An emulated processor, and the sizes of the samples that run on it, for each framework.
 
     Attributes:
         architecture: one of `ARCHITECTURES`.
-        model: the emulator's name for it.
+        model: the emulator's name for the processor.
         has: its instruction sets, as Linux spells them.
-        checks: how many items of conformance are drawn; see ``unamp conformance --sample``.
-        tests: how many of the framework's tests are drawn.
+        checks: the number of items of conformance to draw; see ``unamp conformance --sample``.
+        tests: the number of the framework's tests to draw.
     """
 
     architecture: str
@@ -80,7 +79,7 @@ class Emulated:
     tests: Mapping[str, int]
 
     def instruction_sets(self) -> dict[str, bool]:
-        """Return of each instruction set that is known whether it has it."""
+        """Return, for each known instruction set, whether the processor has it."""
         return {name: name in self.has for name in machine.INSTRUCTION_SETS}
 
 
@@ -89,12 +88,12 @@ class Setting:
     """One setting.
 
     Attributes:
-        name: its name.
-        stands_for: which machines.
-        variables: the environment variables for each framework that it says anything to.
-        dies: how frameworks die that themselves do.
-        emulated: the processor that it runs on; the machine's own where it is None.
-        device: ``"cpu"``, or ``"gpu"``, which a machine has or has not.
+        name: the setting's name.
+        stands_for: the machines that it imitates.
+        variables: the environment variables for each framework that it applies to.
+        dies: the deaths of frameworks under it.
+        emulated: the emulated processor; None for the machine's own.
+        device: ``"cpu"``, or ``"gpu"``, which a machine may not have.
     """
 
     name: str
@@ -105,7 +104,7 @@ class Setting:
     device: str = "cpu"
 
     def death(self, framework: str) -> Death | None:
-        """Return the death that a framework itself is known to die under it here, or None."""
+        """Return the known death of a framework under this setting on this processor, or None."""
         listed = self.dies.get(framework)
         sets = self.emulated.instruction_sets() if self.emulated else machine.instruction_sets()
         return listed if listed and fits(listed.where, sets) else None
@@ -115,7 +114,7 @@ def read(text: str) -> dict[str, Setting]:
     """Return the settings of a file, by name.
 
     Raises:
-        BadSettings: naming the setting and what is wrong with it.
+        BadSettings: the message names the setting and its fault.
     """
     try:
         tables = tomllib.loads(text)
@@ -240,11 +239,11 @@ def _fields(
 def chosen(
     arguments: Sequence[str], settings: Mapping[str, Setting]
 ) -> Iterator[tuple[str, Setting]]:
-    """Return the frameworks and settings that the arguments name; all where they name none.
+    """Yield the frameworks and settings that the arguments name; all where they name none.
 
     Raises:
-        BadSettings: for what is neither, and for a framework to which none of the settings says
-            anything.
+        BadSettings: for a word that is neither, and for a framework to which none of the settings
+            applies.
     """
     if unknown := [name for name in arguments if name not in FRAMEWORKS and name not in settings]:
         valid = f"frameworks: {', '.join(FRAMEWORKS)}; settings: {', '.join(settings)}"

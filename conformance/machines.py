@@ -1,15 +1,14 @@
-"""Run the suite where frameworks have other kernels: ``make conformance-machines``.
+"""Run the suite on other kernels of the frameworks: ``make conformance-machines``.
 
 The suite runs for each framework under each setting of ``conformance/machines.toml``, in processes
-with the environment variables of that setting. What came of it is kept in
+with the environment variables of that setting. The results are kept in
 ``conformance/results/machines.json``, and shown in ``docs/machines.md``. On an emulated processor,
-where everything takes several times as long, a sample of the suite runs and one of the tests.
+which is several times slower, a sample of the suite and a sample of the tests run.
 
-Arguments choose, frameworks and settings in any order: ``python conformance/machines.py torch
-default laptop``. What is not chosen keeps its result. ``--seed 3`` draws another sample; with
-``--short`` it is the smallest that has every check, network, level and way, two frameworks run at a
-time, and no result is kept; with ``--where-possible`` it is no failure that nothing can be
-emulated.
+Arguments name frameworks and settings, in any order: ``python conformance/machines.py torch default
+laptop``. All others keep their results. ``--seed 3`` draws another sample. With ``--short`` the
+sample is the smallest that has every check, network, level and way; two frameworks run at a time,
+and no result is kept. With ``--where-possible`` a missing emulator is no failure.
 """
 
 from __future__ import annotations
@@ -69,15 +68,15 @@ The tables are generated; the settings are listed in [machines.toml](../conforma
 
 
 def examined(framework: str, setting: Setting, *selection: str) -> Rows:
-    """Return the outcome of one framework under one setting: a row, whatever the framework does.
+    """Return the result of one framework under one setting, even where the framework dies.
 
     Args:
-        framework: its name.
-        setting: the setting, which has variables for it.
-        selection: arguments of ``unamp conformance`` that narrow what is run.
+        framework: the framework's name.
+        setting: the setting, which has variables for the framework.
+        selection: arguments of ``unamp conformance`` that select checks.
 
     Raises:
-        NotHere: where it is of a GPU, and the machine has none.
+        NotHere: where the setting is of a GPU, and the machine has none.
     """
     if setting.device == "gpu" and not gpus():
         raise NotHere("this machine has no GPU")
@@ -86,8 +85,8 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
     interpreter = environment(setting.emulated) if setting.emulated else sys.executable
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "results"
-        # What PyTorch compiles under one setting and keeps is wrong under another: its key does not
-        # have the variables.
+        # PyTorch keeps compiled code by a key without these variables: under another setting it
+        # would be wrong, so that each setting gets a folder of its own.
         kept = (
             {} if setting.emulated else {"TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor")}
         )
@@ -119,16 +118,16 @@ def examined(framework: str, setting: Setting, *selection: str) -> Rows:
 
 
 def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False) -> Rows:
-    """Return the row of a sample of the suite, and of the framework's tests, where it is emulated.
+    """Return the result of a sample of the suite, and of the framework's tests, on an emulator.
 
     Args:
-        framework: its name.
+        framework: the framework's name.
         setting: the setting, which names the processor.
-        seed: of the draws.
+        seed: the seed of the draws.
         short: draw the smallest sample of the suite, and no tests.
 
     Raises:
-        NotHere: where it cannot be emulated.
+        NotHere: where the processor cannot be emulated.
     """
     emulated = setting.emulated
     assert emulated is not None
@@ -161,9 +160,9 @@ def sampled(framework: str, setting: Setting, seed: int, *, short: bool = False)
 
 
 def where(emulated: Emulated | None = None, device: str = "cpu") -> str:
-    """Return the machine that this runs on, or the one that is emulated.
+    """Return a description of this machine, or of the emulated one.
 
-    With the GPUs of this one, where they compute.
+    It names the GPUs of this machine, where `device` is ``"gpu"``.
     """
     there = emulated.instruction_sets() if emulated else machine.instruction_sets()
     name = f"{emulated.model}, emulated by qemu" if emulated else machine.processor()
@@ -205,7 +204,7 @@ def _judged(row: Rows, said: Rows, listed: Death | None) -> Rows:
 
 
 def _largest(results: Path) -> float | None:
-    """Return the largest error of all that passed, as a multiple of its bound."""
+    """Return the largest error of all checks that passed, as a multiple of its bound."""
     found = [
         multiple
         for run in load(results).runs
@@ -219,7 +218,7 @@ def _largest(results: Path) -> float | None:
 
 
 def table(known: Rows) -> str:
-    """Return the page."""
+    """Return the text of the page."""
     settings = read(SETTINGS.read_text("utf-8"))
     lines = [
         _HEAD,
@@ -350,7 +349,7 @@ def _in_short(work: Sequence[tuple[str, Setting]], seed: int, *, absent: int) ->
         return bool(found["result"] in ("conforms", "dies"))
 
     try:
-        for _, setting in work:  # before two threads ask for one
+        for _, setting in work:  # made before two threads ask for one
             assert setting.emulated is not None
             environment(setting.emulated)
     except NotHere as missing:

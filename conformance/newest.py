@@ -1,16 +1,16 @@
-"""The newest release of every framework, as pip brings it today: ``make newest``.
+"""The newest release of every framework, as pip installs it today: ``make newest``.
 
-Each gets an environment of its own, without this project's pins. In it: the install line of README,
-which must be enough for the framework's first example; that example, with what the document says
-that it prints; ``unamp doctor``; and a thorough run of conformance on the CPU. unamp itself is
-installed as a wheel: the checkout is on no path. The environment is deleted after its run.
+Each gets an environment of its own, without this project's pins. README's install line must be
+enough for the framework's first example, which runs and must print the output in the document. Then
+``unamp doctor`` and a thorough run of conformance on the CPU follow. unamp is installed from a
+wheel: the checkout is on no path. The environment is deleted at the end.
 
-Arguments choose frameworks: ``python conformance/newest.py torch jax``, or a version of one:
-``torch==2.13.0``. Anything that fails is a failure: a new release that breaks something breaks it
-for everybody who installs today.
+Arguments name frameworks: ``python conformance/newest.py torch jax``, or a version of one:
+``torch==2.13.0``. Any fault is a failure: a new release that breaks something breaks it for
+everybody who installs today.
 
-``--wheel PATH`` takes unamp from a wheel that is built already. No compiler is on PATH then,
-nothing that a user has built is found, and what the wheel brings compiled must run compiled.
+``--wheel PATH`` installs unamp from an existing wheel. Then no compiler is on PATH, libraries that
+a user has built are not found, and the wheel's compiled parts must run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 from rows import ROOT
 from wheels import without_wheels
 
-#: Extras of pyproject.toml: what the install line names, and what the suite needs besides.
+#: Extras of pyproject.toml: those of the install line, and those that the suite also needs.
 EXTRAS = {
     "torch": ("torch", "conformance"),
     "paddle": ("paddle", "conformance"),
@@ -44,11 +44,11 @@ _EXAMPLE = re.compile(r"^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", re.DOTAL
 
 
 class Failure(Exception):
-    """A step that failed; the message says which, and what it printed."""
+    """A step failed; the message names the step, and quotes its output."""
 
 
 def first_example(framework: str) -> tuple[str, str]:
-    """Return a framework's first example in the documents, and what it prints."""
+    """Return a framework's first example in the documents, and the output that it must have."""
     texts = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/first-steps.md"))
     blocks = (match.groups() for text in texts for match in _EXAMPLE.finditer(text))
     return next(
@@ -66,14 +66,14 @@ def examine(
     *,
     brief: bool = False,
 ) -> str:
-    """Install a release of a framework and run what users run; return what conformance said.
+    """Install a release of a framework and run all steps on it; return conformance's verdict.
 
     Args:
         framework: the framework.
-        home: the folder, for an environment.
+        home: the folder for the environment.
         requirement: the version for pip, such as ``torch==2.13.0``; the newest where it is empty.
-        wheel: where unamp is taken from; the checkout where that is None.
-        brief: whether conformance draws a part of its checks, and does not run all.
+        wheel: the wheel of unamp; None builds one from the checkout.
+        brief: whether conformance draws a part of its checks instead of running all.
 
     Raises:
         Failure: where one of the steps fails.
@@ -104,13 +104,13 @@ def examine(
 def _without_compiler(home: Path) -> dict[str, str]:
     """Return variables under which only the environment's own programs are found.
 
-    Nor is anything found that a user has built.
+    Libraries that a user has built are not found either.
     """
     return {"PATH": str(home / "bin"), "XDG_CACHE_HOME": str(home / "cache"), "PYTHONPATH": ""}
 
 
 def _kernels(found: Mapping[str, Any], wheel: Path) -> str:
-    """Return in which language the kernels of PyTorch's adapter run.
+    """Return the language in which the kernels of PyTorch's adapter run.
 
     Raises:
         Failure: where they run in Python, although the wheel brings them.

@@ -1,7 +1,7 @@
 """The lists of each framework's own mixed precision, read without importing the framework.
 
-``tests/frameworks`` holds the presets against those that are installed; ``preset_versions.py``
-writes how those of other versions differ.
+``tests/frameworks`` compares the presets with the lists of the installed frameworks.
+``preset_versions.py`` writes the differences of other versions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def torch_macros(package: Path) -> dict[str, set[str]]:
     """Return the operator names in each list macro of ATen's autocast header."""
     text = (package / "include/ATen/autocast_mode.h").read_text("utf-8").replace("\\\n", " ")
     lists = dict(re.findall(r"#define (AT_FORALL_\w+)\(_\)([^\n]*)", text))
-    # An entry reads `_(name)`, `_(name, overload)` or, where the redispatch signature differs,
+    # An entry is written `_(name)`, `_(name, overload)` or, where the redispatch signature differs,
     # `_(ADD_NS(name), ...)`.
     names = {
         macro: set(re.findall(r"\b_\(\s*(?:ADD_NS\()?(\w+)", body)) for macro, body in lists.items()
@@ -57,10 +57,10 @@ def torch_macros(package: Path) -> dict[str, set[str]]:
     return {key: names[f"AT_FORALL_{key}"] for key in wanted}
 
 
-#: The lists by the `CastPolicy` of torch's kernels: three of them are float32.
+#: The list for each `CastPolicy` of torch's kernels: three of the policies are float32.
 _BY_POLICY = ("allow", "deny", "deny", "deny", "promote")
 
-#: torch's numbers for kinds of devices.
+#: torch's numbers for types of devices.
 _DEVICES = {0: "torch-cpu", 1: "torch-cuda", 13: "torch-mps"}
 
 _KERNEL = re.compile(
@@ -70,9 +70,10 @@ _KERNEL = re.compile(
 
 
 def torch_kernels_by_symbol(package: Path) -> dict[str, dict[str, set[str]]]:
-    """Return the names on each list of torch's presets, by the symbols of kernels in its library.
+    """Return the names on each list of torch's presets, from the symbols in its library.
 
-    The library need not load here: those for a GPU do not without it. It takes `nm`, of binutils.
+    The library is not loaded: one for a GPU does not load without a GPU. The function needs `nm`,
+    from binutils.
     """
     library = package / "lib/libtorch_cpu.so"
     symbols = subprocess.run(
@@ -90,9 +91,9 @@ def torch_kernels_by_symbol(package: Path) -> dict[str, dict[str, set[str]]]:
 
 
 def _without_overload(package: Path, name: str) -> str:
-    """Return the operator that a name with an overload (`sum_dim_IntList`) belongs to.
+    """Return the operator of a name with an overload, such as `sum_dim_IntList`.
 
-    Each operator has a header.
+    Each operator has a header, which shows where the operator's name ends.
     """
     words = name.split("_")
     prefixes = ("_".join(words[:count]) for count in range(len(words), 0, -1))
@@ -102,7 +103,7 @@ def _without_overload(package: Path, name: str) -> str:
 
 
 def paddle_lists(package: Path) -> dict[str, set[str]]:
-    """Return the set-valued names of `paddle/amp/amp_lists.py`, `A | B` included."""
+    """Return the sets that `paddle/amp/amp_lists.py` assigns to names, also those from `A | B`."""
     source = package / "amp/amp_lists.py"
     sets: dict[str, set[str]] = {}
 
@@ -125,7 +126,7 @@ def paddle_lists(package: Path) -> dict[str, set[str]]:
 def mindspore_lists(package: Path) -> dict[str, set[str]]:
     """Return the AMP lists of `mindspore/train/amp.py`.
 
-    Cells are spelled `nn.Dense`; primitives have their bare name.
+    Cells are spelled `nn.Dense`; primitives have only their names.
     """
     tree = ast.parse((package / "train/amp.py").read_text("utf-8"))
     lists = {}
@@ -142,7 +143,7 @@ def mindspore_lists(package: Path) -> dict[str, set[str]]:
         r"`promote_list` are:\s*((?:``\w+``[,\s]*)+)", ast.get_docstring(function) or ""
     )
     assert documented, "mindspore.amp.auto_mixed_precision no longer documents its promote_list"
-    # A private name for the primitive `Cross` as the compiler sees it.
+    # The private name is the compiler's, for the primitive `Cross`.
     lists["promote"] = set(re.findall(r"``(\w+)``", documented[1])) - {"_PyboostCrossPrim"}
     return lists
 
@@ -150,7 +151,7 @@ def mindspore_lists(package: Path) -> dict[str, set[str]]:
 def tensorflow_lists(package: Path) -> dict[str, dict[str, set[str]]]:
     """Return grappler's lists from its header, for CUDA and for oneDNN in bfloat16.
 
-    For CUDA every version condition is true.
+    For CUDA every condition on a version counts as true.
     """
     header = package / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
     text = header.read_text("utf-8")

@@ -1,12 +1,12 @@
-"""The lists of the frameworks' other versions, as differences from the presets.
+"""Write the lists of the frameworks' other versions, as differences from the presets.
 
-They are in ``unamp/data/presets/versions``.
+They go to ``unamp/data/presets/versions``.
 
     python conformance/preset_versions.py FOLDER...
 
-Each folder has packages of frameworks installed into it (``pip install --target FOLDER --no-deps
-torch==2.11.0``). They are read, not imported, so that neither what they need nor a GPU has to be
-there. Versions that are in none of the folders keep what was written of them.
+Each folder has packages of frameworks (``pip install --target FOLDER --no-deps torch==2.11.0``).
+They are read, not imported: their requirements and a GPU are not needed. Versions that are in none
+of the folders keep their entries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Lists = Mapping[str, set[str]]
 
 
 class Source(NamedTuple):
-    """The package that a framework's lists are read from, and the place to look them up."""
+    """The package that a framework's lists are read from, and the address of their source."""
 
     framework: str
     source: str
@@ -61,7 +61,7 @@ def _tensorflow(package: Path) -> dict[str, Lists]:
     return {"tensorflow": {**lists["cuda"], **low}}
 
 
-#: By the name of the distribution.
+#: The sources, by the name of the distribution.
 SOURCES = {
     "torch": Source(
         "torch",
@@ -81,11 +81,11 @@ SOURCES = {
 def difference(preset: str, framework: str, lists: Lists) -> dict[str, list[str]]:
     """Return the entries that lists have beyond a preset's, or lack, and the unnamed words.
 
-    The vocabulary has no operation for an unnamed word.
+    An unnamed word has no operation in the vocabulary.
 
     Raises:
-        ValueError: where what the preset implies rests on an entry that differs: that is for a
-            person to decide.
+        ValueError: where an entry that differs is the basis of one that the preset implies: a
+            person has to decide about that.
     """
     data, words = load_table(f"presets/{preset}.toml"), spellings(framework)
     implied = data.get("implied", {})
@@ -93,8 +93,8 @@ def difference(preset: str, framework: str, lists: Lists) -> dict[str, list[str]
     for key, official in lists.items():
         theirs = {words[word] for word in official if word in words}
         ours = set(data.get(key, ())) - implied.keys()
-        # An entry that a preset implies may be listed by name in another version: then it is there
-        # in both.
+        # An entry that a preset implies may be listed by name in another version: both have it, and
+        # there is no difference.
         for suffix, names in (("with", theirs - ours - implied.keys()), ("without", ours - theirs)):
             if names:
                 found[f"{key}_{suffix}"] = sorted(names)
@@ -113,7 +113,7 @@ def difference(preset: str, framework: str, lists: Lists) -> dict[str, list[str]
 
 
 def read_folder(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return for each preset and minor version what is in the packages of a folder."""
+    """Return the differences in a folder's packages, by preset and minor version."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for distribution in metadata.distributions(path=[str(folder)]):
         name = distribution.metadata["Name"].replace("-", "_")
@@ -152,14 +152,14 @@ def _value(value: str | Sequence[str]) -> str:
 
 
 def written(preset: str) -> dict[str, dict[str, Any]]:
-    """Return the entries of a preset's versions that are in its file."""
+    """Return the entries of a preset's versions in its file."""
     path = VERSIONS / f"{preset}.toml"
     data = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     return {key: value for key, value in data.items() if isinstance(value, dict)}
 
 
 def main(folders: Sequence[str]) -> None:
-    """Read each folder, and write what is in it."""
+    """Read each folder, and write the differences."""
     versions: dict[str, dict[str, dict[str, Any]]] = {}
     for folder in folders:
         for preset, found in read_folder(Path(folder)).items():

@@ -1,7 +1,7 @@
-"""Tables of runs: the suite run as a process of its own, and rows that are kept and shown.
+"""Tables of runs: run the suite in a process of its own, and keep and show the rows of results.
 
-A table's rows are in ``conformance/results/NAME.json``: nested objects, by the names that a row
-goes under. Its page is ``docs/NAME.md``, which is written anew with every row.
+A table's rows are in ``conformance/results/NAME.json``: nested objects, by the names of a row. Its
+page is ``docs/NAME.md``, which is written anew with every row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(
     variables: Mapping[str, str] | None = None,
     timeout: float = _RUNNING,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python with the checkout's packages, and more environment variables."""
+    """Run Python with the checkout's packages and more environment variables."""
     path = os.pathsep.join(str(ROOT / folder) for folder in (".", "adapters", "conformance"))
     more = variables or {}
     environment = {
@@ -67,8 +67,8 @@ def suite(
     """Run the suite for one framework on a device.
 
     Returns:
-        What came of it, for a row, and what the suite said of the run; the latter is empty where it
-        said nothing.
+        The results, for a row, and the suite's own data about the run; the latter is empty where
+        the suite wrote none.
     """
     arguments = (
         "-m",
@@ -103,10 +103,7 @@ def suite(
 
 
 def commit() -> str:
-    """Return the checkout's commit, with a plus sign where a package was changed since.
-
-    The packages are the project's own.
-    """
+    """Return the checkout's commit, with a plus sign if one of its packages was changed since."""
     git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True, check=True)
     changed = git(
         ("git", "status", "--porcelain", "unamp", "adapters", "conformance/unamp_conformance")
@@ -128,7 +125,7 @@ def drawn_tests(
     """Draw some of a framework's tests and run them.
 
     Returns:
-        How many passed, failed and were skipped, of how many, and which failed.
+        The numbers of tests that passed, failed, were skipped, and exist; and the failed tests.
     """
     drawn = ("--draw", str(number), "--seed", str(seed))
     options = ("-q", "-p", "no:cacheprovider", f"--junitxml={output}", *drawn)
@@ -161,17 +158,17 @@ def drawn_tests(
 
 
 def last_line(text: str) -> str:
-    """Return the last line of what a program said."""
+    """Return the last line of a program's output."""
     return (text.strip().splitlines() or [""])[-1].strip()
 
 
 def numbers(version: str) -> list[int]:
-    """Return a version as numbers, which sort."""
+    """Return a version as numbers, for sorting."""
     return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def sentence(found: Mapping[str, Any]) -> str:
-    """Return the outcome of a row, for people."""
+    """Return the outcome of a row, as text."""
     counts = ", ".join(f"{number} {status}" for status, number in found.get("checks", {}).items())
     first = ", ".join(found.get("wrong", ())[:3])
     said = "; ".join(filter(None, (found["message"], counts, first and f"first: {first}")))
@@ -179,23 +176,23 @@ def sentence(found: Mapping[str, Any]) -> str:
 
 
 def cells(*texts: object) -> str:
-    """Return a line of a table in Markdown."""
+    """Return a line of a Markdown table."""
     return "| " + " | ".join(str(text).replace("|", "\\|") for text in texts) + " |"
 
 
 def keep(
     results: Path, page: Path, names: Sequence[str], found: Rows, table: Callable[[Rows], str]
 ) -> None:
-    """Write down the outcome of one row, beside what the file holds by now.
+    """Write the results of one row into the file of rows, and the page.
 
-    Another run may have written meanwhile.
+    Another run may have changed the file meanwhile: it is read again first.
 
     Args:
         results: the file of rows.
-        page: the table's.
-        names: those that the row goes under.
+        page: the table's page.
+        names: the names of the row.
         found: the row.
-        table: writes the page's text from all rows.
+        table: returns the page's text from all rows.
     """
     known = json.loads(results.read_text("utf-8")) if results.exists() else {}
     place = known

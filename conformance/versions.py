@@ -1,13 +1,13 @@
-"""The versions of the frameworks that conform, on each Python: ``make conformance-versions``.
+"""Run the suite on the frameworks' versions, on each Python: ``make conformance-versions``.
 
-Each is installed into an environment of its own, which is deleted after its run: frameworks are
-large. The suite runs from the checkout. What came of it is kept in
+Each version is installed into an environment of its own, which is deleted after its run: frameworks
+are large. The suite runs from the checkout. The results are kept in
 ``conformance/results/versions.json``, and shown in ``docs/versions.md``.
 
-Arguments choose: ``python conformance/versions.py torch paddle==3.3.0 mindspore@3.12
-tensorflow==2.21.0@3.13``. What is not chosen keeps its result. A Python is looked for among those
-named with ``--python PATH``, then the one that runs this, then on PATH, as ``python3.13``. Rows
-whose Python is not found are left out, and named.
+Arguments choose rows: ``python conformance/versions.py torch paddle==3.3.0 mindspore@3.12
+tensorflow==2.21.0@3.13``. All others keep their results. A Python is looked for among those named
+with ``--python PATH``, then the running one, then on PATH, as ``python3.13``. Rows whose Python is
+not found are left out, and named.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ENVIRONMENTS = ROOT / ".venv-versions"
 RESULTS = ROOT / "conformance/results/versions.json"
 TABLE = ROOT / "docs/versions.md"
 
-#: What the suite needs beside the framework, in whatever version goes with it; and what Paddle 3.2
-#: imports without saying so.
+#: The suite's requirements beside the framework, in any version that fits; and a package that
+#: Paddle 3.2 imports without requiring it.
 NEEDED = ("numpy", "typer", "rich", "jinja2", "setuptools")
 
 _INSTALLING = 1800  # seconds
@@ -53,7 +53,7 @@ The table is generated; the versions are listed in [versions.toml](../conformanc
 class Row(NamedTuple):
     """One version of a framework on one Python, with the libraries beside it.
 
-    A Python is the first two numbers of its version.
+    A Python is given by the first two numbers of its version.
     """
 
     framework: str
@@ -108,14 +108,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def keep(row: Row, found: dict[str, Any]) -> None:
-    """Write down what came of one version."""
+    """Write the result of one version into the file of rows, and the page."""
     keep_row(RESULTS, TABLE, (row.framework, row.version, row.python), found, table)
 
 
 def chosen(arguments: Sequence[str]) -> Iterator[Row]:
-    """Yield everything that the arguments name, or all of it.
+    """Yield the rows that the arguments name; all without arguments.
 
-    A version that is not listed gets the Python that runs this.
+    A version that is not listed gets the running Python.
     """
     listed = tomllib.loads((ROOT / "conformance/versions.toml").read_text("utf-8"))
     for argument in arguments or listed:
@@ -144,7 +144,7 @@ def chosen(arguments: Sequence[str]) -> Iterator[Row]:
 
 
 def found_python(python: str, given: Sequence[str] = ()) -> str | None:
-    """Return the interpreter of a Python: a given one, the running one, or one on PATH, or None."""
+    """Return the interpreter of a Python: a given one, the running one, one on PATH, or None."""
     for candidate in (*given, sys.executable, shutil.which(f"python{python}")):
         if (
             candidate is not None
@@ -161,7 +161,7 @@ def _running() -> str:
 def _answer(interpreter: str, program: str) -> str | None:
     """Return the output of a program, or None where it does not run.
 
-    A pyenv's shim for a Python that is not switched on does not.
+    A pyenv's shim for a Python that is not active does not run.
     """
     try:
         ran = subprocess.run(
@@ -211,7 +211,7 @@ def _outcome(row: Row, interpreter: str, home: Path) -> dict[str, Any]:
         return _not_installed(installed.stderr, requirement)
     doctor = run(python, "-m", "unamp", "doctor", "--json", cwd=home)
     if doctor.returncode not in (0, 1):
-        # 1 is a framework that cannot be used, and the report says why
+        # status 1: a framework cannot be used, and the report says why
         return {"result": "unamp doctor fails", "message": last_line(doctor.stderr)}
     report = next(
         r for r in json.loads(doctor.stdout)["frameworks"] if r["framework"] == row.framework
@@ -222,21 +222,21 @@ def _outcome(row: Row, interpreter: str, home: Path) -> dict[str, Any]:
 
 
 def _not_installed(said: str, requirement: str) -> dict[str, Any]:
-    # Where nothing can be reached, pip says the same at its end.
+    # without a network, pip ends with the same message
     if f"No matching distribution found for {requirement}" in said and "Retrying" not in said:
         return {"result": "no wheel", "message": ""}
     return {"result": "does not install", "message": last_line(said)}
 
 
 def _said(advice: str, home: Path) -> str:
-    """Return an error's message, without its class and without where it was run."""
+    """Return an error's message, without its class and without the folder of the run."""
     return re.sub(
         rf" \({re.escape(str(home))}[^)]*\)", "", re.sub(r"^unamp\.errors\.\w+: ", "", advice)
     )
 
 
 def table(known: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Return the page."""
+    """Return the text of the page."""
     lines = []
     for framework, versions in sorted(known.items()):
         for version, pythons in sorted(versions.items(), key=lambda item: numbers(item[0])):

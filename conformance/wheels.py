@@ -1,6 +1,6 @@
-"""The frameworks that offer no wheel for the running Python, for whoever does without them.
+"""The frameworks that offer no wheel for the running Python, so that tests and runs leave them out.
 
-``pyproject.toml`` knows: its extra ``frameworks`` leaves them out there.
+``pyproject.toml`` knows them: its extra ``frameworks`` excludes them for that Python.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def without_wheels(python: Sequence[int] = sys.version_info[:2]) -> frozenset[st
 
 
 def first_without(requirement: str) -> tuple[str, tuple[int, int] | None]:
-    """Return the package that a requirement names and the first Python it leaves out, or None.
+    """Return the package of a requirement and the first Python that it excludes, or None.
 
     Raises:
-        ValueError: where it is written in another way than those of the extra.
+        ValueError: where the requirement is not written as those of the extra.
     """
     form = re.fullmatch(r"([\w-]+)>=[\d.]+,<\d+(?:; python_version < '3\.(\d+)')?", requirement)
     if form is None:

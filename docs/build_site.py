@@ -1,10 +1,10 @@
 """Build the site: README.md, the other files at the root, and docs/, with the API reference.
 
-`python docs/build_site.py [FOLDER]` writes the pages of this version to a folder of its name in
-FOLDER, `site` unless it is given. Versions that are there already stay, and each page's menu leads
-to them. README.md is the front page; CONTRIBUTING.md, SECURITY.md and CHANGELOG.md are pages. A
-link to any other file of the repository becomes its path: the site does not hold the source.
-Zensical builds it by `mkdocs.yml`, from a copy of the pages, and whatever it warns of is an error.
+`python docs/build_site.py [FOLDER]` writes the pages of this version to FOLDER/VERSION; FOLDER is
+`site` by default. Other versions in FOLDER stay, and each page's menu leads to them. README.md is
+the front page; CONTRIBUTING.md, SECURITY.md and CHANGELOG.md are pages. A link to any other file of
+the repository becomes plain text, the file's path: the site does not hold the source. Zensical
+builds the site by `mkdocs.yml`, from a copy of the pages; its warnings are errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 
-#: The pages that are files at the root, by their names in the site.
+#: The pages that are files at the root of the repository, by their names in the site.
 FROM_ROOT = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -32,19 +32,19 @@ FROM_ROOT = {
 }
 _IN_SITE = {file: page for page, file in FROM_ROOT.items()}
 
-#: The front page has few headings, and wide code.
+#: The front page has few headings and wide code: it is shown without a table of contents.
 _WIDE = "---\nhide:\n  - toc\n---\n"
 
 _LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
-#: A block of code that our tests write to a file; a fence with a word that Markdown does not know
-#: would be none.
+#: The head of a code block that our tests write to a file. Markdown does not know the word `file=`,
+#: and would not take the block as code.
 _FILE = re.compile(r"^(```\w+) file=(\S+)$", re.MULTILINE)
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 
-#: Where the folder of all versions is opened: the newest one.
+#: The page at the root of all versions: it leads to the newest.
 _NEWEST = (
     "<!doctype html>\n<title>unamp</title>\n"
     '<meta http-equiv="refresh" content="0; url={version}/index.html">\n'
@@ -52,11 +52,11 @@ _NEWEST = (
 
 
 def led(markdown: str, source: str) -> str:
-    """Return the text of a page whose relative links lead to pages of the site, or to none.
+    """Return a page's text whose relative links lead to pages of the site, or become plain text.
 
     Args:
         markdown: the text of the page.
-        source: the page's name in the site, as `api/index.md`.
+        source: the page's name in the site, such as `api/index.md`.
     """
     folder = "" if source in FROM_ROOT else posixpath.dirname(f"docs/{source}")
 
@@ -76,9 +76,9 @@ def led(markdown: str, source: str) -> str:
 
 
 def _named(table: re.Match[str]) -> str:
-    """Return a table whose cells say of which column they are.
+    """Return a table whose cells have the names of their columns.
 
-    On a phone each stands under the name.
+    On a phone each cell stands below that name.
     """
     columns = [
         _TAG.sub("", name).strip().replace(chr(34), "&quot;")
@@ -113,7 +113,7 @@ def write_pages(folder: Path) -> None:
 
 
 def build(site: Path) -> str:
-    """Build the site of this version, and return the build's complaints, if any.
+    """Build the site of this version; return the complaints of the build, empty without any.
 
     Args:
         site: the folder of all versions.
@@ -143,12 +143,12 @@ def build(site: Path) -> str:
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         said = _COLOR.sub("", done.stdout + done.stderr)
-        # What griffe says of docstrings does not make a strict build fail.
+        # a strict build does not fail by griffe's complaints about docstrings: look for them
         if done.returncode or re.search(r"^(griffe|Warning|Error|mkdocs)", said, re.MULTILINE):
             return said
         for page in (folder / "site").rglob("*.html"):
             page.write_text(_TABLE.sub(_named, page.read_text("utf-8")), "utf-8")
-        # a server has one, at its root, and its links would begin there
+        # a server has a 404 page of its own at its root, where the links of this one would break
         (folder / "site/404.html").unlink()
         shutil.rmtree(site / version, ignore_errors=True)
         shutil.copytree(folder / "site", site / version)
@@ -162,7 +162,7 @@ def this_version() -> str:
 
 
 def _list_versions(site: Path) -> None:
-    """List the versions in a folder for the menu of their pages, and lead to the newest one."""
+    """Write the list of versions for the pages' menu, and the page that leads to the newest."""
     versions = sorted(
         (page.parent.name for page in site.glob("[0-9]*/index.html")), key=Version, reverse=True
     )

@@ -1,8 +1,8 @@
-"""For the API reference: what our docstrings have and Markdown has not.
+"""An extension of griffe for the API reference: it turns our docstrings into plain Markdown.
 
-Parameters that are described together (``allow, deny: see there``) are listed one by one; tables of
-text become lists; a ``::`` in front of code is a colon, or nothing; and a comment that begins with
-``#:`` is the docstring of what it stands at.
+Parameters that are described together (``allow, deny: see there``) are listed one by one. Tables of
+text become lists. A ``::`` in front of code becomes a colon, or nothing. A comment that begins with
+``#:`` becomes the docstring of its attribute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HouseStyle(griffe.Extension):
             )
 
     def on_attribute(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
-        """Give an attribute the comment that stands at it, or above it."""
+        """Give an attribute the comment at its line, or above it, as its docstring."""
         if attr.docstring is None and attr.lineno is not None and (said := _comment(attr)):
             attr.docstring = griffe.Docstring(said, parent=attr)
 
@@ -38,7 +38,7 @@ class HouseStyle(griffe.Extension):
 def _divided(docstring: str) -> tuple[str, str, str]:
     """Return the text up to the arguments or attributes, that section, and the rest.
 
-    Exceptions are listed together by design.
+    The rest has the exceptions, which stay listed together.
     """
     start = re.search(r"^(Args|Attributes):\n", docstring, re.MULTILINE)
     if start is None:

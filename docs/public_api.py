@@ -1,8 +1,8 @@
-"""Hold the public names against docs/api/names.txt, which are those of the last release.
+"""Compare the public names with docs/api/names.txt, which has those of the last release.
 
-`make api` writes the file anew, for a release. Between releases it stays as it is, and `changes`
-says what became of it: a test wants each change named in CHANGELOG.md. The code is read, not
-imported: no framework is needed.
+`make api` writes the file for a release. Between releases it stays the same, and `changes` returns
+the differences: a test requires that CHANGELOG.md names each. The code is read, not imported, so
+that no framework is needed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 NAMES = ROOT / "docs" / "api" / "names.txt"
 CHANGELOG = ROOT / "CHANGELOG.md"
 
-#: The modules whose `__all__` is public, by the folder that they are in; `.*` is all below one. A
-#: name is known by the first that has it.
+#: The modules whose `__all__` is public, by their folder; `.*` means all modules below one. A name
+#: belongs to the first module that has it.
 PUBLIC = {
     ".": (
         "unamp",
@@ -41,10 +41,10 @@ PUBLIC = {
     "adapters": ("unamp_jax", "unamp_jax.loss_scaling"),
 }
 
-#: The methods with two underscores that are called by that name, or by calling what has them.
+#: The methods with two underscores that a user calls by name, or by calling the object.
 _SPECIAL = ("__init__", "__call__")
 
-#: A name, or the words of a command; and what is said of it.
+#: A name, or the words of a command, and its description.
 _LINE = re.compile(r"(?P<form>class |def |)(?P<name>.+?)(?P<rest>(?:\(|: | = | is ).*|)")
 
 _HEAD = (
@@ -57,23 +57,23 @@ _HEAD = (
 
 
 class Change(NamedTuple):
-    """A change of what is public: the name that CHANGELOG has to have, and what became of it."""
+    """A change of a public name: the name that CHANGELOG must have, and the kind of change."""
 
     name: str
     said: str
 
 
 class _Entry(NamedTuple):
-    """A line of the file: `class `, `def ` or nothing; and what follows the name."""
+    """A line of the file: `class `, `def ` or nothing, and the text behind the name."""
 
     form: str
     rest: str
 
 
 def main() -> int:
-    """Write the file anew, and return the exit status.
+    """Write the file, and return the exit status.
 
-    Refuse while CHANGELOG's newest section does not name a change.
+    The file is not written while CHANGELOG's newest section lacks a change.
     """
     new = current()
     old = NAMES.read_text("utf-8") if NAMES.exists() else new
@@ -86,9 +86,9 @@ def main() -> int:
 
 
 def current() -> str:
-    """Return the file as it would be now.
+    """Return the file's text for the code as it is now.
 
-    It has a line for each public name, for each word of the command line, for each format.
+    It has a line for each public name, each word of the command line, and each format.
     """
     of_code = (line for folder, modules in PUBLIC.items() for line in names(ROOT / folder, modules))
     return "\n".join([*_HEAD, *of_code, *commands(), *formats()]) + "\n"
@@ -108,7 +108,7 @@ def _load(home: Path, package: str) -> griffe.Module:
 
 
 def _names(root: griffe.Module, modules: Iterable[str], seen: dict[str, str]) -> Iterator[str]:
-    """Yield the lines, and note in `seen` by which public name each object is known first."""
+    """Yield the lines; note in `seen` the public name by which each object is first known."""
     for module in _expanded(root, modules):
         for name in sorted(str(each) for each in module.exports or ()):
             yield from _lines(f"{module.path}.{name}", _member(module, name), seen)
@@ -137,7 +137,7 @@ def _member(module: griffe.Module, name: str) -> griffe.Object:
     if found.is_alias:
         found = found.final_target
     if found.is_module and name in found.members:
-        # a function of its module's name hides the module
+        # a function with the name of its module hides the module
         inner = found.members[name]
         return inner.final_target if inner.is_alias else inner
     return found
@@ -164,7 +164,7 @@ def _lines(public: str, found: griffe.Object, seen: dict[str, str]) -> Iterator[
 
 
 def _fields(found: griffe.Class) -> dict[str, str]:
-    """Return the fields of a NamedTuple, whose `__init__` nobody wrote."""
+    """Return the fields of a NamedTuple, whose `__init__` is not in the source."""
     if not any(str(base).rpartition(".")[2] == "NamedTuple" for base in found.bases):
         return {}
     return {
@@ -187,9 +187,9 @@ def _line(public: str, found: griffe.Object) -> str:
 
 
 def _annotated(found: griffe.Attribute) -> str:
-    """Return the annotation and the value.
+    """Return the annotation and the value of an attribute.
 
-    The value that a method assigns is left out: nobody could rely on it.
+    A value that a method assigns is left out: no user could rely on it.
     """
     annotation = f": {found.annotation}" if found.annotation is not None else ""
     assigned = "instance-attribute" in found.labels and "class-attribute" not in found.labels
@@ -218,7 +218,7 @@ def _parameters(function: griffe.Function) -> str:
 
 
 def _deprecated(module: griffe.Module) -> Iterator[tuple[str, str]]:
-    """Yield the names that a module's `__getattr__` still knows, and the `Deprecation` of each."""
+    """Yield the names that a module's `__getattr__` still knows, each with its `Deprecation`."""
     found = module.members.get("__getattr__")
     if isinstance(found, griffe.Attribute):
         for node in ast.walk(ast.parse(str(found.value))):
@@ -241,7 +241,7 @@ def commands() -> Iterator[str]:
         for each in command.params:
             spelled = "/".join((*each.opts, *each.secondary_opts))
             name = spelled if spelled.startswith("-") else spelled.upper()
-            shown = getattr(each, "show_default", None)  # text where the default is the machine's
+            shown = getattr(each, "show_default", None)  # text, where the default is the machine's
             default = shown if isinstance(shown, str) else _plain(each.default)
             yield f"{words} {name} = {'required' if each.required else default}"
         for name, inner in sorted(getattr(command, "commands", {}).items()):
@@ -275,13 +275,10 @@ def formats() -> Iterator[str]:
 
 
 def changes(old: str, new: str) -> list[Change]:
-    """Return the changes from one text to another.
-
-    Names came, went or changed, and arguments did.
-    """
+    """Return the changes from one text of the file to another: of names and of arguments."""
     before, after = _entries(old), _entries(new)
     found: list[Change] = []
-    whole: set[str] = set()  # came or went with all that is in them
+    whole: set[str] = set()  # names that came or went with all members
     for name in (*before, *(each for each in after if each not in before)):
         if any(name.startswith((f"{each}.", f"{each} ")) for each in whole):
             continue
@@ -332,7 +329,7 @@ def _signature_changes(name: str, old: str, new: str) -> Iterator[Change]:
 
 
 def _arguments(rest: str) -> tuple[dict[str, str], str]:
-    """Return the arguments of a signature, and its result.
+    """Return the arguments of a signature and its result.
 
     An argument has its kind, annotation and default.
     """
@@ -364,7 +361,7 @@ def _argument(kind: str, argument: ast.arg, default: ast.expr | None) -> str:
 def unnamed(found: Iterable[Change], section: str) -> list[str]:
     """Return the changes that a section of CHANGELOG does not name.
 
-    It names them to the letter, between backticks.
+    A name counts only in its exact spelling, between backticks.
     """
     named = set(re.findall(r"`([^`\n]+)`", section))
     return [
@@ -387,9 +384,9 @@ def named_changes(changelog: str, head: str = r"[^\n]*") -> str:
 
 
 def newest_tag(home: Path) -> str | None:
-    """Return the newest release's tag that git knows of.
+    """Return the tag of the newest release in git.
 
-    None in a clone without tags, and where there is no clone.
+    None in a clone without tags, and outside of a clone.
     """
     if not (home / ".git").exists() or shutil.which("git") is None:
         return None
@@ -399,7 +396,7 @@ def newest_tag(home: Path) -> str | None:
 
 
 def broken_since(home: Path, tag: str, folder: str, modules: Iterable[str]) -> list[Change]:
-    """Return the breaking changes since a tag that griffe finds, as far as they are public."""
+    """Return the breaking changes of public names since a tag, as griffe finds them."""
     modules = tuple(modules)
     (package,) = {name.partition(".")[0] for name in modules}
     old = griffe.load_git(package, ref=tag, repo=home, search_paths=[folder], resolve_aliases=True)

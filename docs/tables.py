@@ -1,8 +1,8 @@
-"""Write the tables in docs/tables from the data and the adapters that they are about.
+"""Write the tables in docs/tables from the data and the adapters.
 
-`make tables` runs it. With `--check` it writes nothing, and says which tables are stale; a test
-does that. What an adapter can do is asked in a process of its own, as two frameworks in one process
-get in each other's way.
+`make tables` runs it. With `--check` it writes nothing, and prints the stale tables; a test runs
+that. Each adapter is asked for its abilities in a process of its own, because two frameworks in one
+process disturb each other.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from unamp.vocabulary import FRAMEWORKS
 HERE = Path(__file__).parent / "tables"
 MUTANTS = Path(__file__).parents[1] / "conformance" / "results" / "mutants.json"
 COVERED = ("torch", "paddle", "mindspore", "tensorflow", "jax")
-_SPELLED = (*FRAMEWORKS, "jax")  # which brings its spellings along
+_SPELLED = (*FRAMEWORKS, "jax")  # jax brings its own spellings
 DTYPES = LOW_DTYPES
-_SHOWN = 6  # of a gap's operations; the file of gaps has them all
+_SHOWN = 6  # operations of a gap; the file of gaps has all
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the tables, or check them; the exit status."""
+    """Write the tables, or check them; return the exit status."""
     stale = []
     for name, text in tables().items():
         file = HERE / name
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def tables() -> dict[str, str]:
-    """Every table's file and text."""
+    """Return the text of every table, by its file's name."""
     with ThreadPoolExecutor(2) as pool:
         asked = dict(zip(COVERED, pool.map(_ask, COVERED), strict=True))
     return {
@@ -266,9 +266,9 @@ def _share(counts: dict[str, Any] | None) -> str:
 
 
 def _expected(gaps: Iterable[KnownGap]) -> list[list[str]]:
-    """Return a row for each reason and the operations that it is about.
+    """Return a row for each reason, with the operations that have it.
 
-    Often several kinds of checks see the same thing.
+    Several kinds of checks often find the same fault.
     """
     checks: dict[tuple[str, ...], list[str]] = {}
     for gap in gaps:
@@ -307,7 +307,7 @@ def _ask(framework: str) -> dict[str, Any]:
     )
     if ran.returncode:
         raise SystemExit(f"{framework} could not be asked:\n{ran.stderr}")
-    # frameworks greet on standard output
+    # frameworks print greetings on standard output: the answer is the last line
     answer: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])
     return answer
 
@@ -337,7 +337,7 @@ def _answer(framework: str) -> dict[str, Any]:
 def _allowing(op: str, dtype: DtypeLike) -> Policy:
     """Return the policy that allows an operation.
 
-    A cast can be on no list, and is what it is under any policy.
+    A cast can be on no list, and runs in the same way under any policy.
     """
     return Policy("O1", dtype, allow=() if vocabulary()[op].is_cast else op)
 

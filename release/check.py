@@ -1,14 +1,14 @@
 """The steps that a release must pass: ``make release-check``. Nothing is uploaded.
 
-From a fresh clone of what is committed: the sdist and the wheels are built (`dist.py`); pip chooses
-between the wheels in an empty environment of each Python that is found here; every framework's
-newest release runs its first example, ``unamp doctor`` and a brief conformance from the wheel with
-kernels, in an environment without a compiler (``conformance/newest.py``), PyTorch first in the
-version that its kernels are built for; links in the documents lead somewhere. What is left for a
-person is printed at the end. All steps are run, also behind one that fails.
+All steps start from a fresh clone of the last commit. The sdist and the wheels are built
+(`dist.py`). Pip chooses between the wheels in an empty environment of each Python on this machine.
+Every framework's newest release runs its first example, ``unamp doctor`` and a brief conformance,
+from the wheel with kernels, in an environment without a compiler (``conformance/newest.py``).
+The version of PyTorch that the kernels are built for comes first. Links in the documents are
+followed. Only a failed build ends the run. The work that is left for a person is printed at the end.
 
-Arguments choose what ``newest.py`` runs: ``python release/check.py jax torch==2.13.0``; all, where
-none is named.
+Arguments are those of ``newest.py``: ``python release/check.py jax torch==2.13.0``. Without any,
+all frameworks run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from versions import found_python  # noqa: E402
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
-#: Run in an empty environment, where nothing but the wheel is: says whether it has brought kernels.
+#: A program for an empty environment with only the wheel: it prints whether the wheel has kernels.
 _BROUGHT = """
 import importlib.util, pathlib, sys, unamp
 assert unamp.__file__.startswith(sys.prefix), unamp.__file__
@@ -53,7 +53,7 @@ than the last change
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run every step, say how each went and what is left; return 1 where one fails."""
+    """Run every step, print the results and the work left; return 1 where a step failed."""
     parser = argparse.ArgumentParser(description="What a release must pass; nothing is uploaded.")
     parser.add_argument(
         "chosen",
@@ -107,15 +107,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
-    """Install the wheels, one after the other, into empty environments of a Python.
+    """Install the wheels, one after the other, in empty environments of a Python.
 
-    Return whether both do what they must.
+    Return whether both work as they must.
     """
     interpreter = found_python(python)
     if interpreter is None:
         print(f"empty environment, Python {python}: left out, it is not on PATH")
         return True
-    # Pip looks into the folder, as it would into an index, and takes the wheel that fits best.
+    # Pip takes the best wheel of the folder, as it would from an index.
     for form, source, expected in (
         ("the wheel that pip chooses", ["--find-links", str(wheel.parent), "unamp"], "kernels"),
         ("the pure wheel", [str(pure)], "none"),
@@ -147,7 +147,7 @@ def _installs(python: str, wheel: Path, pure: Path, home: Path) -> bool:
 
 
 def _built_for() -> list[str]:
-    """Return the PyTorch that this environment's kernels are built for, as `newest.py` wants it."""
+    """Return the PyTorch that this environment's kernels are for, in the words of `newest.py`."""
     found = re.match(
         r"[\d.]+", _output(sys.executable, "-c", "import torch; print(torch.__version__)", cwd=ROOT)
     )
@@ -155,7 +155,7 @@ def _built_for() -> list[str]:
 
 
 def _passes(what: str, clone: Path, *command: str) -> bool:
-    """Run Python in the clone, with its packages, and show what it prints.
+    """Run Python in the clone, with its packages, and show the output.
 
     Return whether it succeeds.
     """
@@ -171,7 +171,7 @@ def _output(*command: str, cwd: Path, **variables: str) -> str:
     """Return the output of a command.
 
     Raises:
-        SystemExit: it fails; what it has to say is on the terminal.
+        SystemExit: where it fails; its error is on the terminal.
     """
     done = subprocess.run(
         command, cwd=cwd, env=os.environ | variables, text=True, capture_output=True, check=False

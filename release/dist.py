@@ -1,13 +1,12 @@
 """The sdist, the pure wheel and the wheel for this platform, in dist/: ``make dist``.
 
-The pure wheel works everywhere. The other one has the same files, and PyTorch's kernels besides,
-for each Python and minor version of PyTorch that they are built with here: those of the interpreter
-that runs this, and of those named with ``--python``, environments that have torch, ninja and
-setuptools.
+The pure wheel works everywhere. The wheel for the platform has the same files and PyTorch's
+kernels, for each Python and minor version of PyTorch that they are built with here: those of the
+running interpreter, and of the interpreters that ``--python`` names, in environments with torch,
+ninja and setuptools.
 
-Pip takes the wheel for the platform where it fits: it is tagged with the oldest glibc that has what
-the kernels use. What is in the wheels and how large it is, is checked; an error where it is not as
-it should be.
+Pip takes the wheel for the platform where it fits: its tag names the oldest glibc that has the
+functions that the kernels use. The contents and the sizes of the wheels are checked.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 
-#: The bytes that one library of kernels may have: half as many again as it has.
+#: The most bytes of one library of kernels: half as many again as it has.
 LARGEST = 450_000
 
-#: The bytes that a wheel may have without kernels.
+#: The most bytes of a wheel without kernels.
 LARGEST_PURE = 2_000_000
 
 _KERNELS = """
@@ -47,7 +46,7 @@ compiled.build(target=Path(sys.argv[1], "unamp_torch/compiled", *place.parts[-2:
 
 
 class Wheels(NamedTuple):
-    """The wheel without kernels, the one with them, and its libraries' sizes by their paths."""
+    """The wheel without kernels, the wheel with kernels, and its libraries' sizes by path."""
 
     pure: Path
     platform: Path
@@ -55,15 +54,15 @@ class Wheels(NamedTuple):
 
 
 def build(out: Path, interpreters: Sequence[str]) -> Wheels:
-    """Build everything into a folder, which is emptied of older wheels, and check it.
+    """Build everything into a folder, remove older wheels from it, and check the results.
 
     Args:
         out: the folder.
-        interpreters: those for whose PyTorch kernels are built.
+        interpreters: the interpreters for whose PyTorch kernels are built.
 
     Raises:
-        ValueError: what was built is not as it should be.
-        subprocess.CalledProcessError: a compiler or the build failed; the terminal shows why.
+        ValueError: where a wheel is not as it should be.
+        subprocess.CalledProcessError: where a compiler or the build failed; the terminal shows why.
     """
     pure = build_pure(out)
     with tempfile.TemporaryDirectory(prefix="unamp-kernels-") as folder:
@@ -73,20 +72,20 @@ def build(out: Path, interpreters: Sequence[str]) -> Wheels:
 
 
 def build_for_platform(pure: Path, folder: Path) -> Wheels:
-    """Build the wheel for this platform, with the libraries of a folder, and check it.
+    """Build the wheel for this platform, with the libraries of a folder, and check both wheels.
 
-    It is built beside the pure wheel, which is checked, too.
+    It is built beside the pure wheel.
 
     Args:
         pure: the pure wheel.
-        folder: where the libraries are, at their paths in a wheel.
+        folder: the folder of the libraries, at their paths in a wheel.
 
     Raises:
-        ValueError: one of them is not as it should be.
-        subprocess.CalledProcessError: the build failed.
+        ValueError: where one of the wheels is not as it should be.
+        subprocess.CalledProcessError: where the build failed.
     """
     out, libraries = pure.parent, sorted(folder.rglob("*.so"))
-    # The name of a library says which Python it is for.
+    # A library's name contains the Python that it is for.
     hook = {
         "UNAMP_COMPILED_PARTS": str(folder),
         "UNAMP_WHEEL_TAG": f"py3-none-{platform_tag(libraries)}",
@@ -113,7 +112,7 @@ def build_for_platform(pure: Path, folder: Path) -> Wheels:
 def build_pure(out: Path) -> Path:
     """Build the sdist, and from it the pure wheel, into a folder; return the wheel.
 
-    The folder is emptied of older ones.
+    Older ones are removed from the folder.
     """
     out.mkdir(parents=True, exist_ok=True)
     for old in (*out.glob("unamp-*.whl"), *out.glob("unamp-*.tar.gz")):
@@ -126,7 +125,7 @@ def build_pure(out: Path) -> Path:
 def platform_tag(libraries: Iterable[Path]) -> str:
     """Return the platform's part of a wheel's tag.
 
-    On Linux, it names the oldest glibc that has all that the libraries use.
+    On Linux it names the oldest glibc that has all functions that the libraries use.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return re.sub(r"[-.]", "_", sysconfig.get_platform())
@@ -139,10 +138,10 @@ def platform_tag(libraries: Iterable[Path]) -> str:
 
 
 def check(wheels: Wheels) -> None:
-    """Check the content of the wheels, and its size.
+    """Check the contents of the wheels, and their sizes.
 
     Raises:
-        ValueError: something is not as it should be; the message says what.
+        ValueError: where something is not as it should be; the message names it.
     """
     if (size := wheels.pure.stat().st_size) > LARGEST_PURE:
         raise ValueError(
@@ -172,7 +171,7 @@ def check(wheels: Wheels) -> None:
 
 
 def _contents(wheel: zipfile.ZipFile) -> dict[str, int]:
-    """Return the checksums of the files in a wheel, without those that say what the wheel is."""
+    """Return the checksums of the files in a wheel, without the files that describe the wheel."""
     about = (".dist-info/WHEEL", "/RECORD", "/unamp.cdx.json")
     return {
         file.filename: file.CRC for file in wheel.infolist() if not file.filename.endswith(about)
@@ -182,7 +181,7 @@ def _contents(wheel: zipfile.ZipFile) -> dict[str, int]:
 def with_torch(interpreters: Sequence[str]) -> list[str]:
     """Return the interpreters that kernels are built for.
 
-    They are those given, and the one that runs this where it has PyTorch.
+    They are the given ones, and the running one if it has PyTorch.
     """
     seek = [sys.executable, "-c", "import torch, ninja, setuptools"]
     here = subprocess.run(seek, capture_output=True, check=False).returncode == 0
@@ -192,7 +191,7 @@ def with_torch(interpreters: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build everything, and say what was built."""
+    """Build everything, and print the results."""
     parser = argparse.ArgumentParser(
         description="Build the sdist, the pure wheel and the wheel for this platform."
     )
@@ -227,7 +226,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(*command: str, **variables: str) -> None:
-    """Run a command with the checkout's packages; what it prints is shown where it fails."""
+    """Run a command with the checkout's packages; show its output where it fails."""
     path = os.pathsep.join(str(ROOT / folder) for folder in (".", "adapters", "conformance"))
     environment = {**os.environ, "PYTHONPATH": path, **variables}
     done = subprocess.run(

@@ -1,10 +1,8 @@
-"""Additions to a wheel as it is built: a bill of materials, in CycloneDX's JSON.
+"""Additions to a wheel during its build: a bill of materials, in CycloneDX's JSON, and kernels.
 
-It goes to the folder that PEP 770 has for it.
-
-It lists each file of the wheel with its SHA-256, and each package that an extra asks for. It has no
-time and no serial number: the same source gives the same wheel. A wheel for this platform gets
-PyTorch's kernels as well, which `dist.py` compiles.
+The bill goes to the folder that PEP 770 names. It lists each file of the wheel with its SHA-256,
+and each package that an extra requires. It has no time and no serial number: the same source gives
+the same wheel. A wheel for this platform also gets PyTorch's kernels, which `dist.py` compiles.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ _FILE = "unamp.cdx.json"
 
 
 class BillOfMaterials(BuildHookInterface[Any]):
-    """Writes the bill of a wheel before it is packed."""
+    """Writes the bill of materials before the wheel is packed."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Hand the bill over, except to an editable install, whose files are the checkout's."""
+        """Add the bill to the wheel; not to an editable install, whose files are the checkout's."""
         if version == "editable":
             return
         if "UNAMP_COMPILED_PARTS" in os.environ:
@@ -41,7 +39,7 @@ class BillOfMaterials(BuildHookInterface[Any]):
             build_data["force_include"].update(parts)
         builder, core = self.build_config.builder, self.metadata.core
         with builder.config.set_build_data(build_data):
-            # The bill must have the files that other hooks add.
+            # the bill also lists the files that other hooks add
             files = {
                 file.distribution_path: Path(file.path) for file in builder.recurse_included_files()
             }
@@ -62,7 +60,7 @@ class BillOfMaterials(BuildHookInterface[Any]):
 def bill(
     itself: Mapping[str, Any], files: Mapping[str, Path], packages: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the bill: what the wheel is, the files in it, the packages that it can use."""
+    """Return the bill: the wheel's description, its files, and the packages that it can use."""
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
