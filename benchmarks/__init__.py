@@ -1,1 +1,1 @@
-"""unamp side by side with what a user would write instead: `make bench`."""
+"""Benchmarks of unamp beside what a user would write instead: `make bench`."""

@@ -70,7 +70,7 @@ def run(
         for standing in standings(section, quick, titles, variables):
             show(standing, console)
             found.standings.append(standing)
-            if json is not None:  # after each: a run that is broken off is not lost
+            if json is not None:  # written after each section, so that an interruption loses little
                 results.write(json, found)
         found.sections[section] = round(time.monotonic() - began, 1)
     if json is not None:
@@ -86,7 +86,7 @@ def _setting(name: str) -> Setting:
 
 
 def _left_out(section: str, setting: Setting | None) -> str:
-    """Return why a section is not run; empty where it is."""
+    """Return the reason why a section is not run; empty where it is run."""
     framework = framework_of(section)
     if absent := missing(section):
         return f"{absent} is not installed"

@@ -1,9 +1,9 @@
-"""Interleaved timing: every contender is timed a little, in turn, for many rounds.
+"""Interleaved timing: in each round, every contender is timed for a short time, in turn.
 
-What disturbs a round (a busy neighbour, a change of clock speed) disturbs all contenders of it. So
-each round gives one ratio to the baseline, and the median of those is the result. Rounds are short
-for that reason, and what runs in this process is timed by its own processor time: on a machine with
-other things to do, waiting is no cost of the contender's.
+A disturbance (a busy neighbour, a change of clock speed) disturbs all contenders of a round. So
+each round gives one ratio to the baseline, and the result is the median of these ratios. Rounds are
+short for that reason. Work in this process is timed by its own processor time: waiting for other
+programs is no cost of a contender.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["Comparison", "Contender", "Effort", "Outcome", "Sampler", "Standing"
 
 
 class Sampler(Protocol):
-    """Something that can be timed once more."""
+    """A measurement that can be repeated."""
 
     def sample(self) -> float:
-        """Seconds for one execution, or bytes, as the comparison's unit says."""
+        """Return the seconds of one execution, or the bytes, by the comparison's unit."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Contender:
     """A statement, run many times inside a region.
 
     Attributes:
-        name: what the table calls it.
+        name: the contender's name in the table.
         statement: Python source.
-        names: the names that it uses.
-        region: makes what it runs in; made, entered and left once per round, outside the measured
-            time.
+        names: the names that the statement uses.
+        region: makes the region. It is made, entered and left once per round, outside of the
+            measured time.
         goal: the highest acceptable ratio to the baseline; None where nothing is promised.
-        at_most: the most seconds that it may take, likewise.
+        at_most: the most seconds that it may take; None likewise.
         timer: the clock: the processor time of this thread, or `time.process_time` for a framework
-            that computes in others.
+            that computes in other threads.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Contender:
     timer: Callable[[], float] = time.thread_time
 
     def sampler(self, seconds: float) -> Sampler:
-        """Times about `seconds` of it at a time."""
+        """Return a sampler that runs the statement for about `seconds` at a time."""
         return _Loop(self, seconds)
 
 
@@ -70,7 +70,7 @@ class _Loop:
 
     def sample(self) -> float:
         with self._region():
-            # the region's first call is another question
+            # the first call in a region may be slower, and is not measured here
             self._timer.timeit(max(1, self._loops // 50))
             return self._timer.timeit(self._loops) / self._loops
 
@@ -80,10 +80,10 @@ class Comparison:
     """Contenders that do the same job. The first is the baseline.
 
     Attributes:
-        title: what the job is.
-        contenders: each with `name`, `goal`, `at_most` and `sampler(seconds)`, as `Contender` has
-            them.
-        unit: of what is measured: ``"seconds"`` or ``"bytes"``.
+        title: the name of the job.
+        contenders: objects with `name`, `goal`, `at_most` and `sampler(seconds)`, as `Contender`
+            has them.
+        unit: the unit of the measurements: ``"seconds"`` or ``"bytes"``.
     """
 
     title: str
@@ -93,7 +93,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: rounds, and the seconds that one contender gets in a round."""
+    """The extent of a measurement: rounds, and the seconds of one contender in a round."""
 
     rounds: int
     seconds: float
@@ -104,9 +104,9 @@ class Outcome:
     """The measurement of one contender.
 
     Attributes:
-        median: the median of its rounds, in the unit of its comparison.
-        ratio: the median of each round's ratio to the baseline.
-        quartiles: the first and third quartile of those ratios.
+        median: the median of the rounds, in the comparison's unit.
+        ratio: the median of the rounds' ratios to the baseline.
+        quartiles: the first and third quartile of these ratios.
         surely: the 95% confidence interval of their median.
     """
 
@@ -120,9 +120,9 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """``"pass"``, ``"miss"``, ``"close"``; or nothing where there is no goal.
+        """``"pass"``, ``"miss"`` or ``"close"``; empty where there is no goal.
 
-        ``"close"`` is a miss that the noise does not let one be sure of.
+        ``"close"`` is a miss that may be noise.
         """
         if self.at_most is not None and self.median > self.at_most:
             return "miss"
@@ -135,7 +135,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Standing:
-    """A comparison, measured."""
+    """The measurements of a comparison."""
 
     title: str
     rounds: int
@@ -150,7 +150,7 @@ def measure(comparison: Comparison, effort: Effort) -> Standing:
     times: list[list[float]] = [[] for _ in contenders]
     order, chance = list(range(len(contenders))), random.Random(0)
     for _ in range(effort.rounds):
-        chance.shuffle(order)  # what the one before leaves in the caches is nobody's alone
+        chance.shuffle(order)  # no contender always finds the caches of the same other one
         for i in order:
             times[i].append(samplers[i].sample())
     return Standing(

@@ -1,10 +1,9 @@
-"""Peak memory of training: `python -m benchmarks.memory MODULE WAY` prints the bytes of one.
+"""Peak memory of training: `python -m benchmarks.memory MODULE WAY` prints the bytes of one way.
 
-It trains in this process. Each sample is a process of its own, so that nothing is left of another
-one. What is counted is what training takes above a process that has imported the framework and
-trained a tiny network in the same way: parameters, gradients, what the optimizer keeps,
-activations, and what the framework or unamp keeps besides. On a GPU the framework says it,
-elsewhere the system.
+The training runs in this process. Each sample is a new process, so that nothing is left of another.
+The result is the memory above that of a process that has imported the framework and trained a tiny
+network in the same way: parameters, gradients, optimizer state, activations, and all else that the
+framework or unamp keeps. On a GPU the framework tells it, elsewhere the system.
 """
 
 from __future__ import annotations
@@ -35,14 +34,15 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True)
 class Way:
-    """How a network is trained.
+    """One way to train a network.
 
     Attributes:
-        network: ``"encoder"``, where activations rule, or ``"wide"``, where parameters do.
-        by: ``"float32"``, ``"unamp"``, or the framework's own means.
-        level, dtype: of the policy, as the one who carries it out calls them.
-        decorated: whether parameters are low; with ``masters``, whether the optimizer steps float32
-            masters of them.
+        network: ``"encoder"``, where activations need most memory, or ``"wide"``, where parameters
+            do.
+        by: ``"float32"``, ``"unamp"``, or the name of the framework's own AMP.
+        level, dtype: the level and dtype of the policy, in the words of unamp or of that AMP.
+        decorated: whether parameters are low; with ``masters``, the optimizer steps float32 master
+            weights of them.
     """
 
     network: str
@@ -53,7 +53,7 @@ class Way:
     masters: bool = True
 
     def region(self, device: str | None = None) -> AbstractContextManager[Any]:
-        """Return unamp's region of this way; nothing where it is somebody else's."""
+        """Return unamp's region for this way; an empty context for other ways."""
         if self.by != "unamp":
             return nullcontext()
         return unamp.autocast(
@@ -62,7 +62,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """Return the row, for a table."""
+        """Return the name of the way's row in the table."""
         if self.by == "float32":
             return self.by
         parameters = (
@@ -76,7 +76,7 @@ class Way:
 class Size(NamedTuple):
     """The size of a network and of its batch.
 
-    The wide one has a batch of `sequences`, and takes no `length`.
+    The wide network has a batch of `sequences` rows, and no `length`.
     """
 
     layers: int
@@ -85,14 +85,14 @@ class Size(NamedTuple):
     length: int
 
 
-#: Some 400 MB in float32 each, in tensors large enough for the system to have them back at once.
+#: Some 400 MB in float32 each, in tensors so large that freed ones go back to the system at once.
 _SIZES = {"encoder": Size(2, 256, 64, 128), "wide": Size(6, 2048, 16, 0)}
 _TINY = {"encoder": Size(1, 64, 2, 16), "wide": Size(2, 64, 4, 0)}
 _TITLES = {"encoder": "2 encoder layers, SGD", "wide": "6 linear layers of 2048, Adam"}
 
 
 class Meter(NamedTuple):
-    """Reads memory: the bytes in use, and the most that were in use since `reset`."""
+    """Functions that read memory: the bytes in use, and the peak since `reset`."""
 
     used: Callable[[], int]
     reset: Callable[[], object]
@@ -103,17 +103,17 @@ class _Framework(Protocol):
     """The module of one framework's memory benchmarks."""
 
     def prepare(self, way: Way, size: Size) -> Callable[[], object]:
-        """Make a network in training; return a step of it that ends when all is computed."""
+        """Make a network and an optimizer; return a step that ends when all is computed."""
 
     def meter(self) -> Meter:
-        """Return the function that reads the memory of the device that it computes on."""
+        """Return the meter of the device that the framework computes on."""
 
 
 def resident() -> Meter:
     """Return the meter of this process's resident memory.
 
-    Linux forgets a peak when asked to. Elsewhere the largest of the process's life is what there
-    is: above what it was before training, it is training's.
+    Linux can reset the peak. Elsewhere the peak of the whole life of the process is read: where it
+    is above that before the training, it is the training's.
     """
     try:
         _CLEAR.write_text("5")
@@ -163,12 +163,12 @@ class Training:
         path = os.pathsep.join(
             filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))
         )
-        with tempfile.TemporaryDirectory() as folder:  # MindSpore's AMP writes networks where it is
+        with tempfile.TemporaryDirectory() as folder:  # MindSpore's AMP writes files where it runs
             environment = {**os.environ, "PYTHONPATH": path}
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, cwd=folder, env=environment
             )
-        if done.returncode:  # what frameworks say on the way is of interest only then
+        if done.returncode:  # the output of a framework matters only then
             raise RuntimeError(
                 f"{self.module}, {self.name}: exit status {done.returncode}\n{done.stderr[-4000:]}"
             )
@@ -183,14 +183,14 @@ def comparisons(
     alone: str = "bfloat16",
     wide: Sequence[str] = LOW,
 ) -> Iterator[Comparison]:
-    """Compare float32, the framework's own ways, and unamp's levels, in both networks.
+    """Yield a comparison of float32, the framework's own ways, and unamp's levels, per network.
 
     Args:
-        framework: what the titles begin with.
+        framework: the beginning of the titles.
         module: the name of the framework's module; see `_Framework`.
         own: the framework's own ways.
-        alone: the dtype of low parameters that have no masters; some optimizers step no bfloat16.
-        wide: the low dtypes that the wide network is trained in.
+        alone: the dtype of low parameters without masters; some optimizers cannot step bfloat16.
+        wide: the low dtypes in which the wide network is trained.
     """
     ways = {
         "encoder": [

@@ -14,8 +14,7 @@ from benchmarks.results import Run
 __all__ = ["growth", "is_growth", "memory", "ratios", "where", "write"]
 
 _COLOURS = {"pass": "#2e7d32", "close": "#b26a00", "miss": "#c62828", "": "#607d8b"}
-#: Every picture is as wide as a phone shows without making its text small: words stand above what
-#: is drawn.
+#: A picture is as wide as a phone shows it without small text: labels stand above their bars.
 _WIDTH, _LEFT = 420, 12
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="{width}" viewBox="0 0 {width} {height}" '
@@ -25,12 +24,12 @@ _HEAD = (
 
 
 def is_growth(standing: Standing) -> bool:
-    """Return whether a comparison is of one thing in several sizes."""
+    """Return whether a comparison is of one job in several sizes."""
     return standing.title.startswith("growth: ")
 
 
 def write(folder: Path, run: Run) -> list[Path]:
-    """Write the pictures of a run: ratios that have a goal, each growth, each network's memory."""
+    """Write the pictures of a run: ratios with a goal, each growth, each network's memory."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[str, str] = {}
     compared: dict[str, list[Standing]] = {}
@@ -64,9 +63,9 @@ def where(run: Run) -> str:
 
 
 def _subject(title: str) -> str:
-    """Return the name of the picture that a comparison is in.
+    """Return the name of the picture of a comparison.
 
-    A framework has one for steps, and one for everything smaller than a step.
+    Each framework has a picture for steps, and one for everything smaller than a step.
     """
     framework, colon, _ = title.partition(": ")
     return f"{framework if colon else 'torch'}{', steps' if ' step' in f' {title}' else ''}"
@@ -77,7 +76,7 @@ def _name(title: str) -> str:
 
 
 def ratios(standings: Sequence[Standing], told: str) -> str:
-    """Return a picture of each contender that has a goal: its quartiles, its median, the goal."""
+    """Return a picture of all contenders with a goal: the quartiles, the median, and the goal."""
     compared = [
         (s.title, asked)
         for s in standings

@@ -1,4 +1,4 @@
-"""Contenders that need a process of their own: fresh interpreters, processes with another past."""
+"""Contenders in processes of their own: new interpreters, and processes with different pasts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROCESSES = 4
 
 @dataclass(frozen=True)
 class FreshInterpreter:
-    """Python source that prints seconds, run by a new interpreter for each sample."""
+    """Python source that prints seconds; a new interpreter runs it for each sample."""
 
     name: str
     source: str
@@ -30,11 +30,11 @@ class FreshInterpreter:
     at_most: float | None = None
 
     def sampler(self, seconds: float) -> Sampler:
-        self.sample()  # compiles what it imports
+        self.sample()  # compiles the modules that it imports
         return self
 
     def sample(self) -> float:
-        # As with an installed package, whose modules pip has compiled.
+        # as with an installed package, whose modules pip compiled
         environment = {
             name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
         }
@@ -50,15 +50,15 @@ class FreshInterpreter:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A contender that other processes make and time, processes with a past of their own.
+    """A contender that other processes make and time, after they ran something else.
 
-    Two processes differ by a percent or two by where their memory happens to lie; several, taking
-    turns, even that out.
+    Two processes differ by a percent or two, by the addresses of their memory. Several processes
+    take turns to even that out.
 
     Attributes:
-        past: a function of a module, without arguments: what is to have happened there. Contenders
+        past: a function of a module, without arguments, which each process calls first. Contenders
             with the same past share their processes.
-        make: another one, which returns the contender.
+        make: a function of a module, without arguments, which returns the contender.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A run's measurements, as tables for people."""
+"""The measurements of a run, as tables for people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PACKAGES = (
 
 
 def machine() -> dict[str, Any]:
-    """Return the hardware and the versions that the numbers belong to."""
+    """Return the hardware and the versions of this machine."""
     return {
         "cpu_model_name": told.processor(),
         "cpu_count": os.cpu_count(),
@@ -51,7 +51,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is measured."""
+    """Return the versions of unamp and of the measured packages."""
     names = {
         found.metadata["Name"].lower().replace("_", "-"): found.version
         for found in metadata.distributions()
@@ -60,7 +60,7 @@ def versions() -> dict[str, str]:
 
 
 def show(standing: Standing, console: Console) -> None:
-    """Print one comparison."""
+    """Print the table of one comparison."""
     table = Table(
         title=standing.title, title_justify="left", title_style="bold", box=None, pad_edge=False
     )
@@ -89,7 +89,7 @@ def _cells(outcome: Outcome, unit: str, *, baseline: bool) -> tuple[str, ...]:
 
 
 def amount(number: float, unit: str) -> str:
-    """Return seconds or bytes as people say them."""
+    """Return seconds or bytes as text."""
     if unit == "bytes":
         return f"{number / 1e6:.0f} MB"
     for name, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):

@@ -1,4 +1,4 @@
-"""Results of a run in a file, and what became slower from one file to another."""
+"""The file of a run's results, and the changes from one file to another."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks.measure import Outcome, Standing
 
 __all__ = ["Change", "Run", "apart", "changes", "read", "write"]
 
-#: Two processes that do the same differ by so much. Of three identical quick runs, compared with
-#: each other, 13 to 16 of the 34 ratios would be changes without it, and 0 to 3 are with it.
+#: The relative difference between two processes that do the same. Without it, 13 to 16 of the 34
+#: ratios of three identical quick runs would count as changes; with it, 0 to 3 do.
 _BETWEEN_PROCESSES = 0.05
 
 
@@ -24,10 +24,10 @@ class Run:
 
     Attributes:
         machine: the hardware and the versions.
-        setting: the name of the setting of ``conformance/machines.toml`` that it ran under.
+        setting: the name of the run's setting in ``conformance/machines.toml``.
         variables: the environment variables of that setting, by framework.
-        sections: the seconds that each section took, by the clock.
-        standings: the comparisons.
+        sections: the wall-clock seconds of each section.
+        standings: the measured comparisons.
     """
 
     machine: dict[str, Any]
@@ -49,10 +49,10 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """``"slower"`` or ``"faster"`` (memory: more, less) beyond the noise; else nothing.
+        """``"slower"`` or ``"faster"`` (memory: more, less) beyond the noise; else empty.
 
-        The 95% confidence intervals of the two medians are apart, by more than two processes
-        differ.
+        Beyond the noise: the 95% confidence intervals of the two medians are apart by more than two
+        processes differ.
         """
         if self.surely_after[0] > self.surely_before[1] * (1 + _BETWEEN_PROCESSES):
             return "slower"
@@ -64,7 +64,7 @@ class Change(NamedTuple):
 
 
 def write(path: Path, run: Run) -> None:
-    """Write everything as JSON."""
+    """Write the results as JSON."""
     found = [
         {
             **asdict(s),
@@ -86,7 +86,7 @@ def read(path: Path) -> Run:
 
     Raises:
         OSError: where there is no such file.
-        ValueError: for a file that is none of ours.
+        ValueError: where the file has no results that `write` wrote.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -137,7 +137,7 @@ def _standing(data: Any) -> Standing:
 
 
 def _outcome(data: Any) -> Outcome:
-    # as it was called before memory
+    # files from before the memory benchmarks have "seconds" instead of "median"
     median = _number(data, "median" if "median" in _of(object, {"": data}, "") else "seconds")
     goals = {
         name: None if data.get(name) is None else _number(data, name)
@@ -162,7 +162,7 @@ def _pair(data: Any, key: str) -> tuple[float, float]:
 
 
 def apart(before: Run, after: Run) -> Iterator[str]:
-    """Yield the reasons why two runs cannot be compared: another machine, or another setting."""
+    """Yield the reasons why two runs are not comparable: another machine, or another setting."""
     for about in ("cpu_model_name", "cpu_count"):
         old, new = before.machine.get(about), after.machine.get(about)
         if old != new:

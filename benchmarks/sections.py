@@ -1,6 +1,6 @@
-"""The sections of the benchmark, each measured in a process of its own.
+"""The sections of the benchmark. Each is measured in a process of its own.
 
-So none sees what another one installed.
+So no section is affected by the patches of another one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Section(NamedTuple):
     """A section.
 
     Attributes:
-        place: the function that makes its comparisons, as module:function.
-        effort: how long each of them is measured.
-        variables: environment variables of its process.
-        ending: what its titles end with, where the same comparisons are in another section, too.
-        quick: whether a quick run of everything has it.
+        place: the function that makes the section's comparisons, as module:function.
+        effort: the extent of each measurement.
+        variables: environment variables of the section's process.
+        ending: the end of its titles, where another section has the same comparisons.
+        quick: whether a quick run of all sections includes it.
     """
 
     place: str
@@ -40,8 +40,8 @@ class Section(NamedTuple):
 
 _OPERATION, _STEP, _PROCESS = Effort(1500, 0.0003), Effort(150, 0.0), Effort(25, 0.0)
 _OPTIMIZER = Effort(300, 0.002)
-_MEMORY = Effort(3, 0.0)  # it hardly varies
-_LAYER = Effort(25, 0.0)  # half a second for a step
+_MEMORY = Effort(3, 0.0)  # memory hardly varies
+_LAYER = Effort(25, 0.0)  # a step takes half a second
 _QUICK, _FEWEST = 0.2, 3
 
 _IN_PYTHON: Mapping[str, str] = {"UNAMP_TORCH_COMPILED": "0"}
@@ -106,14 +106,14 @@ _FRAMEWORKS = ("paddle", "mindspore", "tensorflow", "jax")
 
 
 def framework_of(section: str) -> str | None:
-    """Return the framework that a section is about; None for one that needs none."""
+    """Return the framework of a section; None for a section without one."""
     if section == "import":
         return None
     return next((name for name in _FRAMEWORKS if section.startswith(f"{name}-")), "torch")
 
 
 def missing(section: str) -> str | None:
-    """Return the framework that a section needs and that is not installed."""
+    """Return the framework that a section needs, if it is not installed; else None."""
     framework = framework_of(section)
     return None if framework is None or find_spec(framework) else framework
 
@@ -121,13 +121,13 @@ def missing(section: str) -> str | None:
 def standings(
     section: str, quick: bool, titles: str = "*", variables: Mapping[str, str] | None = None
 ) -> Iterator[Standing]:
-    """Yield the section's comparisons, as they are measured.
+    """Yield the section's comparisons, each when it is measured.
 
     Args:
-        section: its name.
+        section: the name of the section.
         quick: whether to take a fifth of the rounds.
-        titles: only comparisons whose title this pattern fits.
-        variables: environment variables of its process, besides the section's own.
+        titles: a pattern; only comparisons whose title matches are measured.
+        variables: environment variables of the process, beside the section's own.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -146,7 +146,7 @@ def standings(
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables while a process starts, which inherits them."""
+    """Set variables while a process starts, because the process inherits them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

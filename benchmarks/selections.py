@@ -1,4 +1,4 @@
-"""Named selections of comparisons, for one question that several sections answer."""
+"""Named selections of comparisons from several sections."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from benchmarks.sections import SECTIONS
 
 __all__ = ["SELECTIONS", "chosen"]
 
-#: Each with its sections, and of each section the comparisons whose title fits the pattern.
+#: For each selection its sections, each with a pattern of the titles of comparisons.
 SELECTIONS: dict[str, dict[str, str]] = {
-    # Where people wait: steps of low parameters, regions, small operations, narrow layers, first
-    # traces.
+    # the times for which people wait: steps of low parameters, regions, small operations, narrow
+    # layers, first traces
     "waiting": {
         "decorated-steps": "*",
         "decorated-steps-python": "*",
@@ -34,12 +34,12 @@ def chosen(names: list[str], only: str | None, *, quick: bool) -> dict[str, str]
     """Return the sections to run, each with the pattern of its titles.
 
     Args:
-        names: sections by name; none: all, of which a quick run leaves out the slow ones.
-        only: the name of a selection, in place of sections.
-        quick: whether it is a quick run.
+        names: the names of sections; none means all, or the fast ones in a quick run.
+        only: the name of a selection, instead of sections.
+        quick: whether the run is quick.
 
     Raises:
-        ValueError: for a name that is none, and for both a selection and sections.
+        ValueError: for an unknown name, and for a selection beside sections.
     """
     if only is not None and names:
         raise ValueError(f"--only {only} and sections ({', '.join(names)}): give one of them")

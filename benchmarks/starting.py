@@ -1,4 +1,4 @@
-"""The cost of importing unamp, and of the first region of a process."""
+"""The time to import unamp, and of the first region of a process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _timed(source: str, *, imports: str = "sys", afterwards: str = "") -> str:
 
 
 def importing() -> list[Comparison]:
-    """`import unamp`, beside modules of the standard library."""
+    """Compare `import unamp` with modules of the standard library."""
     return [
         Comparison(
             "import, in a fresh interpreter",
@@ -44,7 +44,7 @@ def importing() -> list[Comparison]:
 
 
 def first_region() -> list[Comparison]:
-    """The first region, which reads the policy's lists and registers the kernels that it needs."""
+    """Compare the first region, which reads the policy's lists and registers its kernels."""
     sources = {
         "torch.autocast": "torch.autocast('cpu', dtype=torch.bfloat16)",
         "unamp, preset native": "unamp.autocast('cpu', dtype='bfloat16', preset='native')",

@@ -1,8 +1,8 @@
 """The cost of `unamp.watch` beside a step of a transformer's encoder, in PyTorch.
 
-`python -m benchmarks.watching` prints it. A step is timed without it. What the monitor takes is
-timed by itself, in the same steps: of those that it lets pass, and of those that it looks at. The
-time is the processor's, of one thread, so that what else a machine does counts less.
+`python -m benchmarks.watching` prints it. The step and the monitor are timed apart, in the same
+steps: the monitor in a step that it skips, and in a step that it samples. The time is the processor
+time of one thread, so that other work on the machine counts less.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure(low: bool) -> list[tuple[float, float, float]]:
-    """Return the times of steps, and of the monitor where it lets one pass and where it looks."""
+    """Return times of steps, and of the monitor in steps that it skips and that it samples."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True)
     network: Any = torch.nn.TransformerEncoder(layer, 4)
@@ -50,7 +50,7 @@ def measure(low: bool) -> list[tuple[float, float, float]]:
     )
 
     def step(watch: unamp.Watch | None) -> float:
-        """Take a step; return its time, or that of the monitor in it."""
+        """Take a step; return its time without a monitor, or the monitor's time."""
         start = time.process_time()
         optimizer.zero_grad()
         with nullcontext() if low else unamp.autocast(dtype="bfloat16"):
@@ -66,7 +66,7 @@ def measure(low: bool) -> list[tuple[float, float, float]]:
             over = time.process_time()
         return time.process_time() - over + begun - before
 
-    step(passing)  # the first is looked at
+    step(passing)  # a monitor samples the first step
     step(looking)
     return [(step(None), step(passing), step(looking)) for _ in range(ROUNDS)]
 

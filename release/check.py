@@ -5,7 +5,7 @@ All steps start from a fresh clone of the last commit. The sdist and the wheels 
 Every framework's newest release runs its first example, ``unamp doctor`` and a brief conformance,
 from the wheel with kernels, in an environment without a compiler (``conformance/newest.py``).
 The version of PyTorch that the kernels are built for comes first. Links in the documents are
-followed. Only a failed build ends the run. The work that is left for a person is printed at the end.
+followed. Only a failed build ends the run. The work left for a person is printed at the end.
 
 Arguments are those of ``newest.py``: ``python release/check.py jax torch==2.13.0``. Without any,
 all frameworks run.

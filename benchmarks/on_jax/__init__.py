@@ -1,1 +1,1 @@
-"""unamp on JAX, beside JAX without it: casts by hand, and jmp, which casts whole functions."""
+"""unamp on JAX, beside casts by hand, and jmp, which casts whole functions."""

@@ -1,6 +1,6 @@
 """Peak memory of training in `jax.jit` with optax; see `benchmarks.memory`.
 
-A step gives up the parameters that it is given.
+A step donates its parameters to the next one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def meter() -> Meter:
     def told(what: str) -> int:
         return int((device.memory_stats() or {})[what])
 
-    # it forgets no peak
+    # JAX cannot reset the peak
     return Meter(lambda: told("bytes_in_use"), lambda: None, lambda: told("peak_bytes_in_use"))
 
 
@@ -117,7 +117,7 @@ def prepare(way: Way, size: Size) -> Callable[[], None]:
     if way.decorated and not way.masters:
         parameters = low_parameters(parameters, way.dtype)
     state = optimizer.init(parameters)
-    if way.decorated and way.masters:  # the master weights are what the parameters were
+    if way.decorated and way.masters:  # the optimizer then keeps the float32 ones as master weights
         parameters = low_parameters(parameters, way.dtype)
 
     def loss_of(parameters: Any, x: jax.Array) -> jax.Array:

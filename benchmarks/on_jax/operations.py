@@ -1,4 +1,4 @@
-"""The time of one eager operation in a region and after the last one, and of a function's trace."""
+"""The time of one eager operation in a region, after the last region, and of a function's trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["aftermath", "comparisons", "tracing"]
 
 _LEFT_ALONE = ("jax.nn.relu(x)", "x + y", "jnp.tanh(x)")
 
-#: What unamp's user writes, and what somebody without it does.
+#: The statement with unamp, and the statement without it.
 _CAST = {
     "jnp.matmul(x, y)": "jnp.matmul(x.astype(jnp.bfloat16), y.astype(jnp.bfloat16))",
     "jnp.exp(low)": "jnp.exp(low.astype(jnp.float32))",
@@ -66,7 +66,7 @@ def tracing() -> list[Comparison]:
                 x = jnp.tanh(x) * 0.5 + x
         return x
 
-    # A function of its own each time: JAX keeps what it has traced.
+    # a new function each time: JAX keeps the traces of old ones
     statement = "jax.jit(lambda x: network(x)).trace(x)"
     names = {"jax": jax, "network": network, "x": jnp.ones([4, 16])}
     return [

@@ -1,4 +1,4 @@
-"""Measure opening and closing a region."""
+"""The time to open and close a region."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def comparisons() -> list[Comparison]:
     region = unamp.autocast(dtype="bfloat16")
     f = jax.jit(lambda x: x)
     names = {"region": region, "jax": jax, "f": f, "x": jnp.ones(())}
-    # JAX has no region like ours; its own context managers for a thread are the least that one can
+    # JAX has no region like ours. Its own context managers, which change a thread, show the least
     # cost.
     theirs = "with jax.default_matmul_precision('float32'): pass"
     opened = [

@@ -46,7 +46,7 @@ class Step:
             )
 
         self._step = jax.jit(step)
-        for _ in range(3):  # compiles it
+        for _ in range(3):  # the first one compiles
             self.sample()
         return self
 

@@ -4,7 +4,6 @@ from contextlib import suppress
 
 import mindspore
 
-# With another version of NumPy than MindSpore was compiled with, the first call that takes numbers
-# fails.
+# With another version of NumPy than MindSpore was compiled with, the first call with numbers fails.
 with suppress(SystemError):
     mindspore.ops.zeros((1,))

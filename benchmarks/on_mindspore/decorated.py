@@ -14,7 +14,7 @@ from benchmarks.measure import Comparison, Contender
 
 __all__ = ["comparisons"]
 
-#: Dense layers and their width.
+#: The number of dense layers, and their width.
 _STACKS = ((4, 64), (4, 256), (3, 1024))
 
 

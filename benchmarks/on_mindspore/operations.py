@@ -1,4 +1,4 @@
-"""The cost of an operation in a region, with one in another thread, and after the last region."""
+"""The cost of an operation in a region, with a region in another thread, and after the last one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _names() -> dict[str, object]:
 
 @contextmanager
 def _elsewhere() -> Iterator[None]:
-    """A region is open in another thread."""
+    """Keep a region open in another thread."""
     opened, done = threading.Event(), threading.Event()
 
     def work() -> None:

@@ -10,8 +10,8 @@ from benchmarks.measure import Comparison, Contender
 
 __all__ = ["comparisons"]
 
-#: MindSpore's own strategy for a stretch of code, as its `auto_mixed_precision` of level "auto"
-#: puts it on a function.
+#: MindSpore's own strategy for a block of code, as its `auto_mixed_precision` at level "auto" puts
+#: it on a function.
 _THEIRS = "push(level, low, names, []); pop()"
 _LISTED = ("MatMul", "MatMulExt", "BatchMatMul", "Dense", "Conv2D", "Conv3D")
 

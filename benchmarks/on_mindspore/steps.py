@@ -1,4 +1,4 @@
-"""A training step's forward and backward."""
+"""The time of a training step's forward and backward pass."""
 
 from __future__ import annotations
 

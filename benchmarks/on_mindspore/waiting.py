@@ -1,4 +1,4 @@
-"""Timing until the kernel is done."""
+"""Timing that waits until the kernels are done."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _LOOPS = 40
 
 @dataclass(frozen=True)
 class Waiting(Contender):
-    """A contender that is timed by the clock.
+    """A contender that is timed by the wall clock.
 
-    MindSpore's kernels run in threads of their own: a thread's own processor time is only what it
-    takes to put an operation into a queue.
+    MindSpore's kernels run in their own threads: a thread's own processor time only covers putting
+    an operation into a queue.
     """
 
     def sampler(self, seconds: float) -> Waiting:
-        """Times so much of it at a time that reading the clock is nothing."""
+        """Return a sampler that runs long enough for the clock to cost nothing."""
         return self
 
     def sample(self) -> float:
-        """Seconds for one execution of many, from the first call until the last kernel is done."""
+        """Return the seconds of one execution of many, until the last kernel is done."""
         timer = timeit.Timer(self.statement, globals=dict(self.names))
         with self.region():
             timer.timeit(3)

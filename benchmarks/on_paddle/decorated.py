@@ -12,7 +12,7 @@ from benchmarks.measure import Comparison, Contender
 
 __all__ = ["comparisons"]
 
-#: Linear layers and their width.
+#: The number of linear layers, and their width.
 _STACKS = ((4, 64), (4, 256), (3, 1024))
 _OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "Momentum": lambda parameters: paddle.optimizer.Momentum(1e-4, parameters=parameters),

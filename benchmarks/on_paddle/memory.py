@@ -1,6 +1,6 @@
 """Peak memory of training; see `benchmarks.memory`.
 
-On a CPU Paddle's own AMP does nothing, so there it is left out.
+On a CPU Paddle's own AMP does nothing: it is left out there.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def prepare(way: Way, size: Size) -> Callable[[], None]:
         with region():
             y = network(x)
         loss = y.astype("float32").square().mean()
-        del y  # as where it is the result of a function that computes the loss
+        del y  # a function that computes the loss would free it, too
         loss.backward()
         optimizer.step()
         optimizer.clear_grad()

@@ -1,4 +1,4 @@
-"""Time of one operation inside a region, and after the last one has closed."""
+"""The time of one operation inside a region, and after the last one."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def _region() -> None:
 
 
 def _contender(statement: str) -> Contender:
-    paddle.disable_signal_handler()  # it would report the end of the process as a crash
+    paddle.disable_signal_handler()  # it would report the normal end of the process as a crash
     return Contender("", statement, _names())

@@ -1,4 +1,4 @@
-"""Time of opening and closing a region."""
+"""The time to open and close a region."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["comparisons"]
 def comparisons() -> list[Comparison]:
     region = unamp.autocast(dtype="bfloat16")
     names = {"region": region, "paddle": paddle}
-    # On a CPU Paddle's own region switches nothing: it is the least that a region can cost.
+    # On a CPU Paddle's own region switches nothing: it shows the least cost.
     theirs = "with paddle.amp.auto_cast(enable=False): pass"
     return [
         Comparison(

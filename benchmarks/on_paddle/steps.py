@@ -1,4 +1,4 @@
-"""A training step's forward and backward."""
+"""The time of a training step's forward and backward pass."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from benchmarks.measure import Comparison, Contender
 
 __all__ = ["comparisons"]
 
-#: Width, heads, sequences and their length. The first is the width of "Attention Is All You Need"
-#: with a small batch; of a layer as narrow as the last, Python and Paddle's own calls take more
-#: time than its products. Each with its goals.
+#: Width, heads, sequences and their length, with the goals. The first is the width of "Attention Is
+#: All You Need" with a small batch. In a layer as narrow as the last, Python and Paddle's own calls
+#: take more time than the products.
 _SIZES = {
     (512, 8, 16, 128): {"bfloat16": 1.3, "float16": 1.5},
     (512, 8, 4, 128): {"bfloat16": 1.3, "float16": 1.5},

@@ -1,8 +1,8 @@
 """The first trace of a process: the wait before a Keras training step runs in `tf.function`.
 
-Each sample is a fresh process, in which the region is made and entered and the step traced, as in a
-program; in the float32 process it is traced alone. Both pay for what TensorFlow and Keras do at
-their first trace, and for Python's collection of garbage, which finds a large heap there.
+Each sample is a new process. It makes and enters a region and traces the step, as a program does;
+in float32 it only traces. Both times include TensorFlow's and Keras' work at their first trace, and
+Python's garbage collection, which finds a large heap there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ began = time.process_time()
 print(time.process_time() - began)
 """
 
-#: Keras's models, the side of their images, and the goal.
+#: Keras' models, the size of their images, and the goal.
 _MODELS = (("VGG16", 32, 1.4), ("MobileNetV3Small", 64, 1.3))
 
 _PLAIN = "tf.function(step).get_concrete_function(x, y)"

@@ -21,7 +21,7 @@ layers = tf.keras.layers
 
 
 def comparisons() -> Iterator[Comparison]:
-    # A product of float16 with a matrix of 2048 columns takes TensorFlow ten seconds on a CPU.
+    # On a CPU, a float16 product with a matrix of 2048 columns takes TensorFlow ten seconds.
     wide = memory.LOW if _GPU else ("bfloat16",)
     own = [Way("encoder", _OWN, "", f"mixed_{dtype}") for dtype in memory.LOW]
     own += [Way("wide", _OWN, "", f"mixed_{dtype}") for dtype in wide]

@@ -1,4 +1,4 @@
-"""The time of one eager operation in a region and after the last one, and of a function's trace."""
+"""The time of one eager operation in a region, after the last region, and of a function's trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["aftermath", "comparisons", "tracing"]
 
 _LEFT_ALONE = ("tf.nn.relu(x)", "x + y", "tf.tanh(x)")
 
-#: What unamp's user writes, and what somebody without it does.
+#: The statement with unamp, and the statement without it.
 _CAST = {
     "tf.matmul(x, y)": "tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(y, tf.bfloat16))",
     "tf.matmul(x, variable)": "tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(variable, tf.bfloat16))",

@@ -1,4 +1,4 @@
-"""Measure opening and closing a region."""
+"""The time to open and close a region."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ __all__ = ["comparisons"]
 def comparisons() -> list[Comparison]:
     region = unamp.autocast(dtype="bfloat16")
     names = {"region": region, "tf": tf}
-    # TensorFlow has no region like ours; its cheapest context manager is the least that one can
-    # cost.
+    # TensorFlow has no region like ours. Its cheapest context manager shows the least cost.
     theirs = "with tf.name_scope('x'): pass"
     return [
         Comparison(

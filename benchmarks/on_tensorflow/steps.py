@@ -32,7 +32,7 @@ class Step:
     at_most: float | None = None
 
     def sampler(self, seconds: float) -> Sampler:
-        for _ in range(3):  # traces it, and gives the runtime time to settle
+        for _ in range(3):  # the first one traces; the runtime settles in the others
             self.sample()
         return self
 

@@ -1,7 +1,7 @@
-"""The traces of regions in a process: nothing that costs anything.
+"""The cost that regions leave behind in a process: none.
 
-unamp's kernels stay registered for good. So the same operation is timed in processes that never had
-an O2 region, which needs a kernel for nearly every operation, and in processes that had one.
+unamp's kernels stay registered. So the same operation is timed in processes without any O2 region,
+and in processes that had one: an O2 region registers a kernel for nearly every operation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The alternative: what a user would write with PyTorch's own means to get the same lists."""
+"""The alternative: code that follows the same lists by PyTorch's own means."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["function_mode"]
 
 _FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32))
 
-#: The functions behind an operation's name. `a + b` arrives as a method.
+#: The functions of an operation's name. `a + b` arrives as a method.
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "add": (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__),
     "adaptive_avg_pool2d": (F.adaptive_avg_pool2d,),
@@ -40,7 +40,7 @@ class _Lists(TorchFunctionMode):
         if dtype is None:
             return func(*args, **(kwargs or {}))
         if func in _NORMS and self.device == "cpu":
-            # CUDA has no kernel for a low input beside float32 parameters
+            # on a CPU the parameters stay float32; CUDA has no kernel for a low input beside them
             args = (_cast(args[0], dtype), *args[1:])
         else:
             args = [_cast(a, dtype) for a in args]
@@ -60,7 +60,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 def function_mode(
     allow: Iterable[str], deny: Iterable[str], device: str = "cpu"
 ) -> Callable[[], AbstractContextManager[Any]]:
-    """Regions of `torch.autocast` with a `TorchFunctionMode` on top that carries out the lists."""
+    """Return a function that makes regions: `torch.autocast`, and a mode that follows the lists."""
     dtypes = {function: torch.bfloat16 for op in allow for function in _FUNCTIONS[op]}
     dtypes |= {function: torch.float32 for op in deny for function in _FUNCTIONS[op]}
 

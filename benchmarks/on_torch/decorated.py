@@ -1,7 +1,7 @@
 """Steps of decorated optimizers, beside float32 masters by hand with `torch._foreach_*`.
 
-No forward and no backward pass: what is compared is what a step adds, and gradients stay as they
-are.
+There is no forward and no backward pass: only the cost of the step is compared, and gradients stay
+the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.on_torch.networks import DEVICE
 __all__ = ["comparisons"]
 
 LOW = torch.bfloat16
-#: Linear layers and their width.
+#: The number of linear layers, and their width.
 STACKS = ((4, 64), (4, 256), (3, 1024))
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
@@ -28,9 +28,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 class _ByHand:
-    """The code that a user would write: float32 copies, and an optimizer of those.
+    """The code that a user would write: float32 copies, and an optimizer of the copies.
 
-    One operator does all casts each way.
+    One operator does all casts in each direction.
     """
 
     def __init__(

@@ -1,10 +1,8 @@
-"""Costs that grow with something: for each size, the seconds of the whole.
+"""Costs that grow with a size, and must not grow faster than it: the seconds for each size.
 
-They must not grow faster than the size.
-
-A contender's name is its size. Its goal is linear growth from the smallest size on, with a tenth
-for the noise; where what grows is no part of the work (policies that take turns), the goal is that
-there is no cliff.
+A contender's name is its size. Its goal is linear growth from the smallest size, with a tenth more
+for noise. Where the work does not grow (policies that take turns), the goal is that there is no
+cliff.
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ _POLICY = unamp.Policy(dtype="bfloat16")
 
 @dataclass(frozen=True)
 class _Size:
-    """One size of what grows.
+    """One size of the work.
 
-    `run` does it all once, and returns how often it did what is timed.
+    `run` does the work once, and returns the number of timed executions in it.
     """
 
     name: str
@@ -65,7 +63,7 @@ def _growth(
 
 
 def comparisons() -> Iterator[Comparison]:
-    """Each is made when it is its turn: the largest would disturb the others."""
+    """Yield the comparisons, each made only in its turn: the largest would disturb the others."""
     yield _growth("operations in an allow list, the policy made", _made, (1, 3, 10, 30, 100, 300))
     yield _growth(
         "operations in an allow list, its region opened", _listed, (1, 3, 10, 30, 100, 300)

@@ -1,4 +1,4 @@
-"""The cost of a rule for a layer, each time that the layer is called."""
+"""The cost of a rule for a layer, in each call of the layer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.measure import Comparison, Contender
 
 __all__ = ["comparisons"]
 
-#: The most that a call with a rule may take, in seconds; the layer itself does nothing.
+#: The most seconds of a call with a rule; the layer itself does nothing.
 _AT_MOST = 26e-6
 
 
 def _ruled(**options: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """Two layers of one network: without a rule, and with one."""
+    """Return two layers of one network: one without a rule, and one with a rule."""
     network = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Identity())
     unamp.layer_policies(network, {"1": "float32"}, **options)
     return network[0], network[1]

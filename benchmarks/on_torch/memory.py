@@ -96,7 +96,7 @@ def prepare(way: Way, size: Size) -> Callable[[], None]:
         with region():
             y = network(x)
         loss = y.float().square().mean()
-        del y  # as where it is the result of a function that computes the loss
+        del y  # a function that computes the loss would free it, too
         loss.backward()
         optimizer.step()
         loss.item()

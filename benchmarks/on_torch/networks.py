@@ -1,6 +1,6 @@
-"""The networks whose training step is timed, each also with its casts written by hand.
+"""The networks whose training step is timed, also with casts written by hand.
 
-They are small: a step takes some ten milliseconds, so that what every operation costs shows.
+They are small: a step takes some ten milliseconds, so that a cost of each operation shows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ALLOW", "DENY", "DEVICE", "NETWORKS", "Block", "ConvNet", "Mlp"]
 #: Training steps run on a GPU where there is one.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-#: The custom lists, on top of the default preset. Each network has operations of both.
+#: The custom lists, beside those of the default preset. Each network has operations of both.
 ALLOW = ("add", "layer_norm")
 DENY = ("gelu", "adaptive_avg_pool2d")
 
@@ -44,13 +44,13 @@ class Mlp(nn.Module):
         return F.cross_entropy(_linear(self.last, x), labels)
 
     def by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
-        """As the custom lists say."""
+        """Compute the loss with the casts of the custom lists."""
         x = F.gelu(_low_linear(self.first, x).float())
         x = F.gelu(_low_linear(self.second, x).float())
         return F.cross_entropy(_low_linear(self.last, x).float(), labels)
 
     def by_hand_low(self, x: Tensor, labels: Tensor) -> Tensor:
-        """As O2 says."""
+        """Compute the loss with the casts of O2."""
         x = F.gelu(_low_linear(self.first, x))
         x = F.gelu(_low_linear(self.second, x))
         return F.cross_entropy(_low_linear(self.last, x).float(), labels)
@@ -79,7 +79,7 @@ class ConvNet(nn.Module):
         return F.cross_entropy(_linear(self.last, x), labels)
 
     def by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
-        """As the custom lists say."""
+        """Compute the loss with the casts of the custom lists."""
         x = F.relu(self.norm_stem(_low_conv(self.stem, x)))
         y = F.relu(self.norm_one(_low_conv(self.one, x)))
         x = F.relu(x + self.norm_two(_low_conv(self.two, y)))
@@ -87,7 +87,7 @@ class ConvNet(nn.Module):
         return F.cross_entropy(_low_linear(self.last, x).float(), labels)
 
     def by_hand_low(self, x: Tensor, labels: Tensor) -> Tensor:
-        """As O2 says."""
+        """Compute the loss with the casts of O2."""
         x = F.relu(self.norm_stem(_low_conv(self.stem, x).float()).to(_LOW))
         y = F.relu(self.norm_one(_low_conv(self.one, x).float()).to(_LOW))
         x = F.relu(x + self.norm_two(_low_conv(self.two, y).float()).to(_LOW))
@@ -130,7 +130,7 @@ class Block(nn.Module):
         return F.cross_entropy(_linear(self.last, x[:, 0]), labels)
 
     def by_hand(self, x: Tensor, labels: Tensor) -> Tensor:
-        """As the custom lists say."""
+        """Compute the loss with the casts of the custom lists."""
         q, k, v = self._split(_low_linear(self.qkv, _low_norm(self.norm_one, x)))
         weights = F.softmax((q @ k.transpose(-1, -2) * self.scale).float(), dim=-1)
         x = x.to(_LOW) + _low_linear(self.out, self._join(weights.to(_LOW) @ v))
@@ -140,7 +140,7 @@ class Block(nn.Module):
         return F.cross_entropy(_low_linear(self.last, x[:, 0]).float(), labels)
 
     def by_hand_low(self, x: Tensor, labels: Tensor) -> Tensor:
-        """As O2 says."""
+        """Compute the loss with the casts of O2."""
         q, k, v = self._split(_low_linear(self.qkv, self.norm_one(x)))
         weights = F.softmax(q @ k.transpose(-1, -2) * self.scale, dim=-1)
         x = x.to(_LOW) + _low_linear(self.out, self._join(weights @ v))
@@ -155,7 +155,7 @@ NETWORKS: dict[str, Callable[[], Mlp | ConvNet | Block]] = {
 }
 
 
-# Functions, not layers: a layer's call costs something too, and what is compared is the casts.
+# Functions, not layers: the call of a layer costs time, too, and only the casts are compared.
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The cost of one operation, on 4x4 tensors: there the overhead is all there is."""
+"""The cost of one operation, on 4x4 tensors: there it is all overhead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["custom", "in_python", "native"]
 
 Region = Callable[[], AbstractContextManager[Any]]
 
-#: In both kinds of lists; the operations that are timed are changed by them, or not.
+#: Lists for all contenders; they change some of the timed operations, and not the others.
 ALLOW, DENY = ("add",), ("linear", "softmax")
 
 
@@ -40,7 +40,7 @@ def _no_grad(region: Region) -> Region:
 
 
 def _names(grad: bool) -> dict[str, Any]:
-    # Not leaves, so that nobody's weight cache answers.
+    # not leaves: a cache of weights would answer for leaves
     a, b, c = (torch.randn(4, 4).requires_grad_(grad).mul(1.0) for _ in range(3))
     low = {f"{name}_low": tensor.to(torch.bfloat16) for name, tensor in (("a", a), ("b", b))}
     return {"torch": torch, "F": F, "a": a, "b": b, "c": c, **low}
@@ -51,7 +51,7 @@ def _modes() -> tuple[tuple[str, Callable[[Region], Region], dict[str, Any]], ..
 
 
 def native() -> list[Comparison]:
-    """Policies that PyTorch realises by itself."""
+    """Compare policies that PyTorch's own autocast carries out."""
     regions: dict[str, tuple[Region, float | None]] = {
         "torch.autocast": (_torch, None),
         "unamp, preset native": (_unamp(preset="native"), 1.02),
@@ -76,7 +76,7 @@ def native() -> list[Comparison]:
 
 
 def custom() -> list[Comparison]:
-    """Custom lists: operations that they leave alone, and operations that they change."""
+    """Compare custom lists: operations that they leave alone, and operations that they change."""
     lists = {"allow": ALLOW, "deny": DENY}
     mode = function_mode(ALLOW, DENY)
     found = []
@@ -147,7 +147,7 @@ def custom() -> list[Comparison]:
 def in_python() -> list[Comparison]:
     """Compare operations changed without a C++ compiler with one that PyTorch's lists change.
 
-    Both are in the same region.
+    All run in the same region.
     """
     return [
         Comparison(

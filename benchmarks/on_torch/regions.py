@@ -1,4 +1,4 @@
-"""The cost of opening and closing a region, with the kernels as they are here, and in Python."""
+"""The time to open and close a region, with the kernels as they are here, and in Python."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def _outer_torch() -> AbstractContextManager[Any]:
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-#: The highest acceptable ratios: of an outermost region that is made anew, of one that is used
-#: again, of a nested one.
+#: The highest acceptable ratios: for an outermost region that is new, for one that is used again,
+#: and for a nested one.
 COMPILED, PYTHON = (1.0, 1.0, 1.0), (2.3, 3.0, 3.0)
 
 
 def in_python() -> list[Comparison]:
-    """The same where the section's process has its kernels in Python."""
+    """Return the same comparisons, for a process with kernels in Python."""
     return comparisons(PYTHON)
 
 
 def comparisons(goals: tuple[float, float, float] = COMPILED) -> list[Comparison]:
     names = {"torch": torch, "unamp": unamp, "bf16": torch.bfloat16}
-    # Where the lists differ from torch's own, as here, unamp intercepts operations.
+    # these lists differ from torch's own, so that unamp intercepts operations
     fresh = {
         "unamp, preset native": "unamp.autocast('cpu', dtype='bfloat16', preset='native')",
         "unamp": "unamp.autocast('cpu', dtype='bfloat16')",

@@ -17,7 +17,7 @@ _CLIPPED = "scaler.scale(loss); scaler.unscale_(optimizer); scaler.step(optimize
 
 
 class _Idle(torch.optim.SGD):
-    """Holds gradients, and does nothing with them: its own work would hide the scaler's."""
+    """An optimizer that holds gradients and does nothing: its work would hide the scaler's."""
 
     def step(self) -> None:  # type: ignore[override]
         pass
@@ -41,7 +41,7 @@ def _contender(
 
 
 def comparisons() -> list[Comparison]:
-    """Few and many gradients. The scale stays 1, so that unscaling does not wear them away."""
+    """Compare with few and many gradients. The scale stays 1: unscaling must not shrink them."""
     found = []
     for parameters in (4, 50, 200):
         for what, statement in (("", _ITERATION), (", unscale_ first", _CLIPPED)):

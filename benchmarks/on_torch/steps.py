@@ -1,4 +1,4 @@
-"""Whole training steps: forward in the region, backward outside, SGD."""
+"""The time of whole training steps: forward in the region, backward outside, SGD."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _unamp(**arguments: Any) -> Region:
 
 
 class _Training:
-    """One network in training, the same for all contenders.
+    """One network in training, which all contenders share.
 
-    A copy for each would lie elsewhere in memory.
+    A copy for each would be elsewhere in memory, which changes its speed.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,7 +58,7 @@ class _Training:
         )
 
     def check_equal(self, one: tuple[str, Region], other: tuple[str, Region]) -> None:
-        """Two forwards that do not compute the same would be no comparison."""
+        """Check that two forwards compute the same; else the comparison would be meaningless."""
         results = [
             [self.loss(*each), *(p.grad for p in self.network.parameters())]
             for each in (one, other)
@@ -71,7 +71,7 @@ class _Training:
 
 
 def native() -> list[Comparison]:
-    """Policies that PyTorch realises by itself."""
+    """Compare policies that PyTorch's own autocast carries out."""
     found = []
     for training in map(_Training, NETWORKS):
         listed = _unamp(preset=_LISTS)
@@ -90,7 +90,7 @@ def native() -> list[Comparison]:
 
 
 def custom() -> list[Comparison]:
-    """The default preset with custom lists."""
+    """Compare the default preset with custom lists."""
     found = []
     for training in map(_Training, NETWORKS):
         lists = _unamp(allow=ALLOW, deny=DENY)
@@ -110,7 +110,7 @@ def custom() -> list[Comparison]:
 
 
 def o2() -> list[Comparison]:
-    """Level O2."""
+    """Compare level O2."""
     found = []
     for training in map(_Training, NETWORKS):
         low = _unamp(level="O2")

@@ -1,4 +1,4 @@
-"""The searches of `unamp.tune` on networks of four frameworks, and beside all subsets.
+"""Searches of `unamp.tune` on networks of four frameworks, and compared with all subsets.
 
 docs/tune.md has the results.
 """

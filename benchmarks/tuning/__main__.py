@@ -82,7 +82,7 @@ def _rows(subjects: Iterator[Subject], *, small: bool, few: bool) -> Iterator[di
 def _half_of_all_low(subject: Subject, dtype: str, batches: int) -> float:
     """Return half of the error with everything low, rounded to one digit.
 
-    So some places have to stay in float32.
+    With this tolerance some places have to stay in float32.
     """
     errors = []
     for seed in range(batches):
@@ -135,7 +135,7 @@ def _row(
 
 
 def _beside_all_subsets(subject: Subject, dtype: str, tolerance: float) -> Iterator[dict[str, Any]]:
-    """Compare the searches with the best of all subsets; one batch, and all of the tolerance."""
+    """Compare the searches with the best of all subsets, on one batch, with the full tolerance."""
     batch = subject.batch(0)
     best, places, runs, all_low = _best_of_all(subject, dtype, tolerance, batch)
     for effort in ("halves", "ranked"):
@@ -180,9 +180,9 @@ def _beside_all_subsets(subject: Subject, dtype: str, tolerance: float) -> Itera
 def _best_of_all(
     subject: Subject, dtype: str, tolerance: float, batch: Any
 ) -> tuple[float, int, int, float]:
-    """Return the largest share of the work that can be low, the best of all subsets of places.
+    """Return the largest low share of the work of all subsets of places within the tolerance.
 
-    Also how many places and how many subsets there are, and the error with everything low.
+    Also return the numbers of places and of subsets, and the error with everything low.
     """
     searched = Searched(subject.run, subject.network, unamp.Policy("O3", dtype), None)
     reference, ran = searched.exact(batch)

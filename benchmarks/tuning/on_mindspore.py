@@ -37,7 +37,7 @@ class ResNet(nn.Cell):
 
 
 class Classifier(nn.Cell):
-    """MindSpore's encoder, between an embedding and a classifier."""
+    """MindSpore's encoder between an embedding and a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Classifier(nn.Cell):
 
 
 def networks() -> Iterator[Subject]:
-    """Give networks of the usual kinds."""
+    """Yield usual networks."""
     ms.set_context(pynative_synchronize=True)
     ms.set_seed(0)
     for name, network, batch in (

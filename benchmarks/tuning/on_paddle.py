@@ -12,7 +12,7 @@ from benchmarks.tuning.subject import Subject, images, words
 
 
 class Classifier(nn.Layer):
-    """Paddle's encoder, between an embedding and a classifier."""
+    """Paddle's encoder between an embedding and a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Classifier(nn.Layer):
 
 
 def networks() -> Iterator[Subject]:
-    """Give networks of the usual kinds."""
+    """Yield usual networks."""
     paddle.seed(0)
     resnet = paddle.vision.models.resnet18(num_classes=10)
     pictures = lambda seed: paddle.to_tensor(images(seed, 4, 3, 32, 32))  # noqa: E731

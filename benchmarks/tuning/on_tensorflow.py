@@ -24,7 +24,7 @@ def _transformer() -> keras.Model:
 
 
 def networks() -> Iterator[Subject]:
-    """Give networks of the usual kinds."""
+    """Yield usual networks."""
     keras.utils.set_random_seed(0)
     mobile = keras.applications.MobileNetV2(
         (32, 32, 3), alpha=0.35, weights=None, classes=10, classifier_activation=None

@@ -1,7 +1,4 @@
-"""Networks of PyTorch as others write them (ResNet for CIFAR, BERT, GPT, U-Net), and with bugs.
-
-Those with bugs are smaller.
-"""
+"""Networks of PyTorch: usual ones (ResNet for CIFAR, BERT, GPT, U-Net), and small faulty ones."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Of 20 layers, for images of 32x32."""
+    """A ResNet of 20 layers, for images of 32x32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +165,7 @@ class UNet(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """One of many, each of which adds a little."""
+    """A block that adds a little to its input; the network has many of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +180,7 @@ class ResidualBlock(nn.Module):
 
 
 class ByHand(nn.Module):
-    """A softmax without its maximum."""
+    """A softmax that does not subtract the maximum."""
 
     def forward(self, x: Tensor) -> Tensor:
         e = torch.exp(x + 12)
@@ -191,7 +188,7 @@ class ByHand(nn.Module):
 
 
 def _overflowing(linears: int, extra: bool = False) -> nn.Module:
-    """A product that overflows, before a norm: 6 places, or more with further layers."""
+    """Return a network with an overflowing product before a norm: 6 places, or more layers."""
     parts: list[nn.Module] = [
         nn.Linear(32, WIDTH),
         nn.ReLU(),
@@ -208,7 +205,7 @@ def _overflowing(linears: int, extra: bool = False) -> nn.Module:
 def _trained(
     network: nn.Module, batches: Iterable[Tensor], loss: Callable[[Tensor, Tensor], Tensor]
 ) -> nn.Module:
-    """Train a network for a moment, so that its numbers are not those that it was made with."""
+    """Train a network for a few steps, so that its weights are not the initial ones."""
     optimizer = torch.optim.Adam(network.parameters(), 1e-3)
     for batch in batches:
         optimizer.zero_grad()
@@ -241,7 +238,7 @@ def _subject(
 
 
 def small() -> Iterator[Subject]:
-    """Give networks of which all subsets can be run."""
+    """Yield networks that are small enough to run all subsets."""
     torch.manual_seed(0)
     yield _subject(
         "a product that overflows (6)", _overflowing(1), _rows, float16=1e-2, bfloat16=2e-3
@@ -270,7 +267,7 @@ def small() -> Iterator[Subject]:
 
 
 def facts() -> Iterator[Subject]:
-    """Give networks like those of the first comparison of searches."""
+    """Yield networks like those of the first comparison of searches."""
     yield from itertools.islice(small(), 2)
     torch.manual_seed(0)
     blocks = nn.Sequential(
@@ -282,11 +279,11 @@ def facts() -> Iterator[Subject]:
 
 
 def networks() -> Iterator[Subject]:
-    """Give networks of the usual kinds."""
+    """Yield usual networks."""
     torch.manual_seed(0)
     resnet = ResNet()
     for seed in range(1000, 1010):
-        resnet(_pictures(seed))  # its norms take over statistics
+        resnet(_pictures(seed))  # its norms learn running statistics
     yield _subject("ResNet-20", resnet, _pictures)
     yield _subject("BERT, 4 layers", Bert(), _tokens)
     yield _subject(

@@ -1,4 +1,4 @@
-"""A network to tune, whatever the framework is."""
+"""A network to tune, of any framework."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Subject(NamedTuple):
     """A network.
 
     Attributes:
-        name: what it is.
+        name: the network's name in the table.
         network: the network, in evaluation mode.
-        run: runs it on a batch.
-        batch: makes the batch of a seed.
-        tolerance: the error that is allowed, by dtype; where a dtype has none, half of the error
-            with everything low.
-        batches: how many batches to search with; more where the results are few numbers, whose
-            errors differ much.
+        run: runs the network on a batch.
+        batch: makes a batch from a seed.
+        tolerance: the error that is allowed, by dtype; for other dtypes, half of the error with
+            everything low.
+        batches: the number of batches of the search; more where results are few numbers, because
+            their errors vary more.
     """
 
     name: str
@@ -33,10 +33,10 @@ class Subject(NamedTuple):
 
 
 def images(seed: int, *shape: int) -> np.ndarray:
-    """Random images."""
+    """Return random images."""
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
 def words(seed: int, count: int, *shape: int) -> np.ndarray:
-    """Random words of a vocabulary."""
+    """Return random words of a vocabulary."""
     return np.random.default_rng(seed).integers(0, count, shape)
