@@ -1,6 +1,6 @@
-"""Devices that are not there, in every framework: a region for one is off, and says so once.
+"""Devices that are absent, in every framework: a region for one is off, and warns once.
 
-Regions for other devices stay as they are. A word that stands for no device is an error.
+Regions for other devices are not affected. A word that names no device raises an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unamp.adapter.registry import adapter_for
 def a_word_for_no_device_is_refused(
     named: object, said: str, error: type[Exception] = ValueError
 ) -> None:
-    """Check the error of a region for a device, of which `said` is a pattern."""
+    """Check the error of a region for an unknown device; `said` is a pattern of its message."""
     with pytest.raises(error, match=said):
         unamp.autocast(named)
     assert unamp.current_policy() is None
@@ -28,18 +28,18 @@ def a_word_for_no_device_is_refused(
 def nothing_is_in_force_on_it(
     named: Any, has: str, run: Any, low: object, monkeypatch: pytest.MonkeyPatch, **limits: Any
 ) -> None:
-    """Check a region for a device that is not there.
+    """Check a region for a device that is absent.
 
     Args:
         named: a word or object for the device.
-        has: what the warning says that there is.
+        has: the devices that the warning names as present.
         run: computes a product on the CPU, and returns its dtype.
         low: that dtype in a region for the CPU.
         monkeypatch: pytest's.
         limits: other arguments of the region.
     """
     monkeypatch.setattr(amp_warnings, "_given", set())
-    # a region that was asked for before is the same object, and says nothing again
+    # a region that was made before is the same object, and would not warn again
     regions._built_once.cache_clear()
     with pytest.warns(
         unamp.AmpWarning,
@@ -68,9 +68,9 @@ def nothing_is_in_force_on_it(
 def test_devices_that_are_not_there(
     request: pytest.FixtureRequest, framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that nothing is in force on devices that are not here.
+    """Check that regions for absent devices are off.
 
-    `ABSENT` of the folder's module are words and objects for them; `HAS` says which are here.
+    `ABSENT` of the folder's module has words and objects for them; `HAS` has the present devices.
     """
     module, ops = request.module, adapter_for(framework).operations()
     x = ops.tensor(np.ones((2, 2), np.float32))
@@ -86,6 +86,6 @@ def test_devices_that_are_not_there(
 
 
 def test_words_for_no_device(request: pytest.FixtureRequest) -> None:
-    """`NO_DEVICES` of the folder's module are words for none, each with what is said of it."""
+    """Check `NO_DEVICES` of the folder's module: words for no device, with their messages."""
     for named, said in request.module.NO_DEVICES.items():
         a_word_for_no_device_is_refused(named, said)

@@ -1,7 +1,7 @@
-"""docs/examples/library.py on one framework: decisions, whose policy counts, numbers, training.
+"""docs/examples/library.py on one framework: decisions, callers' policies, numbers, training.
 
-Each framework's folder holds the library to every one of `PROMISES` with its own tensors,
-parameters and optimizer.
+Each framework's folder tests all `PROMISES` of the library with its own tensors, parameters and
+optimizer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import documents  # noqa: F401 - it puts docs/examples on the path
+import documents  # noqa: F401 - it adds docs/examples to the path
 import library
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ LOW = ("float16", "bfloat16")
 
 
 class Framework(NamedTuple):
-    """The pieces of a framework that a test needs and the library does not."""
+    """The parts of a framework that a test needs and the library does not."""
 
     tensor: Callable[[Any], Any]
     parameter: Callable[[Any], Any]
@@ -55,7 +55,7 @@ def default_is_in_force_where_nothing_is(framework: Framework) -> None:
 
 
 def denied_softmax_is_what_the_policy_says(framework: Framework) -> None:
-    """At O2 softmax runs low, unless it is denied: the rule reaches the library's softmax."""
+    """Check softmax at O2: it runs low, unless it is denied; the rule applies in the library."""
     for deny, computed in (((), "bfloat16"), ("softmax", "float32")):
         with unamp.trace() as trace:
             library.attention(*_inputs(framework), policy=unamp.Policy("O2", "bfloat16", deny=deny))
@@ -74,9 +74,9 @@ def regions_of_the_caller_go_before(framework: Framework) -> None:
 
 
 def numbers_agree_with_numpy(framework: Framework, dtype: str) -> None:
-    """Attention in a low dtype is as near to float64 as its roundings allow.
+    """Check attention in a low dtype against float64, within the bound of its roundings.
 
-    The norm and the loss are as near as float32's.
+    The norm and the loss are within float32's.
     """
     query, key, value = _random(*[(2, 5, 8)] * 3)
     with unamp.policy_region(library.DEFAULT.replace(dtype=dtype)):
@@ -88,8 +88,8 @@ def numbers_agree_with_numpy(framework: Framework, dtype: str) -> None:
     wide, u = x.astype(np.float64), UNIT["float32"]
     norm = framework.numpy(library.rms_norm(framework.tensor(x), framework.tensor(gain)))
     exact = wide / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-6) * gain
-    # Sums of squares cancel nothing, so every rounding counts once: one for each number added up, a
-    # dozen for the rest.
+    # Sums of squares cancel nothing: each rounding counts once, one for each number that is added
+    # and a dozen for the rest.
     assert np.all(np.abs(norm - exact) <= _gamma(8 + 12, u) * np.abs(exact))
 
     labels = np.arange(5, dtype=np.int32)
@@ -99,19 +99,17 @@ def numbers_agree_with_numpy(framework: Framework, dtype: str) -> None:
 
 
 def _gamma(roundings: int, unit: float) -> float:
-    """The relative error of so many roundings one after the other, at worst (Higham's gamma)."""
+    """Return the largest relative error of successive roundings (Higham's gamma)."""
     return roundings * unit / (1 - roundings * unit)
 
 
 def _attention(query: Any, key: Any, value: Any, unit: float) -> tuple[Any, Any]:
-    """Return attention in float64, and how far from it a low one may be.
+    """Return attention in float64, and the largest difference of one in a low dtype.
 
-    The low one has softmax in float32 and all else in the low dtype.
-
-    A score is rounded five times: query, key, product, the scale, and their product; sums are in
-    float32, for which one more is enough. Scores that are off by d change softmax's results by the
-    factor exp(2 d) at most. The weights, the values and the result are rounded once each, and one
-    more is for float32.
+    The low one has softmax in float32, and all else in the low dtype. A score is rounded five
+    times: query, key, product, scale, and their product. Sums are in float32, for which one more
+    rounding is enough. Scores that are off by d change softmax's results by the factor exp(2 d) at
+    most. The weights, the values and the result are rounded once each; one more is for float32.
     """
     query, key, value = (each.astype(np.float64) for each in (query, key, value))
     scale = query.shape[-1] ** -0.5
@@ -128,7 +126,7 @@ def _attention(query: Any, key: Any, value: Any, unit: float) -> tuple[Any, Any]
 
 
 def training_steps_lower_the_loss(framework: Framework) -> None:
-    """In float16, from a loss scale that overflows: steps are skipped until it has come down."""
+    """Check float16 training from a loss scale that overflows: steps are skipped until it fits."""
     x, *weights = _random((8, 5, 8), *[(8, 8)] * 3, (8, 4))
     gain, query, key, value, head = parameters = [
         framework.parameter(each) for each in (np.ones(8, np.float32), *weights)
@@ -170,14 +168,14 @@ def training_steps_lower_the_loss(framework: Framework) -> None:
         loss, step = library.training_step(
             loss_of, parameters, optimizer, unamp.GradScaler(enabled=False), *batch
         )
-    # the library's default, which needs no scale
+    # bfloat16, the library's default, needs no scale
     assert_computed(trace, matmul="bfloat16", softmax="float32")
     assert step
     assert float(framework.numpy(loss)) < 0.8 * losses[0]
     assert unamp.current_policy() is None
 
 
-#: What the library promises on every framework.
+#: The promises of the library on every framework.
 PROMISES: dict[str, Callable[[Framework], None]] = {
     "default": default_is_in_force_where_nothing_is,
     "denied": denied_softmax_is_what_the_policy_says,
@@ -189,5 +187,5 @@ PROMISES: dict[str, Callable[[Framework], None]] = {
 
 @pytest.mark.parametrize("promise", PROMISES)
 def test_the_library_keeps(request: pytest.FixtureRequest, promise: str) -> None:
-    """The pieces of the framework are `FRAMEWORK` of the folder's module."""
+    """Check one promise; the folder's module has the framework's parts as `FRAMEWORK`."""
     PROMISES[promise](request.module.FRAMEWORK)

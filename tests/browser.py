@@ -1,7 +1,7 @@
-"""The browser in which the tests look at pages: Chromium or Chrome, as it is installed.
+"""The browser in which the tests open pages: an installed Chromium or Chrome.
 
-`make test` runs this file first: where there is no browser it installs Debian's,
-or says what to install.
+`make test` runs this file first. Where there is no browser, it installs Debian's, or prints what to
+install.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-#: Quiet ones: nothing that the tests look at needs anything from outside,
+#: Options that switch off the browser's own requests. The pages need nothing from outside,
 #: and nothing may ask for it.
 FLAGS = [
     f"--{flag}"
@@ -40,7 +40,7 @@ ADVICE = (
 def find() -> str | None:
     """Return the browser's path; None where there is none.
 
-    The variable CHROMIUM names it; else it is the first that is found.
+    The variable CHROMIUM names it; else the first one that is found is taken.
     """
     if named := os.environ.get("CHROMIUM"):
         return shutil.which(named)
@@ -48,7 +48,7 @@ def find() -> str | None:
 
 
 def overflow(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
+    """Return the number of pixels by which the page is wider than its window."""
     return page.evaluate(
         "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     )
@@ -73,7 +73,7 @@ def install() -> None:
 
 
 def main() -> None:
-    """See to a browser, or end with what to do."""
+    """Find or install a browser; else exit with advice."""
     if find() is None and installs():
         print("no browser: installing Debian's chromium for the tests of pages", flush=True)
         try:

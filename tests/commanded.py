@@ -1,4 +1,4 @@
-"""The command `unamp`, run in this process."""
+"""The command `unamp`, run in the process of the tests."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from unamp.cli.commands import app
 
 
 def invoke(*words: object, **environment: str) -> Any:
-    """Run `unamp` with some words and a changed environment, and return how it ended."""
+    """Run `unamp` with arguments and a changed environment; return the outcome."""
     return CliRunner().invoke(app, list(map(str, words)), env=environment)

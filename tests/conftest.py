@@ -8,30 +8,30 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `documents` and what else the folders share
+sys.path.insert(0, str(Path(__file__).parent))  # the modules that the folders share
 
-# A failed assertion there says what it compared, too.
+# pytest then also explains a failed assertion in these modules
 pytest.register_assert_rewrite(
     *(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "conftest")
 )
 
-# The machines that run the tests are slow and busy, and a red run must be red again tomorrow.
+# The machines that run the tests are slow and busy, and a failure must be repeatable.
 settings.register_profile("unamp", deadline=None, derandomize=True)
 settings.load_profile("unamp")
 
 
 @pytest.fixture(scope="module")
 def framework(request):
-    """Return the framework whose folder a test stands in.
+    """Return the framework of the folder that a test is in.
 
-    It is for tests that the folders import from the modules beside them.
+    Tests use it that the folders import from the shared modules.
     """
     return request.path.parent.name
 
 
 @pytest.fixture(params=["float16", "bfloat16"])
 def low(request, framework):
-    """A low dtype of the folder's framework."""
+    """Return a low dtype of the folder's framework."""
     return getattr(
         importlib.import_module("jax.numpy" if framework == "jax" else framework), request.param
     )
@@ -39,7 +39,7 @@ def low(request, framework):
 
 @pytest.fixture(scope="module")
 def chromium():
-    """The browser in which tests look at pages."""
+    """Return the browser in which tests open pages."""
     import browser
     from playwright.sync_api import sync_playwright
 
@@ -52,17 +52,17 @@ def chromium():
 
 
 def pytest_generate_tests(metafunc):
-    """Parametrize a test that folders import from a module beside them.
+    """Parametrize a test that folders import from a shared module.
 
-    It gets what that module promises of the folder's framework.
+    Its parameters are the promises of that module for the folder's framework.
     """
     if promises := getattr(metafunc.function, "promises", None):
         metafunc.parametrize("promise", promises(Path(metafunc.module.__file__).parent.name))
 
 
 def pytest_configure(config):
-    # Tests write on purpose what a user is warned of;
-    # those of the warnings themselves look for them.
+    # Many tests do on purpose what unamp warns of. The tests of warnings
+    # look for them in another way.
     config.addinivalue_line("filterwarnings", "ignore::unamp.errors.AmpWarning")
 
 

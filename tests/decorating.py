@@ -1,7 +1,7 @@
 """Loss scaling and decorated networks where parameters hold their gradients.
 
-They do in PyTorch and PaddlePaddle. The folder of each has a module `decorated`, with its networks
-and what differs.
+They do in PyTorch and PaddlePaddle. Each folder's module `decorated` has the framework's networks
+and peculiarities.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
 
 
 def assert_close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    """Check numbers but for the last bit, which an optimizer may round otherwise than NumPy."""
+    """Check numbers except for the last bit, which an optimizer may round otherwise than NumPy."""
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
@@ -178,7 +178,7 @@ def test_whatever_happens_in_a_step_everything_is_put_back() -> None:
     assert not KEPT_AS_OBJECTS or all(
         p.grad is each for p, each in zip(trained(network), held, strict=True)
     )
-    assert not same(before, low_weights(network))  # what the step had done already
+    assert not same(before, low_weights(network))  # the step had changed them before it failed
     assert same(low_weights(network), rounded(own.weights(optimizer, network), "float16"))
 
 

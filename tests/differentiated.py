@@ -1,6 +1,6 @@
 """The promises of `unamp.trace(gradients=True)` on every framework.
 
-Each framework's folder asks it of its own networks.
+Each framework's folder tests them on its own networks.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ from unamp.adapter.records import Gradient, Underflow
 from unamp.adapter.registry import adapter_for
 
 X = np.linspace(-1.0, 1.0, 100, dtype=np.float32)
-#: Gradients: of each quarter one is subnormal in float16, one becomes zero in it, and one is zero.
+#: Gradients: a quarter is subnormal in float16, a quarter becomes zero in it, a quarter is zero.
 W = np.repeat(np.float32([1.5, 1e-6, 1e-9, 0.0]), 25)
 
 
 def _weighted(framework: str, w: np.ndarray = W) -> tuple[unamp.Trace, Any, list[Any]]:
-    """Return the trace of a sum of exp(x) * w and of its gradients.
-
-    The value and the gradients come with it.
-    """
+    """Return a trace of the sum of exp(x) * w and of its gradients, the sum, and the gradients."""
     ops = adapter_for(framework).operations()
     weights, x = ops.tensor(w), ops.tensor(X, requires_grad=True)
     with unamp.trace(gradients=True) as trace:
@@ -40,13 +37,13 @@ def _weighted(framework: str, w: np.ndarray = W) -> tuple[unamp.Trace, Any, list
 
 
 def _of(trace: unamp.Trace, op: str) -> Gradient:
-    """Return the one gradient of an operation's result."""
+    """Return the only gradient of an operation's result."""
     (found,) = (each for each in trace.gradients if trace.records[each.record].op == op)
     return found
 
 
 def gradients_are_those_of_numpy(framework: str) -> None:
-    """Every operation's result has its gradient, with its numbers, linked to the record.
+    """Check that each operation's result has its gradient, with NumPy's numbers, and its record.
 
     The gradient of a later operation comes first.
     """
@@ -66,7 +63,7 @@ def gradients_are_those_of_numpy(framework: str) -> None:
 
 
 def gradients_are_low_where_results_are(framework: str) -> None:
-    """In a region the gradient of a low result is low, as the framework's backward pass has it."""
+    """Check that in a region the gradient of a low result is low, as the framework computes it."""
     ops = adapter_for(framework).operations()
     with (
         unamp.trace(gradients=True) as trace,
@@ -80,9 +77,9 @@ def gradients_are_low_where_results_are(framework: str) -> None:
 
 
 def the_first_that_is_not_finite_is_named(framework: str) -> None:
-    """The root of zero has an infinite derivative.
+    """Check the first gradient that is not finite.
 
-    So the gradient of what the root was taken of is not finite.
+    The root of zero has an infinite derivative, so that the gradient of its input is not finite.
     """
     ops = adapter_for(framework).operations()
     with unamp.trace(gradients=True, values=True) as trace:
@@ -100,12 +97,12 @@ def the_first_that_is_not_finite_is_named(framework: str) -> None:
 
 
 def a_layer_is_named(run: Callable[[], object], layer: str) -> None:
-    """The layer whose gradients float16 would lose stands first, and is named below the table.
+    """Check that the layer whose gradients float16 would lose comes first, and is in the remarks.
 
     Args:
-        run: computes a network forward and backward;
-            what comes after `layer` makes its gradients small.
-        layer: its name.
+        run: computes a network forward and backward. The parts behind `layer` make its gradients
+            small.
+        layer: the layer's name.
     """
     with unamp.trace(gradients=True) as trace:
         run()
@@ -123,13 +120,13 @@ def a_layer_is_named(run: Callable[[], object], layer: str) -> None:
 
 
 def parameters_have_theirs(run: Callable[[], Mapping[str, np.ndarray]]) -> None:
-    """The whole gradient of each parameter is recorded once in each chosen step.
+    """Check that the whole gradient of each parameter is recorded once in each chosen step.
 
-    It is recorded by its layer and its name.
+    The record has the parameter's layer and its name.
 
     Args:
-        run: computes a network of which a layer is called twice, forward and backward, and returns
-            the gradients of its parameters by the names that they should have.
+        run: computes, forward and backward, a network with a layer that is called twice, and
+            returns the gradients of its parameters by the names that they should have.
     """
     with unamp.trace(gradients=True, steps=range(1, 3)) as trace:
         for _ in range(4):
@@ -155,11 +152,10 @@ def parameters_have_theirs(run: Callable[[], Mapping[str, np.ndarray]]) -> None:
 
 
 def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:
-    """The gradients of a scaled loss are the scaled ones, and the record says by how much.
+    """Check that the gradients of a scaled loss are recorded scaled, with the scale.
 
     Args:
-        scaled: computes something with a layer, scales it with a scaler,
-            and runs the backward pass.
+        scaled: computes a loss with a layer, scales it with a scaler, and runs the backward pass.
     """
     with unamp.trace(gradients=True) as trace:
         scaled(unamp.GradScaler(init_scale=1024.0))
@@ -172,9 +168,9 @@ def a_loss_scale_is_told(scaled: Callable[[unamp.GradScaler], object]) -> None:
 def gradients_do_not_depend_on_a_trace(
     run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]],
 ) -> unamp.Trace:
-    """Values, gradients and random numbers are the same without a trace and with one of gradients.
+    """Check that values, gradients and random numbers are equal with a trace and without one.
 
-    They are the same bit by bit.
+    They are equal bit by bit.
     """
     trace = unamp.trace(gradients=True)
     plain, traced = run(nullcontext()), run(trace)
@@ -186,9 +182,9 @@ def gradients_do_not_depend_on_a_trace(
 
 
 def a_later_backward_pass_is_not_recorded(forward: Callable[[], Callable[[], object]]) -> None:
-    """The trace that was closed does not record it, nor does one that is open then.
+    """Check that a backward pass after a trace is in no trace: not in this one, nor in an open one.
 
-    The closed one says that it saw none.
+    The closed trace remarks that it saw none.
     """
     with unamp.trace(gradients=True) as trace:
         backward = forward()
@@ -200,7 +196,7 @@ def a_later_backward_pass_is_not_recorded(forward: Callable[[], Callable[[], obj
 
 
 def no_graph_is_kept(made: Callable[[], Iterable[object]]) -> None:
-    """While the trace is open still, nobody holds what ran.
+    """Check that an open trace keeps no object of a network that ran.
 
     It does not matter whether its backward pass ran.
     """
@@ -212,7 +208,7 @@ def no_graph_is_kept(made: Callable[[], Iterable[object]]) -> None:
 
 
 def a_registered_operation_has_one(framework: str) -> None:
-    """A registered operation's result has its gradient."""
+    """Check that a registered operation's result has its gradient."""
     with registered.registered(framework, "low") as ops:
         x = ops.tensor(registered.X, requires_grad=True)
         with unamp.trace(gradients=True) as trace:
@@ -229,7 +225,7 @@ def a_registered_operation_has_one(framework: str) -> None:
 
 
 def only_chosen_steps_are_recorded(framework: str) -> None:
-    """A loop of four steps, of which the middle two are recorded, with their gradients."""
+    """Check a loop of four steps: only the middle two are recorded, with their gradients."""
     ops = adapter_for(framework).operations()
     with unamp.trace(gradients=True, values=True, steps=range(1, 3)) as trace:
         for step in range(4):
@@ -266,7 +262,7 @@ def test_every_framework_promises(framework: str, promise: Callable[[str], None]
 
 
 # --- where parameters hold their gradients --------------------------------------------------------
-# Of the folder's `network`, for an input that `rows` there makes.
+# They use `network` of the folder, on an input that `rows` of the folder makes.
 
 
 def test_a_loss_scale_is_told(request: pytest.FixtureRequest) -> None:
@@ -279,7 +275,7 @@ def test_a_loss_scale_is_told(request: pytest.FixtureRequest) -> None:
 def test_a_backward_pass_is_not_reported(
     request: pytest.FixtureRequest, inside: bool, gradients: bool
 ) -> None:
-    """Looking at a gradient follows no rule, either, inside of a region or without one."""
+    """Check that the reading of a gradient follows no rule, inside of a region or without one."""
     region = unamp.autocast(dtype="bfloat16", level="O3") if inside else nullcontext()
     with unamp.trace(gradients=gradients) as trace, region:
         request.module.network()(request.module.rows()).sum().backward()

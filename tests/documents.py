@@ -1,7 +1,7 @@
 """The examples in README.md and docs/, by the framework that they import.
 
-Each is run in that framework's process. A block of Python is an example. A block of text right
-below it is what it prints, to the letter.
+Each runs in that framework's process. A block of Python is an example. A block of text right below
+it is its exact output.
 """
 
 from __future__ import annotations
@@ -22,17 +22,14 @@ import unamp
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-#: What recipes are for, and nobody needs: an example is run where its package is installed.
+#: Packages of recipes, which are optional: an example runs only where its package is installed.
 OPTIONAL = ("lightning", "accelerate", "transformers")
 sys.path.insert(0, str(EXAMPLES))  # the library that guides import
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "jax", "keras")
 
 
 class Example(NamedTuple):
-    """A block of Python in a document.
-
-    It has the line that it starts on, and what the document says that it prints.
-    """
+    """A block of Python in a document, with its first line and its output in the document."""
 
     file: Path
     line: int
@@ -43,7 +40,7 @@ class Example(NamedTuple):
         return f"{self.file.name} line {self.line}"
 
     def run(self) -> None:
-        # Empty lines in front, so that a traceback names the document's own line.
+        # Empty lines come first, so that a traceback has the document's own line numbers.
         for name in OPTIONAL:
             if self._imports(name):
                 pytest.importorskip(name)
@@ -52,7 +49,7 @@ class Example(NamedTuple):
         with redirect_stdout(io.StringIO()) as printed:
             exec(program, names)
             for name in [name for name in names if name.startswith("test_")]:
-                # with the fixtures that unamp's plugin offers
+                # called with the fixtures of unamp's plugin
                 names[name](
                     **{
                         each: getattr(unamp.testing, each)
@@ -60,13 +57,13 @@ class Example(NamedTuple):
                     }
                 )
         for op in [each.name for each in unamp.vocabulary().values() if each.is_added]:
-            # the next example registers its own
+            # the next example registers its own operations
             unamp.vocabulary().remove(op)
         if self.prints is not None:
             assert _without_margin(printed.getvalue()) == _without_margin(self.prints)
 
     def excerpt(self) -> tuple[Path, list[str]] | None:
-        """The file that a block is from, and the parts of it; None for a block of its own."""
+        """The file that the block quotes, and the parts of it; None for a block of its own."""
         head, _, rest = self.code.partition("\n")
         if not head.startswith("# examples/"):
             return None
@@ -95,9 +92,9 @@ def every_example() -> list[Example]:
 
 
 def examples(*frameworks: str) -> list[Example]:
-    """Return the examples that import at least one of these frameworks, and no other.
+    """Return the examples that import at least one of these frameworks, and no other framework.
 
-    Without frameworks: those that import none. Excerpts are run as files, not as examples.
+    Without arguments, return the examples that import no framework. Excerpts run as files instead.
     """
     found = [e for e in every_example() if not e.excerpt()]
     return [
@@ -110,7 +107,7 @@ def examples(*frameworks: str) -> list[Example]:
 def every_command() -> list[tuple[Path, list[str]]]:
     """Return the command lines in the documents, each with its document.
 
-    They are split as a shell splits them: without comments, at every `&&`.
+    They are split as by a shell: without comments, at every `&&`.
     """
     found = []
     for file in (*FILES, ROOT / "CONTRIBUTING.md"):
@@ -128,7 +125,7 @@ def every_command() -> list[tuple[Path, list[str]]]:
 
 
 def conventions(framework: str) -> dict[str, str]:
-    """Return what docs/moving.md says that a framework's layers do: the column of its table."""
+    """Return the column of a framework in docs/moving.md's table of its layers' conventions."""
     text = (ROOT / "docs" / "moving.md").read_text("utf-8")
     _, _, table = text.partition("## What differs without a word")
     rows = [
@@ -140,13 +137,13 @@ def conventions(framework: str) -> dict[str, str]:
     return {row[0]: row[column] for row in rows[2:]}
 
 
-#: The names by which an example tells of a folder's framework,
-#: where they are others than the folder's.
+#: The names that examples import for a folder's framework, where they differ
+#: from the folder's name.
 NAMES = {"tensorflow": ("tensorflow", "keras")}
 
 
 def test_example(promise: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # some write files
+    monkeypatch.chdir(tmp_path)  # some examples write files
     promise.run()
 
 

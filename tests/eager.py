@@ -1,7 +1,7 @@
-"""Regions around operations of eager mode, on every framework.
+"""Regions around operations in eager mode, on every framework.
 
-Each framework's folder imports the tests. That each operation follows each rule is `unamp
-conformance`'s to check: these are the cases that it does not ask about.
+Each framework's folder imports the tests. `unamp conformance` checks that each operation follows
+each rule: these are cases that it does not have.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def operations(framework: str) -> Operations:
 
 @each_low
 def test_products_add_up_in_float32(operations: Operations, low: str) -> None:
-    """A low sum stops counting before it has added three thousand products of one.
+    """Check that a product adds up in float32: only the inputs and the result are rounded.
 
-    Only inputs and the result are rounded.
+    A low sum of ones would stop to count before three thousand.
     """
     ones = np.full((1, 3001), 1 + 2.0**-12, np.float32)
     with policy_region(Policy("O1", low)):
@@ -47,7 +47,7 @@ def test_products_add_up_in_float32(operations: Operations, low: str) -> None:
 
 @each_low
 def test_the_narrowest_of_inputs(operations: Operations, low: str) -> None:
-    """A low input makes the others low; of two low dtypes none is narrower."""
+    """Check that a low input makes the others low; of two low dtypes, neither is narrower."""
     (other,) = set(LOW_DTYPES) - {low}
     with policy_region(Policy("O1", low, preset="tensorflow")):
         x = operations.tensor(X)

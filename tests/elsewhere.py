@@ -1,4 +1,4 @@
-"""Programs in a process of their own."""
+"""Programs that run in a process of their own."""
 
 import json
 import multiprocessing
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Ended(NamedTuple):
-    """The end of a program: its exit status, and what it printed."""
+    """The outcome of a program: its exit status, and its output."""
 
     code: int
     stdout: str
@@ -21,9 +21,9 @@ class Ended(NamedTuple):
 
 
 def ended(*words: object, path: Path | None = None, **environment: str) -> Ended:
-    """Run Python with some words, and return how it ended.
+    """Run Python with arguments, and return the outcome.
 
-    It can import from `path`, and `environment` is added to its own.
+    It can import from `path`, and `environment` is added to its variables.
     """
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
@@ -35,7 +35,7 @@ def ended(*words: object, path: Path | None = None, **environment: str) -> Ended
 
 
 def python(*words: object, path: Path | None = None, code: int = 0, **environment: str) -> str:
-    """Run Python like `ended`, check its exit status, and return what it prints."""
+    """Run Python like `ended`, check its exit status, and return its output."""
     done = ended(*words, path=path, **environment)
     assert done.code == code, done.stdout + done.stderr
     return done.stdout
@@ -59,9 +59,9 @@ print("\\n" + json.dumps([ended(words) for words in json.loads(sys.argv[1])]))
 
 
 def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended]:
-    """Run Python with the words of each command, one after the other in one process.
+    """Run Python with the arguments of each command, one after another in one process.
 
-    The process imports a framework once.
+    So the process imports a framework only once.
     """
     said = python(
         "-c", _IN_TURN, json.dumps([list(map(str, words)) for words in commands]), path=path
@@ -70,17 +70,17 @@ def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended
 
 
 def forked(framework: str, program: str, *arguments: str, code: int = 0, **environment: str) -> str:
-    """Run a program in a process in which a framework was just imported; return what it prints.
+    """Run a program in a process that has just imported a framework; return its output.
 
-    The program's exit status is checked. To import a framework takes longer than most programs: it
-    is imported once, in a process that does nothing else than to fork into those that run them.
+    The program's exit status is checked. To import a framework takes longer than most programs: one
+    process imports it, and is forked for each program.
 
     Args:
-        framework: what is imported.
-        program: its source.
-        arguments: of its command line.
-        code: the exit status that it should have.
-        environment: what is added to it once the framework is imported.
+        framework: the framework to import.
+        program: the source of the program.
+        arguments: the program's arguments.
+        code: the exit status that the program should have.
+        environment: variables that are added after the import.
     """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload([framework])

@@ -1,6 +1,6 @@
-"""Products in float8 on every framework whose adapter computes them.
+"""Products in float8, on every framework whose adapter computes them.
 
-Each framework's folder asks it of its own functions.
+Each framework's folder tests them on its own functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FACTORS = (
 
 
 def held(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Return a tensor as float8 with one scale holds it, as NumPy and ml_dtypes have it."""
+    """Return an array as float8 with one scale holds it, computed with NumPy and ml_dtypes."""
     largest = float(ml_dtypes.finfo(TYPES[dtype]).max)
     scale = np.float32(largest / max(np.float64(abs(x).max()), 1e-12))
     return (x * scale).clip(-largest, largest).astype(TYPES[dtype]).astype(np.float32) / scale
@@ -36,7 +36,7 @@ def held(x: np.ndarray, dtype: str) -> np.ndarray:
 def numbers_are_those_of_ml_dtypes(
     arithmetic: Arithmetic, tensor: Callable[[np.ndarray], Any], numpy: Callable[[Any], np.ndarray]
 ) -> None:
-    """A tensor of numbers of all sizes is held to the bit as ml_dtypes holds it."""
+    """Check a tensor with numbers of all sizes: float8 holds it bit by bit as ml_dtypes does."""
     drawn = np.random.default_rng(0)
     for dtype in TYPES:
         every = np.arange(256, dtype=np.uint8).view(TYPES[dtype]).astype(np.float32)
@@ -52,7 +52,7 @@ def numbers_are_those_of_ml_dtypes(
 
 
 def error_is_that_of_numpy(call: Callable[[], Any], dtype: str) -> None:
-    """The error of the product of `FACTORS`, beside the one that NumPy and ml_dtypes find."""
+    """Check the error of the product of `FACTORS` against NumPy's with ml_dtypes."""
     a, b = FACTORS
     exact, low = (a @ b).astype(np.float64), (held(a, dtype) @ held(b, dtype)).astype(np.float64)
     with unamp.trace(shadow=dtype) as trace:

@@ -1,6 +1,6 @@
-"""The way of a call through files of Python.
+"""The files of Python that a call passes through.
 
-docs/architecture.md follows one `add` from file to file; this follows it too.
+docs/architecture.md follows one `add` from file to file; the tests compare that with a real call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OURS = {str(ROOT / home): home for home in ("unamp", "adapters")}
 
 
 def told(section: str) -> list[str]:
-    """The files in the table of a section, in order."""
+    """Return the files in the table of a section, in order."""
     _, _, below = ARCHITECTURE.read_text("utf-8").partition(f"\n### {section}\n")
     assert below, section
     return re.findall(
@@ -29,7 +29,7 @@ def told(section: str) -> list[str]:
 
 
 def passed(call: Callable[[], Any]) -> list[str]:
-    """The files of ours that Python passes through in a call, in the order of the first time."""
+    """Return the project's files that Python passes through in a call, in order of first use."""
     files: dict[str, None] = {}
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -49,7 +49,7 @@ def passed(call: Callable[[], Any]) -> list[str]:
 def added(x: Any) -> list[str]:
     """Return the files that `x + x` passes through under a changed rule.
 
-    What is made the first time is made by a call before.
+    A call before it makes the objects that only a first call makes.
     """
     with unamp.autocast(dtype="bfloat16", allow=["add"]):
         low = x + x
@@ -59,10 +59,7 @@ def added(x: Any) -> list[str]:
 
 
 def changes_of_file(run: Callable[[], object]) -> int:
-    """Return the number of times that a call goes from one file of Python to another and back.
-
-    What it calls counts, too.
-    """
+    """Return the number of calls and returns from one Python file to another, inside `run`."""
     changes, files = 0, [__file__]
 
     def profile(frame: FrameType, event: str, _: object) -> None:

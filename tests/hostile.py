@@ -1,4 +1,4 @@
-"""Data from files, spoilt: for the tests of every reader."""
+"""Damaged data from files, for the tests of every reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRANGE = st.sampled_from(
 
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path to every value in some data."""
+    """Return the path to every value in some data."""
     inner = (
         data.items()
         if isinstance(data, dict)
@@ -32,7 +32,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def spoilt(draw: st.DrawFn, sound: Any) -> Any:
-    """Some data with a few of its values exchanged, removed, doubled or renamed."""
+    """Draw data with a few of its values replaced, removed, doubled or renamed."""
     data = copy.deepcopy(sound)
     for _ in range(draw(st.integers(1, 3))):
         *above, last = draw(st.sampled_from([place for place in places(data) if place]))
@@ -55,7 +55,7 @@ def spoilt(draw: st.DrawFn, sound: Any) -> Any:
 
 @st.composite
 def cut(draw: st.DrawFn, text: str) -> str:
-    """A text, or now and then the beginning of it."""
+    """Draw a text, or sometimes only its beginning."""
     return (
         text[: draw(st.integers(0, len(text)))]
         if draw(st.booleans()) and draw(st.booleans())

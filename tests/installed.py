@@ -1,4 +1,4 @@
-"""Where the frameworks are that the tests read without importing them."""
+"""The folders of frameworks that tests read without importing them."""
 
 import importlib.util
 import sys
@@ -10,18 +10,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
 
 from wheels import without_wheels
 
-#: Keras comes with TensorFlow.
+#: Keras is read where TensorFlow is installed, which brings it.
 _COMES_WITH = {"keras": "tensorflow"}
 
 
 def place(framework: str) -> Path:
-    """Return where a framework is installed.
+    """Return the folder of an installed framework.
 
-    A missing one is a failure, since nothing would be compared, unless there is no wheel of it.
+    A framework that is missing is a failure, since nothing would be compared, unless it offers no
+    wheel.
     """
     spec = importlib.util.find_spec(framework)
     if spec is None or spec.origin is None or not spec.submodule_search_locations:
-        # a folder of tests is no framework
+        # not found here: a folder of tests with the framework's name
         if _COMES_WITH.get(framework, framework) in without_wheels():
             pytest.skip(f"{framework} offers no wheel for this Python")
         pytest.fail(

@@ -1,8 +1,8 @@
-"""The promises of a policy whose dtype is float32, on every framework.
+"""The promises of a policy whose dtype is float32 (an island), on every framework.
 
-Each framework's folder asks them. Numbers are small integers and fractions whose products and sums
-float32 holds exactly, in any order; bfloat16 and float16 do not. So an island computes the exact
-result, to the bit, and low arithmetic does not.
+Each framework's folder tests them. The numbers are small integers and fractions. float32 holds
+their products and sums exactly, in any order; bfloat16 and float16 do not. So an island computes
+the exact result, bit by bit, and low arithmetic does not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from unamp.adapter.registry import adapter_for
 LEVELS = ("OD", "O1", "O2", "O3")
 LOW = ("bfloat16", "float16")
 
-#: 1 + 2^-12 is no number of the low dtypes;
-#: a sum of eight of them times a power of two is one of float32.
+#: 1 + 2^-12 is in float32 and in no low dtype. So is a sum of eight of them, times a power
+#: of two.
 WIDE = np.full((8, 8), 1 + 2.0**-12, np.float32)
 X = np.arange(32, dtype=np.float32).reshape(4, 8) / 4
 PRODUCT = X @ WIDE
@@ -32,7 +32,7 @@ def operations(framework: str) -> Operations:
 
 
 def an_island_widens(framework: str, level: str, low: str) -> None:
-    """In a low region an island computes in float32 from low inputs.
+    """Check an island in a low region: it computes in float32 from low inputs.
 
     The region goes on after it.
     """
@@ -49,14 +49,14 @@ def an_island_widens(framework: str, level: str, low: str) -> None:
     assert (ops.dtype(before), ops.dtype(after)) == (low, low)
     assert ops.dtype(product) == ops.dtype(softmax) == "float32"
     np.testing.assert_array_equal(ops.numpy(product), PRODUCT)
-    # At O1 an operation on no list is in the widest dtype of its inputs;
-    # from O2 on all are in float32.
+    # At O1 an operation on no list runs in the widest dtype of its inputs;
+    # from O2 on, every operation runs in the policy's dtype, float32.
     assert ops.dtype(total) == (low if level == "O1" else "float32")
     np.testing.assert_array_equal(ops.numpy(total), X + X)
 
 
 def an_outermost_island(framework: str, level: str) -> None:
-    """An island alone, as a decorator, has exact gradients in the dtypes of its inputs."""
+    """Check an island alone, as a decorator: gradients are exact, in the dtypes of the inputs."""
     ops = operations(framework)
 
     @unamp.autocast(dtype="float32", level=level)
@@ -81,7 +81,7 @@ def a_trace_tells_of_it(framework: str) -> None:
 
 
 def every_way_widens(framework: str, name: str) -> None:
-    """Every way in which a framework runs a function computes in an island what eager mode does."""
+    """Check that every way of a framework computes the same in an island as eager mode."""
     ops = operations(framework)
     (way,) = [way for way in ops.ways() if way.name == name]  # type: ignore[attr-defined]
     policy = unamp.Policy("O1", "float32")

@@ -1,6 +1,6 @@
-"""float32 that a layer of Keras states, on every backend.
+"""Layers of Keras that state float32, on every backend.
 
-The region decides, says so, and is told otherwise in one way.
+The region decides and warns. Only one way to state float32 overrides it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_a_layer_that_states_nothing_is_not_named() -> None:
 
 
 def test_beside_a_mixed_global_policy_float32_was_stated_by_somebody() -> None:
-    """Keras keeps no arguments of a layer where one of them is an object."""
+    """Check a layer that has an object as argument: Keras then keeps none of its arguments."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         head = keras.layers.Dense(
@@ -82,7 +82,7 @@ def test_beside_a_mixed_global_policy_float32_was_stated_by_somebody() -> None:
 
 
 def test_a_class_of_ones_own_keeps_float32(request: pytest.FixtureRequest) -> None:
-    """Also in what the compilers of the backend, `COMPILERS` of the folder, make of a function."""
+    """Check it eagerly, and in functions that `COMPILERS` of the folder's backend compile."""
     model = keras.Sequential([keras.layers.Dense(8), Float32Dense(4, activation="relu")])
     model.build((None, 8))
     body, head = model.layers

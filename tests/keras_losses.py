@@ -1,6 +1,6 @@
-"""Losses of Keras at O2, on every backend: they follow the policy.
+"""Losses of Keras at O2, on every backend: their operations follow the policy.
 
-What ends them and adds them up is float32.
+The reductions and the sum of losses are in float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import unamp
 from unamp import Policy, policy_region
 
-#: More numbers than float16 can count.
+#: A number of items that float16 cannot count.
 MANY = 70_000
 
 
@@ -40,7 +40,7 @@ def test_a_loss_counts_more_numbers_than_float16_holds() -> None:
         np.testing.assert_allclose([float(each) for each in computed], value, rtol=1e-6)
 
 
-#: Losses whose first argument is whole numbers, or which need more than two.
+#: The arguments of losses whose first argument is whole numbers, or which need more than two.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "categorical_generalized_cross_entropy": {"q": 0.5},
     "ctc": {},

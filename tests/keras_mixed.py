@@ -1,7 +1,7 @@
 """Layers of Keras that were made with a mixed dtype policy, on every backend.
 
-In a region they are float32 layers. Their own casts would round what the region's policy wants in
-float32, or in the other low dtype.
+In a region they are float32 layers. Their own casts would round values that the region's policy
+wants in float32, or in the other low dtype.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unamp import Policy, policy_region
 
 layers, metrics = keras.layers, keras.metrics
 MIXED = ("mixed_float16", "mixed_bfloat16")
-#: float16 cannot hold it, and bfloat16 rounds it.
+#: Numbers that float16 cannot hold, and that bfloat16 rounds.
 LARGE = np.full((1, 4, 4), 1.001e5, "float32") * np.linspace(1, 2, 16, dtype="float32").reshape(
     1, 4, 4
 )
@@ -45,7 +45,7 @@ def dtype(tensor: Any) -> str:
 
 
 def made(of: str) -> list[tuple[Any, Any]]:
-    """Layers of each kind, with what each is given; the same numbers for every dtype policy."""
+    """Return layers of each kind with their arguments; the same numbers for every dtype policy."""
     x, constant = keras.ops.convert_to_tensor(LARGE), keras.initializers.Constant
     low = keras.ops.cast(x, "bfloat16")
     with dtype_policy(of):
@@ -67,7 +67,7 @@ def made(of: str) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("of", MIXED)
 def test_regions_decide_over_keras_dtype_policies(request: pytest.FixtureRequest, of: str) -> None:
-    """Also in what the compilers of the backend, `COMPILERS` of the folder, make of a function."""
+    """Check it eagerly, and in functions that `COMPILERS` of the folder's backend compile."""
     own = of.removeprefix("mixed_")
     for compiler in (lambda call: call, *request.module.COMPILERS):
         mixed, plain = made(of), made("float32")
@@ -104,7 +104,7 @@ def test_a_mixed_model_trains_in_a_region() -> None:
             [layers.Dense(8, activation="relu"), layers.LayerNormalization(), layers.Dense(4)]
         )
         model.compile(keras.optimizers.SGD(0.1), "mse")
-    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)  # Keras' own doing
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)  # Keras makes it
     x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
     with unamp.autocast(dtype="bfloat16"):
         losses = model.fit(x, x[:, :4], epochs=4, verbose=0).history["loss"]
@@ -112,7 +112,7 @@ def test_a_mixed_model_trains_in_a_region() -> None:
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
 
 
-#: More numbers than bfloat16 can count one by one.
+#: A number of batches that bfloat16 cannot count one by one.
 BATCHES = 300
 
 

@@ -41,7 +41,7 @@ def made(x: Any) -> Net:
 
 
 def share(network: Net) -> None:
-    network.second._tracker.unlock()  # Keras would have it made like that
+    network.second._tracker.unlock()  # Keras forbids to change a layer that is built
     del network.second.wo
     network.second.wo = network.first.wo
 
@@ -62,11 +62,11 @@ class _Overflows(keras.Model):
 def losses(
     x: Any, gradients: Callable[[Callable[[], Any], Any], tuple[Any, Any]]
 ) -> Callable[[Any], list[float]]:
-    """Return what trains a network whose `wo` overflows; see `ruled.Layers.losses`.
+    """Return a function that trains a network whose `wo` overflows; see `ruled.Layers.losses`.
 
     Args:
         x: the input.
-        gradients: gives a loss, of a function that computes it, and the gradients of a network's
+        gradients: returns the loss that a function computes, and the gradients of a network's
             trainable variables.
     """
 
@@ -98,7 +98,7 @@ def _dtype(tensor: Any) -> str:
 
 
 def fit_follows_rules(of: ruled.Layers) -> None:
-    """A model inside a model, too, and one that was fitted before."""
+    """Check `fit`, also with a model inside a model, and with one that was fitted before."""
     seen: list[str] = []
 
     class Seen(keras.layers.Layer):
@@ -123,7 +123,7 @@ def fit_follows_rules(of: ruled.Layers) -> None:
 
 
 def functional_models_follow_rules(of: ruled.Layers) -> None:
-    """A layer that is called twice has its rule in both calls.
+    """Check a layer that is called twice: both calls have its rule.
 
     A trace names the layer and its rule.
     """
@@ -196,7 +196,7 @@ def a_quantized_layer_is_refused(of: ruled.Layers) -> None:
 
 
 def a_layer_that_is_quantized_later_is_refused(of: ruled.Layers) -> None:
-    """Until its rule is removed; eagerly, and in what `fit` compiles."""
+    """Check that it is refused until its rule is removed; eagerly, and in compiled `fit`."""
     network = of.network()
     rules = unamp.layer_policies(network, {"first.wo": F32})
     assert of.dtypes(network)[1] == F32
@@ -208,7 +208,7 @@ def a_layer_that_is_quantized_later_is_refused(of: ruled.Layers) -> None:
     assert unamp.current_policy() is None
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, name="wo")])
     with unamp.layer_policies(model, {"wo": F32}):
-        model.quantize("float8")  # which Keras trains
+        model.quantize("float8")  # Keras can train float8
         model.compile("sgd", "mse")
         with pytest.raises(RuntimeError, match=r"wo is quantized \(float8\)"):
             # Keras may quote it in an error of its own
@@ -220,7 +220,7 @@ def a_layer_that_is_quantized_later_is_refused(of: ruled.Layers) -> None:
     assert len(of.dtypes(network)) == 4
 
 
-#: Those that take a framework's layers, beside `ruled.PROMISES`.
+#: The promises for Keras' layers, beside `ruled.PROMISES`.
 PROMISES = (
     fit_follows_rules,
     functional_models_follow_rules,
@@ -233,5 +233,5 @@ PROMISES = (
 
 @pytest.mark.parametrize("promise", [*ruled.PROMISES, *PROMISES])
 def test_promises(request: pytest.FixtureRequest, promise: Callable[[ruled.Layers], None]) -> None:
-    """The folder's network is `OF` of its module."""
+    """Check one promise; the folder's module has the network as `OF`."""
     promise(request.module.OF)

@@ -1,6 +1,6 @@
 """State that Keras keeps, on every backend: in a region it is float32.
 
-Where a program computes it, it is as it is outside.
+State that the program computes is the same as outside of a region.
 """
 
 from __future__ import annotations

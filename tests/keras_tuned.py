@@ -45,7 +45,7 @@ def made(weights: dict[str, np.ndarray]) -> Net:
 
 
 def test_a_layer_that_runs_under_another_name_is_held() -> None:
-    """An embedding is decided by its own name; a trace may show what it calls."""
+    """Check an embedding: its own name decides, although a trace may show the function it calls."""
     network = keras.Sequential([keras.layers.Embedding(32, 8), keras.layers.Dense(4)])
     batches = [keras.ops.convert_to_tensor([[n, n + 1, n + 2]]) for n in range(0, 28, 4)]
     found = unamp.tune(network, network, batches, dtype="bfloat16", tolerance=1e-5)

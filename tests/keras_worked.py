@@ -1,6 +1,6 @@
 """Traces of a training step of Keras, on every backend.
 
-Every layer is there once, with its name, and with the same work.
+Every layer is in them once, with its name and the same work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Scripts that are migrated run as before.
+"""Migrated scripts run as before.
 
-Each framework's folder asks it of its own scripts, in `migrate/scripts`.
+Each framework's folder tests its own scripts, in `migrate/scripts`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent / "migrate" / "scripts"
 
 
 def scripts(framework: str) -> list[Path]:
-    """The scripts of a framework: at least five."""
+    """Return the scripts of a framework: at least five."""
     found = sorted((HERE / framework).glob("*.py"))
     assert len(found) >= 5
     return found
@@ -34,11 +34,11 @@ def runs_as_before(
     *,
     same_layers: bool = True,
 ) -> None:
-    """The migrated script has the results of the one before, to the bit.
+    """Check that a migrated script has the same results, bit by bit.
 
-    Its layers computed in the same dtypes. In plain unamp every operation runs under the policy
-    that it runs under in the dialect. `around` is what all run inside of; without `same_layers` the
-    framework's own mixed precision is made of other layers, and only results are compared.
+    Its layers compute in the same dtypes. In plain unamp, every operation runs under the same
+    policy as in the dialect. All run inside of `around`. Without `same_layers` only results are
+    compared, because the framework's own mixed precision inserts layers.
     """
     text = script.read_text("utf-8")
     before, ran = _run(text, script, around)
@@ -78,7 +78,7 @@ def _in_layers(records: list[OpRecord]) -> list[tuple[Any, ...]]:
 def _decision(record: OpRecord) -> tuple[Any, ...]:
     """Return the operation, the rule, the dtype that it computed in, and the policy.
 
-    For the preset `native` the policy has the lists that it stands for.
+    The preset `native` is replaced by the lists that it stands for.
     """
     policy = record.policy and record.policy.delegated(record.framework, "cpu")
     return (

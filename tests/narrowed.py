@@ -1,7 +1,7 @@
-"""`float32_results` on every framework: what computes low returns float32, however it is run.
+"""`float32_results` on every framework: a function that computes low returns float32.
 
-Each framework's folder imports the test; `WAYS` of its module make of a function what runs it,
-eagerly and compiled.
+Each framework's folder imports the test. `WAYS` of its module run the function, eagerly and
+compiled.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Errors inside a region, which have a note where they are about dtypes.
+"""Errors inside a region: those about dtypes have a note.
 
-Each framework's folder asks it of its own errors.
+Each framework's folder tests its own errors.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from unamp import Policy, policy_region
 def an_error_about_dtypes_names_the_policy_once(
     error: type[Exception], dtype: str, call: Callable[[], Any]
 ) -> None:
-    """Check the note of an error.
+    """Check the note of an error about dtypes.
 
     Args:
-        error: its class.
+        error: the error's class.
         dtype: the policy's dtype.
-        call: raises it, in a function that has a low tensor by the name of ``doubled``.
+        call: raises the error, in a function that has a low tensor named ``doubled``.
     """
     policy = Policy("O2", dtype)
     with pytest.raises(error) as raised, policy_region(policy), policy_region(policy):
@@ -34,7 +34,7 @@ def an_error_about_dtypes_names_the_policy_once(
 
 
 def other_errors_are_left_alone(dtype: str, call: Callable[[], Any]) -> None:
-    """Check an error that is about something else."""
+    """Check that an error about something else has no note."""
     with pytest.raises(Exception) as raised, policy_region(Policy("O2", dtype)):  # noqa: PT011
         call()
     assert not hasattr(raised.value, "__notes__")

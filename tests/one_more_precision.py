@@ -1,7 +1,7 @@
-"""A region in a low precision that the table of them does not have yet.
+"""A region in a low precision that is not yet in the table of precisions.
 
-``python one_more_precision.py FRAMEWORK`` prints what a product computes in under bfloat16 and
-under the new one, or the error that refuses it.
+``python one_more_precision.py FRAMEWORK`` prints the dtypes in which a product computes under
+bfloat16 and under the new precision, or the error that refuses it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class _WithOneMore(SourceFileLoader, MetaPathFinder):
         return changed
 
     def get_code(self, fullname: str) -> object:
-        # never what was compiled of the file as it is
+        # without the cache: it has the code of the unchanged file
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def main(framework: str) -> None:
-    found = find_spec("unamp.dtypes")  # which imports `unamp`, and that the table
+    found = find_spec("unamp.dtypes")  # imports `unamp`, with the table as it is
     assert found is not None
     assert found.origin is not None
     for name in [name for name in sys.modules if name.partition(".")[0] == "unamp"]:

@@ -1,4 +1,4 @@
-"""Small ONNX graphs, written node by node: for the tests of everything that reads them."""
+"""Small ONNX graphs, written node by node, for the tests of all code that reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def node(
 ) -> NodeProto:
     """Return a node, named after its first output.
 
-    With `layers` it is labelled with them as PyTorch's exporter does.
+    `layers` are written to it as PyTorch's exporter does.
     """
     made = helper.make_node(
         kind,

@@ -1,4 +1,4 @@
-"""Pages, as tests read them."""
+"""HTML pages, parsed for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private names of a framework that an adapter's source uses, read from the source alone."""
+"""The private names of a framework in an adapter's source, found without importing it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from unamp.adapter.hooks import HookTable
 
-#: Packages that belong to a framework: what an adapter takes from those is a hook, too.
+#: Packages that belong to a framework: their private names are hooks, too.
 FAMILY = {
     "torch": ("torch", "torchao", "keras"),
     "paddle": ("paddle",),
@@ -32,7 +32,7 @@ _PYTHONS = frozenset(
 class Use(NamedTuple):
     """A private name in an adapter's source.
 
-    It is the full path, or the name alone where nobody can tell whose it is.
+    It is the full path, or only the name where its owner cannot be known.
     """
 
     file: str
@@ -44,7 +44,7 @@ class Source:
     """The source of an adapter.
 
     Args:
-        folder: its package.
+        folder: the adapter's package.
         framework: the framework's import name.
         table: the adapter's table of hooks.
     """
@@ -60,7 +60,7 @@ class Source:
     def listed(self) -> frozenset[str]:
         """Return the paths in the table: modules, owners, and their names.
 
-        Parentheses of a call are left out.
+        The parentheses of a call are left out.
         """
         tables = (
             self.table.at_registration,
@@ -78,7 +78,7 @@ class Source:
 
     @cached_property
     def last_names(self) -> frozenset[str]:
-        """The last parts of those paths: what an attribute of some object is held against."""
+        """The last parts of these paths, to compare with attributes of any object."""
         return frozenset(part for path in self.listed for part in path.split("."))
 
     def unlisted(self) -> list[Use]:
@@ -92,7 +92,7 @@ class Source:
         ]
 
     def unused(self) -> list[str]:
-        """Return the names in the table that no line of the source has."""
+        """Return the names in the table that are not in the source."""
         words = {
             word for path in self.trees for word in re.findall(r"\w+", path.read_text("utf-8"))
         }
@@ -147,7 +147,7 @@ class Source:
                     yield Use(path.name, line, last)
 
     def _as_listed(self, full: str) -> str:
-        """Return a path without what follows the first part of it that the table names."""
+        """Return a path up to the first part that the table names."""
         parts = full.split(".")
         heads = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
         for head in heads:
@@ -184,7 +184,7 @@ class Source:
                 yield from self._imported(node)
 
     def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-        """Give what an import binds: each name, and its path in the framework."""
+        """Yield the names that an import binds, each with its path in the framework."""
         if isinstance(node, ast.ImportFrom):
             if node.module and node.module.partition(".")[0] in self.family:
                 yield from (
@@ -197,9 +197,9 @@ class Source:
                 yield (each.asname, each.name) if each.asname else (root, root)
 
     def _path(self, node: ast.Attribute, aliases: dict[str, str]) -> str | None:
-        """Return the path in the framework that a chain of attributes is.
+        """Return the path in the framework of a chain of attributes.
 
-        Return None where the chain begins with something else.
+        None where the chain begins with something else.
         """
         parts: list[str] = []
         value: ast.expr = node
@@ -212,7 +212,7 @@ class Source:
 
 
 def _privates(node: ast.expr, own: frozenset[str]) -> Iterator[str]:
-    """Give the private names in a chain of attributes that are not our own."""
+    """Yield the private names in a chain of attributes that are not the adapter's own."""
     while isinstance(node, ast.Attribute):
         if (
             not _is_self(node.value)
@@ -232,9 +232,9 @@ def _is_private(name: str, own: frozenset[str]) -> bool:
 
 
 def _names_of_ours(trees: object) -> frozenset[str]:
-    """Return the names that some trees define themselves.
+    """Return the names that the trees define themselves: functions, classes, variables, attributes.
 
-    They are functions, classes, variables, and attributes of `self`.
+    Attributes are those of `self`.
     """
     found: set[str] = set()
     for node in (node for tree in trees for node in ast.walk(tree)):  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""Programs for devices that are not here, in every framework that has them.
+"""Programs for absent devices, in every framework that can compile them.
 
-They are read, and held against the policy.
+They are read, and compared with the policy.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ OPERATIONS = ["add", "conv2d", "exp", "gelu", "linear", "mse_loss", "softmax", "
 
 
 def read(framework: str, device: str, network: str, policy: Policy) -> tuple[str, list[str]]:
-    """Return the faults of a network's program, and its operations but for elementwise ones.
+    """Return the faults of a network's program, and its operations except elementwise ones.
 
-    The first is empty where nothing is wrong.
+    The faults are empty where nothing is wrong.
     """
     wrong, details = check_program(Subject(framework, device), NETWORKS[network], policy)[
         "decisions"
@@ -38,7 +38,7 @@ def read(framework: str, device: str, network: str, policy: Policy) -> tuple[str
 
 
 def probed(subject: Subject, op: str, dtypes: Sequence[str] = ("bfloat16",)) -> list[Result]:
-    """Return the results of one operation's programs."""
+    """Return the results of probing one operation's programs."""
     (item,) = planned(subject, Selection(ops=(op,), dtypes=tuple(dtypes)))
     return perform(subject, item)
 
@@ -46,9 +46,9 @@ def probed(subject: Subject, op: str, dtypes: Sequence[str] = ("bfloat16",)) -> 
 def forgotten_operation_is_caught(
     subject: Subject, monkeypatch: Any, off: AbstractContextManager[Any] | Any, op: str = "linear"
 ) -> None:
-    """Check that an operation of a network that runs with no policy in force is noticed.
+    """Check that a network's operation is noticed where it runs with no policy in force.
 
-    `off` makes the context in which none is in force.
+    `off` makes the context in which no policy is in force.
     """
     known = type(subject.operations).__getitem__
 
@@ -71,7 +71,7 @@ def reasons(found: Sequence[Result]) -> set[tuple[str, str]]:
     return {(result.status, result.details["why"]) for result in found if result.status != "passed"}
 
 
-# --- tests that a folder imports: on the devices that are `DEVICES` of its module -----------------
+# --- tests that a folder imports: for the devices in `DEVICES` of its module ----------------------
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_result_of_the_right_dtype_that_was_computed_in_another_is_caught(
 def test_gradients_that_are_computed_in_another_dtype_than_the_policys_are_caught(
     framework: str, devices: list[str], op: str
 ) -> None:
-    """Where a product that should be low is float32, and so are the gradients."""
+    """Check a product that should be low and is float32, with float32 gradients."""
     subject = MutableSubject(framework, devices[0])
     with subject.mutant(op, KINDS["forward, float32 inputs, rule low"]):
         found = {result.policy: result.message for result in probed(subject, op)}

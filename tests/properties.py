@@ -1,12 +1,10 @@
-"""Random policies x random networks x random nesting of regions.
+"""Random policies, random networks and random nesting of regions, on every framework.
 
-The folder of every framework imports the test.
-
-A network is a list of steps: operations on values that there are already, and blocks of steps in a
-region of their own. Every single call is held against a reference that NumPy gives: the inputs
-rounded as the policy says, the operation in float64, the result rounded. Frameworks that agree with
-the same reference agree with each other. Where NumPy has nothing to say (infinities, NaN), the
-reference computes with the framework itself, in float32 outside any region.
+The folder of every framework imports the test. A network is a list of steps: operations on existing
+values, and blocks of steps in a region of their own. Every call is compared with a reference from
+NumPy: the inputs rounded as the policy says, the operation in float64, the result rounded.
+Frameworks that agree with this reference agree with each other. Where NumPy has no number
+(infinities, NaN), the reference is the framework itself, in float32 outside any region.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from unamp.adapter.observing import traced
 from unamp.dtypes import LOW_DTYPES
 from unamp.policy import Policy, Rule
 
-#: The same examples on every run, and few of them.
+#: The same few examples in every run.
 _QUICK = settings(
     max_examples=40,
     deadline=None,
@@ -49,8 +47,8 @@ def _softmax(a: Array) -> Array:
 class _Op:
     """An operation of the networks.
 
-    Its fields are the number of values that it takes, its further arguments, NumPy's version, and
-    the size of its summands.
+    Its fields are the number of its values, its other arguments, NumPy's version, and the size of
+    its summands.
     """
 
     values: int
@@ -84,7 +82,7 @@ _OPS = {
     "cat": _Op(2, lambda a, b: np.concatenate([a, b], 1), {"dim": 1}, listed=True),
 }  # fmt: skip
 _PRESETS = ("unamp", "torch-cuda", "torch-cpu", "paddle", "mindspore", "tensorflow", "apex")
-#: Ordinary numbers, and what is hard for float16, for both low dtypes, and for everybody.
+#: Ordinary numbers, and numbers that are difficult in float16, in both low dtypes, and in all.
 _SPECIAL = (
     0.0,
     -0.0,
@@ -123,15 +121,15 @@ _STEPS = st.recursive(
 
 @dataclass(frozen=True)
 class Network:
-    """Steps in a region, and the shape and kind of the values that they start from.
+    """Steps in a region, and the shape and kind of their first values.
 
     Attributes:
         policy, steps: see the module's docstring.
-        shape: rows and columns of the first value; the others are broadcast against it or
+        shape: rows and columns of the first value. The others are broadcast against it, or
             multiplied with it.
-        seed: of the numbers.
-        special: how many of them are not ordinary.
-        strided: whether values are handed over as views that are not contiguous.
+        seed: the seed of the numbers.
+        special: the number of special numbers among them.
+        strided: whether values are views that are not contiguous.
         watched: whether a trace is recorded.
     """
 
@@ -151,12 +149,12 @@ _NETWORKS = st.builds(
 )  # fmt: skip
 
 
-#: The float32 functions of some frameworks are approximations, off by a few dozen roundings.
+#: Some frameworks' float32 functions are approximations, off by a few dozen roundings.
 _ROUNDOFF = {**UNIT_ROUNDOFF, "float32": 2.0**-19}
 
 
 class _Run:
-    """A network on a framework."""
+    """A run of a network on a framework."""
 
     def __init__(self, subject: Subject, network: Network) -> None:
         self.subject, self.ops, self.network = subject, subject.operations, network
@@ -164,7 +162,7 @@ class _Run:
         self.values = [self.made(network.shape)]
 
     def made(self, shape: Sequence[int]) -> Any:
-        """A new float32 value."""
+        """Return a new float32 value."""
         array = self.generator.standard_normal(shape).astype(np.float32)
         for n in self.generator.integers(
             0, max(array.size, 1), self.network.special if array.size else 0
@@ -187,11 +185,11 @@ class _Run:
     def step(self, op: str, first: int, second: int, policy: Policy) -> None:
         inputs = self.operands(op, self.values[first % len(self.values)], second)
         if not self.works(op, inputs):
-            return  # nor does it outside any region
+            return  # the call fails outside any region, too
         rule = policy.decide(op)
         dtypes = [self.ops.dtype(value) for value in inputs]
         if rule is Rule.UNTOUCHED and len(set(dtypes)) > 1:
-            return  # what a framework makes of it is its own affair
+            return  # the framework decides, and the reference cannot know
         if rule.leaves_agreeing and {*dtypes} <= {*LOW_DTYPES} and self.plainly(op, inputs) is None:
             return  # it has no kernel for the low dtype, and the rule asks for no cast
         result = self.watched(op, inputs, rule) if self.network.watched else self.call(op, inputs)
@@ -203,7 +201,7 @@ class _Run:
         )
 
     def operands(self, op: str, value: Any, choice: int) -> list[Any]:
-        """The value, and others that fit: there already, or new."""
+        """Return the value, and others that fit it: existing or new ones."""
         rows, columns = value.shape
         if op == "linear":
             return [
@@ -233,18 +231,18 @@ class _Run:
         return self.ops[op](*([given] if what.listed else given), *what.args, **(what.kw or {}))
 
     def plainly(self, op: str, inputs: Sequence[Any]) -> Any:
-        """The result outside any region; None where there is none."""
+        """Return the result outside any region; None where the call fails there."""
         try:
             result = self.outside(lambda: self.call(op, inputs))
-            self.ops.dtype(result)  # where it is computed later, an error comes only now
+            self.ops.dtype(result)  # a framework that computes lazily raises only here
         except Exception:
             return None
         return result
 
     def works(self, op: str, inputs: Sequence[Any]) -> bool:
-        """Return whether the framework's function in float32 is right.
+        """Return whether the framework's function works in float32.
 
-        Some functions give what they find in memory for no numbers.
+        Some functions return uninitialized memory for empty tensors.
         """
         result = self.plainly(op, [self.cast(value, "float32") for value in inputs])
         if result is None:
@@ -315,27 +313,24 @@ def _computed(rule: Rule, policy: Policy, dtypes: Sequence[str]) -> str:
 
 
 def _reference(op: str, given: Sequence[Array], dtype: str) -> tuple[Array, Array]:
-    """Return the exact result rounded to a dtype, and how far a computation may be from it.
-
-    The computation is in that dtype.
-    """
+    """Return the exact result rounded to a dtype, and the largest error of a computation in it."""
     what = _OPS[op]
     with np.errstate(all="ignore"):
         exact = what.numpy(*given)
         size = np.abs(exact) if what.size is None else what.size(*given)
-        # Four roundings of the largest summand;
-        # and numbers may be so small that they are taken for zero.
+        # Four roundings of the largest summand count.
+        # A very small number may also become zero.
         allowed = (
             4.0 * _ROUNDOFF[dtype] * size + 2.0 * spacing(np.nan_to_num(exact), dtype) + 2.0**-125
         )
         largest = {"float16": 2.0**14, "bfloat16": 2.0**126, "float32": 2.0**126}[dtype]
-        # near the end of the range one may overflow on the way
+        # near the end of the range an intermediate number may overflow
         allowed = np.where(size < largest, allowed, np.inf)
         return round_to(exact, dtype), allowed
 
 
 def _wrong(observed: Array, expected: Array, allowed: Array) -> Array:
-    """Which numbers are not what they should be, of those that NumPy can say."""
+    """Return the positions of numbers beyond the allowed error, where NumPy has a number."""
     with np.errstate(invalid="ignore"):
         return (
             np.isfinite(expected) & np.isfinite(allowed) & ~(np.abs(observed - expected) <= allowed)

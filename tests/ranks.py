@@ -1,4 +1,4 @@
-"""Processes that share their work, each of which says its results in its last line."""
+"""Processes that share their work; each prints its results in its last line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["said_by_ranks", "skipped_together"]
 def said_by_ranks(commands: Sequence[Sequence[str]]) -> list[Any]:
     """Return the results of processes that run at the same time.
 
-    Where one fails, none waits for it.
+    Where one fails, the others are ended.
     """
     ranks = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -33,12 +33,12 @@ def said_by_ranks(commands: Sequence[Sequence[str]]) -> list[Any]:
         for rank in ranks:
             rank.kill()
     for each in first:
-        each.result()  # raises what failed, not that the others were ended
+        each.result()  # raises the first failure, not the errors of the processes that were ended
     return [each.result() for each in found]
 
 
 def skipped_together(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Check two ranks of six steps, on one of which the third overflowed."""
+    """Check two ranks of six steps: on one of them, the third step overflowed."""
     assert first["ran"] == second["ran"] == [True, True, False, True, True, True]
     assert first["scales"] == second["scales"] == [1024.0, 1024.0, 512.0, 512.0, 512.0, 1024.0]
     assert first["parameters"] == second["parameters"]

@@ -1,9 +1,7 @@
 """The promises of `unamp.register_operation`, on every framework.
 
-Each framework's folder asks them.
-
-1 + 2^-9 is a number of float32 and none of bfloat16, and neither is a sum of eight of them: so the
-numbers tell in which precision an operation computed, to the bit.
+Each framework's folder tests them. 1 + 2^-9 is a number of float32 and not of bfloat16, and so is a
+sum of eight of them. So the result shows, bit by bit, in which precision an operation computed.
 """
 
 from __future__ import annotations
@@ -28,15 +26,15 @@ X = np.full((2, 8), 1 + 2.0**-9, np.float32)
 W = np.ones((8, 2), np.float32)
 IN_FLOAT32, IN_LOW = 8 + 2.0**-6, 8.0
 
-#: The framework's functions for `product`, which is one function for all of them,
-#: as a library's are.
+#: The framework's functions, which `product` uses: it is one function for all frameworks,
+#: as a library's function is.
 functions: Operations | None = None
 
 
 def product(x: Any, w: Any) -> Any:
     """Return a product and a sum that changes nothing.
 
-    They are two operations, one of them on the allow list.
+    They are two operations, of which one is on the allow list.
     """
     assert functions is not None
     return functions["add"](
@@ -46,7 +44,7 @@ def product(x: Any, w: Any) -> Any:
 
 @contextmanager
 def registered(framework: str, rule: Any) -> Iterator[Operations]:
-    """Have `product` be an operation."""
+    """Register `product` as an operation meanwhile."""
     global functions
     functions = adapter_for(framework).operations()
     registration = unamp.register_operation(NAME, product, rule=rule)
@@ -57,13 +55,13 @@ def registered(framework: str, rule: Any) -> Iterator[Operations]:
 
 
 def call(ops: Operations, dtype: str = "float32") -> tuple[str, float]:
-    """Return the dtype of what it returns, and one of its numbers."""
+    """Call `product`; return the dtype of its result, and one of the numbers."""
     x, w = (ops["cast"](ops.tensor(each), dtype=dtype) for each in (X, W))
     result = product(x, w)
     return ops.dtype(result), float(ops.numpy(ops["cast"](result, dtype="float32"))[0, 0])
 
 
-#: Arguments of a region, the rule that an operation was registered with, and what comes out.
+#: Arguments of a region, the rule of the registered operation, and the result.
 CASES: tuple[tuple[dict[str, Any], str, tuple[str, float]], ...] = (
     ({}, "low", (LOW, IN_LOW)),
     ({}, "float32", ("float32", IN_FLOAT32)),
@@ -80,7 +78,7 @@ CASES: tuple[tuple[dict[str, Any], str, tuple[str, float]], ...] = (
     ({"deny": "*"}, "low", ("float32", IN_FLOAT32)),
     ({"allow": NAME}, "float32", (LOW, IN_LOW)),
     ({"allow": ["group:registered"]}, "widest", (LOW, IN_LOW)),
-    ({"deny": "matmul"}, "low", (LOW, IN_LOW)),  # what it is made of follows no rule
+    ({"deny": "matmul"}, "low", (LOW, IN_LOW)),  # operations inside it follow no rule
     ({"dtype": "float32"}, "low", ("float32", IN_FLOAT32)),
     ({"enabled": False}, "low", ("float32", IN_FLOAT32)),
 )
@@ -115,7 +113,7 @@ def a_decorated_function_is_one(framework: str) -> None:
             assert ops.dtype(decorated(x, w)) == LOW
         registration.undo()
         with unamp.autocast(dtype=LOW):
-            assert ops.dtype(decorated(x, w)) == LOW  # what it is made of follows its rules again
+            assert ops.dtype(decorated(x, w)) == LOW  # operations inside it follow rules again
         with unamp.autocast(dtype=LOW, deny="matmul"):
             assert ops.dtype(decorated(x, w)) == "float32"
 
@@ -133,7 +131,7 @@ def gradients_flow_through_the_casts(framework: str) -> None:
     assert float(ops.numpy(value)) == 4 * IN_LOW
     assert ops.dtype(dx) == ops.dtype(dw) == "float32"
     np.testing.assert_array_equal(ops.numpy(dx), np.full((2, 8), 2, np.float32))
-    # the gradient comes of inputs that were rounded
+    # the gradient comes from inputs that were rounded
     np.testing.assert_array_equal(ops.numpy(dw), np.full((8, 2), 2, np.float32))
 
 
@@ -160,12 +158,12 @@ def a_shadow_shows_its_own_error(framework: str) -> None:
 
 
 def a_shadow_is_left_out(draw: Callable[[Any], Any], x: Any, why: str) -> None:
-    """A second run that the network would notice is none, and the trace says why.
+    """Check that a second run is left out where the network would notice it, with the reason.
 
     Args:
-        draw: an operation that draws random numbers, or changes what it is given.
-        x: what it is given.
-        why: the reason.
+        draw: an operation that draws random numbers, or changes its argument.
+        x: the argument.
+        why: the reason in the trace.
     """
     operation = unamp.register_operation("tests::draws", rule="low")
     with unamp.trace(shadow=LOW) as trace:
@@ -177,13 +175,13 @@ def a_shadow_is_left_out(draw: Callable[[Any], Any], x: Any, why: str) -> None:
 
 
 def a_container_is_opened(framework: str, container: Callable[[Any, Any], Any]) -> None:
-    """The tensors in a container that the framework was told of are cast.
+    """Check that the tensors in a container that the framework knows are cast.
 
-    The function gets a container of its class.
+    The function gets a container of the same class.
 
     Args:
         framework: the framework.
-        container: makes one, with attributes ``x`` and ``w``.
+        container: makes a container, with attributes ``x`` and ``w``.
     """
     functions = adapter_for(framework).operations()
     given: list[Any] = []
@@ -216,14 +214,14 @@ def a_container_is_opened(framework: str, container: Callable[[Any, Any], Any]) 
 def a_change_that_would_be_lost_is_refused(
     change: Callable[[Any], Any], x: Any, low: Any = None
 ) -> None:
-    """An operation that changes what it is given changes that, or raises an error.
+    """Check that an operation that changes its argument changes it, or raises an error.
 
-    It never changes a copy in silence.
+    It never changes a copy silently.
 
     Args:
         change: changes its argument in place.
         x: a float32 argument.
-        low: a low one, which is not cast; None where the framework emulates low.
+        low: a low argument, which is not cast; None where the framework emulates low.
     """
     operation = unamp.register_operation("tests::changes", rule="low")
     changing = operation(change)
@@ -252,7 +250,7 @@ def tensors_that_no_rule_reaches_are_warned_of(framework: str) -> None:
 
     hidden, x = operation(lambda box, x: x), functions.tensor(X)
     with warnings.catch_warnings(action="error"):
-        hidden(Box(x), x)  # no rule is in force
+        hidden(Box(x), x)  # outside of regions nothing is warned of
         with unamp.autocast(dtype=LOW):
             Box(x).method(x)
             hidden("box", x)
@@ -288,12 +286,12 @@ def it_is_undone(framework: str) -> None:
 
 
 def calling(x: Any, w: Any) -> Any:
-    """Call `product`, for a compiler to read or trace."""
+    """Call `product`; a compiler reads or traces this function."""
     return product(x, w)
 
 
 def a_compiled_function_follows(framework: str, compiled: Callable[..., Any]) -> None:
-    """A compiled function is another program in each region, and the plain one outside."""
+    """Check that a compiled function follows each region, and runs unchanged outside of regions."""
     with registered(framework, "low") as ops:
         calls, x, w = compiled(calling), ops.tensor(X), ops.tensor(W)
         assert ops.dtype(calls(x, w)) == "float32"
@@ -304,7 +302,7 @@ def a_compiled_function_follows(framework: str, compiled: Callable[..., Any]) ->
 
 
 def promises(framework: str) -> list[Any]:
-    """Return the promises, each ready to be asked of a framework."""
+    """Return the promises, each bound to a framework."""
     rules = [
         pytest.param(partial(its_rule_decides, framework, *case), id=f"rule {n}")
         for n, case in enumerate(CASES)

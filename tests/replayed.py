@@ -1,6 +1,6 @@
-"""The tests of keeping calls, and of running them again: what they have in common.
+"""Shared functions of the tests that keep calls and run them again.
 
-One folder of each framework runs them.
+One folder of each framework uses them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from unamp.tracing import Replay, replay
 
 
 def kept(run: Callable[[], object], folder: Path, low: str = "") -> unamp.Trace:
-    """Return the trace of a function that keeps its calls.
+    """Return the trace of a function, with its calls kept.
 
-    The function runs in a region where a low dtype is given.
+    With a low dtype, the function runs in a region.
     """
     with (
         unamp.trace(keep=folder) as trace,
@@ -43,9 +43,9 @@ def left_out(trace: unamp.Trace) -> dict[str, str]:
 
 
 def check_every_call(trace: unamp.Trace, folder: Path, ops: Iterable[str], low: str = "") -> None:
-    """Check that every call of a trace was kept, and comes out as in the run.
+    """Check that every call of a trace was kept, and has the same result again.
 
-    All calls are of these operations.
+    All calls are of the given operations.
     """
     assert left_out(trace) == {}
     assert {record.op for record in trace.records} == set(ops)
@@ -72,16 +72,16 @@ def _error(again: Replay) -> float:
 def check_elsewhere(
     trace: unamp.Trace, folder: Path, frameworks: Iterable[str], ops: Iterable[str]
 ) -> None:
-    """Check that operations of a trace come out as in the run in other frameworks.
+    """Check that operations of a trace have the same results in other frameworks.
 
-    Each framework has a process of its own.
+    Each framework runs in a process of its own.
     """
     numbers = {record.op: n for n, record in enumerate(trace.records, 1)}
     wanted = [numbers[op] for op in ops]
     for framework in (each for each in frameworks if each not in without_wheels()):
         code = f"from replayed import main\nmain({str(folder)!r}, {framework!r}, {wanted})"
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        # KERAS_BACKEND is this folder's
+        # KERAS_BACKEND is the folder's, and would select a wrong backend there
         environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
         environment["PYTHONPATH"] = path
         done = subprocess.run(
@@ -97,7 +97,7 @@ def check_elsewhere(
             assert found["within"], found
             assert (found["framework"], found["rows"][1]["dtype"]) == (framework, "float32")
             assert found["rows"][1]["error"] < 2e-6, found
-            # MindSpore has no such kernels for a CPU: float32 is what the others are held against.
+            # MindSpore has no float64 kernels of these on a CPU: float32 is the exact result.
             lacks = framework == "mindspore" and found["op"] in ("batch_norm", "conv2d")
             assert (found["exact"], bool(found["rows"][0]["failed"])) == (
                 ("float32", True) if lacks else ("float64", False)
@@ -105,7 +105,7 @@ def check_elsewhere(
 
 
 def main(folder: str, framework: str, numbers: list[int]) -> None:
-    """Run operations again in a framework, and print what is found, a line each."""
+    """Run operations again in a framework, and print each result on a line."""
     __import__(framework)
     trace = unamp.Trace.from_json((Path(folder) / "trace.json").read_text("utf-8"))
     for number in numbers:

@@ -1,6 +1,6 @@
-"""The promises of rules for layers, whatever the framework is.
+"""The promises of rules for layers, on every framework.
 
-Each framework's folder holds its own networks to it.
+Each framework's folder tests them on its own networks.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ EXPECTED = [BF16, F32, BF16, F32]
 
 
 def share(network: Any) -> None:
-    """Have the second block call the first one's `wo`."""
+    """Make the second block call the first one's `wo`."""
     network.blocks[1].wo = network.blocks[0].wo
 
 
 class Layers(NamedTuple):
-    """A framework's network of two blocks, and what to ask about it.
+    """A framework's network of two blocks, and functions for it.
 
     Each block returns `wi(x)` and `wo(x)`.
 
     Attributes:
-        network: makes it, called once.
-        x: its input.
-        dtype: the name of a tensor's dtype.
-        numbers: a tensor as a NumPy array.
-        first, second: what the blocks are called.
+        network: makes the network, already called once.
+        x: the network's input.
+        dtype: returns the name of a tensor's dtype.
+        numbers: returns a tensor as a NumPy array.
+        first, second: the names of the blocks.
         low: casts a tensor to bfloat16.
-        losses: trains a network whose `wo` overflows in float16 for four steps in float16, under
-            rules; gives the losses.
-        share: has the second block call the first one's `wo`.
+        losses: trains a network whose `wo` overflows in float16, for four steps in float16 under
+            rules; returns the losses.
+        share: makes the second block call the first one's `wo`.
     """
 
     network: Callable[[], Any]
@@ -54,7 +54,7 @@ class Layers(NamedTuple):
     share: Callable[[Any], None] = share
 
     def dtypes(self, run: Callable[..., Any], *, region: bool = True) -> list[str]:
-        """The dtypes of the four results, in a bfloat16 region or without one."""
+        """Return the dtypes of the four results, in a bfloat16 region or without one."""
         if not region:
             return [self.dtype(result) for result in run(self.x)]
         with unamp.autocast(dtype=BF16):
@@ -93,7 +93,7 @@ def inner_rules_stand_inside_outer_ones(of: Layers) -> None:
     assert of.dtypes(network) == [BF16, F32, F32, F32]
     inner = unamp.layer_policies(network, {f"{of.second}.wo": LOW})
     assert of.dtypes(network) == [BF16, F32, F32, BF16]
-    rules.remove()  # what was put on later stays
+    rules.remove()  # rules that were put on later stay
     assert of.dtypes(network) == [BF16] * 4
     with unamp.layer_policies(network, {f"{of.second}.wo": F32}):
         inner.remove()
@@ -114,7 +114,7 @@ def results_go_back_to_low(of: Layers) -> None:
     network = of.network()
     with unamp.layer_policies(network, RULE, result="low"):
         assert of.dtypes(network) == [BF16] * 4
-        assert of.dtypes(network, region=False) == [F32] * 4  # nothing around is low
+        assert of.dtypes(network, region=False) == [F32] * 4  # no region is open
         with unamp.autocast(dtype="float16"):
             assert of.dtype(network(of.x)[1]) == "float16"
     with unamp.layer_policies(network, LayerRules(RULE, result="low")):
@@ -122,9 +122,9 @@ def results_go_back_to_low(of: Layers) -> None:
 
 
 def low_inputs_are_widened(of: Layers) -> None:
-    """A layer's float32 rule is no region that is switched off.
+    """Check that a layer's float32 rule is not a region that is off.
 
-    There low inputs would meet float32 parameters, and raise.
+    In such a region low inputs would meet float32 parameters, and raise.
     """
     network = of.network()
     low = of.low(of.x)
@@ -145,7 +145,7 @@ def a_rule_covers_what_the_layer_calls(of: Layers) -> None:
         (f"{block}.{name}", dtype)
         for block, dtype in ((of.first, F32), (of.second, BF16))
         for name in ("wi", "wo")
-    }  # and patterns are what a trace shows
+    }  # patterns match the names in a trace
 
 
 def regions_are_closed_after_an_error(of: Layers) -> None:
@@ -174,14 +174,14 @@ def silence_is_an_error(of: Layers) -> None:
 
 
 def a_product_that_overflows_trains(of: Layers) -> None:
-    """T5's `wo`: 66246 is beyond float16's largest number."""
+    """Check T5's `wo`: 66246 exceeds float16's largest number."""
     assert not all(map(math.isfinite, of.losses(None)))
     losses = of.losses({"**.wo": F32})
     assert all(map(math.isfinite, losses))
     assert losses[-1] < losses[0]
 
 
-#: All of them, for `pytest.mark.parametrize`.
+#: All promises, for `pytest.mark.parametrize`.
 PROMISES = (
     holds_until_it_is_removed,
     numbers_are_those_of_float32,
@@ -198,5 +198,5 @@ PROMISES = (
 
 @pytest.mark.parametrize("promise", PROMISES)
 def test_promises(request: pytest.FixtureRequest, promise: Callable[[Layers], None]) -> None:
-    """The folder's network is `OF` of its module."""
+    """Check one promise; the folder's module has the network as `OF`."""
     promise(request.module.OF)

@@ -1,15 +1,12 @@
-"""Run every folder of tests in a process of its own, two at a time.
+"""Run every folder of tests in a process of its own, two at a time, and print the results.
 
-It says at the end how all of them went.
-
-PyTorch's is run twice, with its kernels in Python and in C++ (where there is a compiler, for which
-`make test` builds them): the second time without the tests that are marked ``either_kernels`` or
-``beside_kernels``: `tests/torch/conftest.py` says why. The folder of a framework that offers no
+Two frameworks in one process disturb each other: some pairs fail to load, one crashes. PyTorch's
+folder runs twice, with kernels in Python and in C++ (where there is a compiler, with which `make
+test` builds them). The second run leaves out tests that are marked ``either_kernels`` or
+``beside_kernels``; `tests/torch/conftest.py` says why. The folder of a framework that offers no
 wheel for this Python is left out, and named.
 
-A process of its own because two frameworks in one process get in each other's way: some pairs fail
-to load, one crashes. What a folder's tests print is shown when it is done. Arguments are handed on
-to pytest.
+The output of a folder's tests is shown when they are done. Arguments are those of pytest.
 """
 
 import os
@@ -29,21 +26,21 @@ sys.path.insert(0, str(HERE.parent / "conformance"))
 
 from wheels import without_wheels  # noqa: E402
 
-#: So many processes at a time, where there are the cores for it: each takes up to two GB of memory.
+#: The most processes at a time: each takes up to two GB of memory, and a core.
 JOBS = min(2, os.cpu_count() or 1)
 
-#: The folders that take longest, which begin first.
+#: The folders that take longest; they begin first.
 LONGEST = ("mindspore", "torch", "tensorflow", "conformance")
 
-#: What a folder's tests need where it is not called like it: Keras comes with TensorFlow.
+#: The framework that a folder needs, where the folder has another name: TensorFlow brings Keras.
 NEEDS = {"keras_torch": "tensorflow"}
 
-#: The tests that are run with PyTorch's compiled kernels, too.
+#: The tests that also run with PyTorch's compiled kernels.
 NEED_KERNELS = "not (either_kernels or beside_kernels)"
 
 
 def suites() -> Iterator[tuple[str, tuple[str, ...], dict[str, str]]]:
-    """Yield what to run: what to call it, pytest's arguments, and what its environment adds."""
+    """Yield the runs: the name, pytest's arguments, and the variables to add."""
     folders = sorted(path for path in HERE.iterdir() if any(path.glob("test_*.py")))
     for folder in sorted(
         folders, key=lambda path: LONGEST.index(path.name) if path.name in LONGEST else len(LONGEST)
@@ -65,7 +62,7 @@ def suites() -> Iterator[tuple[str, tuple[str, ...], dict[str, str]]]:
 class Outcome(NamedTuple):
     """The outcome of a folder's tests.
 
-    It has the numbers of passed, failed and skipped tests, the seconds, and what was printed.
+    It has the numbers of passed, failed and skipped tests, the seconds, and the output.
     """
 
     passed: int
@@ -78,7 +75,7 @@ class Outcome(NamedTuple):
 def run(
     suite: tuple[str, ...], environment: dict[str, str], report: Path, arguments: list[str]
 ) -> Outcome:
-    """Run the tests of a folder; one that could not run is one failure."""
+    """Run the tests of a folder; tests that could not run count as one failure."""
     start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *suite, f"--junitxml={report}", *arguments],

@@ -1,6 +1,6 @@
 """The promises of `unamp.trace(shadow=...)` on every framework.
 
-Each framework's folder asks it of its own networks.
+Each framework's folder tests them on its own networks.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Run = Callable[[AbstractContextManager[object]], Sequence[np.ndarray]]
 
 
 def a_shadow_changes_nothing(run: Run, *others: str) -> unamp.Trace:
-    """Compare without a shadow and with one what a network gives and what it leaves behind.
+    """Check that a network has the same results and side effects with a shadow and without one.
 
     They are compared bit by bit.
 
     Args:
-        run: gives values, gradients, running statistics, what was changed in place, and random
-            numbers drawn afterwards. It starts anew each time, from the same seed.
-        others: shadows, without values, beside that in float16 with them,
-            of which the trace is returned.
+        run: returns values, gradients, running statistics, tensors changed in place, and random
+            numbers drawn afterwards. Each run starts anew, from the same seed.
+        others: further shadows to test, without statistics of values. The float16 shadow is tested
+            with them, and its trace is returned.
     """
     plain = run(nullcontext())
     for dtype in (*others, "float16"):
@@ -53,14 +53,14 @@ def faults_lead(
     network: Callable[[object], object],
     layer: str,
 ) -> None:
-    """Each seeded fault stands at the head of the table, and the network's own numbers are fine.
+    """Check that each seeded fault comes first in the table, while the network's numbers are fine.
 
     Args:
         tensor: makes a tensor.
         exp, total: the exponential function, and the sum of all numbers.
-        network: linear layers; `layer` is the one whose weights are so large that float16 overflows
-            for an input of ones.
-        layer: its name.
+        network: linear layers; the weights of `layer` are so large that float16 overflows for an
+            input of ones.
+        layer: the name of that layer.
     """
     scores = np.linspace(0.0, 30.0, 64, dtype=np.float32).reshape(4, 16)
     ones = tensor(np.ones((4, 8), np.float32))
@@ -83,15 +83,15 @@ def faults_lead(
     with unamp.trace(shadow="bfloat16") as trace:
         exp(tensor(scores))
         total(tensor(np.full(100_000, 0.7, np.float32)))
-    # its range is float32's
+    # bfloat16 has the range of float32
     assert {record.shadow.overflow for record in trace.records if record.shadow is not None} == {0}
 
 
 def error_is_that_of_numpy(framework: str, exp: Callable[[object], object]) -> None:
-    """The error of an operation, beside the one that NumPy finds."""
+    """Check the error of an operation against NumPy's."""
     ops = adapter_for(framework).operations()
-    # XLA has the processor flush subnormal numbers. No processor does that in a cast to float16,
-    # and the emulator does.
+    # XLA makes the processor flush subnormal numbers. No real processor does that in a cast to
+    # float16, but the emulator does.
     flushes = framework == "jax" and "qemu" in machine.processor()
     x = np.random.default_rng(0).uniform(-14.0, 4.0, 500).astype(np.float32)
     with unamp.trace(shadow="float16") as trace:
@@ -110,9 +110,9 @@ def error_is_that_of_numpy(framework: str, exp: Callable[[object], object]) -> N
 
 
 def what_runs_low_is_left_out(call: Callable[[], object]) -> None:
-    """In a region the low operations have no float32 result to compare with.
+    """Check that low operations in a region are left out: they have no float32 result to compare.
 
-    The record says so.
+    The record has the reason.
     """
     with unamp.trace(shadow="float16") as trace, unamp.autocast(dtype="float16"):
         call()
@@ -122,7 +122,7 @@ def what_runs_low_is_left_out(call: Callable[[], object]) -> None:
 
 
 def another_thread_has_no_shadow(call: Callable[[], object]) -> None:
-    """A trace of another thread's is without one, while this thread's has one."""
+    """Check that another thread's trace has no shadow, while this thread's has one."""
     found = []
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Read the corpora: snippets of real use, each with what it has to become.
+"""Read the corpora: snippets of real use, each with the text that it must become.
 
-A line begins with who has it: two blanks all, `-` the original alone, `u` plain unamp, `d` the
-dialects, `+` both of these. `! kind: words` is a finding besides what is moved, with words that it
-says; `!u` and `!d` those of one target. What is moved is not listed: it is in the text.
+The beginning of a line tells which texts have it: two blanks, all; `-`, the original; `u`, plain
+unamp; `d`, the dialects; `+`, both of the new ones. `! kind: words` is a finding, with words of its
+message; `!u` and `!d` are findings of one target. Moves are not listed: the text shows them.
 """
 
 from __future__ import annotations

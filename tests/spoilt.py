@@ -1,4 +1,4 @@
-"""The suite notices where an adapter is spoilt, and names the operation.
+"""The suite notices defects in an adapter, and names the operation.
 
 Each framework's folder imports the tests.
 """
@@ -21,16 +21,16 @@ from unamp_conformance.meta.tightness import KINDS as PRECISIONS
 from unamp_conformance.meta.tightness import ratios, spoilt
 from unamp_conformance.subjects import Subject
 
-#: Operations that every framework has, and the ways in which an adapter may carry one out wrongly.
+#: Operations that every framework has, and wrong ways in which an adapter may carry one out.
 OPS = ("matmul", "mul", "exp", "softmax")
 KINDS_OF_NETWORKS = tuple(PRECISIONS)
 WRONGLY = tuple((op, manner) for manner in MANNERS for op in OPS)
 
 
 def test_an_operation_that_the_adapter_forgets_is_named(framework: str) -> None:
-    """24 operations, spread over all groups, are forgotten one after the other.
+    """Check 24 operations of all groups, which the adapter forgets one after another.
 
-    They are others in every framework.
+    Every framework has other ones.
     """
     subject = Subject(framework, "cpu")
     found = list(verdicts(subject, choose(telling(candidates(subject)), 24)))
@@ -41,7 +41,7 @@ def test_an_operation_that_the_adapter_forgets_is_named(framework: str) -> None:
 
 @pytest.mark.parametrize(("op", "manner"), WRONGLY)
 def test_an_operation_carried_out_wrongly_is_named(framework: str, op: str, manner: str) -> None:
-    """One operation is carried out in one of the wrong manners."""
+    """Check one operation that is carried out in one wrong way."""
     wrong = [
         result
         for result in probed(pretending(Subject(framework, "cpu"), manner), op)
@@ -54,9 +54,9 @@ def test_an_operation_carried_out_wrongly_is_named(framework: str, op: str, mann
 
 
 def test_a_defect_of_any_kind_is_noticed(framework: str) -> None:
-    """Four operations, drawn by a seed from all groups, are spoilt.
+    """Check four operations, drawn by a seed from all groups, with defects.
 
-    Each has a defect of every kind that shows there.
+    Each has a defect of every kind that can show there.
     """
     bench = Bench(MutableSubject(framework, "cpu"))
     found = {
@@ -75,9 +75,9 @@ def test_a_defect_of_any_kind_is_noticed(framework: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS_OF_NETWORKS)
 def test_networks_that_compute_in_another_dtype_are_noticed(framework: str, kind: str) -> None:
-    """Networks are noticed by their numbers alone, whatever their dtypes say.
+    """Check that networks are noticed by their numbers alone, whatever their dtypes say.
 
-    Of all networks these two are the nearest to not being noticed.
+    Of all networks, these two are the most difficult to notice.
     """
     found = list(spoilt(Subject(framework, "cpu"), kind, ("conv", "transformer")))
     near = [

@@ -1,7 +1,7 @@
-"""The dialects on every framework: the examples of the frameworks' documentation.
+"""The dialects on every framework: examples from the frameworks' documentation.
 
-They run on tensors and networks of another framework. Each framework's folder runs them on its own.
-A framework is named as unamp's adapters name it.
+Each framework's folder runs them on its own tensors and networks. A framework has the name of its
+adapter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unamp.dialects.torch import amp as torch_amp
 
 
 def error_of(call: Callable[[], object]) -> type[Exception] | None:
-    """The class of what a call raises."""
+    """Return the class of the error that a call raises, or None."""
     try:
         call()
     except Exception as error:
@@ -31,7 +31,7 @@ def error_of(call: Callable[[], object]) -> type[Exception] | None:
 def paddles_example(
     framework: str, conv2d: Callable[[Any], Any], data: Any, a: Any, b: Any
 ) -> None:
-    """`unamp.auto_cast` and `paddle.amp.auto_cast` around a convolution, sums and products."""
+    """Check `unamp.auto_cast` and `paddle.amp.auto_cast` around convolution, sums and products."""
     dtype_of = adapter_for(framework).dtype_of
     for region in (unamp.auto_cast, paddle_amp.auto_cast, paddle_amp.amp_guard):
         with region():
@@ -44,12 +44,12 @@ def paddles_example(
             assert dtype_of(a + b) == "float16"
         with region(custom_white_list={"elementwise_add"}, level="O2"):
             assert dtype_of(a + b) == "float16"
-            # Paddle's own promotes
+            # Paddle's own region promotes
             assert dtype_of(a * b) == ("float16" if region is unamp.auto_cast else "float32")
 
 
 def paddles_scaler_says_what_to_use(loss: Any, optimizer: Any) -> None:
-    """Where gradients are values, for which it has no argument."""
+    """Check Paddle's scaler where gradients are values, for which it has no argument."""
     scaler = paddle_amp.GradScaler()
     scaler.scale(loss)
     with pytest.raises(
@@ -61,7 +61,7 @@ def paddles_scaler_says_what_to_use(loss: Any, optimizer: Any) -> None:
 def torchs_example(
     framework: str, matmul: Callable[[Any, Any], Any], a: Any, b: Any, c: Any, d: Any
 ) -> None:
-    """`torch.autocast` with a region inside that is switched off."""
+    """Check `torch.autocast` with an inner region that is off."""
     adapter = adapter_for(framework)
     with torch_amp.autocast("cpu", dtype="float16"):
         e = matmul(a, b)
@@ -74,21 +74,21 @@ def torchs_example(
 def mindspores_example(
     framework: str, network: Any, x: Any, level: str, dtype: str, allowed: set[str]
 ) -> None:
-    """`mindspore.amp.auto_mixed_precision` of a network that ends in a softmax.
+    """Check `mindspore.amp.auto_mixed_precision` of a network that ends in a softmax.
 
     Args:
-        framework: whose network it is.
+        framework: the framework of the network.
         network, x: the network, and its input.
         level: the level.
         dtype: the low dtype.
-        allowed: the operations of the network but for the softmax.
+        allowed: the operations of the network except the softmax.
     """
     net = mindspore_amp.auto_mixed_precision(network, level, dtype)
     with unamp.trace() as trace:
         assert adapter_for(framework).dtype_of(net(x)) == "float32"
     layered = getattr(adapter_for(framework), "layered", None)
     if level in ("O2", "O3") and layered is not None and layered().stays(network):
-        # the network itself is converted
+        # the network itself was converted: alone, it returns the low dtype
         assert adapter_for(framework).dtype_of(network(x)) == dtype
     low = {"O0": set(), "O1": allowed}.get(level, {*allowed, "softmax"})
     assert {record.op for record in trace.records if record.compute == dtype} == low

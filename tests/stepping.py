@@ -1,6 +1,6 @@
 """Loss scaling and decorated networks where gradients are values: MindSpore and TensorFlow.
 
-The folder of each has a module `decorated`, with its networks and what differs.
+Each folder's module `decorated` has the framework's networks and peculiarities.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def same(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
 
 
 def ones(network: Any, dtype: str | None = None) -> list[Any]:
-    """Gradients of ones, in the dtypes of the parameters unless said."""
+    """Return gradients of ones, by default in the dtypes of the parameters."""
     return [own.tensor(np.ones(each.shape), dtype or each.dtype) for each in trained(network)]
 
 
@@ -130,7 +130,7 @@ def test_an_overflow_skips_its_step_and_no_other(dtype: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_master_weights_take_the_steps_of_float32(name: str) -> None:
-    """They are not made of the low parameters, which bfloat16 has rounded."""
+    """Check that master weights are not made from low parameters, which bfloat16 has rounded."""
     net, exact = made(), made()
     optimizer, reference = OPTIMIZERS[name](net), OPTIMIZERS[name](exact)
     before = values(trained(net))

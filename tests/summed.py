@@ -1,9 +1,8 @@
 """Sums and draws from low tensors in a region of the default preset.
 
-Each framework's folder imports the test.
-
-A sum of 20,000 ones that is kept in bfloat16 stops at 256, and one of squares in float16 at 65,504.
-A draw that compares low numbers with each other takes the first of those that are equal.
+Each framework's folder imports the test. A sum of 20,000 ones in bfloat16 stops at 256, and a sum
+of squares in float16 at 65,504. A draw that compares low numbers takes the first of those that are
+equal.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from unamp.adapter.registry import adapter_for
 
 COUNT = 20_000
 
-#: An operation's canonical call, by name: of `Values`. Each comes to one number.
+#: For each operation, a call with arguments from `Values`, and its exact result, one number.
 SUMS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
     "bincount": (lambda op, v: op(v.nowhere, v.ones), COUNT),
     "cdist": (lambda op, v: op(v.row, v.zeros_row), math.sqrt(COUNT)),
@@ -49,7 +48,7 @@ SUMS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
     "scatter_reduce": (lambda op, v: op(v.zeros_row, 1, v.nowhere_row, v.row, "sum"), COUNT),
     "segment_pool": (lambda op, v: op(v.column, v.whole), COUNT),
     "send_u_recv": (lambda op, v: op(v.column, v.everywhere, v.nowhere), COUNT),
-    # in some frameworks it is half of that
+    # some frameworks return half of the sum: the quotient is the same
     "squared_l2_norm": (lambda op, v: op(v.ones) / op(v.one), COUNT),
     "std": (lambda op, v: op(v.large_row, dim=1, correction=0), 300),
     "std_mean": (lambda op, v: op(v.large_row, dim=1, correction=0)[0], 300),
@@ -61,7 +60,7 @@ SUMS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
     "var_mean": (lambda op, v: op(v.large_row, dim=1, correction=0)[0], 90_000),
 }
 
-#: The reductions that add nothing up, or give back what is no larger than what they are given.
+#: The other reductions: they add nothing up, or their result is no larger than their input.
 OTHERS = frozenset(
     [
         "amax",
@@ -87,7 +86,7 @@ OTHERS = frozenset(
     ]
 )
 
-#: Draws of one number out of a thousand that are equally likely, in each framework.
+#: Draws of one number out of a thousand equally likely ones, in each framework.
 CATEGORICAL: dict[str, Callable[[Any, Any], Any]] = {
     "torch": lambda torch, v: torch.multinomial(v.equal, COUNT, replacement=True),
     "paddle": lambda paddle, v: paddle.multinomial(v.equal, COUNT, replacement=True),
@@ -95,10 +94,10 @@ CATEGORICAL: dict[str, Callable[[Any, Any], Any]] = {
     "tensorflow": lambda tf, v: tf.random.categorical(v.equal[None], COUNT),
     "jax": lambda jax, v: jax.random.categorical(jax.random.key(0), v.equal, shape=(COUNT,)),
 }
-#: What they come to on the average, and five standard deviations of that.
+#: The mean of these draws, and five standard deviations of the mean.
 MIDDLE, FAR = 499.5, 5 * math.sqrt(1000**2 / 12 / COUNT)
 
-#: Draws of which one in a thousand is 1, in each framework that has them.
+#: Draws of zeros and ones with one in a thousand, in each framework that has them.
 SELDOM: dict[str, Callable[[Any, Any], Any]] = {
     "torch": lambda torch, v: torch.bernoulli(v.seldom),
     "paddle": lambda paddle, v: paddle.bernoulli(v.seldom),
@@ -107,7 +106,7 @@ SELDOM: dict[str, Callable[[Any, Any], Any]] = {
 }
 RARITY, FAR_FROM_IT = 0.001, 5 * math.sqrt(0.001 / COUNT)
 
-#: The sums for whose canonical call a framework has no kernel on a CPU, in a region or not.
+#: The sums whose call has no kernel on a CPU in a framework, in a region or not.
 WITHOUT_KERNEL = {"mindspore": frozenset({"linalg_norm", "scatter_add"})}
 
 
@@ -139,7 +138,7 @@ class Values:
 def measure(framework: str) -> dict[str, Any]:
     """Return the result of every sum that a framework has, with its dtype, by operation.
 
-    The averages of draws come with it.
+    The means of draws are also there.
     """
     module = importlib.import_module(framework)
     ops = adapter_for(framework).operations()

@@ -1,6 +1,6 @@
 """Threads with policies of their own, all at the same time.
 
-Each framework's folder asks it of its own operations.
+Each framework's folder tests them with its own operations.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ POLICIES = [
 
 
 def every_thread_has_its_own_policy(dtypes: Callable[[], Sequence[str]], rounds: int) -> None:
-    """Eight threads open and close regions, over and over.
+    """Check eight threads that open and close regions, over and over.
 
     Args:
-        dtypes: computes a `matmul`, an `add` and a `linear` of float32 tensors, and gives the names
-            of their dtypes.
-        rounds: how often, where the environment does not say.
+        dtypes: computes a `matmul`, an `add` and a `linear` of float32 tensors, and returns the
+            names of the results' dtypes.
+        rounds: the number of rounds, unless the environment sets it.
     """
     wrong, rounds = [], int(os.environ.get("UNAMP_STRESS_ROUNDS", rounds))
 
@@ -55,21 +55,21 @@ def every_thread_has_its_own_policy(dtypes: Callable[[], Sequence[str]], rounds:
     assert wrong == []
 
 
-#: A policy, and what operations come out as under it.
+#: A policy, and the results of operations under it.
 Case = tuple[Policy, list[Any]]
 
 
 def regions_of_all_threads_stay_apart(
     cases: Sequence[Case], start: Callable[[], Callable[[Case, Case], str]]
 ) -> None:
-    """Eight threads open a region, another inside it, and leave both, over and over.
+    """Check eight threads that open a region and another inside it, and leave both, over and over.
 
-    Each does it in an order of its own.
+    Each thread has an order of its own.
 
     Args:
         cases: the policies.
-        start: called in each thread; returns what checks two cases, the second inside the first,
-            and says what is wrong.
+        start: called in each thread; returns a function that checks two cases, the second inside
+            the first, and returns the fault.
     """
     rounds = int(os.environ.get("UNAMP_STRESS_ROUNDS", "100"))
     problems: list[str] = []
@@ -98,9 +98,9 @@ def regions_of_all_threads_stay_apart(
 
 @contextmanager
 def open_in_another_thread(policy: Policy, report: Callable[[], Any]) -> Iterator[list[Any]]:
-    """Have a region open in another thread meanwhile.
+    """Keep a region open in another thread meanwhile.
 
-    At its end that thread reports into the list.
+    At the end, that thread appends its report to the list.
     """
     opened, done, seen = threading.Event(), threading.Event(), list[Any]()
 
@@ -124,9 +124,9 @@ def open_in_another_thread(policy: Policy, report: Callable[[], Any]) -> Iterato
 
 
 def coroutines_have_their_own_policies(added: Callable[[], str]) -> None:
-    """Three coroutines take turns.
+    """Check three coroutines that take turns.
 
-    `added` adds two tensors, and gives the name of the result's dtype.
+    `added` adds two tensors, and returns the name of the result's dtype.
     """
 
     async def run(policy: Policy, expected: str) -> None:

@@ -1,6 +1,6 @@
 """The promises of `unamp.trace` on every framework.
 
-Each framework's folder asks it of its own networks.
+Each framework's folder tests them on its own networks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unamp.adapter.registry import adapter_for
 
 
 def values_are_those_of(record: OpRecord | Gradient, result: np.ndarray) -> None:
-    """The statistics in a record, beside those that NumPy finds in the result."""
+    """Check the statistics in a record against NumPy's of the result."""
     flat = result.astype(np.float64).reshape(-1)
     places = [n * len(flat) // 64 for n in range(64)] if len(flat) > 64 else list(range(len(flat)))
     assert record.values is not None
@@ -33,7 +33,7 @@ def values_are_those_of(record: OpRecord | Gradient, result: np.ndarray) -> None
 
 
 def another_thread_is_not_recorded(call: Callable[[], object]) -> None:
-    """Check that what it runs is nothing of this thread's trace."""
+    """Check that another thread's operations are not in this thread's trace."""
     with unamp.trace() as trace:
         thread = threading.Thread(target=call)
         thread.start()
@@ -44,9 +44,9 @@ def another_thread_is_not_recorded(call: Callable[[], object]) -> None:
 def results_do_not_depend_on_a_trace(
     run: Callable[[AbstractContextManager[object]], Sequence[np.ndarray]],
 ) -> None:
-    """Values and gradients are the same without a trace and with either kind open.
+    """Check that values and gradients are equal without a trace and with a trace of either kind.
 
-    The trace is open around what is traced.
+    The trace is open around the traced code.
     """
     plain, *traced = [
         run(trace) for trace in (nullcontext(), unamp.trace(), unamp.trace(values=True))
@@ -56,9 +56,9 @@ def results_do_not_depend_on_a_trace(
 
 
 def nothing_is_kept_of(made: Callable[[], Iterable[object]]) -> None:
-    """While the trace is open still, nobody holds the network that ran.
+    """Check that an open trace keeps no reference to the network that ran.
 
-    Nor does anybody hold its input and its result.
+    Nor does it keep the network's input and result.
     """
     with unamp.trace(values=True) as trace:
         gone = [weakref.ref(value) for value in made()]
@@ -68,7 +68,7 @@ def nothing_is_kept_of(made: Callable[[], Iterable[object]]) -> None:
 
 
 def no_number_is_looked_at(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
-    """Where the trace was not asked for values."""
+    """Check a trace without values."""
     monkeypatch.setattr(Values, "of", lambda *args: pytest.fail("a result was looked at"))
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
         call()
@@ -76,7 +76,7 @@ def no_number_is_looked_at(monkeypatch: pytest.MonkeyPatch, call: Callable[[], o
 
 
 def precisions_are_compared(call: Callable[[], object]) -> None:
-    """A float32 run beside a low one, the worst operation first; and beside itself."""
+    """Compare a float32 run with a low one, the worst operation first; and with itself."""
     with unamp.trace(values=True) as exact:
         call()
     with unamp.trace(values=True) as low, unamp.autocast(dtype="bfloat16"):
@@ -91,10 +91,10 @@ def precisions_are_compared(call: Callable[[], object]) -> None:
 
 
 def work_is_counted(calls: Mapping[str, tuple[Callable[[], object], int]]) -> None:
-    """The products of operations, beside those counted by hand, in float32 and low.
+    """Check the products of operations against hand-counted ones, in float32 and low.
 
     Args:
-        calls: for each operation a call that runs it, and how many products that multiplies.
+        calls: for each operation, a call that runs it, and its number of products.
     """
     for op, (call, products) in calls.items():
         for region in (nullcontext(), unamp.autocast(dtype="bfloat16", allow=op)):
@@ -117,9 +117,9 @@ def work_is_counted(calls: Mapping[str, tuple[Callable[[], object], int]]) -> No
 def a_graph_is_warned_of(
     call: Callable[[], object], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A compiled graph that runs in a trace is not seen.
+    """Check a compiled graph that runs in a trace, which the trace does not see.
 
-    The place that calls it is warned, once.
+    The place that calls the graph gets a warning, once.
     """
     monkeypatch.setattr(amp_warnings, "_given", set())
     trace = unamp.Trace()
@@ -137,7 +137,7 @@ def a_graph_is_warned_of(
     ]
 
 
-# --- tests that a folder imports: of a network, which `made` there returns with its input ---------
+# --- tests that a folder imports: on a network, which its `made` returns with the input -----------
 
 
 def test_other_threads_are_not_recorded(request: pytest.FixtureRequest) -> None:
@@ -173,7 +173,7 @@ def test_a_trace_keeps_no_tensor_and_no_network(
 def test_every_operation_says_in_which_layer_it_ran(
     request: pytest.FixtureRequest, framework: str
 ) -> None:
-    """`PLACES` of the folder has the operations of its network, each with its layer."""
+    """Check `PLACES` of the folder: the operations of its network, each with its layer."""
     network, given = request.module.made()
     ops = adapter_for(framework).operations()
     alone = ops.tensor(np.ones(3, np.float32))
@@ -190,9 +190,9 @@ def test_every_operation_says_in_which_layer_it_ran(
 
 
 def test_the_first_infinity_has_its_layer(request: pytest.FixtureRequest) -> None:
-    """The first operation of `PLACES` makes numbers that are not finite.
+    """Check that the first operation of `PLACES` makes the first numbers that are not finite.
 
-    It is given numbers that float16 cannot hold.
+    Its input has numbers that float16 cannot hold.
     """
     network, given = request.module.made()
     with unamp.trace(values=True) as trace, unamp.autocast(dtype="float16"):
@@ -207,7 +207,7 @@ def test_the_first_infinity_has_its_layer(request: pytest.FixtureRequest) -> Non
     "policy", [Policy("O0"), Policy("O1", "bfloat16"), Policy("O3", "float16")], ids=repr
 )
 def test_values_are_those_of_the_result(framework: str, policy: Policy) -> None:
-    """Large enough for results that are views of float32 numbers, where low ones are emulated."""
+    """Check large tensors, whose low results are views of float32 numbers where low is emulated."""
     ops = adapter_for(framework).operations()
     drawn = np.random.default_rng(0).standard_normal((300, 70)).astype(np.float32)
     given, turned = ops.tensor(drawn), ops.tensor(drawn.T.copy())
@@ -219,9 +219,9 @@ def test_values_are_those_of_the_result(framework: str, policy: Policy) -> None:
 
 
 def test_asking_for_operations_leaves_no_record(framework: str) -> None:
-    """An adapter runs something to make its operations ready, and to read a tensor.
+    """Check that an adapter's own computations, to get ready or to read a tensor, are not recorded.
 
-    It is no part of a network.
+    They are not part of a network.
     """
     with unamp.trace(values=True) as trace:
         operations = adapter_for(framework).operations()
@@ -243,10 +243,10 @@ def test_the_first_infinity_is_found_where_it_comes_from(framework: str) -> None
 
 
 def test_underflow_is_seen(framework: str) -> None:
-    """Of numbers of which each quarter is another kind of small, the exponential function."""
+    """Check the exponential function on small numbers, a quarter of each of four kinds."""
     ops = adapter_for(framework).operations()
     given = np.repeat(np.float32([0.0, -5.0, -12.0, -30.0]), 5)
-    # What is zero in float16 already tells of nothing.
+    # numbers that are zero in float16 show no underflow
     for enabled, output, flushed in ((True, "float16", 0.0), (False, "float32", 0.25)):
         with (
             unamp.trace(values=True) as trace,

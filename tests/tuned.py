@@ -1,6 +1,6 @@
 """The promises of `unamp.tune` on every framework.
 
-Each framework's folder holds the same network, with three bugs, to it.
+Each framework's folder tests them on the same network, which has three bugs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Tunable(NamedTuple):
     """A framework's network.
 
     Attributes:
-        network: given the weights of `weights`, makes a network of the layers `first` and `big`
-            (linear), `norm` (over the last axis), `total` (the mean of all numbers, by a sum) and
-            `soft` (a softmax by hand, without subtracting the maximum). Called with `x` and `many`
-            it returns ``norm(big(h)), total(many), soft(h + 12)``, where h is ``relu(first(x))``.
-        tensor: makes a tensor of an array.
-        trained: runs ``big(h)`` of a network on a batch, and returns the mean of its squares, and
-            the gradients for `first` and `big` of that loss times a scale, divided by it.
+        network: makes a network from `weights`. Its layers are `first` and `big` (linear), `norm`
+            (over the last axis), `total` (the mean of all numbers, by a sum) and `soft` (a softmax
+            by hand, which does not subtract the maximum). Called with `x` and `many` it returns
+            ``norm(big(h)), total(many), soft(h + 12)``, where h is ``relu(first(x))``.
+        tensor: makes a tensor from an array.
+        trained: runs ``big(h)`` of a network on a batch. It returns the mean of the squares, and
+            the gradients for `first` and `big` of that loss times a scale, divided by the scale.
     """
 
     network: Callable[[dict[str, np.ndarray]], Any]
@@ -35,7 +35,7 @@ class Tunable(NamedTuple):
     trained: Callable[[Any, Sequence[Any], float], tuple[Any, list[Any]]]
 
     def batches(self, count: int, seed: int = 0) -> list[tuple[Any, Any]]:
-        """Inputs, the same in every framework."""
+        """Return inputs, the same in every framework."""
         random = np.random.default_rng(seed)
         drawn = [
             (random.standard_normal((4, WIDTH)), random.uniform(0.5, 1.5, 100_000))
@@ -55,7 +55,7 @@ def weights(overflow: float = 1e5) -> dict[str, np.ndarray]:
 
 
 def bugs_are_found_and_named(of: Tunable) -> None:
-    """A product that overflows, a sum over 100,000 numbers, and an exp without its maximum."""
+    """Check a product that overflows, a sum of 100,000 numbers, and an exp without its maximum."""
     network = of.network(weights())
     steps: list[Step] = []
     tuned = unamp.tune(lambda batch: network(*batch), network, of.batches(3), progress=steps.append)
@@ -80,10 +80,7 @@ def a_tuned_file_holds_on_fresh_batches(of: Tunable) -> None:
 
 
 def beyond(of: Tunable, text: str, tolerance: float = 1e-2) -> list[float]:
-    """Return the errors beyond the tolerance under a tuned file.
-
-    They are those of a fresh network and twenty fresh batches.
-    """
+    """Return a new network's errors beyond the tolerance, on new batches under a tuned file."""
     from unamp.tuning.measuring import results_of, worst_error
 
     network, found = of.network(weights()), unamp.Precision.from_toml(text)
@@ -99,9 +96,9 @@ def beyond(of: Tunable, text: str, tolerance: float = 1e-2) -> list[float]:
 
 
 def training_needs_a_loss_scale(of: Tunable) -> None:
-    """Gradients of a small loss are beneath float16.
+    """Check that gradients of a small loss underflow in float16.
 
-    With a loss scale less has to stay in float32.
+    With a loss scale, less has to stay in float32.
     """
     network, batches = of.network(weights(1.0)), of.batches(2)
 
@@ -166,5 +163,5 @@ PROMISES = (
 
 @pytest.mark.parametrize("promise", PROMISES)
 def test_promises(request: pytest.FixtureRequest, promise: Callable[[Tunable], None]) -> None:
-    """The folder's network is `OF` of its module."""
+    """Check one promise; the folder's module has the network as `OF`."""
     promise(request.module.OF)

@@ -1,6 +1,6 @@
-"""The findings that every framework's monitor has to come to.
+"""The findings that every framework's monitor must have.
 
-Each framework's folder brings its own network and step.
+Each framework's folder tests them with its own network and step.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 
 import unamp
 
-#: Of a network's layers the one whose gradients are planted to be subnormal in float16, by the end
-#: of its name.
+#: The end of the name of the layer whose gradients are made subnormal in float16.
 PLANTED = "tiny"
 
 
 def finds_the_layer_that_underflows(
     watch: unamp.Watch, steps: int, step: Callable[[], None]
 ) -> None:
-    """Take steps, and hold what is found against what was planted: one layer of several.
+    """Take steps, and check that the findings name the planted layer, and no other.
 
     A trace of a step names it, too.
     """
