@@ -1,6 +1,6 @@
 """Peak memory of training in `jax.jit` with optax; see `benchmarks.memory`.
 
-A step donates its parameters to the next one.
+A step donates the parameters that it takes.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ def given(args: Sequence[cst.Arg], form: Form, name: str) -> Given:
     """Return the old signature's argument for each argument of a call.
 
     Raises:
-        Refused: for an argument that the signature lacks, and where ``*`` or ``**`` hides some.
+        Refused: for an argument that the signature lacks or unamp refuses, and for ``*`` or ``**``
+            that hides arguments.
     """
     named: dict[str, int] = {}
     spread: list[int] = []

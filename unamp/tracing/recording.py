@@ -223,6 +223,7 @@ class Trace:
             if trace._gradients and trace._chosen and id(parameter) not in arrivals.followed:
                 places.append((arrivals, None))
                 if parameter is not None:
+                    # the parameter is kept, so that no other object can get its id meanwhile
                     arrivals.followed[id(parameter)] = parameter
         return GradientHook(places, name) if places else None
 
@@ -233,7 +234,7 @@ class Trace:
         self.gradients.append(gradient._replace(scale=self._scale, step=self._step))
 
     def _take(self, record: OpRecord) -> GradientHook | None:
-        if traces.pauses:
+        if traces.pauses:  # loss scaling and optimizer steps are no part of a network
             return None
         places: list[tuple[Arrivals, int | None]] = []
         for trace in self._nest:
@@ -245,6 +246,7 @@ class Trace:
 
     def _keep(self, record: OpRecord) -> None:
         policy = current_policy()
+        # another open trace may have asked for values that this one does not want
         kept = record.values if self._values else None
         shadow = None
         if self._shadow is not None:
