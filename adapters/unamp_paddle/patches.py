@@ -34,7 +34,7 @@ from unamp.adapter.state import Step, in_force, in_regions, runs_without_policy,
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
 from unamp.regions import Region, innermost_region
-from unamp_paddle import bindings, compiling, native, programs
+from unamp_paddle import bindings, compiling, distributions, native, programs
 from unamp_paddle.calls import entry
 from unamp_paddle.casting import cast, tensors
 from unamp_paddle.listing import COMPARISONS, tensor_operators
@@ -416,7 +416,7 @@ def _needed_always() -> tuple[Patch, ...]:
 
 def _group() -> PatchGroup:
     codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
-    return PatchGroup((*codes, *bindings.found(), *_base()))
+    return PatchGroup((*codes, *distributions.making(), *bindings.found(), *_base()))
 
 
 def acquire(plan: Plan) -> None:
