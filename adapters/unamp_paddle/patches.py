@@ -36,7 +36,7 @@ from unamp.policy import Rule
 from unamp.regions import Region, innermost_region
 from unamp_paddle import bindings, compiling, distributions, native, programs
 from unamp_paddle.calls import entry
-from unamp_paddle.casting import cast, tensors
+from unamp_paddle.casting import cast, floats, tensors
 from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.operators import indexes
 from unamp_paddle.plans import Plan
@@ -255,6 +255,34 @@ def _assign(original: Function, x: object, output: Tensor | Value | None = None)
 
 
 @_in_regions
+def _written(original: Function, self: Tensor, value: Any, *args: Any, **kwargs: Any) -> object:
+    # Paddle refuses another dtype than what is written to has.
+    own = dtype_of(self)
+    if own in NAMES and isinstance(value, Tensor) and dtype_of(value) is not own:
+        value = cast(value.detach(), own)
+    return original(self, value, *args, **kwargs)
+
+
+@_in_regions
+def _to_sparse_csr(original: Function, self: Tensor) -> object:
+    # It is C++ that calls no forward function. A CPU has sparse tensors in float32.
+    return original(self if on_gpu((self,)) else cast(self, FLOAT32))
+
+
+def _in_place(name: str) -> Replacement:
+    """Return the replacement of a function in place that refuses dtypes; `name` is the other."""
+
+    @_in_regions
+    def change(original: Function, x: Tensor | Value, *args: Any, **kwargs: Any) -> Tensor | Value:
+        if set(floats((x, *args, *kwargs.values()))) <= {FLOAT32}:
+            return original(x, *args, **kwargs)
+        result = cast(getattr(paddle, name)(x, *args, **kwargs), dtype_of(x))
+        return paddle._C_ops.assign_out_(result, x) if isinstance(x, Tensor) else result
+
+    return change
+
+
+@_in_regions
 def _setitem(original: Function, self: Tensor, item: object, value: object) -> object:
     # On the CPU Paddle's gradient of what is written to a low tensor by an index is float32 numbers
     # in low memory: wrong ones, behind its end.
@@ -331,6 +359,8 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle", "Tensor.__setitem__", _setitem),
+    ("paddle", "Tensor.set_value", _written),
+    *(("paddle", f"{name}_", _in_place(name)) for name in ("frac", "masked_scatter", "nan_to_num")),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
     ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),
@@ -396,10 +426,14 @@ def _base() -> tuple[Patch, ...]:
         for name, operator in tensor_operators().items()
         if operator.op not in COMPARISONS
     }
+    methods = {
+        "copy_": _written(Tensor.copy_),
+        "to_sparse_csr": _to_sparse_csr(Tensor.to_sparse_csr),
+    }
     backward = vars(core.eager)
     return (
         *bindings.everywhere(),
-        MethodsPatch(Tensor, arithmetic),
+        MethodsPatch(Tensor, {**arithmetic, **methods}),
         AttributePatch(paddle.autograd.PyLayer, "apply", lambda own: classmethod(_apply)),
         NamesPatch(backward, {name: make(backward[name]) for name, make in _BUILTIN_HOOKS}),
     )

@@ -36,6 +36,18 @@ def test_a_layer_that_is_made_in_a_region_has_float32_parameters_and_buffers(pol
     spectral.eval()(paddle.ones([2, 4]))  # outside it met a low vector
 
 
+@pytest.mark.parametrize("write", [paddle.Tensor.set_value, lambda to, x: to.copy_(x, True)])
+def test_low_numbers_are_written_to_a_float32_parameter(write):
+    parameter = paddle.create_parameter([2, 2], "float32")
+    ones = paddle.ones([2, 2])
+    with policy_region(Policy("O2", "bfloat16")):
+        write(parameter, paddle.matmul(ones, ones))
+    assert parameter.dtype == F32
+    np.testing.assert_array_equal(parameter.numpy(), np.full([2, 2], 2.0))
+    with pytest.raises((AssertionError, RuntimeError), match="data ?type|dtype"):
+        write(parameter, ones.astype("bfloat16"))
+
+
 @pytest.mark.parametrize("policy", [*POLICIES, Policy("O1", "float16")], ids=str)
 @pytest.mark.parametrize("full_graph", [None, True, False], ids=["eager", "AST", "SOT"])
 def test_what_is_assigned_takes_the_dtype_of_what_it_is_assigned_to(full_graph, policy):
