@@ -345,6 +345,12 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", runs_without_policy(thread)),
     ("paddle.nn.utils.weight_norm_hook", "weight_norm", runs_without_policy(thread)),
     ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", runs_without_policy(thread)),
+    # Buffers of `paddle.audio.features`.
+    ("paddle.audio.functional.window", "get_window", runs_without_policy(thread)),
+    *(
+        ("paddle.audio.functional.functional", name, runs_without_policy(thread))
+        for name in ("compute_fbank_matrix", "create_dct", "mel_frequencies")
+    ),
     ("paddle.incubate.optimizer.modelaverage", "ModelAverage.apply", _averaged),
     ("paddle.nn.utils.transform_parameters", "parameters_to_vector", runs_without_policy(thread)),
     ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),

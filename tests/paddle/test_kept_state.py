@@ -36,6 +36,19 @@ def test_a_layer_that_is_made_in_a_region_has_float32_parameters_and_buffers(pol
     spectral.eval()(paddle.ones([2, 4]))  # outside it met a low vector
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_features_of_sound_that_are_made_in_a_region_have_the_same_buffers(policy):
+    def made():
+        return paddle.audio.features.MFCC(sr=8000, n_mfcc=13, n_fft=256, n_mels=20).state_dict()
+
+    outside = made()
+    with policy_region(policy):
+        inside = made()
+    assert len(outside) == 3
+    for name, buffer in outside.items():
+        np.testing.assert_array_equal(inside[name].numpy(), buffer.numpy())
+
+
 @pytest.mark.parametrize("write", [paddle.Tensor.set_value, lambda to, x: to.copy_(x, True)])
 def test_low_numbers_are_written_to_a_float32_parameter(write):
     parameter = paddle.create_parameter([2, 2], "float32")
