@@ -69,8 +69,11 @@ _in_regions = in_regions(thread)
 
 @contextmanager
 def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread; compute with low tensors where the device cannot."""
-    helping = Plan.without_policy()
+    """Have no policy in force in this thread; compute with low tensors where the device cannot.
+
+    What was saved in a region is low beside float32 parameters: those are widened together.
+    """
+    helping = Plan.without_policy().inside(Rule.WIDEST)
     with patched(helping), in_force(thread, helping):
         yield
 
