@@ -36,7 +36,7 @@ from unamp.policy import Rule
 from unamp.regions import Region, innermost_region
 from unamp_paddle import bindings, compiling, distributions, native, programs
 from unamp_paddle.calls import entry
-from unamp_paddle.casting import cast, floats, tensors
+from unamp_paddle.casting import cast, convert, floats, tensors
 from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.operators import indexes
 from unamp_paddle.plans import Plan
@@ -190,9 +190,8 @@ def _minimize(
 
 
 @_in_regions
-def _with_gradients(original: Function, *args: Any, **kwargs: Any) -> object:
-    # As a step: no rule reaches gradients that are clipped before one, nor those that are laid out
-    # in a matrix. Low ones beside float32 are widened.
+def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
+    # As in a step no rule reaches what it computes. Low tensors beside float32 are widened.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, **kwargs)
@@ -320,14 +319,21 @@ def _averaged(original: Function, /, *args: Any, **kwargs: Any) -> Iterator[None
         yield
 
 
+def _readable(value: object) -> Any:
+    """Return tensors that NumPy can read: to it a bfloat16 tensor is bits."""
+    return convert(lambda tensor, dtype: cast(tensor.detach(), dtype), FLOAT32, value)
+
+
 @_in_regions
-def _update_metric(
-    original: Function, self: paddle.metric.Metric, preds: Any, *args: Any, **kwargs: Any
-) -> Any:
-    # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong
-    # interval of 4,095.
-    low = isinstance(preds, Tensor) and dtype_of(preds) in NAMES
-    return original(self, cast(preds.detach(), FLOAT32) if low else preds, *args, **kwargs)
+def _read_by_numpy(original: Function, *args: Any, **kwargs: Any) -> Any:
+    # In float16 a metric would find the wrong interval of 4,095, too.
+    return original(*map(_readable, args), **{k: _readable(v) for k, v in kwargs.items()})
+
+
+@_in_regions
+def _to_tensor(original: Function, data: object, *args: Any, **kwargs: Any) -> Any:
+    # Tensors in a list are read by NumPy.
+    return original(data if isinstance(data, Tensor) else _readable(data), *args, **kwargs)
 
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
@@ -339,10 +345,10 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
     ("paddle.incubate.optimizer.functional.bfgs", "minimize_bfgs", _minimize),
     ("paddle.incubate.optimizer.functional.lbfgs", "minimize_lbfgs", _minimize),
-    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _with_gradients),
-    ("paddle.nn.clip", "ClipGradBase.__call__", _with_gradients),
-    ("paddle.autograd.autograd", "_Jacobian.__getitem__", _with_gradients),
-    ("paddle.incubate.autograd.functional", "_Jacobian.__getitem__", _with_gradients),
+    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _widening),
+    ("paddle.nn.clip", "ClipGradBase.__call__", _widening),
+    ("paddle.autograd.autograd", "_Jacobian.__getitem__", _widening),
+    ("paddle.incubate.autograd.functional", "_Jacobian.__getitem__", _widening),
     # What else makes or changes parameters, and state.
     ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", runs_without_policy(thread)),
     ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", runs_without_policy(thread)),
@@ -362,8 +368,17 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.static.nn.control_flow", "LoopVar.bind_next_var", _carried),
     ("paddle.static.nn.control_flow", "OutputSelector.precision_promotion", _promoted),
     *(
-        ("paddle.metric.metrics", f"{metric}.update", _update_metric)
+        ("paddle.metric.metrics", f"{metric}.update", _read_by_numpy)
         for metric in ("Precision", "Recall", "Auc")
+    ),
+    ("paddle.audio.backends.wave_backend", "save", _read_by_numpy),
+    ("paddle.nn.initializer.assign", "Assign.__init__", _read_by_numpy),
+    ("paddle.tensor.manipulation", "tolist", _read_by_numpy),
+    ("paddle.tensor.creation", "to_tensor", _to_tensor),
+    # Where the pixels of an image are, and which of its colours is the greatest.
+    *(
+        ("paddle.vision.transforms.functional_tensor", name, _widening)
+        for name in ("adjust_hue", "affine", "perspective", "rotate")
     ),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),

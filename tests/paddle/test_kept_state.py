@@ -49,6 +49,27 @@ def test_features_of_sound_that_are_made_in_a_region_have_the_same_buffers(polic
         np.testing.assert_array_equal(inside[name].numpy(), buffer.numpy())
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_numbers_that_paddle_reads_by_numpy_are_not_bits(policy, tmp_path):
+    assign = nn.initializer.Assign
+    with policy_region(policy):
+        halves = paddle.matmul(paddle.full([1, 2], 0.5), paddle.eye(2))
+        assert halves.dtype != F32
+        first, second = halves[0, 0], halves[0, 1]
+        made = [
+            nn.Linear(1, 2, paddle.ParamAttr(initializer=assign(value))).weight
+            for value in (halves, [[first, second]])
+        ]
+        made += [paddle.to_tensor([[first, second]])]
+        made += [paddle.to_tensor(halves.tolist())]
+        paddle.audio.save(str(tmp_path / "sound.wav"), halves, 8000)
+    for each in made:
+        assert each.dtype == F32
+        np.testing.assert_array_equal(each.numpy(), np.full([1, 2], 0.5, "float32"))
+    sound, _ = paddle.audio.load(str(tmp_path / "sound.wav"))
+    np.testing.assert_allclose(sound.numpy(), np.full([1, 2], 0.5), atol=1e-4)
+
+
 @pytest.mark.parametrize("write", [paddle.Tensor.set_value, lambda to, x: to.copy_(x, True)])
 def test_low_numbers_are_written_to_a_float32_parameter(write):
     parameter = paddle.create_parameter([2, 2], "float32")
