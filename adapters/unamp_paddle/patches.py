@@ -198,6 +198,16 @@ def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
 
 
 @_in_regions
+def _beam_search_step(
+    original: Function, *args: Any, logits: Tensor | Value, **kwargs: Any
+) -> object:
+    # Scores add up, and those of beams that have ended are -1e9: in float16 infinite, and then NaN.
+    assert thread.plan is not None
+    with in_force(thread, thread.plan.inside(Rule.WIDEST)):
+        return original(*args, logits=cast(logits, FLOAT32), **kwargs)
+
+
+@_in_regions
 def _convert_attention_mask(
     original: Function, attn_mask: Tensor | Value | None, dtype: paddle.dtype
 ) -> Tensor | Value | None:
@@ -389,6 +399,7 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),
     ("paddle.hapi.model", "to_numpy", _to_numpy),
+    ("paddle.nn.decode", "BeamSearchDecoder._beam_search_step", _beam_search_step),
     ("paddle.nn.layer.transformer", "_convert_attention_mask", _convert_attention_mask),
 )
 if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
