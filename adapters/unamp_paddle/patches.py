@@ -211,9 +211,14 @@ def _beam_search_step(
 def _convert_attention_mask(
     original: Function, attn_mask: Tensor | Value | None, dtype: paddle.dtype
 ) -> Tensor | Value | None:
-    # Paddle calls bfloat16 "uint16", and takes numbers to add, in it, for a mask of zeros and ones.
-    to_add = isinstance(attn_mask, (Tensor, Value)) and dtype_of(attn_mask) is DTYPES["bfloat16"]
-    return cast(attn_mask, dtype) if to_add else original(attn_mask, dtype)
+    own = dtype_of(attn_mask) if isinstance(attn_mask, (Tensor, Value)) else None
+    if own is DTYPES["bfloat16"]:
+        # Paddle calls it "uint16", and takes numbers to add, in it, for a mask of zeros and ones.
+        return cast(attn_mask, dtype)
+    if own is not None and own not in NAMES and dtype == DTYPES["float16"]:
+        # -1e9 is infinite there, and a query that may look at nothing would be NaN.
+        return cast(paddle.clip(original(attn_mask, FLOAT32), min=-65504.0), dtype)
+    return original(attn_mask, dtype)
 
 
 @_in_regions

@@ -221,3 +221,18 @@ def test_scores_of_a_beam_search_are_float32(policy):
         found = scores()
     assert found.dtype == paddle.float32
     np.testing.assert_allclose(found.numpy(), exact.numpy(), rtol=0.02)
+
+
+@pytest.mark.parametrize("compiled", ["eager", "AST", "SOT"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_query_that_may_look_at_nothing_has_the_mean_as_in_float32(low, compiled):
+    layer = paddle.nn.MultiHeadAttention(8, 2)
+    x, mask = paddle.randn([2, 5, 8]), paddle.tril(paddle.ones([5, 5]), -1).astype("bool")
+    expected = layer(x, x, x, mask).numpy()
+    forward = (
+        layer if compiled == "eager" else paddle.jit.to_static(layer, full_graph=compiled == "AST")
+    )
+    for level in ("O1", "O2"):
+        with policy_region(Policy(level, low)):
+            found = forward(x, x, x, mask).astype("float32").numpy()
+        np.testing.assert_allclose(found, expected, atol=0.05)
