@@ -208,6 +208,14 @@ def _beam_search_step(
 
 
 @_in_regions
+def _power_to_db(original: Function, spect: Tensor | Value, *args: Any, **kwargs: Any) -> object:
+    # Silence is 1e-10, which in float16 is zero.
+    assert thread.plan is not None
+    with in_force(thread, thread.plan.inside(Rule.FP32)):
+        return original(cast(spect, FLOAT32), *args, **kwargs)
+
+
+@_in_regions
 def _convert_attention_mask(
     original: Function, attn_mask: Tensor | Value | None, dtype: paddle.dtype
 ) -> Tensor | Value | None:
@@ -369,7 +377,8 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", runs_without_policy(thread)),
     ("paddle.nn.utils.weight_norm_hook", "weight_norm", runs_without_policy(thread)),
     ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", runs_without_policy(thread)),
-    # Buffers of `paddle.audio.features`.
+    # Buffers of `paddle.audio.features`, and what the layers answer.
+    ("paddle.audio.functional.functional", "power_to_db", _power_to_db),
     ("paddle.audio.functional.window", "get_window", runs_without_policy(thread)),
     *(
         ("paddle.audio.functional.functional", name, runs_without_policy(thread))

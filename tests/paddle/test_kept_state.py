@@ -49,6 +49,16 @@ def test_features_of_sound_that_are_made_in_a_region_have_the_same_buffers(polic
         np.testing.assert_array_equal(inside[name].numpy(), buffer.numpy())
 
 
+@pytest.mark.parametrize("policy", [*POLICIES, Policy("O1", "float16")], ids=str)
+def test_silence_is_finite(policy):
+    silence = paddle.zeros([1, 1000])
+    layer = paddle.audio.features.LogMelSpectrogram(sr=8000, n_fft=256, n_mels=20)
+    with policy_region(policy):
+        found = layer(silence)
+    assert found.dtype == F32
+    np.testing.assert_array_equal(found.numpy(), layer(silence).numpy())
+
+
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_numbers_that_paddle_reads_by_numpy_are_not_bits(policy, tmp_path):
     assign = nn.initializer.Assign
