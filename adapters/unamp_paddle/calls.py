@@ -190,7 +190,9 @@ class _Performer(Performer[Plan, Operator]):
         args: Sequence[object],
         kwargs: Keywords,
     ) -> Outcome:
-        changed = args[0] if args else kwargs.get("x")
+        # `where_` is told the condition first.
+        place = 1 if operator.op == "where" else 0
+        changed = args[place] if len(args) > place else kwargs.get("x")
         if operator.out_of_place is None or not isinstance(changed, Tensor) or not floats(changed):
             return operator.call(*args, **kwargs), seen[0], False
         own = dtype_of(changed)
@@ -198,7 +200,7 @@ class _Performer(Performer[Plan, Operator]):
             if all(dtype is own for dtype in seen):
                 return operator.call(*args, **kwargs), own, False
             args, kwargs = self.converted(cast, own, args, kwargs)
-            return operator.call(changed, *args[1:], **kwargs), own, False
+            return operator.call(*args[:place], changed, *args[place + 1 :], **kwargs), own, False
         args, kwargs = self.converted(cast, FLOAT32, args, kwargs)
         result = operator.out_of_place(*args, **kwargs)
         first = result[0] if isinstance(result, (tuple, list)) else result

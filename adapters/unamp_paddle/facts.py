@@ -21,6 +21,7 @@ class Facts:
     filling: frozenset[str]
     names_indices: frozenset[str]
     legacy: frozenset[str]
+    making_sparse: frozenset[str]
     synonyms: Mapping[str, str]
     sparse: Mapping[str, str]
     intermediate: Mapping[str, tuple[int, ...]]

@@ -128,7 +128,8 @@ def forward() -> dict[str, Operator]:
                 or spelled.get(base)
                 or spelled.get(base.removeprefix("sparse_"))
             )
-            if op is not None and not vocabulary()[op].keeps_its_meaning:
+            reached = op is not None and not vocabulary()[op].keeps_its_meaning
+            if reached or base in facts().making_sparse:
                 found[name] = Operator(op, f"_C_ops.{name}", call)
             continue
         op = spelled.get(name)

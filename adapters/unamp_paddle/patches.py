@@ -34,9 +34,9 @@ from unamp.adapter.state import Step, in_force, in_regions, runs_without_policy,
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
 from unamp.regions import Region, innermost_region
-from unamp_paddle import bindings, compiling, native, programs
+from unamp_paddle import bindings, compiling, distributions, native, programs
 from unamp_paddle.calls import entry
-from unamp_paddle.casting import cast, tensors
+from unamp_paddle.casting import cast, convert, floats, tensors
 from unamp_paddle.listing import COMPARISONS, tensor_operators
 from unamp_paddle.operators import indexes
 from unamp_paddle.plans import Plan
@@ -69,8 +69,11 @@ _in_regions = in_regions(thread)
 
 @contextmanager
 def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread; compute with low tensors where the device cannot."""
-    helping = Plan.without_policy()
+    """Have no policy in force in this thread; compute with low tensors where the device cannot.
+
+    What was saved in a region is low beside float32 parameters: those are widened together.
+    """
+    helping = Plan.without_policy().inside(Rule.WIDEST)
     with patched(helping), in_force(thread, helping):
         yield
 
@@ -187,21 +190,43 @@ def _minimize(
 
 
 @_in_regions
-def _with_gradients(original: Function, *args: Any, **kwargs: Any) -> object:
-    # As a step: no rule reaches gradients that are clipped before one, nor those that are laid out
-    # in a matrix. Low ones beside float32 are widened.
+def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
+    # As in a step no rule reaches what it computes. Low tensors beside float32 are widened.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, **kwargs)
 
 
 @_in_regions
+def _beam_search_step(
+    original: Function, *args: Any, logits: Tensor | Value, **kwargs: Any
+) -> object:
+    # Scores add up, and those of beams that have ended are -1e9: in float16 infinite, and then NaN.
+    assert thread.plan is not None
+    with in_force(thread, thread.plan.inside(Rule.WIDEST)):
+        return original(*args, logits=cast(logits, FLOAT32), **kwargs)
+
+
+@_in_regions
+def _power_to_db(original: Function, spect: Tensor | Value, *args: Any, **kwargs: Any) -> object:
+    # Silence is 1e-10, which in float16 is zero.
+    assert thread.plan is not None
+    with in_force(thread, thread.plan.inside(Rule.FP32)):
+        return original(cast(spect, FLOAT32), *args, **kwargs)
+
+
+@_in_regions
 def _convert_attention_mask(
     original: Function, attn_mask: Tensor | Value | None, dtype: paddle.dtype
 ) -> Tensor | Value | None:
-    # Paddle calls bfloat16 "uint16", and takes numbers to add, in it, for a mask of zeros and ones.
-    to_add = isinstance(attn_mask, (Tensor, Value)) and dtype_of(attn_mask) is DTYPES["bfloat16"]
-    return cast(attn_mask, dtype) if to_add else original(attn_mask, dtype)
+    own = dtype_of(attn_mask) if isinstance(attn_mask, (Tensor, Value)) else None
+    if own is DTYPES["bfloat16"]:
+        # Paddle calls it "uint16", and takes numbers to add, in it, for a mask of zeros and ones.
+        return cast(attn_mask, dtype)
+    if own is not None and own not in NAMES and dtype == DTYPES["float16"]:
+        # -1e9 is infinite there, and a query that may look at nothing would be NaN.
+        return cast(paddle.clip(original(attn_mask, FLOAT32), min=-65504.0), dtype)
+    return original(attn_mask, dtype)
 
 
 @_in_regions
@@ -255,6 +280,33 @@ def _assign(original: Function, x: object, output: Tensor | Value | None = None)
 
 
 @_in_regions
+def _written(original: Function, self: Tensor, value: Any, *args: Any, **kwargs: Any) -> object:
+    # Paddle refuses another dtype than what is written to has.
+    if isinstance(value, Tensor) and {dtype_of(self), dtype_of(value)} <= NAMES.keys():
+        value = cast(value.detach(), dtype_of(self))
+    return original(self, value, *args, **kwargs)
+
+
+@_in_regions
+def _to_sparse_csr(original: Function, self: Tensor) -> object:
+    # It is C++ that calls no forward function. A CPU has sparse tensors in float32.
+    return original(self if on_gpu((self,)) else cast(self, FLOAT32))
+
+
+def _in_place(name: str) -> Replacement:
+    """Return the replacement of a function in place that refuses dtypes; `name` is the other."""
+
+    @_in_regions
+    def change(original: Function, x: Tensor | Value, *args: Any, **kwargs: Any) -> Tensor | Value:
+        if set(floats((x, *args, *kwargs.values()))) <= {FLOAT32}:
+            return original(x, *args, **kwargs)
+        result = cast(getattr(paddle, name)(x, *args, **kwargs), dtype_of(x))
+        return paddle._C_ops.assign_out_(result, x) if isinstance(x, Tensor) else result
+
+    return change
+
+
+@_in_regions
 def _setitem(original: Function, self: Tensor, item: object, value: object) -> object:
     # On the CPU Paddle's gradient of what is written to a low tensor by an index is float32 numbers
     # in low memory: wrong ones, behind its end.
@@ -289,14 +341,21 @@ def _averaged(original: Function, /, *args: Any, **kwargs: Any) -> Iterator[None
         yield
 
 
+def _readable(value: object) -> Any:
+    """Return tensors that NumPy can read: to it a bfloat16 tensor is bits."""
+    return convert(lambda tensor, dtype: cast(tensor.detach(), dtype), FLOAT32, value)
+
+
 @_in_regions
-def _update_metric(
-    original: Function, self: paddle.metric.Metric, preds: Any, *args: Any, **kwargs: Any
-) -> Any:
-    # They count in NumPy, where a bfloat16 tensor is bits, and a float16 one finds the wrong
-    # interval of 4,095.
-    low = isinstance(preds, Tensor) and dtype_of(preds) in NAMES
-    return original(self, cast(preds.detach(), FLOAT32) if low else preds, *args, **kwargs)
+def _read_by_numpy(original: Function, *args: Any, **kwargs: Any) -> Any:
+    # In float16 a metric would find the wrong interval of 4,095, too.
+    return original(*map(_readable, args), **{k: _readable(v) for k, v in kwargs.items()})
+
+
+@_in_regions
+def _to_tensor(original: Function, data: object, *args: Any, **kwargs: Any) -> Any:
+    # Tensors in a list are read by NumPy.
+    return original(data if isinstance(data, Tensor) else _readable(data), *args, **kwargs)
 
 
 #: Functions of Python code: the module, the path inside it, and what makes the replacement.
@@ -308,15 +367,22 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
     ("paddle.incubate.optimizer.functional.bfgs", "minimize_bfgs", _minimize),
     ("paddle.incubate.optimizer.functional.lbfgs", "minimize_lbfgs", _minimize),
-    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _with_gradients),
-    ("paddle.nn.clip", "ClipGradBase.__call__", _with_gradients),
-    ("paddle.autograd.autograd", "_Jacobian.__getitem__", _with_gradients),
-    ("paddle.incubate.autograd.functional", "_Jacobian.__getitem__", _with_gradients),
+    ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _widening),
+    ("paddle.nn.clip", "ClipGradBase.__call__", _widening),
+    ("paddle.autograd.autograd", "_Jacobian.__getitem__", _widening),
+    ("paddle.incubate.autograd.functional", "_Jacobian.__getitem__", _widening),
     # What else makes or changes parameters, and state.
     ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", runs_without_policy(thread)),
     ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", runs_without_policy(thread)),
     ("paddle.nn.utils.weight_norm_hook", "weight_norm", runs_without_policy(thread)),
     ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", runs_without_policy(thread)),
+    # Buffers of `paddle.audio.features`, and what the layers answer.
+    ("paddle.audio.functional.functional", "power_to_db", _power_to_db),
+    ("paddle.audio.functional.window", "get_window", runs_without_policy(thread)),
+    *(
+        ("paddle.audio.functional.functional", name, runs_without_policy(thread))
+        for name in ("compute_fbank_matrix", "create_dct", "mel_frequencies")
+    ),
     ("paddle.incubate.optimizer.modelaverage", "ModelAverage.apply", _averaged),
     ("paddle.nn.utils.transform_parameters", "parameters_to_vector", runs_without_policy(thread)),
     ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),
@@ -325,16 +391,28 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.static.nn.control_flow", "LoopVar.bind_next_var", _carried),
     ("paddle.static.nn.control_flow", "OutputSelector.precision_promotion", _promoted),
     *(
-        ("paddle.metric.metrics", f"{metric}.update", _update_metric)
+        ("paddle.metric.metrics", f"{metric}.update", _read_by_numpy)
         for metric in ("Precision", "Recall", "Auc")
+    ),
+    ("paddle.audio.backends.wave_backend", "save", _read_by_numpy),
+    ("paddle.nn.initializer.assign", "Assign.__init__", _read_by_numpy),
+    ("paddle.tensor.manipulation", "tolist", _read_by_numpy),
+    ("paddle.tensor.creation", "to_tensor", _to_tensor),
+    # Where the pixels of an image are, and which of its colours is the greatest.
+    *(
+        ("paddle.vision.transforms.functional_tensor", name, _widening)
+        for name in ("adjust_hue", "affine", "perspective", "rotate")
     ),
     ("paddle.distributed.fleet.recompute.recompute", "recompute", _recompute),
     ("paddle", "Tensor.register_hook", _register_hook),
     ("paddle", "Tensor.__setitem__", _setitem),
+    ("paddle", "Tensor.set_value", _written),
+    *(("paddle", f"{name}_", _in_place(name)) for name in ("frac", "masked_scatter", "nan_to_num")),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
     ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),
     ("paddle.hapi.model", "to_numpy", _to_numpy),
+    ("paddle.nn.decode", "BeamSearchDecoder._beam_search_step", _beam_search_step),
     ("paddle.nn.layer.transformer", "_convert_attention_mask", _convert_attention_mask),
 )
 if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
@@ -396,10 +474,14 @@ def _base() -> tuple[Patch, ...]:
         for name, operator in tensor_operators().items()
         if operator.op not in COMPARISONS
     }
+    methods = {
+        "copy_": _written(Tensor.copy_),
+        "to_sparse_csr": _to_sparse_csr(Tensor.to_sparse_csr),
+    }
     backward = vars(core.eager)
     return (
         *bindings.everywhere(),
-        MethodsPatch(Tensor, arithmetic),
+        MethodsPatch(Tensor, {**arithmetic, **methods}),
         AttributePatch(paddle.autograd.PyLayer, "apply", lambda own: classmethod(_apply)),
         NamesPatch(backward, {name: make(backward[name]) for name, make in _BUILTIN_HOOKS}),
     )
@@ -416,7 +498,7 @@ def _needed_always() -> tuple[Patch, ...]:
 
 def _group() -> PatchGroup:
     codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
-    return PatchGroup((*codes, *bindings.found(), *_base()))
+    return PatchGroup((*codes, *distributions.making(), *bindings.found(), *_base()))
 
 
 def acquire(plan: Plan) -> None:

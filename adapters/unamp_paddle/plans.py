@@ -19,7 +19,7 @@ from unamp.adapter.replacing import PatchGroup
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp.vocabulary import vocabulary
-from unamp_paddle import listing
+from unamp_paddle import distributions, listing
 from unamp_paddle.calls import perform
 from unamp_paddle.compiling import not_simulated
 from unamp_paddle.facts import facts
@@ -156,7 +156,11 @@ class Plan(BasePlan):
         compared = self.reporting or any(
             self.rule(op) is not Rule.UNTOUCHED for op in listing.COMPARISONS
         )
-        return (group, listing.comparisons()) if compared else (group,)
+        return (
+            group,
+            *((listing.comparisons(),) if compared else ()),
+            *((distributions.computing(),) if distributions.compute_low(self) else ()),
+        )
 
     def patches(self) -> tuple[Patch, ...]:
         """Return the patches of a region under this plan, beside those of every region."""

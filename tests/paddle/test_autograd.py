@@ -113,6 +113,40 @@ def test_pylayers(low):
     assert bool(paddle.isfinite(x.grad).all())
 
 
+class Affine(PyLayer):
+    """A layer without a bias as users write it: what it saves are low numbers and a parameter."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return paddle.matmul(x, weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensor()
+        return paddle.matmul(grad, weight.t()), paddle.matmul(x.t(), grad)
+
+
+@pytest.mark.parametrize("full_graph", [None, True, False], ids=["eager", "AST", "SOT"])
+def test_the_backward_of_a_pylayer_mixes_low_and_float32(full_graph, low):
+    def loss(x, weight):
+        return (Affine.apply(paddle.matmul(x, x), weight) + weight).sum()
+
+    x, weight = paddle.rand([3, 3]), paddle.rand([3, 3])
+    x.stop_gradient = weight.stop_gradient = False
+    loss(x, weight).backward()
+    exact = [x.grad.numpy(), weight.grad.numpy()]
+    x.clear_gradient()
+    weight.clear_gradient()
+    call = loss if full_graph is None else paddle.jit.to_static(loss, full_graph=full_graph)
+    with under(low=low):
+        result = call(x, weight)
+    result.backward()
+    for mine, theirs in zip((x.grad, weight.grad), exact, strict=True):
+        assert mine.dtype == paddle.float32
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=0.03)
+
+
 class Product(PyLayer):
     @staticmethod
     @unamp.custom_fwd

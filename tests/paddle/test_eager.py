@@ -1,6 +1,7 @@
 """Regions and the operations of eager mode."""
 
 import copy
+import itertools
 import sys
 import types
 from typing import Any
@@ -119,6 +120,50 @@ def test_cells_and_attention(low):
         assert F.scaled_dot_product_attention(q, q, q).dtype == low
     with under(low=low, deny="multi_head_attention"):
         assert paddle.nn.MultiHeadAttention(8, 2)(x).dtype == paddle.float32
+
+
+CHANGED_IN_PLACE = {
+    "frac_": lambda x, value: x.frac_(),
+    "masked_scatter_": lambda x, value: x.masked_scatter_(
+        paddle.to_tensor([True, False, True]), value
+    ),
+    "nan_to_num_": lambda x, value: x.nan_to_num_(),
+    "where_": lambda x, value: paddle.where_(paddle.to_tensor([True, False, True]), x, value),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "full_graph"),
+    [
+        *((function, None) for function in CHANGED_IN_PLACE),
+        # In a program `where_` is `where`, which widens.
+        *itertools.product(["frac_", "masked_scatter_", "nan_to_num_"], [True, False]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("own", "others"), [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float32", "bfloat16")]
+)
+def test_what_is_changed_in_place_keeps_its_dtype_and_takes_any(own, others, function, full_graph):
+    def change(x, value):
+        changed = (x * 1.0).astype(own)
+        return CHANGED_IN_PLACE[function](changed, value.astype(others))
+
+    def run(call):
+        tensors = paddle.to_tensor([1.5, -2.25, 0.75]), paddle.to_tensor([5.0, 6.0, 7.0])
+        for each in tensors:
+            each.stop_gradient = False
+        result = call(*tensors)
+        (result.astype("float32") * paddle.to_tensor([1.0, 2.0, 3.0])).sum().backward()
+        grads = [0.0 if each.grad is None else each.grad.numpy() for each in tensors]
+        return result, [result.astype("float32").numpy(), *grads]
+
+    _, exact = run(lambda x, value: CHANGED_IN_PLACE[function](x * 1.0, value))
+    call = change if full_graph is None else paddle.jit.to_static(change, full_graph=full_graph)
+    with under(low=paddle.bfloat16):
+        result, found = run(call)
+    assert result.dtype == getattr(paddle, own)
+    for mine, theirs in zip(found, exact, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_in_place_operations_on_low_tensors(low):

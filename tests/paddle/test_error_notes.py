@@ -7,14 +7,14 @@ import noted
 import paddle
 
 
-def put_together(x):
+def drawn_in_place(x):
     doubled = x * 2
-    return paddle.zeros([4, 4]).set_value(doubled)
+    return doubled.geometric_(0.5)
 
 
 def test_an_error_about_dtypes_names_the_policy_once():
     noted.an_error_about_dtypes_names_the_policy_once(
-        AssertionError, "bfloat16", lambda: put_together(paddle.ones([4, 4]))
+        ValueError, "bfloat16", lambda: drawn_in_place(paddle.ones([4, 4]))
     )
 
 

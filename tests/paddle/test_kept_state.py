@@ -36,6 +36,62 @@ def test_a_layer_that_is_made_in_a_region_has_float32_parameters_and_buffers(pol
     spectral.eval()(paddle.ones([2, 4]))  # outside it met a low vector
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_features_of_sound_that_are_made_in_a_region_have_the_same_buffers(policy):
+    def made():
+        return paddle.audio.features.MFCC(sr=8000, n_mfcc=13, n_fft=256, n_mels=20).state_dict()
+
+    outside = made()
+    with policy_region(policy):
+        inside = made()
+    assert len(outside) == 3
+    for name, buffer in outside.items():
+        np.testing.assert_array_equal(inside[name].numpy(), buffer.numpy())
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, Policy("O1", "float16")], ids=str)
+def test_silence_is_finite(policy):
+    silence = paddle.zeros([1, 1000])
+    layer = paddle.audio.features.LogMelSpectrogram(sr=8000, n_fft=256, n_mels=20)
+    with policy_region(policy):
+        found = layer(silence)
+    assert found.dtype == F32
+    np.testing.assert_array_equal(found.numpy(), layer(silence).numpy())
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_numbers_that_paddle_reads_by_numpy_are_not_bits(policy, tmp_path):
+    assign = nn.initializer.Assign
+    with policy_region(policy):
+        halves = paddle.matmul(paddle.full([1, 2], 0.5), paddle.eye(2))
+        assert halves.dtype != F32
+        first, second = halves[0, 0], halves[0, 1]
+        made = [
+            nn.Linear(1, 2, paddle.ParamAttr(initializer=assign(value))).weight
+            for value in (halves, [[first, second]])
+        ]
+        made += [paddle.to_tensor([[first, second]])]
+        made += [paddle.to_tensor(halves.tolist())]
+        paddle.audio.save(str(tmp_path / "sound.wav"), halves, 8000)
+    for each in made:
+        assert each.dtype == F32
+        np.testing.assert_array_equal(each.numpy(), np.full([1, 2], 0.5, "float32"))
+    sound, _ = paddle.audio.load(str(tmp_path / "sound.wav"))
+    np.testing.assert_allclose(sound.numpy(), np.full([1, 2], 0.5), atol=1e-4)
+
+
+@pytest.mark.parametrize("write", [paddle.Tensor.set_value, lambda to, x: to.copy_(x, True)])
+def test_low_numbers_are_written_to_a_float32_parameter(write):
+    parameter = paddle.create_parameter([2, 2], "float32")
+    ones = paddle.ones([2, 2])
+    with policy_region(Policy("O2", "bfloat16")):
+        write(parameter, paddle.matmul(ones, ones))
+    assert parameter.dtype == F32
+    np.testing.assert_array_equal(parameter.numpy(), np.full([2, 2], 2.0))
+    with pytest.raises((AssertionError, RuntimeError), match="data ?type|dtype"):
+        write(parameter, ones.astype("bfloat16"))
+
+
 @pytest.mark.parametrize("policy", [*POLICIES, Policy("O1", "float16")], ids=str)
 @pytest.mark.parametrize("full_graph", [None, True, False], ids=["eager", "AST", "SOT"])
 def test_what_is_assigned_takes_the_dtype_of_what_it_is_assigned_to(full_graph, policy):

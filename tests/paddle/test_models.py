@@ -201,3 +201,38 @@ def test_a_low_mask_is_added_as_a_float32_one_is(low, compiled):
         with policy_region(Policy(level, low)):
             found = forward(x, mask.astype(low)).astype("float32").numpy()
         np.testing.assert_allclose(found, expected, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy("O1", "float16"), Policy("O2", "float16"), Policy("O3", "bfloat16")], ids=str
+)
+def test_scores_of_a_beam_search_are_float32(policy):
+    embedding, cell = paddle.nn.Embedding(20, 8), paddle.nn.GRUCell(8, 8)
+    decoder = paddle.nn.BeamSearchDecoder(
+        cell, 0, 1, 3, embedding_fn=embedding, output_fn=paddle.nn.Linear(8, 20)
+    )
+
+    def scores():
+        inits = cell.get_initial_states(paddle.ones([2, 8]))
+        return paddle.nn.dynamic_decode(decoder, inits=inits, max_step_num=6)[1].log_probs
+
+    exact = scores()
+    with policy_region(policy):
+        found = scores()
+    assert found.dtype == paddle.float32
+    np.testing.assert_allclose(found.numpy(), exact.numpy(), rtol=0.02)
+
+
+@pytest.mark.parametrize("compiled", ["eager", "AST", "SOT"])
+@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+def test_a_query_that_may_look_at_nothing_has_the_mean_as_in_float32(low, compiled):
+    layer = paddle.nn.MultiHeadAttention(8, 2)
+    x, mask = paddle.randn([2, 5, 8]), paddle.tril(paddle.ones([5, 5]), -1).astype("bool")
+    expected = layer(x, x, x, mask).numpy()
+    forward = (
+        layer if compiled == "eager" else paddle.jit.to_static(layer, full_graph=compiled == "AST")
+    )
+    for level in ("O1", "O2"):
+        with policy_region(Policy(level, low)):
+            found = forward(x, x, x, mask).astype("float32").numpy()
+        np.testing.assert_allclose(found, expected, atol=0.05)

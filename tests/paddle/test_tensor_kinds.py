@@ -46,6 +46,31 @@ def test_a_layer_of_sparse_tensors_is_left_alone(level):
         conv(x)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda low: low.to_sparse_coo(2),
+        lambda low: low.to_sparse_csr(),
+        lambda low: paddle.sparse.mask_as(low, paddle.eye(3).to_sparse_coo(2)),
+        lambda low: paddle.sparse.sparse_coo_tensor(
+            paddle.to_tensor([[0, 1, 2]]), low, [3, 3], stop_gradient=False
+        ),
+    ],
+    ids=["coo", "csr", "mask_as", "sparse_coo_tensor"],
+)
+def test_a_sparse_tensor_that_is_made_of_a_low_one_is_float32_on_a_cpu(make):
+    low = paddle.eye(3).astype("bfloat16")
+    low.stop_gradient = False
+    with policy_region(Policy("O1", "bfloat16")):
+        made = make(low)
+        added = paddle.sparse.add(made, made)
+        if made.is_sparse_coo():  # Paddle has no gradient of the other kind
+            added.to_dense().sum().backward()
+            assert low.grad.dtype == paddle.bfloat16
+    assert made.dtype == added.dtype == paddle.float32
+    np.testing.assert_array_equal(added.to_dense().numpy(), 2 * np.eye(3, dtype="float32"))
+
+
 def test_an_embedding_with_sparse_gradients_is_left_alone_unless_a_list_names_it():
     words = paddle.to_tensor([1, 2])
     for sparse, dtype in ((True, paddle.float32), (False, paddle.bfloat16)):

@@ -1,0 +1,122 @@
+"""Paddle's own distributions and their transforms, which compute in float32 in a region.
+
+They know float32 and float64 alone: of low parameters some would draw infinities, and some raise.
+At every level low parameters become float32. Where a policy would have them compute low, so do the
+other tensors that they are given, and no rule reaches what they compute with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+from paddle import distribution
+
+from unamp._function_types import Function
+from unamp.adapter.replacing import CodePatch, PatchGroup, Replacement, as_replacement
+from unamp.adapter.state import in_force
+from unamp.policy import Rule
+from unamp_paddle.casting import cast, convert
+from unamp_paddle.native import without_paddles_own
+from unamp_paddle.state import FLOAT32, Plan, thread
+
+#: The operations that they compute with, nearly all of them.
+_PARTS = ("add", "div", "log", "mul", "sub")
+_LOW = (Rule.LOW, Rule.NARROWEST)
+#: Those of Paddle's own classes that call others. A distribution or a transform of a program's own
+#: may be a network, which follows the policy.
+_CALLING_OTHERS = frozenset(
+    (
+        "ChainTransform",
+        "Distribution",
+        "IndependentTransform",
+        "StackTransform",
+        "Transform",
+        "TransformedDistribution",
+    )
+)
+_DRAWING = (
+    "sample", "rsample", "log_prob", "prob", "probs", "log_pmf", "pmf", "cdf", "icdf", "entropy",
+    "kl_divergence",
+)  # fmt: skip
+_TRANSFORMING = (
+    "_forward", "_inverse", "_forward_log_det_jacobian", "_inverse_log_det_jacobian",
+)  # fmt: skip
+
+
+def compute_low(plan: Plan) -> bool:
+    """Return whether distributions would compute low under a plan."""
+    return any(plan.rule(op) in _LOW for op in _PARTS)
+
+
+def _may_be_low(plan: Plan) -> bool:
+    return plan.policy.active and plan.layer_rule is None
+
+
+def _in_float32(applies: Callable[[Plan], bool]) -> Replacement:
+    """Return the decorator of a function that computes in float32 under the plans that apply."""
+
+    @as_replacement
+    def run(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+        plan = thread.plan
+        if plan is None or not applies(plan):
+            return original(*args, **kwargs)
+        own = without_paddles_own() if plan.natively else nullcontext()
+        with own, in_force(thread, plan.inside(Rule.FP32)):
+            wide = {name: convert(cast, FLOAT32, value) for name, value in kwargs.items()}
+            return original(*(convert(cast, FLOAT32, value) for value in args), **wide)
+
+    return run
+
+
+def _exponentiated(original: Function) -> Function:
+    """Return the replacement of `Distribution.prob`, which calls what may be a program's own."""
+    in_float32 = _in_float32(compute_low)(original)
+
+    def prob(self: distribution.Distribution, value: Any) -> Any:
+        own = type(self) in _own_kinds(distribution.Distribution)
+        return (in_float32 if own else original)(self, value)
+
+    return prob
+
+
+def _own(base: type, names: Iterable[str]) -> Iterator[FunctionType]:
+    """Yield the methods of Paddle's own classes that are derived from one."""
+    for kind in _own_kinds(base):
+        if kind.__name__ not in _CALLING_OTHERS:
+            yield from (vars(kind)[name] for name in names if name in vars(kind))
+
+
+@cache
+def _own_kinds(base: type) -> frozenset[type]:
+    kinds = [base]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return frozenset(kind for kind in kinds if kind.__module__.startswith("paddle."))
+
+
+@cache
+def making() -> tuple[CodePatch, ...]:
+    """Return the patches by which low parameters of distributions become float32."""
+    functions = (
+        *_own(distribution.Distribution, ("__init__",)),
+        *_own(distribution.Transform, ("__init__",)),
+        # In programs it refuses a low number to be judged.
+        distribution.Distribution._check_values_dtype_in_probs,
+    )
+    return tuple(CodePatch(function, _in_float32(_may_be_low)) for function in functions)
+
+
+@cache
+def computing() -> PatchGroup:
+    """Return the patches by which distributions compute in float32."""
+    functions = (
+        *_own(distribution.Distribution, _DRAWING),
+        *_own(distribution.Transform, _TRANSFORMING),
+        distribution.kl_divergence,
+    )
+    patches = (CodePatch(function, _in_float32(compute_low)) for function in functions)
+    return PatchGroup((*patches, CodePatch(distribution.Distribution.prob, _exponentiated)))
