@@ -84,7 +84,7 @@ def checkpointing(
 
     Checkpointing itself remembers native autocast's state for that, and not ours.
     """
-    return original(_in_this_region(function), *args, **kwargs)
+    return original(in_this_region(function), *args, **kwargs)
 
 
 def recomputing(original: Any) -> type[torch.autograd.Function]:
@@ -96,12 +96,13 @@ def recomputing(original: Any) -> type[torch.autograd.Function]:
     class CheckpointFunction(original):  # type: ignore[misc]
         @classmethod
         def apply(cls, function: Function, *args: Any) -> object:
-            return original.apply(_in_this_region(function), *args)
+            return original.apply(in_this_region(function), *args)
 
     return CheckpointFunction
 
 
-def _in_this_region(function: Callable[P, R]) -> Callable[P, R]:
+def in_this_region(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that runs another in the innermost region of this thread."""
     region = innermost_region()
     if region is None:
         return function
