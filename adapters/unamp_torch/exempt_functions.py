@@ -2,9 +2,9 @@
 
 Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters
 that others become (pruned, fused with a norm, without their parametrization, stacked), the vectors
-of spectral norms, statistics that processes gather, windows, batches, Jacobians, distributions:
-none of them comes of an operation of the vocabulary, so that a policy would round what they compute
-with, in silence. Where it would, they are replaced while a region is open
+of spectral norms, statistics that processes gather or observers keep, windows, batches, Jacobians,
+distributions: none of them comes of an operation of the vocabulary, so that a policy would round
+what they compute with, in silence. Where it would, they are replaced while a region is open
 (`unamp_torch.python_functions`).
 """
 
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributions, nn
 from torch.amp import GradScaler
+from torch.ao.quantization.observer import ObserverBase
 from torch.nn.modules import batchnorm
 from torch.nn.utils import fusion, parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -46,14 +47,17 @@ from unamp_torch.stepping import Step
 class Group:
     """Functions that are replaced and put back in one go: two hundred cost as much as twenty.
 
+    What somebody has put in the place of one may have no code to be replaced, and is left out.
+
     Attributes:
         functions: the functions.
     """
 
     __slots__ = ("functions",)
 
-    def __init__(self, functions: Iterable[FunctionType]) -> None:
-        self.functions = tuple(functions)
+    def __init__(self, functions: Iterable[Function]) -> None:
+        found = map(inspect.unwrap, functions)
+        self.functions = tuple(each for each in found if isinstance(each, FunctionType))
 
 
 class _Kind(NamedTuple):
@@ -65,7 +69,7 @@ class _Kind(NamedTuple):
             functions are replaced.
     """
 
-    functions: Iterable[Function | Group]
+    functions: Iterable[Function]
     parts: Iterable[str]
 
 
@@ -137,8 +141,13 @@ _KINDS = {
         (nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_),
         ("add", "linalg_vector_norm", "max", "maximum", "mul", "pow", "reciprocal", "stack"),
     ),
+    # An observer's scale is made of averages of least and largest numbers.
     _AVERAGING: _Kind(
-        (AveragedModel.update_parameters,), ("add", "cat", "div", "mul", "reciprocal", "sub")
+        (
+            AveragedModel.update_parameters,
+            *_own(ObserverBase, ("forward", "calculate_qparams")),
+        ),
+        ("add", "cat", "div", "mul", "reciprocal", "sub"),
     ),
     # Initial values that are computed, and parameters and buffers that are made of parameters.
     _MAKING: _Kind(
@@ -168,7 +177,8 @@ _KINDS = {
             # Gradients of float32 numbers, chunk by chunk.
             torch._functorch.vmap._concat_chunked_outputs,
             # A window is told its dtype, and a Sobol sequence is as fine as its numbers.
-            Group((*(vars(windows)[name] for name in windows.__all__), vars(SobolEngine)["draw"])),
+            *(vars(windows)[name] for name in windows.__all__),
+            SobolEngine.draw,
             # Batches are float32 where worker processes make them, too: targets are among them.
             default_collate,
         ),
@@ -198,7 +208,7 @@ _KINDS = {
         (vars(batchnorm)["sync_batch_norm"].forward,), ("batch_norm", "cat", "stack")
     ),
     # Tails: a uniform number next to 1 is 1 when it is low, and its logarithm infinite.
-    _DRAWING: _Kind((Group(_of_distributions()),), ("add", "div", "log", "mul", "sub")),
+    _DRAWING: _Kind(_of_distributions(), ("add", "div", "log", "mul", "sub")),
     # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN,
     # and stay so.
     "iterating": _Kind(
@@ -206,6 +216,8 @@ _KINDS = {
         ("clamp", "div"),
     ),
 }
+
+_GROUPS = {word: Group(kind.functions) for word, kind in _KINDS.items()}
 
 #: Methods of a class and of those derived from it, by the word for their kind.
 _METHODS: Mapping[str, tuple[type, tuple[str, ...]]] = {
@@ -235,48 +247,33 @@ _LATER = (
 
 def functions(policy: Policy) -> tuple[tuple[str, FunctionType | Group], ...]:
     """Return the functions that a policy must not reach, each with the word for its kind."""
-    kinds, known = _reached(policy)
+    kinds = _reached(policy)
+    known = ((word, group) for word, group in _GROUPS.items() if word in kinds)
     methods = (pair for word in _METHODS if word in kinds for pair in _of_classes(word))
     return (*known, *methods, *_imported_later(kinds))
 
 
 def reaches(policy: Policy) -> bool:
     """Return whether there are any such functions under a policy."""
-    return bool(_reached(policy)[0])
+    return bool(_reached(policy))
 
 
 @functools.lru_cache(KEPT_POLICIES)
-def _reached(policy: Policy) -> tuple[frozenset[str], tuple[tuple[str, FunctionType | Group], ...]]:
-    """Return the kinds of functions that a policy would make compute low.
-
-    With them come those functions of theirs that are always there.
-    """
+def _reached(policy: Policy) -> frozenset[str]:
+    """Return the kinds of functions that a policy would make compute low."""
     if not policy.active or preset(policy.preset).delegates:
-        return frozenset(), ()
+        return frozenset()
     low = {op for op, rule in policy.rules.items() if rule in (Rule.LOW, Rule.NARROWEST)}
-    reached = {word: kind for word, kind in _KINDS.items() if not low.isdisjoint(kind.parts)}
-    known = (pair for word, kind in reached.items() for pair in _of_kind(word, kind.functions))
-    return frozenset(reached), tuple(known)
+    return frozenset(word for word, kind in _KINDS.items() if not low.isdisjoint(kind.parts))
 
 
-def _of_kind(
-    word: str, functions: Iterable[Function | Group]
-) -> Iterator[tuple[str, FunctionType | Group]]:
-    """Yield functions that have code to be replaced.
-
-    What somebody has put in the place of one may be something else.
-    """
-    for each in functions:
-        function = each if isinstance(each, Group) else inspect.unwrap(each)
-        if isinstance(function, FunctionType | Group):
-            yield word, function
-
-
-def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType | Group]]:
+def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]:
     """Yield the functions of those kinds in modules that have been imported since."""
     for module, path, word in _LATER:
         if word in kinds and module in sys.modules:
-            yield from _of_kind(word, (at_path(sys.modules[module], path),))
+            function = inspect.unwrap(at_path(sys.modules[module], path))
+            if isinstance(function, FunctionType):
+                yield word, function
 
 
 def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
@@ -397,7 +394,7 @@ def _drawing(original: Function) -> Function:
 @once_per_trace
 def _draws_in_float32() -> bool:
     """Return whether the policy in force here must not reach distributions."""
-    return thread.plan is not None and _DRAWING in _reached(thread.plan.policy)[0]
+    return thread.plan is not None and _DRAWING in _reached(thread.plan.policy)
 
 
 #: What makes the replacement of a function of each kind.

@@ -577,6 +577,17 @@ def fused(
     return fuse(first, norm).state_dict()
 
 
+def observed() -> dict[str, Tensor]:
+    """Return the state of an observer of numbers for quantization, with the scale that it gives."""
+    from torch.ao.quantization.observer import MovingAverageMinMaxObserver
+
+    observer = MovingAverageMinMaxObserver()
+    for call in range(20):
+        observer(torch.linspace(-1, 1 + call / 100, 7))
+    scale, zero = observer.calculate_qparams()
+    return {**observer.state_dict(), "scale": scale, "zero": zero}
+
+
 householder = partial(nn.utils.parametrizations.orthogonal, orthogonal_map="householder")
 without_weight = partial(parametrize.remove_parametrizations, tensor_name="weight")
 
@@ -628,6 +639,7 @@ KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
     "fused convolution": lambda: fused(
         nn.Conv2d(3, 5, 2), nn.BatchNorm2d(5), nn.utils.fuse_conv_bn_eval
     ),
+    "observer": observed,
     "window": lambda: {"window": torch.signal.windows.kaiser(9, beta=8.0, dtype=torch.float32)},
     "Sobol sequence": lambda: {"drawn": torch.quasirandom.SobolEngine(3).draw(700)},
     "batch": lambda: torch.utils.data.default_collate([{"target": torch.tensor(1000.5)}] * 3),
@@ -712,8 +724,10 @@ def test_gradients_that_are_put_together_are_float32_and_their_function_is_under
     seen.clear()
     with policy_region(policy):
         found = (torch.compile(call, backend="aot_eager") if compiled else call)()
-        assert in_force() is not None
-    assert {*seen} == {getattr(torch, policy.dtype)}
+        assert in_force() is getattr(torch, policy.dtype)
+        assert {*seen} == {in_force()}
+        with ThreadPoolExecutor(1) as other:
+            assert torch.equal(other.submit(call).result(), exact)
     assert found.dtype is torch.float32
     assert torch.allclose(found, exact, rtol=0.1, atol=0.02)
     assert torch.equal(call(), exact)
