@@ -7,7 +7,7 @@ of the first time.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -99,6 +99,17 @@ def recomputing(original: Any) -> type[torch.autograd.Function]:
             return original.apply(in_this_region(function), *args)
 
     return CheckpointFunction
+
+
+@as_replacement
+def replicating(
+    original: Callable[..., R], /, modules: Iterable[Function], *args: Any, **kwargs: Any
+) -> R:
+    """Wrap the function that runs replicas of a network, to run them under the same region.
+
+    Each has a thread of its own, which knows of it no more than that native autocast is on.
+    """
+    return original([in_this_region(module) for module in modules], *args, **kwargs)
 
 
 def in_this_region(function: Callable[P, R]) -> Callable[P, R]:
